@@ -42,7 +42,8 @@ void TokenFinder::add(std::string_view text, std::size_t value) {
   if (nodes_[node].value == kNone) nodes_[node].value = value;  // of equal ones the first counts
 }
 
-std::optional<TokenFinder::Match> TokenFinder::next(std::string_view text, std::size_t from) const {
+std::optional<TokenFinder::Match> TokenFinder::next(std::string_view text, std::size_t from,
+                                                    const Accepts& accepts) const {
   if (empty()) return std::nullopt;
   for (std::size_t begin = from; begin < text.size(); ++begin) {
     if (!first_bytes_.test(static_cast<unsigned char>(text[begin]))) continue;
@@ -53,7 +54,9 @@ std::optional<TokenFinder::Match> TokenFinder::next(std::string_view text, std::
       if (next == nullptr) break;
       node = *next;
       ++at;
-      if (nodes_[node].value != kNone) best = Match{begin, at, nodes_[node].value};
+      if (nodes_[node].value == kNone) continue;
+      const Match match{begin, at, nodes_[node].value};
+      if (accepts(match)) best = match;
     }
     if (best) return best;
   }
@@ -104,6 +107,7 @@ void AddedTokens::build(const Normalizer& normalizer) {
   for (const AddedToken& token : in_order_) {
     const TokenId id = *find(token.content);
     if (token.normalized) {
+      normalizes_special_tokens_ = normalizes_special_tokens_ || special_.contains(token.content);
       normalized_.add(normalizer.apply(token.content).text, id);
     } else {
       raw_.add(token.content, id);
@@ -114,10 +118,14 @@ void AddedTokens::build(const Normalizer& normalizer) {
   }
 }
 
-void AddedTokens::split(const TokenFinder& finder, std::string_view text,
+void AddedTokens::split(const TokenFinder& finder, std::string_view text, const Marks& marks,
                         const PartSink& sink) const {
+  const TokenFinder::Accepts accepts = [&](const TokenFinder::Match& match) {
+    return !marks.any_in(match.begin, match.end) ||
+           !special_.contains(by_id_.at(static_cast<TokenId>(match.value)).content);
+  };
   std::size_t done = 0, from = 0;
-  while (const auto match = finder.next(text, from)) {
+  while (const auto match = finder.next(text, from, accepts)) {
     from = match->end;
     const auto id = static_cast<TokenId>(match->value);
     const AddedToken& token = by_id_.at(id);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tokenizer/bpe/vocabulary.h"
+#include "tokenizer/marked_text.h"
 #include "tokenizer/normalizer.h"
 
 namespace nvllm::tokenizer {
@@ -41,7 +42,9 @@ class TokenFinder {
   struct Match {
     std::size_t begin, end, value;
   };
-  std::optional<Match> next(std::string_view text, std::size_t from) const;
+  // accepts(match): whether it counts.
+  using Accepts = std::function<bool(const Match&)>;
+  std::optional<Match> next(std::string_view text, std::size_t from, const Accepts& accepts) const;
   bool empty() const { return nodes_.size() == 1; }
 
  private:
@@ -73,15 +76,21 @@ class AddedTokens {
   bool is_special(TokenId id) const;
   const std::unordered_map<TokenId, AddedToken>& all() const { return by_id_; }
 
-  // Cuts a text at its added tokens, before and after normalization.
+  // Cuts a text at its added tokens, before and after normalization. A special token is none where
+  // a byte of it is marked.
   using PartSink = std::function<void(const AddedTokenPart&)>;
-  void split_raw(std::string_view text, const PartSink& sink) const { split(raw_, text, sink); }
-  void split_normalized(std::string_view text, const PartSink& sink) const {
-    split(normalized_, text, sink);
+  void split_raw(std::string_view text, const Marks& marks, const PartSink& sink) const {
+    split(raw_, text, marks, sink);
   }
+  void split_normalized(std::string_view text, const Marks& marks, const PartSink& sink) const {
+    split(normalized_, text, marks, sink);
+  }
+  // Whether split_normalized() looks at marks at all.
+  bool normalizes_special_tokens() const { return normalizes_special_tokens_; }
 
  private:
-  void split(const TokenFinder& finder, std::string_view text, const PartSink& sink) const;
+  void split(const TokenFinder& finder, std::string_view text, const Marks& marks,
+             const PartSink& sink) const;
 
   std::unordered_map<std::string, TokenId> ids_;
   std::unordered_map<TokenId, AddedToken> by_id_;
@@ -90,6 +99,7 @@ class AddedTokens {
   std::vector<AddedToken> in_order_;  // special ones first, as they are looked for
   std::vector<AddedToken> classic_;
   TokenFinder raw_, normalized_;
+  bool normalizes_special_tokens_ = false;
 };
 
 }  // namespace nvllm::tokenizer

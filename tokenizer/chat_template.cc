@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/bounded_json.h"
 #include "base/error.h"
 
 namespace nvllm::tokenizer {
@@ -51,7 +52,7 @@ const std::string* template_of(const Dict& config) {
     if (*name->string() == "default") return text->string();
     names += (names.empty() ? "" : ", ") + *name->string();
   }
-  fail("tokenizer_config.json: chat_template has ", names,
+  fail("tokenizer_config.json: chat_template has ", shown_text(names),
        " but no template named default; pass one with --chat-template");
 }
 
@@ -119,7 +120,17 @@ bool ChatTemplate::mentions(std::string_view word) const {
   return false;
 }
 
-std::string ChatTemplate::render(const Request& request) const {
+MarkedText ChatTemplate::render_marked(const Request& request) const {
+  Request marked{.messages = jinja::from_outside(request.messages),
+                 .tools = jinja::from_outside(request.tools),
+                 .options = {}};
+  for (const auto& [name, value] : request.options.items()) {
+    marked.options.set(name, jinja::from_outside(value));
+  }
+  return render_values(marked);
+}
+
+MarkedText ChatTemplate::render_values(const Request& request) const {
   const List* messages = request.messages.list();
   if (messages == nullptr)
     fail("messages: a ", request.messages.type_name(), "; they must be a list");
@@ -129,9 +140,10 @@ std::string ChatTemplate::render(const Request& request) const {
   }
   const Dict context = context_of(request, special_tokens_);
   try {
-    return template_.render(context);
+    return template_.render_marked(context);
   } catch (const jinja::TemplateRaised& raised) {
-    fail("the chat template refuses the conversation: ", raised.what());
+    constexpr std::size_t kMaxShown = 200;
+    fail("the chat template refuses the conversation: ", shown_text(raised.what(), kMaxShown));
   } catch (const Error& error) {
     fail("chat template: ", error.what());
   }

@@ -30,7 +30,10 @@ class ChatTemplate {
   };
   // The same text as Hugging Face's apply_chat_template. An Error for messages that are not a list
   // of dicts, and for what the template itself refuses or fails at.
-  std::string render(const Request& request) const;
+  std::string render(const Request& request) const { return render_values(request).text; }
+  // The same text, with marks on all that came from the request: messages, tools and options, not
+  // from the template.
+  MarkedText render_marked(const Request& request) const;
 
   // Whether the template reads content that is a list of parts, {"type": "text", "text": ...}, as
   // well as text (vLLM's content format "openai", else "string").
@@ -40,6 +43,7 @@ class ChatTemplate {
   bool mentions(std::string_view word) const;
 
  private:
+  MarkedText render_values(const Request& request) const;
   bool renders_parts() const;
 
   std::string source_;

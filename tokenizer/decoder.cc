@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/error.h"
 #include "tokenizer/bpe/byte_level.h"
 #include "tokenizer/unicode/utf8.h"
 
@@ -39,6 +40,13 @@ bool fuses(const DecoderStep& step) {
 }
 
 }  // namespace
+
+void Decoder::add(DecoderStep step) {
+  if (steps_.size() == kMaxSteps) fail("decoder: it has more than ", kMaxSteps, " steps");
+  if (const auto* replacement = std::get_if<Replacement>(&step))
+    growth_.add("decoder", *replacement);
+  steps_.push_back(std::move(step));
+}
 
 // Runs one step on one token (or, if tokens are fused, on a fragment of the only one).
 class DecoderStream::StepRunner {

@@ -29,12 +29,14 @@ using DecoderStep =
 
 class Decoder {
  public:
-  void add(DecoderStep step) { steps_.push_back(std::move(step)); }
+  // An Error if all steps together are more than the limits of normalizer.h allow.
+  void add(DecoderStep step);
   // Without steps, tokens are joined by spaces.
   const std::vector<DecoderStep>& steps() const { return steps_; }
 
  private:
   std::vector<DecoderStep> steps_;
+  ReplaceGrowth growth_;
 };
 
 // Appends text as soon as no later token can change it. What is appended is whole characters. The

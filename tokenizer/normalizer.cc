@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
+#include "base/error.h"
 #include "tokenizer/unicode/unicode.h"
 #include "tokenizer/unicode/utf8.h"
 
@@ -74,6 +76,37 @@ bool Replacement::is_of_one_char() const {
   return !literal_.empty() && literal_.size() == utf8_size(literal_[0]);
 }
 
+std::size_t Replacement::growth() const {
+  // A pattern may match nothing, and so between any two characters.
+  const std::size_t grown = literal_.empty()
+                                ? content_.size() + 1
+                                : (content_.size() + literal_.size() - 1) / literal_.size();
+  return std::max<std::size_t>(grown, 1);
+}
+
+void ReplaceGrowth::add(const char* owner, const Replacement& replacement) {
+  const std::size_t growth = replacement.growth();
+  if (growth > kMaxReplaceGrowth || times_ * growth > kMaxReplaceGrowth) {
+    fail(owner, ": its Replace steps make a text up to ", times_, " times ", growth,
+         " times as long; at most ", kMaxReplaceGrowth, " times is allowed");
+  }
+  times_ *= growth;
+}
+
+void Normalizer::add(NormalizerStep step) {
+  if (steps_.size() == kMaxSteps) fail("normalizer: it has more than ", kMaxSteps, " steps");
+  if (const auto* replacement = std::get_if<Replacement>(&step)) {
+    growth_.add("normalizer", *replacement);
+    prepended_ *= replacement->growth();
+  }
+  if (const auto* prepend = std::get_if<Prepend>(&step)) prepended_ += prepend->text.size();
+  if (prepended_ > kMaxPrependedBytes) {
+    fail("normalizer: its Prepend steps add ", prepended_, " bytes to each text; at most ",
+         kMaxPrependedBytes, " are allowed");
+  }
+  steps_.push_back(std::move(step));
+}
+
 std::string Replacement::apply(std::string_view text) const {
   std::string out;
   out.reserve(text.size());
@@ -100,6 +133,42 @@ NormalizedText Normalizer::apply(std::string_view text) const {
   StepRunner runner(result);
   for (const NormalizerStep& step : steps_) std::visit(runner, step);
   return result;
+}
+
+namespace {
+
+std::string apply_step(const NormalizerStep& step, std::string_view text) {
+  NormalizedText result{std::string(text)};
+  StepRunner runner(result);
+  std::visit(runner, step);
+  return std::move(result.text);
+}
+
+// The text after a step, with the marks of what it came from.
+MarkedText marked_step(const NormalizerStep& step, const MarkedText& text) {
+  std::string whole = apply_step(step, text.text);
+  if (const auto* prepend = std::get_if<Prepend>(&step)) {
+    if (text.text.empty()) return text;
+    MarkedText out{prepend->text};
+    out.append(text);
+    return out;
+  }
+  if (const auto* strip = std::get_if<StripSpace>(&step)) {
+    const std::size_t begin =
+        strip->left ? std::min(skip_white_space(text.text, 0), text.text.size() - whole.size()) : 0;
+    return text.part(begin, begin + whole.size());
+  }
+  MarkedText parts = map_parts(text, [&](std::string_view part) { return apply_step(step, part); });
+  return parts.text == whole ? std::move(parts) : MarkedText::outside(std::move(whole));
+}
+
+}  // namespace
+
+Marks Normalizer::marks_of(const MarkedText& text, const NormalizedText& normalized) const {
+  MarkedText now = text;
+  for (const NormalizerStep& step : steps_) now = marked_step(step, now);
+  NVLLM_CHECK_EQ(now.text.size(), normalized.text.size());
+  return std::move(now.marks);
 }
 
 }  // namespace nvllm::tokenizer

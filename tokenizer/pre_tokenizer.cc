@@ -111,8 +111,8 @@ RegexSplit word_split(std::string_view regex) {
 class PreTokenizer::StepRunner {
  public:
   StepRunner(const PreTokenizer& all, std::size_t step, std::string_view text, bool at_start,
-             const WordSink& sink)
-      : all_(all), step_(step), text_(text), at_start_(at_start), sink_(sink) {}
+             const Output& out)
+      : all_(all), step_(step), text_(text), at_start_(at_start), out_(out) {}
 
   void operator()(const RegexSplit& split) const { run_split(split, split.invert); }
   void operator()(const CharSplit& split) const { run_split(split, false); }
@@ -152,7 +152,8 @@ class PreTokenizer::StepRunner {
       }
     }
     if (!metaspace.split) return replace_by(text);
-    const StepRunner next(all_, step_, text, at_start_, sink_);
+    count(text);
+    const StepRunner next(all_, step_, text, at_start_, out_);
     std::size_t begin = 0;
     for (std::size_t at; (at = text.find(metaspace.replacement, begin + 1)) != std::string::npos;) {
       next.piece(begin, at);
@@ -180,25 +181,32 @@ class PreTokenizer::StepRunner {
     find_matches(split, text_, splitter.matches());
     splitter.finish(text_.size());
   }
+  void count(std::string_view written) const {
+    if (written.size() > out_.may_write) {
+      fail("the pre-tokenizer writes more than ", kMaxWritten, " bytes for each byte of text");
+    }
+    out_.may_write -= written.size();
+  }
   // Passes a changed text on, as one piece.
   void replace_by(std::string_view text) const {
-    StepRunner(all_, step_, text, at_start_, sink_).piece(0, text.size());
+    count(text);
+    StepRunner(all_, step_, text, at_start_, out_).piece(0, text.size());
   }
   void piece(std::size_t begin, std::size_t end) const {
-    all_.run_step(step_ + 1, text_.substr(begin, end - begin), at_start_ && begin == 0, sink_);
+    all_.run_step(step_ + 1, text_.substr(begin, end - begin), at_start_ && begin == 0, out_);
   }
   const PreTokenizer& all_;
   std::size_t step_;
   std::string_view text_;
   bool at_start_;
-  const WordSink& sink_;
+  const Output& out_;
 };
 
 void PreTokenizer::run_step(std::size_t step, std::string_view text, bool at_start,
-                            const WordSink& sink) const {
+                            const Output& out) const {
   if (text.empty()) return;
-  if (step == steps_.size()) return sink(text);
-  std::visit(StepRunner(*this, step, text, at_start, sink), steps_[step]);
+  if (step == steps_.size()) return out.sink(text);
+  std::visit(StepRunner(*this, step, text, at_start, out), steps_[step]);
 }
 
 bool PreTokenizer::drop_final_byte_chars() {

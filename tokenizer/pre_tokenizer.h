@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/error.h"
 #include "tokenizer/regex/regex.h"
 
 namespace nvllm::tokenizer {
@@ -61,9 +62,10 @@ using WordSink = std::function<void(std::string_view)>;
 
 class PreTokenizer {
  public:
-  // Appends a step: one of PreTokenizerStep's alternatives.
+  // Appends a step: one of PreTokenizerStep's alternatives. An Error if there are kMaxSteps.
   template <typename Step>
   void add(Step step) {
+    if (steps_.size() == kMaxSteps) fail("pre_tokenizer: it has more than ", kMaxSteps, " steps");
     steps_.emplace_back(std::in_place_type<Step>, std::move(step));
   }
 
@@ -72,14 +74,24 @@ class PreTokenizer {
   bool drop_final_byte_chars();
 
   // Cuts one piece of text. `at_start`: it is at the start of the whole text.
+  // An Error if the steps write kMaxWritten times as much text as there is: each step of a model
+  // writes up to three times its text, and few steps write any.
   void run(std::string_view text, bool at_start, const WordSink& sink) const {
-    run_step(0, text, at_start, sink);
+    std::size_t may_write = kMaxWritten * text.size() + kMaxPrependedBytes;
+    run_step(0, text, at_start, {sink, may_write});
   }
 
  private:
   class StepRunner;
 
-  void run_step(std::size_t step, std::string_view text, bool at_start, const WordSink& sink) const;
+  static constexpr std::size_t kMaxSteps = 64, kMaxWritten = 32, kMaxPrependedBytes = 64;
+
+  // Where words go, and how many bytes steps may still write.
+  struct Output {
+    const WordSink& sink;
+    std::size_t& may_write;
+  };
+  void run_step(std::size_t step, std::string_view text, bool at_start, const Output& out) const;
 
   std::vector<PreTokenizerStep> steps_;
 };

@@ -47,6 +47,13 @@ void fuzz_text(const Tokenizer& tokenizer, std::string_view text) {
   const std::vector<TokenId> ids = tokenizer.encode(text, true);
   const std::string decoded = tokenizer.decode(ids, false);
   require(valid_utf8_prefix(decoded) == decoded.size());
+  require(tokenizer.encode(MarkedText{std::string(text)}, true) == ids);
+  for (const TokenId id : tokenizer.encode(MarkedText::outside(std::string(text)), true)) {
+    require(!tokenizer.is_special(id));
+  }
+  MarkedText half{std::string(text.substr(0, text.size() / 2))};
+  half.append(MarkedText::outside(std::string(text.substr(text.size() / 2))));
+  (void)tokenizer.encode(half, true);
   StreamDetokenizer stream(tokenizer, {.skip_special_tokens = false});
   std::string streamed;
   for (const TokenId id : ids) streamed += stream.push(id);

@@ -50,32 +50,55 @@ Tokenizer::Tokenizer(TokenizerParts parts)
 Tokenizer::~Tokenizer() = default;
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  if (valid_utf8_prefix(text) == text.size()) return encode_valid(text, {}, add_special_tokens);
   std::string repaired;
-  if (valid_utf8_prefix(text) != text.size()) {
-    append_valid_utf8(repaired, text);
-    text = repaired;
+  append_valid_utf8(repaired, text);
+  return encode_valid(repaired, {}, add_special_tokens);
+}
+
+std::vector<TokenId> Tokenizer::encode(const MarkedText& text, bool add_special_tokens) const {
+  if (valid_utf8_prefix(text.text) == text.text.size()) {
+    return encode_valid(text.text, text.marks, add_special_tokens);
   }
+  const MarkedText repaired = map_parts(text, [](std::string_view part) {
+    std::string valid;
+    append_valid_utf8(valid, part);
+    return valid;
+  });
+  return encode_valid(repaired.text, repaired.marks, add_special_tokens);
+}
+
+std::vector<TokenId> Tokenizer::encode_valid(std::string_view text, const Marks& marks,
+                                             bool add_special_tokens) const {
   std::vector<TokenId> ids;
   ids.reserve(text.size() / 4);
   if (add_special_tokens) ids = prefix_;
   ScratchLease scratch(*this);
-  added_.split_raw(text, [&](const AddedTokenPart& part) {
+  added_.split_raw(text, marks, [&](const AddedTokenPart& part) {
     if (part.id) {
       ids.push_back(*part.id);
-    } else {
-      encode_piece(text.substr(part.begin, part.end - part.begin), part.begin == 0, *scratch, ids);
+      return;
     }
+    Marks of_part;
+    if (added_.normalizes_special_tokens()) of_part.add_part(marks, part.begin, part.end, 0);
+    encode_piece(text.substr(part.begin, part.end - part.begin), of_part, part.begin == 0, *scratch,
+                 ids);
   });
   if (add_special_tokens) ids.insert(ids.end(), suffix_.begin(), suffix_.end());
   return ids;
 }
 
-// Encodes text between added tokens that were found before normalization.
-void Tokenizer::encode_piece(std::string_view text, bool at_start, BpeScratch& scratch,
-                             std::vector<TokenId>& ids) const {
+// Encodes text between added tokens that were found before normalization. `marks`: none if they do
+// not matter for those that are found after it.
+void Tokenizer::encode_piece(std::string_view text, const Marks& marks, bool at_start,
+                             BpeScratch& scratch, std::vector<TokenId>& ids) const {
   NormalizedText normalized;
+  Marks normalized_marks = marks;
   if (!normalizer_.empty()) {
     normalized = normalizer_.apply(text);
+    if (!marks.empty()) {
+      normalized_marks = normalizer_.marks_of(MarkedText{std::string(text), marks}, normalized);
+    }
     text = normalized.text;
     at_start = at_start && normalized.keeps_start;
   }
@@ -86,7 +109,7 @@ void Tokenizer::encode_piece(std::string_view text, bool at_start, BpeScratch& s
       bpe_.encode_text(word, scratch, ids);
     }
   };
-  added_.split_normalized(text, [&](const AddedTokenPart& part) {
+  added_.split_normalized(text, normalized_marks, [&](const AddedTokenPart& part) {
     if (part.id) {
       ids.push_back(*part.id);
       return;

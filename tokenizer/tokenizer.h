@@ -13,6 +13,7 @@
 #include "tokenizer/bpe/bpe.h"
 #include "tokenizer/bpe/vocabulary.h"
 #include "tokenizer/decoder.h"
+#include "tokenizer/marked_text.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/pre_tokenizer.h"
 
@@ -67,6 +68,10 @@ class Tokenizer {
   // The ids of a text. Special tokens in it are recognised, and bytes that are not UTF-8 count as
   // U+FFFD. add_special_tokens puts those of the model's template (<bos>, <eos>) around the ids.
   std::vector<TokenId> encode(std::string_view text, bool add_special_tokens) const;
+  // The same, but what is marked makes no special token: neither do marked bytes alone nor together
+  // with others. Added tokens that are not special (<think> of Qwen3, runs of spaces) are found
+  // everywhere. Where no special token is written, marks change no id.
+  std::vector<TokenId> encode(const MarkedText& text, bool add_special_tokens) const;
 
   // The text of ids. Ids that no token has are skipped.
   std::string decode(const std::vector<TokenId>& ids, bool skip_special_tokens) const;
@@ -83,7 +88,9 @@ class Tokenizer {
  private:
   class ScratchLease;
 
-  void encode_piece(std::string_view text, bool at_start, BpeScratch& scratch,
+  std::vector<TokenId> encode_valid(std::string_view text, const Marks& marks,
+                                    bool add_special_tokens) const;
+  void encode_piece(std::string_view text, const Marks& marks, bool at_start, BpeScratch& scratch,
                     std::vector<TokenId>& ids) const;
 
   Bpe bpe_;

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <random>
@@ -162,6 +163,108 @@ TEST_CASE("threads may share a tokenizer") {
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(wrong == std::vector<int>(4));
+}
+
+// The pieces of a text in brackets are marked.
+MarkedText marked(std::string_view text) {
+  MarkedText out;
+  while (!text.empty()) {
+    const std::size_t begin = std::min(text.find('['), text.size());
+    out.append(text.substr(0, begin));
+    text.remove_prefix(begin);
+    if (text.empty()) break;
+    const std::size_t end = text.find(']');
+    out.append(MarkedText::outside(std::string(text.substr(1, end - 1))));
+    text.remove_prefix(end + 1);
+  }
+  return out;
+}
+
+TEST_CASE("marked bytes are no part of a special token") {
+  const std::string added =
+      R"(,"added_tokens":[{"content":"<b>","special":true},{"content":"<b","special":false},
+         {"content":"b>a","special":true}])";
+  const std::string unknown = R"("unk_token":"a",)";
+  const auto tokenizer = parse_tokenizer(with(added, unknown));
+  constexpr TokenId kA = 0, kB = 1, kBold = 3, kOpen = 4, kOther = 5;
+  CHECK(tokenizer->encode(marked("a<b>b"), false) == Ids{kA, kBold, kB});
+  CHECK(tokenizer->encode(marked("[a]<b>[b]"), false) == Ids{kA, kBold, kB});
+  // A shorter token that is not special, and the unknown > after it.
+  CHECK(tokenizer->encode(marked("[a<b>]"), false) == Ids{kA, kOpen, kA});
+  CHECK(tokenizer->encode(marked("<[b]>"), false) == Ids{kOpen, kA});
+  CHECK(tokenizer->encode(marked("[<]b>"), false) == Ids{kOpen, kA});
+  // A token that begins inside of one that is none.
+  CHECK(tokenizer->encode(marked("b>a"), false) == Ids{kOther});
+  CHECK(tokenizer->encode(marked("[<b>]<b>"), false) == Ids{kOpen, kA, kBold});
+  CHECK(tokenizer->encode(marked("[<]<b>[>\xff]"), false).size() == 4);
+}
+
+TEST_CASE("marks hold where special tokens are looked for in normalized text") {
+  const std::string added =
+      R"(,"added_tokens":[{"content":"<b>","special":true,"normalized":true}])";
+  const std::string unknown = R"("unk_token":"a",)";
+  constexpr TokenId kBold = 3;
+  const auto bold = [&](const std::string& normalizers, std::string_view text) {
+    const auto tokenizer = parse_tokenizer(
+        with(added + R"(,"normalizer":{"type":"Sequence","normalizers":[)" + normalizers + "]}",
+             unknown));
+    const MarkedText input = marked(text);
+    const Ids all = tokenizer->encode(input.text, false), safe = tokenizer->encode(input, false);
+    return std::pair(std::ranges::count(all, kBold), std::ranges::count(safe, kBold));
+  };
+  const std::pair<std::ptrdiff_t, std::ptrdiff_t> two_one(2, 1), one_none(1, 0), two_none(2, 0);
+  CHECK(bold(R"({"type":"Lowercase"})", "<B>[x<B>y]") == two_one);
+  // The token is normalized, too: to x<b>.
+  CHECK(bold(R"({"type":"Prepend","prepend":"x"},{"type":"Lowercase"})", "[<b>]<b>") == one_none);
+  CHECK(bold(R"({"type":"Strip"})", "  [ <b>]<b> ") == two_one);
+  CHECK(bold(R"({"type":"NFKC"})",
+             "<b>[\xef\xbc\x9c"
+             "b>]") == two_one);
+  CHECK(bold(R"({"type":"Replace","pattern":{"String":"x"},"content":""})", "[<x]b>") == one_none);
+  // The step joins what was apart, so nothing is sure.
+  CHECK(bold(R"({"type":"Replace","pattern":{"String":"xy"},"content":""})", "<b>[<bx]y>") ==
+        two_none);
+}
+
+TEST_CASE("what a tokenizer.json may make of a text is bounded") {
+  const auto repeated = [](const std::string& step, int times) {
+    std::string steps = step;
+    for (int i = 1; i < times; ++i) steps += "," + step;
+    return steps;
+  };
+  const std::string many =
+      R"({"type":"Replace","pattern":{"String":"a"},"content":")" + std::string(1000, 'a') + "\"}";
+  const std::string two = R"({"type":"Replace","pattern":{"Regex":"a"},"content":"a"})";
+  const std::string prepend = R"({"type":"Prepend","prepend":"a"})";
+  const auto normalizer = [&](const std::string& steps) {
+    return with(R"(,"normalizer":{"type":"Sequence","normalizers":[)" + steps + "]}");
+  };
+  const std::string grown = "times as long; at most 16 times is allowed";
+  CHECK_THROWS_WITH_AS(
+      parse_tokenizer(normalizer(repeated(many, 4))),
+      ("normalizer: its Replace steps make a text up to 1 times 1000 " + grown).c_str(), Error);
+  CHECK_THROWS_WITH_AS(
+      parse_tokenizer(normalizer(repeated(two, 5))),
+      ("normalizer: its Replace steps make a text up to 16 times 2 " + grown).c_str(), Error);
+  CHECK_NOTHROW(parse_tokenizer(normalizer(repeated(two, 4))));
+  CHECK_THROWS_WITH_AS(parse_tokenizer(normalizer(repeated(prepend, 1000))),
+                       "normalizer: it has more than 64 steps", Error);
+  CHECK_THROWS_WITH_AS(
+      parse_tokenizer(normalizer(prepend + "," + repeated(two, 4) + "," + repeated(prepend, 49))),
+      "normalizer: its Prepend steps add 65 bytes to each text; at most 64 are allowed", Error);
+  CHECK_THROWS_WITH_AS(
+      parse_tokenizer(
+          with(R"(,"decoder":{"type":"Sequence","decoders":[)" + repeated(many, 4) + "]}")),
+      ("decoder: its Replace steps make a text up to 1 times 1000 " + grown).c_str(), Error);
+  CHECK_THROWS_WITH_AS(
+      parse_tokenizer(with(R"(,"pre_tokenizer":{"type":"Sequence","pretokenizers":[)" +
+                           repeated(R"({"type":"Digits"})", 65) + "]}")),
+      "pre_tokenizer: it has more than 64 steps", Error);
+  const auto doubling = parse_tokenizer(with(
+      R"(,"pre_tokenizer":{"type":"Sequence","pretokenizers":[)" +
+      repeated(R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false})", 20) + "]}"));
+  CHECK_THROWS_WITH_AS(doubling->encode(std::string(100, '\xff'), false),
+                       "the pre-tokenizer writes more than 32 bytes for each byte of text", Error);
 }
 
 }  // namespace

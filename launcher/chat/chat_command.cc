@@ -242,7 +242,8 @@ int run_chat(const Options& given, std::int64_t) {
     session_settings.engine.prefill_step_s = kPrefillStepS;
   }
   session_settings.meanwhile = [&] {
-    model = TextModel::open(options.model.path, options.text.chat_template);
+    model = TextModel::open(options.model.path, options.text.chat_template,
+                            options.text.special_tokens_in_messages);
     model->chat_template();  // throws now rather than after the first question
   };
   EngineSession session(session_settings);

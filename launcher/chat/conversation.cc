@@ -46,7 +46,7 @@ std::size_t Conversation::forget_one_more(std::size_t forgotten) const {
   return forgotten;
 }
 
-std::string Conversation::render(const std::vector<Message>& messages) const {
+tokenizer::MarkedText Conversation::render(const std::vector<Message>& messages) const {
   jinja::List list;
   for (const Message& message : messages) {
     jinja::Dict dict;
@@ -62,8 +62,9 @@ std::string Conversation::render(const std::vector<Message>& messages) const {
 
 Conversation::Prompt Conversation::prompt(std::size_t limit) {
   for (std::size_t forgotten = forgotten_;;) {
-    const std::string text = render(kept(forgotten));
-    const std::vector<tokenizer::TokenId> ids = model_.encode_conversation(text);
+    const tokenizer::MarkedText rendered = render(kept(forgotten));
+    const std::vector<tokenizer::TokenId> ids = model_.encode_conversation(rendered);
+    const std::string& text = rendered.text;
     if (ids.size() <= limit) {
       const std::size_t end = text.find_last_not_of(" \n");
       Prompt prompt{.ids = {ids.begin(), ids.end()},

@@ -59,7 +59,7 @@ class Conversation {
   bool has_system() const { return !messages_.empty() && messages_.front().role == "system"; }
   std::vector<Message> kept(std::size_t forgotten) const;
   std::size_t forget_one_more(std::size_t forgotten) const;
-  std::string render(const std::vector<Message>& messages) const;
+  tokenizer::MarkedText render(const std::vector<Message>& messages) const;
 
   const TextModel& model_;
   std::vector<Message> messages_;

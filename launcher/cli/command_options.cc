@@ -79,7 +79,6 @@ OptionRows generate_rows() {
       {"--stop", "TEXT", "a text that ends an answer and is no part of it; may come repeatedly",
        nullptr, [](Options& o, const OptionValue& v) { o.generate.stop.push_back(stop_text(v)); },
        nullptr, true},
-      chat_template_row(),
       {"--generation-config", "auto|none",
        "auto: the model's generation_config.json gives the defaults of\n"
        "temperature, top-k, top-p, min-p, penalties and the longest answer",
@@ -182,24 +181,26 @@ void store_model_word(Options& options, const std::string& word) {
   options.model.path = OptionValue("MODEL", word).path("a model's folder, file or Hugging Face id");
 }
 
-OptionRow chat_template_row() {
-  return {"--chat-template", "FILE", "a Jinja template to use instead of the model's own", nullptr,
-          kIntoText.path(&TextOptions::chat_template, "a file with a Jinja template")};
+OptionRows chat_template_rows() {
+  return {
+      {"--chat-template", "FILE", "a Jinja template to use instead of the model's own", nullptr,
+       kIntoText.path(&TextOptions::chat_template, "a file with a Jinja template")},
+      {"--special-tokens-in-messages", nullptr,
+       "special tokens written in messages, such as <|im_end|>, are read as such,\n"
+       "as transformers does; otherwise they are text like any other",
+       nullptr, kIntoText.on(&TextOptions::special_tokens_in_messages)},
+  };
 }
 
 std::vector<Command> generating_commands() {
   return {
       {"chat", "talks with a model; with a prompt, answers it and ends",
-       join_rows({model_rows(),
-                  chat_rows(),
-                  {chat_template_row()},
-                  chat_sampling_rows(),
-                  engine_rows(),
-                  group_rows()}),
+       join_rows({model_rows(), chat_rows(), chat_template_rows(), chat_sampling_rows(),
+                  engine_rows(), group_rows()}),
        check_engine, "[PROMPT]", store_chat_prompt},
       {"generate", "answers prompts from a file or the command line, as JSON lines",
-       join_rows({model_rows(), generate_rows(), sampling_rows(), api_rows(), engine_rows(),
-                  group_rows()}),
+       join_rows({model_rows(), generate_rows(), chat_template_rows(), sampling_rows(), api_rows(),
+                  engine_rows(), group_rows()}),
        check_generate},
       serve_command(),
   };
@@ -251,14 +252,15 @@ std::vector<Command> other_commands() {
                      "leaves special tokens out, where a line does not say it itself", nullptr,
                      kIntoText.on(&TextOptions::skip_special_tokens)}},
                    "[ID]..."),
-      text_command("template", "shows what a model's chat template makes of conversations",
-                   {text_input_row(
-                        "JSON lines {\"messages\": [...], \"tools\": [...], \"options\": {...}},\n"
-                        "the last two where they are needed; options are what templates know:\n"
-                        "add_generation_prompt, enable_thinking, ...; every line is answered by\n"
-                        "one, {\"text\": ..., \"ids\": [...]}; -: from standard input"),
-                    chat_template_row()},
-                   "[MESSAGE]..."),
+      text_command(
+          "template", "shows what a model's chat template makes of conversations",
+          join_rows({{text_input_row(
+                         "JSON lines {\"messages\": [...], \"tools\": [...], \"options\": {...}},\n"
+                         "the last two where they are needed; options are what templates know:\n"
+                         "add_generation_prompt, enable_thinking, ...; every line is answered by\n"
+                         "one, {\"text\": ..., \"ids\": [...]}; -: from standard input")},
+                     chat_template_rows()}),
+          "[MESSAGE]..."),
       {"completion",
        "prints a script that makes a shell complete this program's commands and options",
        {},

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/bounded_json.h"
 #include "base/json_text.h"
-#include "base/nested_json.h"
 #include "base/text.h"
 #include "launcher/cli/nearest_name.h"
 #include "launcher/cli/option_table.h"
@@ -42,10 +42,6 @@ Json parse(const std::string& text, const std::string& what) {
       refuse(what, ": holds ", json.type_name(), ", not an object such as {\"tp\": 2}");
     }
     return json;
-  } catch (const Json::parse_error& error) {
-    refuse(what, ": no valid JSON at ", line_and_column(text, error.byte));
-  } catch (const Json::exception&) {
-    refuse(what, ": holds a number that is too large");
   } catch (const Error& error) {
     refuse(error.what());
   }

@@ -99,7 +99,7 @@ OptionRows engine_rows();         // commands that run an engine
 OptionRows sampling_rows();       // commands that generate; stored in options.sampling
 OptionRows chat_sampling_rows();  // the sampling options of a chat, with its own defaults
 OptionRow config_row();           // every command
-OptionRow chat_template_row();
+OptionRows chat_template_rows();  // which template, and how what it is given is read
 OptionRows api_rows();  // commands that answer bodies of the OpenAI API; stored in options.serve
 OptionRow json_row(const char* help = "prints the result as JSON");
 OptionRow memory_report_row();

@@ -87,11 +87,12 @@ struct ServeOptions {
   bool log_requests = false;
 };
 
-// tokenize, detokenize, template
+// tokenize, detokenize, template; the chat template of all that have one
 struct TextOptions {
   std::string input;               // a file, "-", or empty
   std::vector<std::string> words;  // texts or ids on the command line itself
   std::string chat_template;       // a file; empty: the model's own
+  bool special_tokens_in_messages = false;
   // For lines that do not say it themselves.
   bool add_special_tokens = false;
   bool skip_special_tokens = false;

@@ -78,7 +78,6 @@ OptionRows connection_rows() {
 
 OptionRows model_file_rows() {
   const OptionRows rows = {
-      chat_template_row(),
       {"--generation-config", "auto|none",
        "auto: the model's generation_config.json gives the defaults of\n"
        "temperature, top-k, top-p, min-p, penalties and the longest answer",
@@ -189,8 +188,8 @@ void check_api(const Options& options) {
 Command serve_command() {
   return {"serve",
           "serves the OpenAI API, a chat page and metrics over HTTP",
-          join_rows({model_rows(), connection_rows(), model_file_rows(), api_rows(),
-                     sampling_rows(), life_rows(), serve_engine_rows(), group_rows()}),
+          join_rows({model_rows(), connection_rows(), chat_template_rows(), model_file_rows(),
+                     api_rows(), sampling_rows(), life_rows(), serve_engine_rows(), group_rows()}),
           check_serve,
           "[MODEL]",
           store_model_word,

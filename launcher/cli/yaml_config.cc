@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/nested_json.h"
+#include "base/bounded_json.h"
 #include "launcher/cli/option_value.h"
 
 namespace nvllm::launcher {
@@ -128,10 +128,9 @@ class ValueReader {
   Json json(std::string_view text) const {
     try {
       return parse_nested_json(text, where_);
-    } catch (const Json::exception&) {
+    } catch (const BadJson& error) {
+      if (error.kind() != BadJson::Kind::syntax) refuse(error.what());
       refuse(where_, ": ", text.substr(0, 40), " is no valid JSON");
-    } catch (const Error& error) {
-      refuse(error.what());
     }
   }
 

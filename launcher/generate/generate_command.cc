@@ -315,7 +315,8 @@ class Texts {
   void open(RequestSource& source) {
     if (std::exchange(opened_, true)) return;
     const GenerateOptions& generate = options_.generate;
-    model_ = TextModel::open_if_there(options_.model.path, options_.text.chat_template);
+    model_ = TextModel::open_if_there(options_.model.path, options_.text.chat_template,
+                                      options_.text.special_tokens_in_messages);
     if (model_) {
       input_.emplace(*model_, generate.stop);
       source.use_text(*input_, generate.texts);

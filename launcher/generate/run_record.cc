@@ -117,6 +117,7 @@ RunRecord run_record(const Options& options, const runtime::OpenModel& model,
   record["--stop"] = texts(options.generate.stop);
   record["--chat-template"] =
       options.text.chat_template.empty() ? "none" : hash_of(file_text(options.text.chat_template));
+  record["--special-tokens-in-messages"] = text_of(options.text.special_tokens_in_messages);
   record["--served-model-name"] = texts(api.served_model_names);
   record["--default-chat-template-kwargs"] = api.chat_template_kwargs;
   record["--reasoning-parser"] = api.reasoning_parser;

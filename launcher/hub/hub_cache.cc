@@ -6,11 +6,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <system_error>
 #include <vector>
 
 #include "base/error.h"
+#include "base/regular_file.h"
 #include "launcher/hub/model_files.h"
 
 namespace nvllm::launcher {
@@ -18,11 +18,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read_text(const fs::path& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+constexpr std::uint64_t kMaxIndexBytes = 100'000'000;  // as of a header of safetensors
+
+// The commit that a branch's or a tag's file holds; empty if that is no small file.
+std::string read_reference(const std::string& path) {
+  constexpr std::uint64_t kMaxReference = 4096;
+  try {
+    return read_regular_file_if_there(path, kMaxReference).value_or("");
+  } catch (const Error&) {  // a folder of branches "main/...", or what nobody should wait for
+    return "";
+  }
 }
 
 void make_folder(const fs::path& path) {
@@ -74,7 +79,7 @@ HubCache::HubCache(const std::string& cache, const std::string& repository) {
 
 std::optional<std::string> HubCache::find_snapshot(const std::string& revision) const {
   std::error_code error;
-  std::string commit = read_text(folder_ + "/refs/" + revision);
+  std::string commit = read_reference(folder_ + "/refs/" + revision);
   commit.erase(std::min(commit.find_last_not_of(" \r\n") + 1, commit.size()));
   // The file may hold anything; a snapshot lies nowhere but in its folder.
   for (const std::string& candidate : {commit, revision}) {
@@ -133,7 +138,9 @@ std::optional<std::string> model_in_snapshot(const std::string& snapshot, const 
       return snapshot + '/' + files.gguf;
     }
     const fs::path index = fs::path(snapshot) / kIndexName;
-    if (files.index && !has_all(all, files_of_index(read_text(index)))) return std::nullopt;
+    if (files.index &&
+        !has_all(all, files_of_index(read_regular_file(index.string(), kMaxIndexBytes))))
+      return std::nullopt;
   } catch (const Error&) {
     return std::nullopt;
   }

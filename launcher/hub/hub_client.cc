@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/bounded_json.h"
 #include "base/error.h"
-#include "base/json_text.h"
 #include "launcher/net/percent.h"
 
 namespace nvllm::launcher {
@@ -142,15 +142,20 @@ HubRevision HubClient::look_up(HttpSession& session) {
   if (answer.head.status != 200) fail_status(answer.head, answer.url, "");
   HubRevision revision;
   try {
-    const nlohmann::json listing = parse_json(session.whole_body(kMaxListing));
+    const nlohmann::json listing = read_bounded_json(session.whole_body(kMaxListing),
+                                                     {.max_keys = 1 << 16, .repeated_names = true});
     revision.commit = listing.at("sha").get<std::string>();
     for (const auto& sibling : listing.at("siblings")) {
       std::string file = sibling.at("rfilename").get<std::string>();
       if (is_safe_path(file)) revision.files.push_back(std::move(file));
     }
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const BadJson& error) {
     fail("model ", name_.text(), ": ", settings_.endpoint,
          " does not answer as the Hugging Face hub does (", error.what(), "); check HF_ENDPOINT");
+  } catch (const nlohmann::json::exception&) {
+    fail("model ", name_.text(), ": ", settings_.endpoint,
+         " does not answer as the Hugging Face hub does (no \"sha\" and \"siblings\"); check "
+         "HF_ENDPOINT");
   }
   if (!is_safe_component(revision.commit) || revision.commit.starts_with('.')) {
     fail("model ", name_.text(), ": ", settings_.endpoint, " names no commit; check HF_ENDPOINT");

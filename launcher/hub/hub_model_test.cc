@@ -1,6 +1,7 @@
 #include "launcher/hub/hub_model.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <map>
@@ -101,6 +102,22 @@ TEST_CASE("a branch's file cannot lead out of the snapshots") {
     hub.write("models--a--b/refs/main", commit);
     CHECK(has(found("a/b", with({{"HF_HUB_CACHE", hub.path()}})), "forbids to download it"));
   }
+}
+
+TEST_CASE("a branch's file that is a pipe, a folder or large names no commit, and nobody waits") {
+  const TestFolder hub;
+  const Environment environment = with({{"HF_HUB_CACHE", hub.path()}});
+  add_model(hub, "models--a--b", "x");
+  const std::string file = hub.path("models--a--b/refs/main");
+  const std::string only = hub.path("models--a--b/snapshots/x");
+  std::filesystem::resize_file(file, std::uintmax_t{1} << 40);  // of holes
+  CHECK(found("a/b", environment) == only);
+  std::filesystem::remove(file);
+  REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+  CHECK(found("a/b", environment) == only);
+  std::filesystem::remove(file);
+  std::filesystem::create_directories(file);
+  CHECK(found("a/b", environment) == only);
 }
 
 TEST_CASE("a snapshot that lacks a file of the model is not taken") {

@@ -9,8 +9,8 @@
 #include <set>
 #include <sstream>
 
+#include "base/bounded_json.h"
 #include "base/error.h"
-#include "base/json_text.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -18,6 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxPointer = 1024;
+constexpr std::size_t kMaxShown = 160;                      // of a list in a message
+constexpr std::size_t kManyTensors = std::size_t{1} << 23;  // of an index
 
 std::string upper(std::string_view text) {
   std::string result(text);
@@ -114,15 +116,15 @@ ModelFiles choose_gguf(const HubName& name,
     });
     if (groups.empty()) {
       fail("model ", name.text(), ": has no GGUF file of this quantization; it has ",
-           all.empty() ? "none at all" : all);
+           all.empty() ? "none at all" : shown_text(all, kMaxShown));
     }
   }
   if (groups.size() > 1) {
     std::string files;
     for (const auto& [stem, names] : groups) files += (files.empty() ? "" : ", ") + names.front();
     fail("model ", name.text(), ": has several GGUF files; pass one as ", name.repository, ":",
-         quantization_of(groups.begin()->first), " (it has ", all,
-         "), or the link of a file's page (", files, ")");
+         quantization_of(groups.begin()->first), " (it has ", shown_text(all, kMaxShown),
+         "), or the link of a file's page (", shown_text(files), ")");
   }
   const std::vector<std::string>& names = groups.begin()->second;
   return {.names = names, .gguf = names.front()};
@@ -209,15 +211,19 @@ ModelFiles choose_files(const HubName& name, const std::vector<std::string>& all
 std::vector<std::string> files_of_index(std::string_view json) {
   std::set<std::string> names;
   try {
-    const nlohmann::json index = parse_json(json);
+    const nlohmann::json index = read_bounded_json(
+        json, {.max_values = kManyTensors, .max_keys = kManyTensors, .repeated_names = true});
     for (const auto& [tensor, file] : index.at("weight_map").items()) {
       names.insert(file.get<std::string>());
     }
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const BadJson& error) {
     fail(kIndexName, ": is no index of safetensors: ", error.what());
+  } catch (const nlohmann::json::exception&) {
+    fail(kIndexName, ": is no index of safetensors: it has no \"weight_map\" of names of files");
   }
   for (const std::string& name : names) {
-    if (!is_safe_path(name)) fail(kIndexName, ": names '", name, "', which is no file beside it");
+    if (!is_safe_path(name))
+      fail(kIndexName, ": names '", shown_text(name), "', which is no file beside it");
   }
   return {names.begin(), names.end()};
 }

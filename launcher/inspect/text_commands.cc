@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bounded_json.h"
 #include "base/error.h"
 #include "base/json_text.h"
 #include "launcher/cli/commands.h"
@@ -59,22 +60,10 @@ int answer_lines(const std::string& input, const std::function<Json(std::string_
   return kExitFailed;
 }
 
-// nlohmann's "[json.exception.parse_error.101] parse error at line 1, column 2: ..." without the
-// number.
-[[noreturn]] void fail_json(const Json::exception& error) {
-  const std::string_view what = error.what();
-  const std::size_t id_end = what.find("] ");
-  fail(id_end == std::string_view::npos ? what : what.substr(id_end + 2));
-}
-
 Json parse_object(std::string_view line) {
-  try {
-    Json json = parse_json(line);
-    if (!json.is_object()) fail("expected a JSON object, found ", json.type_name());
-    return json;
-  } catch (const Json::exception& error) {
-    fail_json(error);
-  }
+  Json json = read_bounded_json(line, {.position = "column"});
+  if (!json.is_object()) fail("expected a JSON object, found ", json.type_name());
+  return json;
 }
 
 const Json& member(const Json& json, const char* key) {
@@ -86,7 +75,8 @@ const Json& member(const Json& json, const char* key) {
 bool flag(const Json& json, const char* key, bool otherwise) {
   const auto found = json.find(key);
   if (found == json.end()) return otherwise;
-  if (!found->is_boolean()) fail("\"", key, "\": expected true or false, found ", found->dump());
+  if (!found->is_boolean())
+    fail("\"", key, "\": expected true or false, found ", shown_text(json_text(*found)));
   return found->get<bool>();
 }
 
@@ -103,7 +93,8 @@ std::vector<TokenId> ids_of(const Json& json, const tokenizer::Tokenizer& tokeni
   ids.reserve(list.size());
   for (const Json& item : list) {
     if (!item.is_number_integer() || item < 0 || item >= tokenizer.end_id()) {
-      fail("\"ids\": ", json_text(item), " is no token id; they are 0 to ", tokenizer.end_id() - 1);
+      fail("\"ids\": ", shown_text(json_text(item)), " is no token id; they are 0 to ",
+           tokenizer.end_id() - 1);
     }
     ids.push_back(item.get<TokenId>());
   }
@@ -196,16 +187,17 @@ int run_detokenize(const Options& options, std::int64_t) {
 
 int run_template(const Options& options, std::int64_t) {
   const TextOptions& text = options.text;
-  const TextModel model = TextModel::open(options.model.path, text.chat_template);
+  const TextModel model =
+      TextModel::open(options.model.path, text.chat_template, text.special_tokens_in_messages);
   (void)model.chat_template();  // an Error if there is none
   for (const std::string& word : text.words) {
-    write_results(model.render_conversation(one_message(word)) + "\n");
+    write_results(model.render_conversation(one_message(word)).text + "\n");
   }
   if (text.input.empty()) return kExitFine;
   return answer_lines(text.input, [&](std::string_view line) -> Json {
     const jinja::Value value = parse_template_line(line);
-    const std::string rendered = model.render_conversation(request_of(*value.dict()));
-    Json answer = {{"text", rendered}};
+    const tokenizer::MarkedText rendered = model.render_conversation(request_of(*value.dict()));
+    Json answer = {{"text", rendered.text}};
     answer["ids"] = model.encode_conversation(rendered);
     return answer;
   });

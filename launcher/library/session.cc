@@ -160,7 +160,8 @@ class Session::Implementation {
   // Read when it is first needed: many programs have token ids.
   const launcher::TextModel& text() {
     if (!text_) {
-      text_ = launcher::TextModel::open(parsed_.model.path, parsed_.text.chat_template);
+      text_ = launcher::TextModel::open(parsed_.model.path, parsed_.text.chat_template,
+                                        parsed_.text.special_tokens_in_messages);
     }
     return *text_;
   }

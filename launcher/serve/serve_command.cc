@@ -198,7 +198,8 @@ class Serving {
     if (started_.exchange(true)) return;
     if (options_.serve.exit_when_stdin_closes) stdin_watch_.emplace([this] { end_at_once(); });
     server_.start();
-    text_ = TextModel::open_if_there(options_.model.path, options_.text.chat_template);
+    text_ = TextModel::open_if_there(options_.model.path, options_.text.chat_template,
+                                     options_.text.special_tokens_in_messages);
   }
 
   void open(const EngineSession& session, SessionPort& port) {

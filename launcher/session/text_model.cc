@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/regular_file.h"
 #include "launcher/session/messages.h"
 #include "model/checkpoint/checkpoint_file.h"
 #include "model/checkpoint/gguf.h"
@@ -15,15 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using tokenizer::ChatTemplate;
+using tokenizer::MarkedText;
 using tokenizer::TokenId;
 
-constexpr std::uint64_t kMaxTemplateBytes = 16 << 20;
-constexpr std::uint64_t kMaxConfigBytes = 64 << 20;
-
-std::optional<std::string> read_if_there(const fs::path& path, std::uint64_t limit) {
-  if (!model::is_there(path.string())) return std::nullopt;
-  return model::read_text(path.string(), limit);
-}
+constexpr std::uint64_t kMaxTemplateBytes = jinja::Template::kMaxBytes;
 
 std::vector<std::int64_t> read_token_types(const model::GgufMetadata& metadata) {
   constexpr double kMaxType = 255;  // there are six
@@ -84,12 +80,14 @@ fs::path folder_of(const std::string& path) {
 
 }  // namespace
 
-TextModel TextModel::open(const std::string& path, const std::string& chat_template_file) {
+TextModel TextModel::open(const std::string& path, const std::string& chat_template_file,
+                          bool special_tokens_in_messages) {
   std::optional<std::string> given_template;
   if (!chat_template_file.empty()) {
-    given_template = model::read_text(chat_template_file, kMaxTemplateBytes);
+    given_template = read_regular_file(chat_template_file, kMaxTemplateBytes);
   }
   TextModel text;
+  text.special_tokens_in_messages_ = special_tokens_in_messages;
   if (path.ends_with(".gguf")) {
     text.open_gguf(path, given_template);
   } else {
@@ -102,7 +100,8 @@ TextModel TextModel::open(const std::string& path, const std::string& chat_templ
 }
 
 std::optional<TextModel> TextModel::open_if_there(const std::string& path,
-                                                  const std::string& chat_template_file) {
+                                                  const std::string& chat_template_file,
+                                                  bool special_tokens_in_messages) {
   fs::path place = folder_of(path);
   std::error_code error;
   if (fs::is_directory(place, error) && !model::is_there((place / "tokenizer.json").string())) {
@@ -113,7 +112,7 @@ std::optional<TextModel> TextModel::open_if_there(const std::string& path,
       !model::read_gguf_metadata(place.string()).text("tokenizer.ggml.model")) {
     return std::nullopt;
   }
-  return open(path, chat_template_file);
+  return open(path, chat_template_file, special_tokens_in_messages);
 }
 
 void TextModel::open_place(const std::string& path,
@@ -140,9 +139,14 @@ void TextModel::open_folder(const std::string& folder,
   tokenizer_ = std::move(loaded.tokenizer);
   if (loaded.config.bos_token) bos_ = tokenizer_->token_id(*loaded.config.bos_token);
   const std::string config =
-      read_if_there(fs::path(folder) / "tokenizer_config.json", kMaxConfigBytes).value_or("{}");
+      read_regular_file_if_there((fs::path(folder) / "tokenizer_config.json").string(),
+                                 tokenizer::kMaxTokenizerConfigBytes)
+          .value_or("{}");
   std::optional<std::string> source = given_template;
-  if (!source) source = read_if_there(fs::path(folder) / "chat_template.jinja", kMaxTemplateBytes);
+  if (!source) {
+    source = read_regular_file_if_there((fs::path(folder) / "chat_template.jinja").string(),
+                                        kMaxTemplateBytes);
+  }
   no_template_ = folder + " has no chat template; pass one with --chat-template FILE";
   try {
     chat_template_ = ChatTemplate::from_config(config, source);
@@ -173,8 +177,15 @@ void TextModel::open_gguf(const std::string& file,
 }
 
 std::vector<TokenId> TextModel::encode_prompt(std::string_view text) const {
-  std::vector<TokenId> ids = tokenizer_->encode(text, true);
-  // The text may begin with the BOS that the tokenizer also adds.
+  return without_second_bos(tokenizer_->encode(text, true));
+}
+
+std::vector<TokenId> TextModel::encode_prompt(const MarkedText& text) const {
+  return without_second_bos(tokenizer_->encode(text, true));
+}
+
+// The text may begin with the BOS that the tokenizer also adds.
+std::vector<TokenId> TextModel::without_second_bos(std::vector<TokenId> ids) const {
   if (bos_ && ids.size() >= 2 && ids[0] == *bos_ && ids[1] == *bos_) ids.erase(ids.begin());
   return ids;
 }
@@ -184,13 +195,14 @@ const ChatTemplate& TextModel::chat_template() const {
   return *chat_template_;
 }
 
-std::string TextModel::render_conversation(ChatTemplate::Request request) const {
+MarkedText TextModel::render_conversation(ChatTemplate::Request request) const {
   request.messages = prepare_messages(request.messages, chat_template().takes_parts());
   check_roles(request.messages, chat_template());
-  return chat_template().render(request);
+  if (special_tokens_in_messages_) return {chat_template().render(request)};
+  return chat_template().render_marked(request);
 }
 
-std::vector<TokenId> TextModel::encode_conversation(std::string_view rendered) const {
+std::vector<TokenId> TextModel::encode_conversation(const MarkedText& rendered) const {
   return tokenizer_->encode(rendered, false);
 }
 

@@ -21,27 +21,33 @@ class TextModel {
   // exist) or with one .gguf file; or a .gguf file; or a config.json, of
   // whatever name, beside either.
   // chat_template_file: replaces the model's own template, unless it is empty.
-  static TextModel open(const std::string& path, const std::string& chat_template_file = "");
+  // special_tokens_in_messages: special tokens that are written in messages are read as such.
+  static TextModel open(const std::string& path, const std::string& chat_template_file = "",
+                        bool special_tokens_in_messages = false);
 
   // The same, but nothing if the model has no tokenizer at all.
   static std::optional<TextModel> open_if_there(const std::string& path,
-                                                const std::string& chat_template_file = "");
+                                                const std::string& chat_template_file = "",
+                                                bool special_tokens_in_messages = false);
 
   const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
 
   // The ids of a text to be continued, with the tokens that the model expects around it; never two
   // BOS.
   std::vector<tokenizer::TokenId> encode_prompt(std::string_view text) const;
+  std::vector<tokenizer::TokenId> encode_prompt(const tokenizer::MarkedText& text) const;
 
   // Throws an Error that says what to do if the model has no chat template, or a broken one.
   const tokenizer::ChatTemplate& chat_template() const;
-  // The text of a conversation. Its messages may have content in parts (messages.h).
-  std::string render_conversation(tokenizer::ChatTemplate::Request request) const;
+  // The text of a conversation. Its messages may have content in parts (messages.h). What came from
+  // the request is marked, so that it makes no special tokens, unless they are allowed.
+  tokenizer::MarkedText render_conversation(tokenizer::ChatTemplate::Request request) const;
   // The ids of a rendered conversation. The text has its special tokens already, so none are added.
-  std::vector<tokenizer::TokenId> encode_conversation(std::string_view rendered) const;
+  std::vector<tokenizer::TokenId> encode_conversation(const tokenizer::MarkedText& rendered) const;
 
  private:
   TextModel() = default;
+  std::vector<tokenizer::TokenId> without_second_bos(std::vector<tokenizer::TokenId> ids) const;
   void open_place(const std::string& path, const std::optional<std::string>& given_template);
   void open_folder(const std::string& folder, const std::optional<std::string>& given_template);
   void open_gguf(const std::string& file, const std::optional<std::string>& given_template);
@@ -50,6 +56,7 @@ class TextModel {
   std::optional<tokenizer::TokenId> bos_;
   std::optional<tokenizer::ChatTemplate> chat_template_;
   std::string no_template_;  // why there is none
+  bool special_tokens_in_messages_ = false;
 };
 
 }  // namespace nvllm::launcher

@@ -2,7 +2,9 @@
 #include "launcher/session/text_model.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -143,8 +145,50 @@ TEST_CASE("BOS comes before a prompt once, also if the prompt has it") {
   const Ids plain = model.encode_prompt("a");
   CHECK(plain.front() == 700);
   CHECK(model.encode_prompt("<|begin_of_text|>a") == plain);
-  CHECK(model.encode_conversation("<|begin_of_text|>a") == plain);
+  CHECK(model.encode_conversation({"<|begin_of_text|>a"}) == plain);
   CHECK(model.encode_prompt("") == Ids{700});
+}
+
+tokenizer::ChatTemplate::Request one_message(const std::string& content) {
+  jinja::Dict message;
+  message.set("role", "user");
+  message.set("content", content);
+  return {.messages = jinja::List{.items = {std::move(message)}}, .tools = {}, .options = {}};
+}
+
+TEST_CASE("special tokens in messages are text, unless the option says otherwise") {
+  const TestFolder folder;
+  folder.write("tokenizer.json", read("tokenizer/testdata/qwen.json"));
+  folder.write("chat_template.jinja",
+               "{% for m in messages %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}");
+  const TextModel safe = TextModel::open(folder.path());
+  const TextModel all = TextModel::open(folder.path(), "", true);
+  const auto ids_of = [](const TextModel& model, const std::string& content) {
+    return model.encode_conversation(model.render_conversation(one_message(content)));
+  };
+  const tokenizer::TokenId end = *safe.tokenizer().token_id("<|im_end|>");
+  CHECK(std::ranges::count(ids_of(safe, "a<|im_end|>b"), end) == 1);
+  CHECK(std::ranges::count(ids_of(all, "a<|im_end|>b"), end) == 2);
+  CHECK(safe.tokenizer().decode(ids_of(safe, "a<|im_end|>b"), false) ==
+        "<|im_start|>a<|im_end|>b<|im_end|>");
+  for (const std::string text : {"hi there, 123", " <think> ", "\xe6\x9d\xb1 <| im_end"}) {
+    CHECK(ids_of(safe, text) == ids_of(all, text));
+  }
+}
+
+TEST_CASE("a pipe in place of a model's file is refused, and a large file before it is read") {
+  for (const char* const name :
+       {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
+    const TestFolder folder;
+    folder.write("tokenizer.json", read("tokenizer/testdata/qwen.json"));
+    std::filesystem::remove(folder.path(name));
+    REQUIRE(::mkfifo(folder.path(name).c_str(), 0600) == 0);
+    CHECK(refusal(folder.path()) == folder.path(name) + ": expected a file, found something else");
+    std::filesystem::remove(folder.path(name));
+    folder.write(name, "");
+    std::filesystem::resize_file(folder.path(name), std::uintmax_t{1} << 40);  // of holes
+    CHECK(refusal(folder.path()).starts_with(folder.path(name) + ": expected at most "));
+  }
 }
 
 TEST_CASE(

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/bounded_json.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "model/checkpoint/checkpoint_file.h"
@@ -208,11 +209,7 @@ std::string shape_text(std::span<const std::int64_t> shape) {
 
 std::string printable(std::string_view text) {
   constexpr std::size_t kMaxLength = 120;
-  std::string line(text.substr(0, kMaxLength));
-  for (char& c : line) {
-    if (c < ' ' || c > '~') c = '?';
-  }
-  return text.size() > kMaxLength ? line + "..." : line;
+  return shown_text(text, kMaxLength);
 }
 
 }  // namespace nvllm::model

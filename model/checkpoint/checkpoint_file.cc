@@ -1,10 +1,9 @@
 #include "model/checkpoint/checkpoint_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/regular_file.h"
 
 namespace nvllm::model {
 
@@ -19,13 +18,8 @@ bool is_there(const std::string& path) {
 }
 
 CheckpointFile open_file(const std::string& path) {
-  // O_NONBLOCK: opening a pipe must not wait for its writer.
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) fail_errno(path);
-  struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) fail_errno(path);
-  if (!S_ISREG(status.st_mode)) fail(path, ": expected a file, found something else");
-  return CheckpointFile(path, std::move(fd), static_cast<std::uint64_t>(status.st_size));
+  RegularFile file = open_regular_file(path);
+  return CheckpointFile(path, std::move(file.fd), file.size);
 }
 
 void read_at(const CheckpointFile& file, std::uint64_t offset, std::span<std::byte> to) {
@@ -42,13 +36,7 @@ void read_at(const CheckpointFile& file, std::uint64_t offset, std::span<std::by
 }
 
 std::string read_text(const std::string& path, std::uint64_t limit) {
-  const CheckpointFile file = open_file(path);
-  if (file.size() > limit) {
-    fail(path, ": expected at most ", limit, " bytes, found ", file.size());
-  }
-  std::string text(file.size(), '\0');
-  read_at(file, 0, std::as_writable_bytes(std::span(text)));
-  return text;
+  return read_regular_file(path, limit);
 }
 
 std::string read_config_json(const std::string& path) {

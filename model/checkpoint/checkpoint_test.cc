@@ -82,7 +82,7 @@ TEST_CASE("a header that lies") {
   CHECK(error_of_file(safetensors(R"({"a":1e999})", 0)) ==
         "DIR/model.safetensors: header: not JSON: a number that is out of range");
   CHECK(error_of_file(safetensors(R"({"a":)" + std::string(1'000'000, '['), 0)) ==
-        "DIR/model.safetensors: header: JSON nested deeper than 16 levels");
+        "DIR/model.safetensors: header: nested more than 16 deep");
 }
 
 TEST_CASE("a tensor that is described wrongly") {
@@ -109,7 +109,7 @@ TEST_CASE("a tensor that is described wrongly") {
   CHECK(error_of_tensor(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8])") ==
         where + "shape [4294967296, 4294967296] is too large to exist");
   CHECK(error_of_tensor(R"("dtype":"F32","shape":[2],"shape":[2],"data_offsets":[0,8])") ==
-        "DIR/model.safetensors: header: \"shape\" is there twice");
+        "DIR/model.safetensors: header: the name \"shape\" is there twice");
 }
 
 TEST_CASE("every byte of the data belongs to one tensor") {
@@ -133,7 +133,8 @@ TEST_CASE("every byte of the data belongs to one tensor") {
         "DIR/model.safetensors: the tensors end at byte 132 of the file, which has 133");
   CHECK(error_of_file(safetensors(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
                                   R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
-                                  4)) == "DIR/model.safetensors: header: \"a\" is there twice");
+                                  4)) ==
+        "DIR/model.safetensors: header: the name \"a\" is there twice");
 }
 
 TEST_CASE("empty tensors and scalars are tensors") {
@@ -187,7 +188,7 @@ TEST_CASE("an index that is wrong") {
   CHECK(error_of(sharded(R"({"a":"b.safetensors","b":"a.safetensors"})")) ==
         where + "tensor a is in a.safetensors; the index says b.safetensors");
   CHECK(error_of(sharded(R"({"a":"a.safetensors","a":"b.safetensors"})")) ==
-        where + "\"a\" is there twice");
+        where + "the name \"a\" is there twice");
 }
 
 TEST_CASE("a tensor in two files") {

@@ -4,9 +4,9 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "base/bounded_json.h"
 #include "base/error.h"
 #include "base/json_text.h"
-#include "base/nested_json.h"
 #include "base/text.h"
 #include "model/checkpoint/checkpoint_file.h"
 
@@ -138,7 +138,8 @@ Json find_quantization_config(std::string_view config_json, const std::string& w
   try {
     const Json config = parse_nested_json(config_json, where);
     return config.is_object() ? config.value("quantization_config", Json()) : Json();
-  } catch (const Json::exception&) {
+  } catch (const BadJson& error) {
+    if (error.kind() != BadJson::Kind::syntax && error.kind() != BadJson::Kind::number) throw;
     return {};
   }
 }

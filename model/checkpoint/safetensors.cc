@@ -7,8 +7,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 
+#include "base/bounded_json.h"
 #include "base/error.h"
 #include "base/json_text.h"
 #include "model/checkpoint/checkpoint_file.h"
@@ -22,29 +22,27 @@ using Json = nlohmann::json;
 // The limit that the format itself sets.
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 // Nested objects. A header needs three levels and the index two; __metadata__ may have more.
-constexpr int kMaxDepth = 16;
+constexpr std::size_t kMaxDepth = 16;
+// A tensor needs some eight values, so this is of a million of them; each takes some memory.
+constexpr std::size_t kMaxValues = std::size_t{1} << 23;
 
 // Strict: nothing after the value, no key twice in one object.
-Json parse_json(std::string_view text, const std::string& where) {
-  std::vector<std::set<std::string, std::less<>>> keys;  // of the objects that are open
-  const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaxDepth) fail(where, ": JSON nested deeper than ", kMaxDepth, " levels");
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second) fail(where, ": \"", printable(key), "\" is there twice");
-    }
-    return true;
-  };
+Json parse_object(std::string_view text, const std::string& where) {
+  const JsonLimits limits{.max_bytes = kMaxHeaderBytes,
+                          .max_depth = kMaxDepth,
+                          .max_values = kMaxValues,
+                          .max_keys = kMaxValues};
   try {
-    Json json = Json::parse(text, check);
+    Json json = read_bounded_json(text, limits);
     if (!json.is_object()) fail(where, ": expected a JSON object, found ", json.type_name());
     return json;
-  } catch (const Json::parse_error& error) {
-    fail(where, ": not JSON in UTF-8 from byte ", error.byte, " of ", text.size(), " on");
-  } catch (const Json::exception&) {
-    fail(where, ": not JSON: a number that is out of range");
+  } catch (const BadJson& error) {
+    switch (error.kind()) {
+      case BadJson::Kind::syntax:
+        fail(where, ": not JSON in UTF-8 from byte ", error.byte(), " of ", text.size(), " on");
+      case BadJson::Kind::number: fail(where, ": not JSON: a number that is out of range");
+      default: fail(where, ": ", error.what());
+    }
   }
 }
 
@@ -138,8 +136,6 @@ void check_layout(std::vector<StoredTensor>& tensors, std::uint64_t data_begin,
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMaxIndexBytes = 100 << 20;
-
 std::vector<StoredTensor> read_tensors(const CheckpointFile& file) {
   std::vector<std::byte> header(std::min<std::uint64_t>(kSafetensorsLengthBytes, file.size()));
   read_at(file, 0, header);
@@ -191,7 +187,7 @@ std::vector<StoredTensor> parse_safetensors(std::span<const std::byte> header,
   const std::string_view text(
       reinterpret_cast<const char*>(header.data()) + kSafetensorsLengthBytes,
       data_begin - kSafetensorsLengthBytes);
-  const Json json = parse_json(text, str(where, ": header"));
+  const Json json = parse_object(text, str(where, ": header"));
   std::vector<StoredTensor> tensors;
   for (const auto& [name, info] : json.items()) {
     if (name == "__metadata__") continue;
@@ -203,7 +199,7 @@ std::vector<StoredTensor> parse_safetensors(std::span<const std::byte> header,
 
 std::map<std::string, std::string> parse_safetensors_index(std::string_view text,
                                                            const std::string& where) {
-  const Json json = parse_json(text, where);
+  const Json json = parse_object(text, where);
   const auto map = json.find("weight_map");
   if (map == json.end() || !map->is_object()) fail(where, ": no object \"weight_map\"");
   std::map<std::string, std::string> files;
@@ -247,7 +243,7 @@ Checkpoint open_safetensors(const std::string& folder) {
   if (!is_there(index_path)) {
     fail(folder, ": neither model.safetensors nor model.safetensors.index.json is there");
   }
-  const auto index = parse_safetensors_index(read_text(index_path, kMaxIndexBytes), index_path);
+  const auto index = parse_safetensors_index(read_text(index_path, kMaxHeaderBytes), index_path);
   std::map<std::string, std::string> first_tensor;  // of each file
   for (const auto& [tensor, name] : index) first_tensor.emplace(name, tensor);
   for (const auto& entry : first_tensor) {

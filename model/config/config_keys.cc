@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/bounded_json.h"
 #include "base/error.h"
 #include "base/json_text.h"
-#include "base/nested_json.h"
 #include "base/text.h"
 
 namespace nvllm::model {
@@ -17,17 +17,11 @@ using Json = nlohmann::json;
 const Json kNothing;  // null
 
 Json parse_object(std::string_view text, const std::string& where) {
-  try {
-    Json json = parse_nested_json(text, where);
-    if (!json.is_object()) {
-      fail(where, ": holds ", json.type_name(), ", not an object such as {\"vocab_size\": 1000}");
-    }
-    return json;
-  } catch (const Json::parse_error& error) {
-    fail(where, ": no valid JSON at ", line_and_column(text, error.byte));
-  } catch (const Json::exception&) {
-    fail(where, ": holds a number that is too large");
+  Json json = parse_nested_json(text, where);
+  if (!json.is_object()) {
+    fail(where, ": holds ", json.type_name(), ", not an object such as {\"vocab_size\": 1000}");
   }
+  return json;
 }
 
 const Json& find(const Json& object, const char* key) {

@@ -94,6 +94,7 @@ PROGRAM = {
     'load_format': load_format,
     'hf_overrides': option('--hf-overrides', json.dumps),
     'chat_template': option('--chat-template'),
+    'special_tokens_in_messages': switch('--special-tokens-in-messages'),
     'default_chat_template_kwargs': option('--default-chat-template-kwargs', json.dumps),
     'generation_config': generation_config,
     'max_model_len': option('--max-model-len'),

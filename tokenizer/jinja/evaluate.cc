@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "tokenizer/jinja/functions.h"
 #include "tokenizer/jinja/interpreter.h"
+#include "tokenizer/jinja/text.h"
 
 namespace nvllm::jinja {
 Value Interpreter::evaluate(const Expression& expression) {
@@ -17,13 +18,20 @@ Value Interpreter::evaluate(const Expression& expression) {
     case Kind::dict: {
       Dict dict;
       for (std::size_t i = 0; i + 1 < expression.operands.size(); i += 2) {
-        dict.set(evaluate(*expression.operands[i]), evaluate(*expression.operands[i + 1]));
+        Value key = evaluate(*expression.operands[i]);
+        Value value = evaluate(*expression.operands[i + 1]);
+        charge_values(1);
+        charge(key.weight());
+        dict.set(std::move(key), std::move(value));
       }
       return dict;
     }
-    case Kind::attribute: return attribute(evaluate(*expression.operands[0]), expression.text);
-    case Kind::subscript:
-      return subscript(evaluate(*expression.operands[0]), evaluate(*expression.operands[1]));
+    case Kind::attribute:
+      return attribute(*this, evaluate(*expression.operands[0]), expression.text);
+    case Kind::subscript: {
+      const Value value = evaluate(*expression.operands[0]);
+      return subscript(*this, value, evaluate(*expression.operands[1]));
+    }
     case Kind::slice: return evaluate_slice(expression);
     case Kind::call: return evaluate_call(expression);
     case Kind::filter: {
@@ -66,8 +74,8 @@ Value Interpreter::evaluate_binary(const Expression& expression) {
   const Value right = evaluate(*expression.operands[1]);
   if (operation == "~") {
     charge(8 * (left.weight() + right.weight()));
-    std::string text = to_text(left);
-    text += to_text(right);
+    MarkedText text = to_marked_text(left);
+    text.append(*as_text(right).marked_text());
     return text;
   }
   return arithmetic(*this, operation, left, right);
@@ -77,7 +85,7 @@ bool Interpreter::evaluate_comparison(const Expression& expression) {
   Value left = evaluate(*expression.operands[0]);
   for (std::size_t i = 0; i < expression.texts.size(); ++i) {
     Value right = evaluate(*expression.operands[i + 1]);
-    charge(std::min(left.weight(), right.weight()));
+    charge_comparison(*this, left, right);
     const std::string& operation = expression.texts[i];
     bool holds = false;
     if (operation == "in" || operation == "not in") {
@@ -120,6 +128,7 @@ Arguments Interpreter::evaluate_arguments(const CallArguments& arguments) {
   if (arguments.more_named != nullptr) {
     const Value more = evaluate(*arguments.more_named);
     if (more.dict() == nullptr) fail("'**' takes a dict, not ", more.type_name());
+    charge_values(more.dict()->size());
     for (const auto& [name, value] : more.dict()->items()) {
       if (name.string() == nullptr) fail("'**' takes a dict whose keys are strings");
       given.named.emplace_back(*name.string(), value);
@@ -174,8 +183,10 @@ bool Interpreter::evaluate_test(const Expression& expression) {
 
 bool Interpreter::test(const std::string& name, const Value& value, Arguments& arguments) {
   charge(kStepWork);
-  if (name == "filter") return has_filter(to_text(value));
-  if (name == "test") return has_test(to_text(value));
+  if (name == "filter" || name == "test") {
+    charge(8 * value.weight());
+    return name == "filter" ? has_filter(to_text(value)) : has_test(to_text(value));
+  }
   return run_test(*this, name, value, arguments);
 }
 

@@ -16,8 +16,11 @@ using I = Interpreter;
 using V = const Value;
 using A = ArgumentReader;
 
-Value length(I&, V& value, A&) {
-  if (const std::string* text = value.string()) return length_of(*text);
+Value length(I& interpreter, V& value, A&) {
+  if (const std::string* text = value.string()) {
+    interpreter.reserve(text->size());
+    return length_of(*text);
+  }
   if (const List* list = value.list()) return list->items.size();
   if (const Dict* dict = value.dict()) return dict->size();
   if (value.undefined()) return 0;
@@ -30,27 +33,36 @@ Value fallback_for(I&, V& value, A& arguments) {
   return value.undefined() || (for_false && !value.truth()) ? fallback : value;
 }
 
-Value first(I& interpreter, V& value, A&) {
+// The first or last of what a loop over the value gives, without making all of it.
+Value item_at(I& interpreter, V& value, std::int64_t index, const char* what) {
+  if (value.list() != nullptr || value.string() != nullptr) {
+    Value item = subscript(interpreter, value, Value(index));
+    return item.undefined() ? Value(Undefined{what}) : item;
+  }
   const std::vector<Value> items = items_of(interpreter, value);
-  return items.empty() ? Value(Undefined{"the first item of nothing"}) : items.front();
+  if (items.empty()) return Undefined{what};
+  return index == 0 ? items.front() : items.back();
+}
+
+Value first(I& interpreter, V& value, A&) {
+  return item_at(interpreter, value, 0, "the first item of nothing");
 }
 
 Value last(I& interpreter, V& value, A&) {
-  const std::vector<Value> items = items_of(interpreter, value);
-  return items.empty() ? Value(Undefined{"the last item of nothing"}) : items.back();
+  return item_at(interpreter, value, -1, "the last item of nothing");
 }
 
 Value join(I& interpreter, V& value, A& arguments) {
-  const std::string separator = arguments.take_text("d", "");
+  const Value separator = arguments.take_string("d", "");
   const Value path = arguments.take("attribute", Value());
-  std::string out;
-  std::string_view before;  // the next item
-  for (const Value& item : items_of(interpreter, value)) {
-    const std::string text = to_text(path.none() ? item : part_of(item, path));
-    interpreter.reserve(separator.size() + text.size());
-    out.append(std::exchange(before, separator)).append(text);
+  std::vector<Value> texts = items_of(interpreter, value);
+  for (Value& item : texts) {
+    if (!path.none()) item = part_of(interpreter, item, path);
+    if (item.string() != nullptr) continue;
+    interpreter.charge(item.weight() * 8 + kValueBytes);
+    item = as_text(item);
   }
-  return out;
+  return joined(interpreter, texts, separator);
 }
 
 Value tojson(I& interpreter, V& value, A& arguments) {
@@ -71,31 +83,29 @@ Value tojson(I& interpreter, V& value, A& arguments) {
   } else if (!separators.none()) {
     fail("tojson: 'separators' takes two strings");
   }
+  style.max_bytes = static_cast<std::size_t>(interpreter.work_left());
   std::string text = to_json(value, style);
   interpreter.reserve(text.size());
   return text;
 }
 
 Value indented(I& interpreter, V& value, A& arguments) {
-  const Value width = arguments.take("width", 4);
+  Value margin = arguments.take("width", 4);
   const bool first_too = arguments.take_truth("first", false);
   const bool blank_too = arguments.take_truth("blank", false);
-  std::string margin;
-  if (width.string() != nullptr) {
-    margin = *width.string();
-  } else if (const auto columns = width.integer(); columns && *columns >= 0 && *columns <= 1000) {
-    margin.assign(static_cast<std::size_t>(*columns), ' ');
-  } else {
+  if (const auto columns = margin.integer(); columns && *columns >= 0 && *columns <= 1000) {
+    margin = std::string(static_cast<std::size_t>(*columns), ' ');
+  } else if (margin.string() == nullptr) {
     fail("indent: 'width' takes a string or a number up to 1000");
   }
-  std::string out;
-  const std::string text = to_text(value);
+  MarkedText out;
+  const Value text = as_text(value);
   bool is_first = true;
-  for (const std::string_view line : split_at(text, "\n", -1)) {
-    interpreter.reserve(margin.size() + line.size());
-    if (!is_first) out += '\n';
-    if (is_first ? first_too : blank_too || !line.empty()) out += margin;
-    out += line;
+  for (const std::string_view line : split_at(interpreter, *text.string(), "\n", -1)) {
+    interpreter.charge(margin.weight() * 8 + kMarkBytes);
+    if (!is_first) out.append("\n");
+    if (is_first ? first_too : blank_too || !line.empty()) out.append(*margin.marked_text());
+    out.append(*part_of_text(text, line).marked_text());
     is_first = false;
   }
   return out;
@@ -103,28 +113,33 @@ Value indented(I& interpreter, V& value, A& arguments) {
 
 Value replace(I& interpreter, V& value, A& arguments) {
   const std::string what = arguments.take_text("old");
-  const std::string with = arguments.take_text("new");
-  return replaced(interpreter, to_text(value), what, with, arguments.take_integer("count", -1));
+  const Value with = arguments.take_string("new");
+  return replaced(interpreter, as_text(value), what, with, arguments.take_integer("count", -1));
 }
 
-Value trim(I&, V& value, A& arguments) {
+Value trim(I& interpreter, V& value, A& arguments) {
   const std::string set = arguments.take_text("chars", "");
-  return stripped(to_text(value), set, Side::both);
+  interpreter.reserve(set.size() * kSetWork);
+  const Value text = as_text(value);
+  return part_of_text(text, stripped(*text.string(), set, Side::both));
 }
 
 Value truncate(I&, V& value, A& arguments) {
   const std::int64_t length = arguments.take_integer("length", 255);
   const bool anywhere = arguments.take_truth("killwords", false);
-  const std::string end = arguments.take_text("end", "...");
+  const Value end = arguments.take_string("end", "...");
   const std::int64_t leeway = arguments.take_integer("leeway", 5);
-  const std::string text = to_text(value);
-  const auto end_length = static_cast<std::int64_t>(length_of(end));
-  if (length < end_length) fail("truncate: the length is less than that of '", end, "'");
-  if (static_cast<std::int64_t>(length_of(text)) <= length + std::max<std::int64_t>(leeway, 0))
-    return text;
-  std::string_view kept = characters(text, 0, static_cast<std::size_t>(length - end_length));
+  const Value text = as_text(value);
+  const auto end_length = static_cast<std::int64_t>(length_of(*end.string()));
+  if (length < end_length) fail("truncate: the length is less than that of '", *end.string(), "'");
+  const auto all = static_cast<std::int64_t>(length_of(*text.string()));
+  if (all <= length || all - length <= std::max<std::int64_t>(leeway, 0)) return text;
+  std::string_view kept =
+      characters(*text.string(), 0, static_cast<std::size_t>(length - end_length));
   if (!anywhere) kept = kept.substr(0, kept.rfind(' '));
-  return std::string(kept) + end;
+  MarkedText out = *part_of_text(text, kept).marked_text();
+  out.append(*end.marked_text());
+  return out;
 }
 
 std::string escaped(std::string_view text) {
@@ -191,8 +206,8 @@ Value rounded(I&, V& value, A& arguments) {
 }
 
 Value reversed(I& interpreter, V& value, A&) {
-  if (const std::string* text = value.string()) {
-    return slice(interpreter, Value(*text), Value(), Value(), Value(-1));
+  if (value.string() != nullptr) {
+    return slice(interpreter, value, Value(), Value(), Value(-1));
   }
   List list{.items = items_of(interpreter, value)};
   std::reverse(list.items.begin(), list.items.end());
@@ -223,17 +238,16 @@ Value batched(I& interpreter, V& value, A& arguments) {
 Value items(I& interpreter, V& value, A&) {
   if (value.undefined()) return List{};
   if (value.dict() == nullptr) fail("items takes a dict, not ", value.type_name());
-  interpreter.charge(value.weight());
-  return pairs_of(*value.dict());
+  return pairs_of(interpreter, *value.dict());
 }
 
 Value percent(I& interpreter, V& value, Arguments& arguments) {
-  return percent_format(interpreter, to_text(value),
+  return percent_format(interpreter, as_text(value),
                         Value(List{.items = arguments.positional, .tuple = true}));
 }
 
-Value attribute_filter(I&, V& value, A& arguments) {
-  return attribute(value, arguments.take_text("name"));
+Value attribute_filter(I& interpreter, V& value, A& arguments) {
+  return attribute(interpreter, value, arguments.take_text("name"));
 }
 
 Value url_encoded(I& interpreter, V& value, A&) {
@@ -255,47 +269,61 @@ Value url_encoded(I& interpreter, V& value, A&) {
   return out;
 }
 
-const std::map<std::string_view, Value (*)(I&, V&, A&)>& simple_filters() {
-  static const std::map<std::string_view, Value (*)(I&, V&, A&)> filters = {
-      {"abs", absolute},
-      {"attr", attribute_filter},
-      {"batch", batched},
-      {"capitalize", [](I&, V& v, A&) { return Value(capitalized(to_text(v))); }},
-      {"count", length},
-      {"d", fallback_for},
-      {"default", fallback_for},
-      {"dictsort", dict_sorted},
-      {"e", [](I&, V& v, A&) { return Value(escaped(to_text(v))); }},
-      {"escape", [](I&, V& v, A&) { return Value(escaped(to_text(v))); }},
-      {"first", first},
-      {"float", real_number},
-      {"groupby", grouped},
-      {"indent", indented},
-      {"int", whole_number},
-      {"items", items},
-      {"join", join},
-      {"last", last},
-      {"length", length},
-      {"list", [](I& i, V& v, A&) { return Value(List{.items = items_of(i, v)}); }},
-      {"lower", [](I&, V& v, A&) { return Value(lower(to_text(v))); }},
-      {"max", [](I& i, V& v, A& a) { return extreme(i, v, a, 1); }},
-      {"min", [](I& i, V& v, A& a) { return extreme(i, v, a, -1); }},
-      {"pprint", [](I&, V& v, A&) { return Value(to_repr(v)); }},
-      {"replace", replace},
-      {"reverse", reversed},
-      {"round", rounded},
-      {"safe", [](I&, V& v, A&) { return v; }},
-      {"sort", sorted},
-      {"string", [](I&, V& v, A&) { return Value(to_text(v)); }},
-      {"sum", sum},
-      {"title", [](I&, V& v, A&) { return Value(titled(to_text(v))); }},
-      {"tojson", tojson},
-      {"trim", trim},
-      {"truncate", truncate},
-      {"unique", unique},
-      {"upper", [](I&, V& v, A&) { return Value(upper(to_text(v))); }},
-      {"urlencode", url_encoded},
-      {"wordcount", [](I&, V& v, A&) { return Value(split_words(to_text(v), -1).size()); }},
+// What a filter does with the text of its input, and so what it is charged for and which marks its
+// result has.
+enum class Use : unsigned char {
+  items,  // looks at items, not at all of the text in them, and charges for that itself
+  parts,  // reads the text and keeps its marks
+  anew,   // reads the text and makes another, marked as a whole if the text has marks
+};
+
+struct SimpleFilter {
+  Use use;
+  Value (*run)(I&, V&, A&);
+};
+
+const std::map<std::string_view, SimpleFilter>& simple_filters() {
+  static const std::map<std::string_view, SimpleFilter> filters = {
+      {"abs", {Use::items, absolute}},
+      {"attr", {Use::items, attribute_filter}},
+      {"batch", {Use::items, batched}},
+      {"capitalize", {Use::anew, [](I&, V& v, A&) { return Value(capitalized(to_text(v))); }}},
+      {"count", {Use::items, length}},
+      {"d", {Use::items, fallback_for}},
+      {"default", {Use::items, fallback_for}},
+      {"dictsort", {Use::items, dict_sorted}},
+      {"e", {Use::anew, [](I&, V& v, A&) { return Value(escaped(to_text(v))); }}},
+      {"escape", {Use::anew, [](I&, V& v, A&) { return Value(escaped(to_text(v))); }}},
+      {"first", {Use::items, first}},
+      {"float", {Use::anew, real_number}},
+      {"groupby", {Use::items, grouped}},
+      {"indent", {Use::parts, indented}},
+      {"int", {Use::anew, whole_number}},
+      {"items", {Use::items, items}},
+      {"join", {Use::parts, join}},
+      {"last", {Use::items, last}},
+      {"length", {Use::items, length}},
+      {"list", {Use::items, [](I& i, V& v, A&) { return Value(List{.items = items_of(i, v)}); }}},
+      {"lower", {Use::anew, [](I&, V& v, A&) { return Value(lower(to_text(v))); }}},
+      {"max", {Use::items, [](I& i, V& v, A& a) { return extreme(i, v, a, 1); }}},
+      {"min", {Use::items, [](I& i, V& v, A& a) { return extreme(i, v, a, -1); }}},
+      {"pprint", {Use::anew, [](I&, V& v, A&) { return Value(to_repr(v)); }}},
+      {"replace", {Use::parts, replace}},
+      {"reverse", {Use::items, reversed}},
+      {"round", {Use::items, rounded}},
+      {"safe", {Use::items, [](I&, V& v, A&) { return v; }}},
+      {"sort", {Use::items, sorted}},
+      {"string", {Use::parts, [](I&, V& v, A&) { return as_text(v); }}},
+      {"sum", {Use::items, sum}},
+      {"title", {Use::anew, [](I&, V& v, A&) { return Value(titled(to_text(v))); }}},
+      {"tojson", {Use::anew, tojson}},
+      {"trim", {Use::parts, trim}},
+      {"truncate", {Use::parts, truncate}},
+      {"unique", {Use::items, unique}},
+      {"upper", {Use::anew, [](I&, V& v, A&) { return Value(upper(to_text(v))); }}},
+      {"urlencode", {Use::anew, url_encoded}},
+      {"wordcount",
+       {Use::anew, [](I& i, V& v, A&) { return Value(split_words(i, to_text(v), -1).size()); }}},
   };
   return filters;
 }
@@ -315,7 +343,7 @@ Value chosen(I& interpreter, const Value& value, Arguments& arguments, bool by_a
                                 arguments.positional.end());
   List list;
   for (const Value& item : items_of(interpreter, value)) {
-    const Value looked_at = by_attribute ? part_of(item, path) : item;
+    const Value looked_at = by_attribute ? part_of(interpreter, item, path) : item;
     Arguments given{.positional = rest, .named = arguments.named};
     const bool passes = name.empty() ? looked_at.truth() : interpreter.test(name, looked_at, given);
     if (passes == keep) list.items.push_back(item);
@@ -333,7 +361,7 @@ Value mapped(I& interpreter, const Value& value, Arguments& arguments) {
     const Value fallback = reader.take("default", Value(Undefined{"an attribute"}));
     reader.finish();
     for (const Value& item : items) {
-      list.items.push_back(part_of(item, path));
+      list.items.push_back(part_of(interpreter, item, path));
       if (list.items.back().undefined() && !fallback.undefined()) list.items.back() = fallback;
     }
     return list;
@@ -369,16 +397,19 @@ bool has_filter(const std::string& name) {
 
 Value run_filter(Interpreter& interpreter, const std::string& name, const Value& input,
                  Arguments& arguments) {
-  interpreter.charge(input.weight() * 8);
   if (const auto found = list_filters().find(name); found != list_filters().end()) {
     return found->second(interpreter, input, arguments);
   }
   const auto found = simple_filters().find(name);
   if (found == simple_filters().end()) fail("there is no filter '", name, "'");
+  const SimpleFilter& filter = found->second;
   ArgumentReader reader(name, arguments);
-  Value result = found->second(interpreter, input, reader);
+  const Extent given = reader.extent();
+  interpreter.charge((given.weight + (filter.use == Use::items ? 0 : input.weight())) * 8);
+  Value result = filter.run(interpreter, input, reader);
   reader.finish();
-  return result;
+  if (filter.use != Use::anew) return result;
+  return made_anew(interpreter, std::move(result), given.marked || input.marked());
 }
 
 }  // namespace nvllm::jinja

@@ -1,4 +1,5 @@
 // Values written into texts by a format.
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
 
@@ -56,6 +57,15 @@ std::string converted(const Conversion& how, const Value& value) {
   return formatted_number(how, value);
 }
 
+// Appends the converted value, which is marked as a whole if any text in it is: a width or a
+// precision may have changed it.
+void put(Interpreter& interpreter, MarkedText& out, const Conversion& how, const Value& value) {
+  interpreter.charge(value.weight() * 8 + kMarkBytes);
+  std::string text = converted(how, value);
+  interpreter.reserve(text.size());
+  out.append(value.marked() ? MarkedText::outside(std::move(text)) : MarkedText{std::move(text)});
+}
+
 // The number that begins at format[i], whose digits it passes; 0 if there are none.
 int take_number(std::string_view format, std::size_t& i) {
   int number = 0;
@@ -86,7 +96,9 @@ const Value* field_value(std::string_view field, const Arguments& arguments, std
 
 }  // namespace
 
-Value percent_format(Interpreter& interpreter, std::string_view format, const Value& values) {
+Value percent_format(Interpreter& interpreter, const Value& text, const Value& values) {
+  const MarkedText& source = *text.marked_text();
+  const std::string_view format = source.text;
   const List* list = values.list() != nullptr && values.list()->tuple ? values.list() : nullptr;
   std::size_t next = 0;
   const auto take = [&]() -> const Value& {
@@ -94,14 +106,16 @@ Value percent_format(Interpreter& interpreter, std::string_view format, const Va
     if (next >= have) fail("'%' has more conversions than values");
     return list != nullptr ? list->items[next++] : (++next, values);
   };
-  std::string out;
+  MarkedText out;
   for (std::size_t i = 0; i < format.size();) {
     if (format[i] != '%') {
-      out += format[i++];
+      const std::size_t end = std::min(format.find('%', i), format.size());
+      out.append(source, i, end);
+      i = end;
       continue;
     }
     if (format.substr(i, 2) == "%%") {
-      out += '%';
+      out.append(source, i, i + 1);
       i += 2;
       continue;
     }
@@ -114,26 +128,27 @@ Value percent_format(Interpreter& interpreter, std::string_view format, const Va
     take_width_and_precision(format, i, how);
     if (i == format.size()) fail("'%' stands at the end of a format");
     how.kind = format[i++];
-    const std::string text = converted(how, take());
-    interpreter.reserve(text.size());
-    out += text;
+    put(interpreter, out, how, take());
   }
   if (list != nullptr && next != list->items.size()) fail("'%' has fewer conversions than values");
   return out;
 }
 
-std::string brace_format(Interpreter& interpreter, std::string_view format,
-                         const Arguments& arguments) {
-  std::string out;
+Value brace_format(Interpreter& interpreter, const Value& text, const Arguments& arguments) {
+  const MarkedText& source = *text.marked_text();
+  const std::string_view format = source.text;
+  MarkedText out;
   std::size_t automatic = 0;
   for (std::size_t i = 0; i < format.size(); ++i) {
     const char c = format[i];
     if (c != '{' && c != '}') {
-      out += c;
+      const std::size_t end = std::min(format.find_first_of("{}", i), format.size());
+      out.append(source, i, end);
+      i = end - 1;
       continue;
     }
     if (i + 1 < format.size() && format[i + 1] == c) {
-      out += c;
+      out.append(source, i, i + 1);
       ++i;
       continue;
     }
@@ -145,6 +160,7 @@ std::string brace_format(Interpreter& interpreter, std::string_view format,
       style = field.substr(colon + 1);
       field = field.substr(0, colon);
     }
+    interpreter.charge_values(arguments.named.size());
     const Value* value = field_value(field, arguments, automatic);
     if (value == nullptr) fail("format: nothing was given for {", field, "}");
     Conversion how;
@@ -155,9 +171,7 @@ std::string brace_format(Interpreter& interpreter, std::string_view format,
     if (at < style.size() || (how.kind == 's' && value->string() == nullptr && !style.empty())) {
       fail("format: '", style, "' is not supported");
     }
-    const std::string text = converted(how, *value);
-    interpreter.reserve(text.size());
-    out += text;
+    put(interpreter, out, how, *value);
     i = close;
   }
   return out;

@@ -1,5 +1,6 @@
 #include "tokenizer/jinja/functions.h"
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -29,10 +30,10 @@ Value range(Interpreter& interpreter, Arguments& arguments) {
     if (static_cast<std::int64_t>(list.items.size()) == kMaxRange) {
       fail("range: more than ", kMaxRange, " numbers");
     }
+    interpreter.reserve(sizeof(Value));
     list.items.emplace_back(from);
     if (__builtin_add_overflow(from, step, &from)) break;
   }
-  interpreter.reserve(list.items.size() * sizeof(Value));
   return list;
 }
 
@@ -42,9 +43,10 @@ Dict named_values(Interpreter& interpreter, std::string_view function, Arguments
   if (arguments.positional.size() == 1) {
     const Dict* dict = arguments.positional[0].dict();
     if (dict == nullptr) fail(function, " takes a dict, not ", arguments.positional[0].type_name());
-    interpreter.charge(arguments.positional[0].weight());
+    interpreter.charge_values(dict->size() * 2);
     values = *dict;
   }
+  interpreter.charge_values(arguments.named.size() * 2);
   for (auto& [name, value] : arguments.named) values.set(name, std::move(value));
   return values;
 }
@@ -59,12 +61,15 @@ Value name_space(Interpreter& interpreter, Arguments& arguments) {
 
 Value joiner(Interpreter&, Arguments& arguments) {
   ArgumentReader reader("joiner", arguments);
-  const std::string separator = reader.take_text("sep", ", ");
+  const Value separator = reader.take("sep", ", ");
   reader.finish();
+  if (separator.string() == nullptr) {
+    fail("joiner: 'sep' takes a string, not ", separator.type_name());
+  }
   return Callable{
       .name = "joiner",
       .call = [separator, used = std::make_shared<bool>(false)](Interpreter&, Arguments&) {
-        return Value(std::exchange(*used, true) ? separator : std::string());
+        return std::exchange(*used, true) ? separator : Value("");
       }};
 }
 
@@ -74,11 +79,16 @@ Value raise(Interpreter&, Arguments& arguments) {
   throw TemplateRaised(message);
 }
 
-Value now(Interpreter&, Arguments& arguments) {
+Value now(Interpreter& interpreter, Arguments& arguments) {
   ArgumentReader reader("strftime_now", arguments);
-  const std::string format = reader.take_text("format");
+  const Value format = reader.take("format");
   reader.finish();
-  return time_text(format);
+  if (format.string() == nullptr) {
+    fail("strftime_now: 'format' takes a string, not ", format.type_name());
+  }
+  interpreter.charge(format.weight() * 8);
+  std::string text = time_text(*format.string());
+  return format.marked() ? MarkedText::outside(std::move(text)) : MarkedText{std::move(text)};
 }
 
 using Test = bool (*)(Interpreter&, const Value&, ArgumentReader&);
@@ -97,16 +107,31 @@ std::int64_t remainder(const Value& value, std::int64_t by) {
 
 // Whether the value stands in this order to the argument.
 template <typename Order>
-bool compares(Interpreter&, const Value& value, ArgumentReader& arguments) {
-  return Order()(compare(value, arguments.take("other")), 0);
+bool compares(Interpreter& interpreter, const Value& value, ArgumentReader& arguments) {
+  const Value other = arguments.take("other");
+  charge_comparison(interpreter, value, other);
+  return Order()(compare(value, other), 0);
+}
+
+bool is_same(Interpreter& interpreter, const Value& value, ArgumentReader& arguments) {
+  const Value other = arguments.take("other");
+  charge_comparison(interpreter, value, other);
+  return equal(value, other);
+}
+
+// of a string, or of what a value is as text
+template <bool (*test)(std::string_view)>
+bool has_case(Interpreter& interpreter, const Value& value, ArgumentReader&) {
+  interpreter.charge(value.weight() * 8);
+  return test(to_text(value));
 }
 
 const std::map<std::string_view, Test>& all() {
   using I = Interpreter;
   using V = const Value;
   using A = ArgumentReader;
-  constexpr Test kEqual = [](I&, V& v, A& a) { return equal(v, a.take("other")); };
-  constexpr Test kNotEqual = [](I&, V& v, A& a) { return !equal(v, a.take("other")); };
+  constexpr Test kEqual = is_same;
+  constexpr Test kNotEqual = [](I& i, V& v, A& a) { return !is_same(i, v, a); };
   static const std::map<std::string_view, Test> tests = {
       {"defined", [](I&, V& v, A&) { return !v.undefined(); }},
       {"undefined", [](I&, V& v, A&) { return v.undefined(); }},
@@ -125,12 +150,13 @@ const std::map<std::string_view, Test>& all() {
       {"odd", [](I&, V& v, A&) { return remainder(v, 2) != 0; }},
       {"even", [](I&, V& v, A&) { return remainder(v, 2) == 0; }},
       {"divisibleby", [](I&, V& v, A& a) { return remainder(v, a.take_integer("num", 1)) == 0; }},
-      {"lower", [](I&, V& v, A&) { return is_lower(to_text(v)); }},
-      {"upper", [](I&, V& v, A&) { return is_upper(to_text(v)); }},
+      {"lower", has_case<is_lower>},
+      {"upper", has_case<is_upper>},
       {"in", [](I& i, V& v, A& a) { return contains(i, a.take("seq"), v); }},
       {"sameas",
-       [](I&, V& v, A& a) {
+       [](I& i, V& v, A& a) {
          const Value other = a.take("other");
+         charge_comparison(i, v, other);
          return std::string_view(v.type_name()) == other.type_name() && equal(v, other);
        }},
       {"eq", kEqual},
@@ -177,7 +203,6 @@ bool run_test(Interpreter& interpreter, const std::string& name, const Value& va
               Arguments& arguments) {
   const auto found = all().find(name);
   if (found == all().end()) fail("there is no test '", name, "'");
-  interpreter.charge(value.weight());
   ArgumentReader reader(name, arguments);
   const bool result = found->second(interpreter, value, reader);
   reader.finish();

@@ -34,6 +34,14 @@ class ArgumentReader {
     return std::move(value).value_or(std::move(fallback));
   }
   std::string take_text(std::string_view name) { return text(name, take(name)); }
+  // The same with its marks.
+  Value take_string(std::string_view name, std::optional<std::string> fallback = std::nullopt) {
+    std::optional<Value> value = find(name);
+    if (fallback && (!value || value->none())) return *std::move(fallback);
+    if (!value) fail(function_, ": the argument '", name, "' is missing");
+    require_text(name, *value);
+    return *std::move(value);
+  }
   std::string take_text(std::string_view name, std::string fallback) {
     std::optional<Value> value = find(name);
     return !value || value->none() ? std::move(fallback) : text(name, *value);
@@ -48,6 +56,14 @@ class ArgumentReader {
   bool take_truth(std::string_view name, bool fallback) {
     std::optional<Value> value = find(name);
     return value ? value->truth() : fallback;
+  }
+
+  // Of all arguments: that some text in them has marks; their weight.
+  Extent extent() const {
+    Extent all{.weight = 0};
+    for (const Value& value : arguments_.positional) all.add(value);
+    for (const auto& [name, value] : arguments_.named) all.add(value);
+    return all;
   }
 
   void finish() const {
@@ -66,9 +82,12 @@ class ArgumentReader {
     arguments_.named.erase(found);
     return value;
   }
-  std::string text(std::string_view name, const Value& value) const {
+  void require_text(std::string_view name, const Value& value) const {
     if (value.string() == nullptr)
       fail(function_, ": '", name, "' takes a string, not ", value.type_name());
+  }
+  std::string text(std::string_view name, const Value& value) const {
+    require_text(name, value);
     return *value.string();
   }
 
@@ -86,17 +105,23 @@ bool contains(Interpreter& interpreter, const Value& container, const Value& ite
 
 // a.name and a[key]: Jinja looks for attributes and items, in this or the other order. Undefined if
 // there is neither; an Error if `value` is undefined itself.
-Value attribute(const Value& value, const std::string& name);
-Value subscript(const Value& value, const Value& key);
+Value attribute(Interpreter& interpreter, const Value& value, const std::string& name);
+Value subscript(Interpreter& interpreter, const Value& value, const Value& key);
+// For looking for a key in a dict, and for comparing two values.
+void charge_find(Interpreter& interpreter, const Value& key);
+void charge_comparison(Interpreter& interpreter, const Value& a, const Value& b);
 Value slice(Interpreter& interpreter, const Value& value, const Value& from, const Value& to,
             const Value& step);
 
 // What a loop over the value gives: items, keys, characters; of an undefined value nothing.
 std::vector<Value> items_of(Interpreter& interpreter, const Value& value);
-List pairs_of(const Dict& dict);  // tuples (key, value)
+List pairs_of(Interpreter& interpreter, const Dict& dict);  // tuples (key, value)
 
 // A bound method of a string, list or dict, if there is one of this name (methods.cc).
 std::optional<Value> method_of(const Value& value, const std::string& name);
+
+// The result of an operation that makes text of other text: charged for, and marked if that was.
+Value made_anew(Interpreter& interpreter, Value result, bool marked);
 
 // "variable 'x' is undefined"
 [[noreturn]] void fail_undefined(const Value& value);
@@ -117,7 +142,7 @@ Dict global_functions();
 // --- filters that look at the items of a list, or at a part of each (list_filters.cc)
 
 // item.a.b, or item[3]
-Value part_of(const Value& item, const Value& path);
+Value part_of(Interpreter& interpreter, const Value& item, const Value& path);
 
 Value sorted(Interpreter& interpreter, const Value& value, ArgumentReader& arguments);
 Value dict_sorted(Interpreter& interpreter, const Value& value, ArgumentReader& arguments);

@@ -1,6 +1,7 @@
 #include "tokenizer/jinja/interpreter.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "tokenizer/jinja/functions.h"
@@ -22,14 +23,26 @@ class PlacedError : public Error {
 
 // The variables of a block; those of the blocks around it are behind `parent`.
 struct Interpreter::Scope {
+  static constexpr std::size_t kFew = 16;
+
   ScopePtr parent;
   std::vector<std::pair<std::string, Value>> values;
+  std::unordered_map<std::string, std::size_t> places;  // in `values`, once there are more than few
 
   Value* find(const std::string& name) {
+    if (!places.empty()) {
+      const auto place = places.find(name);
+      return place == places.end() ? nullptr : &values[place->second].second;
+    }
     for (auto& [known, value] : values) {
       if (known == name) return &value;
     }
     return nullptr;
+  }
+  void add(const std::string& name, Value value) {
+    values.emplace_back(name, std::move(value));
+    if (values.size() <= kFew) return;
+    for (std::size_t i = places.size(); i < values.size(); ++i) places[values[i].first] = i;
   }
 };
 
@@ -61,13 +74,16 @@ Interpreter::Interpreter(const Dict& context, const Limits& limits)
 }
 
 Interpreter::~Interpreter() {
-  for (const ScopePtr& scope : captured_scopes_) scope->values.clear();
+  for (const ScopePtr& scope : captured_scopes_) {
+    scope->places.clear();
+    scope->values.clear();
+  }
   for (const auto& space : namespaces_) space->values.clear();
   for (const auto& cell : cells_) *cell = Value();
 }
 
-std::string Interpreter::render(const Block& block) {
-  std::string out;
+MarkedText Interpreter::render(const Block& block) {
+  MarkedText out;
   out_ = &out;
   try {
     run(block);
@@ -77,23 +93,31 @@ std::string Interpreter::render(const Block& block) {
   return out;
 }
 
-void Interpreter::charge(std::int64_t work) {
-  if (work < 0 || work > limits_.work - work_) fail("this takes too much time or memory");
-  work_ += work;
+void Interpreter::fail_work() {
+  fail("this takes too much time or memory");
 }
 
-void Interpreter::print(std::string_view text) {
-  reserve(text.size());
-  if (text.size() > limits_.output - std::min(out_->size(), limits_.output)) {
+void Interpreter::look_at_clock() {
+  constexpr std::int64_t kLookEvery = 1 << 16;  // well below a millisecond
+  next_look_ = work_ + kLookEvery;
+  if (now_ns() - start_ns_ > limits_.time.count()) {
+    fail("this takes more than ",
+         format_duration(static_cast<double>(limits_.time.count()) * 1e-9));
+  }
+}
+
+void Interpreter::print(const MarkedText& text) {
+  reserve(text.text.size());
+  if (text.text.size() > limits_.output - std::min(out_->text.size(), limits_.output)) {
     fail("the text is longer than ", limits_.output, " bytes");
   }
-  *out_ += text;
+  out_->append(text);
 }
 
 template <typename Print>
-std::string Interpreter::captured(const Print& print) {
-  std::string out;
-  std::string* const before = std::exchange(out_, &out);
+MarkedText Interpreter::captured(const Print& print) {
+  MarkedText out;
+  MarkedText* const before = std::exchange(out_, &out);
   print();
   out_ = before;
   return out;
@@ -123,8 +147,7 @@ Interpreter::Flow Interpreter::run(const Block& block) {
     } catch (const PlacedError&) {
       throw;
     } catch (const Error& error) {
-      throw PlacedError(
-          str("line ", statement->at.line, ", column ", statement->at.column, ": ", error.what()));
+      throw PlacedError(placed(statement->at, error.what()));
     }
   }
   return Flow::on;
@@ -133,11 +156,11 @@ Interpreter::Flow Interpreter::run(const Block& block) {
 Interpreter::Flow Interpreter::run(const Statement& statement) {
   charge(kStepWork);
   switch (statement.kind) {
-    case Statement::Kind::text: print(statement.text); break;
+    case Statement::Kind::text: print(MarkedText{statement.text}); break;
     case Statement::Kind::print: {
       const Value value = evaluate(*statement.expression);
       charge(8 * value.weight());
-      print(to_text(value));
+      print(to_marked_text(value));
       break;
     }
     case Statement::Kind::conditional: return run_if(statement);
@@ -147,7 +170,8 @@ Interpreter::Flow Interpreter::run(const Statement& statement) {
     case Statement::Kind::macro: set(statement.text, make_macro(statement, statement.text)); break;
     case Statement::Kind::call: run_call(statement); break;
     case Statement::Kind::filter:
-      print(to_text(apply_filters(*statement.expression, Value(captured_block(statement.body)))));
+      print(to_marked_text(
+          apply_filters(*statement.expression, Value(captured_block(statement.body)))));
       break;
     case Statement::Kind::with: run_with(statement); break;
     case Statement::Kind::body: return run(statement.body);
@@ -168,10 +192,10 @@ Interpreter::Flow Interpreter::run_loop(const Statement& statement) {
   return run_loop_over(statement, items_of(*this, evaluate(*statement.expression)), 0);
 }
 
-std::string Interpreter::run_recursive_loop(const Statement& statement, const ScopePtr& scope,
-                                            const Value& values, int depth) {
+MarkedText Interpreter::run_recursive_loop(const Statement& statement, const ScopePtr& scope,
+                                           const Value& values, int depth) {
   enter_call();
-  std::string out = captured([&] {
+  MarkedText out = captured([&] {
     const Frame frame(*this, scope);
     run_loop_over(statement, items_of(*this, values), depth);
   });
@@ -199,7 +223,7 @@ Interpreter::Flow Interpreter::run_loop_over(const Statement& statement,
   cells_.push_back(last_changed);
   for (std::size_t i = 0; i < items.size(); ++i) {
     const Frame frame(*this);
-    charge(kStepWork * 4);
+    charge(kLoopWork);
     assign(*statement.target, items[i]);
     set("loop", loop_value(statement, items, i, depth, last_changed));
     if (run(statement.body) == Flow::leave) break;
@@ -233,8 +257,9 @@ Value Interpreter::loop_value(const Statement& statement, const std::vector<Valu
                         return arguments.positional[index % arguments.positional.size()];
                       }});
   values.set("changed", Callable{.name = "changed",
-                                 .call = [last_changed](Interpreter&, Arguments& arguments) {
+                                 .call = [last_changed](Interpreter& self, Arguments& arguments) {
                                    Value now(List{.items = arguments.positional, .tuple = true});
+                                   charge_comparison(self, now, *last_changed);
                                    const bool changed = !equal(now, *last_changed);
                                    *last_changed = std::move(now);
                                    return Value(changed);
@@ -278,10 +303,12 @@ void Interpreter::run_call(const Statement& statement) {
   const Value function = evaluate(*expression.operands[0]);
   Arguments arguments = evaluate_arguments(expression.arguments);
   arguments.named.emplace_back("caller", make_macro(statement, "caller"));
-  print(to_text(call(function, arguments)));
+  print(to_marked_text(call(function, arguments)));
 }
 
 Value Interpreter::make_macro(const Statement& statement, const std::string& name) {
+  // The scope stays, with all that is in it.
+  charge_values(scope_->values.size() + 1);
   captured_scopes_.push_back(scope_);
   return Callable{
       .name = "macro " + name,
@@ -331,15 +358,16 @@ void Interpreter::bind_parameters(const Statement& statement, const std::string&
   }
 }
 
-std::string Interpreter::captured_block(const Block& block) {
+MarkedText Interpreter::captured_block(const Block& block) {
   const Frame frame(*this);
   return captured([&] { run(block); });
 }
 
 // --- variables
 
-Value Interpreter::look_up(const std::string& name) const {
+Value Interpreter::look_up(const std::string& name) {
   for (Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get()) {
+    charge(1);
     if (const Value* value = scope->find(name)) return *value;
   }
   return Undefined{str("variable '", name, "'")};
@@ -349,7 +377,7 @@ void Interpreter::set(const std::string& name, Value value) {
   if (Value* known = scope_->find(name)) {
     *known = std::move(value);
   } else {
-    scope_->values.emplace_back(name, std::move(value));
+    scope_->add(name, std::move(value));
   }
 }
 
@@ -370,12 +398,19 @@ void Interpreter::assign(const Expression& target, Value value) {
 }
 
 Template Template::parse(std::string_view source) {
+  if (source.size() > kMaxBytes) {
+    fail("the template has ", source.size(), " bytes; at most ", kMaxBytes, " are read");
+  }
   std::string valid;
   tokenizer::append_valid_utf8(valid, source);
   return Template(jinja::parse(valid));
 }
 
 std::string Template::render(const Dict& context, const Limits& limits) const {
+  return render_marked(context, limits).text;
+}
+
+MarkedText Template::render_marked(const Dict& context, const Limits& limits) const {
   return Interpreter(context, limits).render(*block_);
 }
 

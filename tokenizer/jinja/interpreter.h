@@ -1,6 +1,7 @@
 // The interpreter runs the syntax tree of a template.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -8,17 +9,26 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "tokenizer/jinja/syntax.h"
 #include "tokenizer/jinja/value.h"
 
 namespace nvllm::jinja {
 
-// Limits of a rendering, so that no template runs for ever.
+// Limits of a rendering, so that no template runs for ever. Work is charged before it is done: one
+// for each byte that an operation reads or makes, and for what a value takes beside its text. So
+// the bound on work is one on memory, in bytes, as well.
 struct Limits {
-  std::int64_t work = std::int64_t{1} << 28;   // about one per byte made, 32 per step: some seconds
+  std::int64_t work = std::int64_t{1} << 28;  // some seconds
+  Nanoseconds time = std::chrono::seconds(10);
   std::size_t output = std::size_t{64} << 20;  // bytes
   int depth = 60;                              // of calls within each other
 };
+
+// What a value in a list takes, with a short text.
+inline constexpr std::int64_t kValueBytes = 160;
+// What a range of marks in a text takes.
+inline constexpr std::int64_t kMarkBytes = 16;
 
 // Renders once. Used by one thread.
 class Interpreter {
@@ -28,10 +38,19 @@ class Interpreter {
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
-  std::string render(const Block& block);
+  MarkedText render(const Block& block);
 
   // For filters, tests and methods.
-  void charge(std::int64_t work);
+  void charge(std::int64_t work) {
+    if (work < 0 || work > limits_.work - work_) fail_work();
+    work_ += work;
+    if (work_ >= next_look_) look_at_clock();
+  }
+  void charge_values(std::size_t count) {
+    constexpr std::size_t kTooMany = std::size_t{1} << 50;
+    charge(static_cast<std::int64_t>(std::min(count, kTooMany)) * kValueBytes);
+  }
+  std::int64_t work_left() const { return limits_.work - work_; }
   // Before something of this size is made.
   void reserve(std::size_t bytes) { charge(static_cast<std::int64_t>(bytes)); }
   Value call(const Value& function, Arguments& arguments);
@@ -41,6 +60,7 @@ class Interpreter {
 
  private:
   static constexpr std::int64_t kStepWork = 32;
+  static constexpr std::int64_t kLoopWork = 512;  // of an iteration: a scope, and `loop`
 
   struct Scope;
   using ScopePtr = std::shared_ptr<Scope>;
@@ -51,8 +71,8 @@ class Interpreter {
   Flow run(const Statement& statement);
   Flow run_if(const Statement& statement);
   Flow run_loop(const Statement& statement);
-  std::string run_recursive_loop(const Statement& statement, const ScopePtr& scope,
-                                 const Value& values, int depth);
+  MarkedText run_recursive_loop(const Statement& statement, const ScopePtr& scope,
+                                const Value& values, int depth);
   Flow run_loop_over(const Statement& statement, const std::vector<Value>& items, int depth);
   Value loop_value(const Statement& statement, const std::vector<Value>& items, std::size_t index,
                    int depth, const std::shared_ptr<Value>& last_changed);
@@ -65,10 +85,12 @@ class Interpreter {
   void bind_parameters(const Statement& statement, const std::string& name, Arguments& arguments);
   // What print() prints, and what a block does in a scope of its own.
   template <typename Print>
-  std::string captured(const Print& print);
-  std::string captured_block(const Block& block);
+  MarkedText captured(const Print& print);
+  MarkedText captured_block(const Block& block);
   void enter_call();  // an Error if calls are nested too deep
-  void print(std::string_view text);
+  void print(const MarkedText& text);
+  [[noreturn]] static void fail_work();
+  void look_at_clock();
 
   Value evaluate(const Expression& expression);
   Value evaluate_unary(const Expression& expression);
@@ -82,14 +104,15 @@ class Interpreter {
   Arguments evaluate_arguments(const CallArguments& arguments);
   List evaluate_items(const Expression& expression, bool tuple);
 
-  Value look_up(const std::string& name) const;
+  Value look_up(const std::string& name);
   void assign(const Expression& target, Value value);
   void set(const std::string& name, Value value);
 
   const Limits limits_;
-  std::int64_t work_ = 0;
+  std::int64_t work_ = 0, next_look_ = 0;
+  const std::int64_t start_ns_ = now_ns();
   int depth_ = 0;
-  std::string* out_ = nullptr;
+  MarkedText* out_ = nullptr;
   ScopePtr scope_;
   // Values may refer to these in circles, so they are cleared at the end.
   std::vector<ScopePtr> captured_scopes_;

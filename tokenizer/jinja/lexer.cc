@@ -1,7 +1,9 @@
 #include <array>
 
+#include "base/bounded_json.h"
 #include "base/error.h"
 #include "tokenizer/jinja/syntax.h"
+#include "tokenizer/jinja/template.h"
 #include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::jinja {
@@ -296,6 +298,9 @@ class Lexer {
   }
   void add(Token::Kind kind, std::string text) { add(kind, std::move(text), position_); }
   void add(Token::Kind kind, std::string text, Position at) {
+    if (tokens_.size() == Template::kMaxTokens) {
+      fail_at(at, str("the template has more than ", Template::kMaxTokens, " words and symbols"));
+    }
     tokens_.push_back({kind, std::move(text), at});
   }
 
@@ -329,8 +334,13 @@ std::vector<Token> tokenize(std::string_view source) {
   return Lexer(lines).run();
 }
 
+std::string placed(Position at, std::string_view what) {
+  constexpr std::size_t kMaxWhat = 200;
+  return str("line ", at.line, ", column ", at.column, ": ", shown_text(what, kMaxWhat));
+}
+
 void fail_at(Position at, const std::string& what) {
-  fail("line ", at.line, ", column ", at.column, ": ", what);
+  fail(placed(at, what));
 }
 
 }  // namespace nvllm::jinja

@@ -22,11 +22,15 @@ struct Keyed {
 // The items with the key that sort, groupby, unique, min and max look at.
 std::vector<Keyed> keyed_items(Interpreter& interpreter, const Value& value, const Value& path,
                                bool case_sensitive) {
+  // Before the keys are made, and for comparing them.
+  const std::vector<Value> items = items_of(interpreter, value);
+  interpreter.charge(value.weight() * 8 * static_cast<std::int64_t>(std::bit_width(items.size())));
+  interpreter.charge_values(items.size());
   std::vector<Keyed> keyed;
-  for (const Value& item : items_of(interpreter, value)) {
-    keyed.push_back({sort_key(path.none() ? item : part_of(item, path), case_sensitive), item});
+  for (const Value& item : items) {
+    keyed.push_back(
+        {sort_key(path.none() ? item : part_of(interpreter, item, path), case_sensitive), item});
   }
-  interpreter.charge(value.weight() * 8 * static_cast<std::int64_t>(std::bit_width(keyed.size())));
   return keyed;
 }
 
@@ -44,12 +48,12 @@ Value items_only(const std::vector<Keyed>& keyed) {
 
 }  // namespace
 
-Value part_of(const Value& item, const Value& path) {
-  if (path.string() == nullptr) return subscript(item, path);
+Value part_of(Interpreter& interpreter, const Value& item, const Value& path) {
+  if (path.string() == nullptr) return subscript(interpreter, item, path);
   Value value = item;
-  for (const std::string_view name : split_at(*path.string(), ".", -1)) {
+  for (const std::string_view name : split_at(interpreter, *path.string(), ".", -1)) {
     const auto index = small_index(name);
-    value = subscript(value, index ? Value(*index) : Value(name));
+    value = subscript(interpreter, value, index ? Value(*index) : Value(name));
   }
   return value;
 }
@@ -70,8 +74,8 @@ Value dict_sorted(Interpreter& interpreter, const Value& value, ArgumentReader& 
   const std::string by = arguments.take_text("by", "key");
   const bool reverse = arguments.take_truth("reverse", false);
   if (by != "key" && by != "value") fail("dictsort: 'by' is key or value, not '", by, "'");
-  auto keyed =
-      keyed_items(interpreter, Value(pairs_of(*dict)), Value(by == "key" ? 0 : 1), case_sensitive);
+  auto keyed = keyed_items(interpreter, Value(pairs_of(interpreter, *dict)),
+                           Value(by == "key" ? 0 : 1), case_sensitive);
   sort_keyed(keyed, reverse);
   return items_only(keyed);
 }
@@ -123,7 +127,8 @@ Value sum(Interpreter& interpreter, const Value& value, ArgumentReader& argument
   const Value path = arguments.take("attribute", Value());
   Value total = arguments.take("start", 0);
   for (const Value& item : items_of(interpreter, value)) {
-    total = arithmetic(interpreter, "+", total, path.none() ? item : part_of(item, path));
+    total =
+        arithmetic(interpreter, "+", total, path.none() ? item : part_of(interpreter, item, path));
   }
   return total;
 }

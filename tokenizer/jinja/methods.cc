@@ -11,9 +11,10 @@
 namespace nvllm::jinja {
 namespace {
 
-List list_of(const std::vector<std::string_view>& parts, bool tuple = false) {
-  List list{.items = {}, .tuple = tuple};
-  for (const std::string_view part : parts) list.items.emplace_back(part);
+// Parts of a text, as a list.
+List list_of(const Value& text, const std::vector<std::string_view>& parts) {
+  List list;
+  for (const std::string_view part : parts) list.items.push_back(part_of_text(text, part));
   return list;
 }
 
@@ -42,35 +43,41 @@ bool is_digit(char32_t c) {
   return tokenizer::char_record(c).in(tokenizer::category_bit(tokenizer::Category::kNd));
 }
 
-Value strip(const std::string& text, ArgumentReader& arguments, Side side) {
+Value strip(Interpreter& interpreter, const Value& text, ArgumentReader& arguments, Side side) {
   const std::string set = arguments.take_text("chars", "");
-  return stripped(text, set, side);
+  interpreter.reserve(set.size() * kSetWork);
+  return part_of_text(text, stripped(*text.string(), set, side));
 }
 
-Value split(Interpreter& interpreter, const std::string& text, ArgumentReader& arguments,
+Value split(Interpreter& interpreter, const Value& text, ArgumentReader& arguments,
             bool from_right) {
   const Value separator = arguments.take("sep", Value());
   const std::int64_t limit = arguments.take_integer("maxsplit", -1);
-  interpreter.reserve(text.size() * 8);
+  const std::string_view all = *text.string();
   if (separator.none()) {
     if (from_right && limit >= 0) fail("rsplit: a maxsplit needs a separator");
-    return list_of(split_words(text, limit));
+    return list_of(text, split_words(interpreter, all, limit));
   }
   if (separator.string() == nullptr)
     fail("split: 'sep' takes a string, not ", separator.type_name());
-  return list_of(from_right ? split_at_last(text, *separator.string(), limit)
-                            : split_at(text, *separator.string(), limit));
+  return list_of(text, from_right ? split_at_last(interpreter, all, *separator.string(), limit)
+                                  : split_at(interpreter, all, *separator.string(), limit));
 }
 
-Value partition(const std::string& text, ArgumentReader& arguments, bool from_right) {
-  const std::string separator = arguments.take_text("sep");
-  if (separator.empty()) fail("partition: the separator is empty");
-  const std::size_t at = from_right ? text.rfind(separator) : text.find(separator);
-  const std::string_view all = text;
-  if (at == std::string::npos) {
-    return from_right ? list_of({"", "", all}, true) : list_of({all, "", ""}, true);
+Value partition(const Value& text, ArgumentReader& arguments, bool from_right) {
+  const std::string what = arguments.take_text("sep");
+  if (what.empty()) fail("partition: the separator is empty");
+  const std::string_view all = *text.string();
+  const std::size_t at = from_right ? find_last_text(all, what) : find_text(all, what);
+  List parts{.items = {text, "", ""}, .tuple = true};
+  if (at != std::string_view::npos) {
+    parts.items = {part_of_text(text, all.substr(0, at)),
+                   part_of_text(text, all.substr(at, what.size())),
+                   part_of_text(text, all.substr(at + what.size()))};
+  } else if (from_right) {
+    std::swap(parts.items.front(), parts.items.back());
   }
-  return list_of({all.substr(0, at), separator, all.substr(at + separator.size())}, true);
+  return parts;
 }
 
 // In characters; -1: not there.
@@ -81,40 +88,28 @@ std::int64_t found_at(const std::string& text, std::size_t at) {
 }
 
 // `side`: where the text stands in the width.
-Value justify(Interpreter& interpreter, const std::string& text, ArgumentReader& arguments,
-              Side side) {
+Value justify(Interpreter& interpreter, const Value& text, ArgumentReader& arguments, Side side) {
   const std::int64_t width = arguments.take_integer("width", 0);
-  const std::string fill = arguments.take_text("fillchar", " ");
-  const auto length = static_cast<std::int64_t>(length_of(text));
-  if (width <= length) return text;
-  const auto missing = static_cast<std::size_t>(width - length);
-  interpreter.reserve(missing);  // bounds the loops of an empty fill, and makes the next line exact
-  interpreter.reserve(missing * fill.size());
-  std::size_t left = side == Side::left ? 0 : missing;
-  if (side == Side::both) left = missing / 2 + (missing & static_cast<std::size_t>(width) & 1);
-  std::string out;
-  for (std::size_t i = 0; i < left; ++i) out += fill;
-  out += text;
-  for (std::size_t i = left; i < missing; ++i) out += fill;
-  return out;
+  return justified(interpreter, text, width, arguments.take_string("fillchar", " "), side);
 }
 
-Value join(Interpreter& interpreter, const std::string& text, ArgumentReader& arguments) {
-  std::string out;
-  std::string_view before;  // the next item
-  for (const Value& item : items_of(interpreter, arguments.take("iterable"))) {
+Value join(Interpreter& interpreter, const Value& text, ArgumentReader& arguments) {
+  const std::vector<Value> items = items_of(interpreter, arguments.take("iterable"));
+  for (const Value& item : items) {
     if (item.string() == nullptr) fail("join takes strings, not ", item.type_name());
-    interpreter.reserve(text.size() + item.string()->size());
-    out.append(std::exchange(before, text)).append(*item.string());
   }
-  return out;
+  return joined(interpreter, items, text);
 }
 
-Value count(Interpreter& interpreter, const std::string& text, ArgumentReader& arguments) {
+Value count(Interpreter&, const std::string& text, ArgumentReader& arguments) {
   const std::string what = arguments.take_text("sub");
-  interpreter.reserve(text.size());
   if (what.empty()) return length_of(text) + 1;
-  return split_at(text, what, -1).size() - 1;
+  std::int64_t found = 0;
+  for (std::size_t at = 0; (at = find_text(text, what, at)) != std::string::npos;) {
+    at += what.size();
+    ++found;
+  }
+  return found;
 }
 
 Value zero_filled(Interpreter& interpreter, const std::string& text, ArgumentReader& arguments) {
@@ -129,17 +124,54 @@ Value zero_filled(Interpreter& interpreter, const std::string& text, ArgumentRea
 
 using I = Interpreter;
 using A = ArgumentReader;
-using TextMethod = Value (*)(I&, const std::string&, A&);
+using TextMethod = Value (*)(I&, const std::string&, A&);  // makes a text anew, or no text
 using AnyMethod = Value (*)(I&, const Value&, A&);
+
+// Those that keep the marks of the text, which is the value.
+const std::map<std::string_view, AnyMethod>& part_methods() {
+  using V = const Value;
+  static const std::map<std::string_view, AnyMethod> methods = {
+      {"split", [](I& i, V& v, A& a) { return split(i, v, a, false); }},
+      {"rsplit", [](I& i, V& v, A& a) { return split(i, v, a, true); }},
+      {"strip", [](I& i, V& v, A& a) { return strip(i, v, a, Side::both); }},
+      {"lstrip", [](I& i, V& v, A& a) { return strip(i, v, a, Side::left); }},
+      {"rstrip", [](I& i, V& v, A& a) { return strip(i, v, a, Side::right); }},
+      {"replace",
+       [](I& i, V& v, A& a) {
+         const std::string what = a.take_text("old");
+         const Value with = a.take_string("new");
+         return replaced(i, v, what, with, a.take_integer("count", -1));
+       }},
+      {"removeprefix",
+       [](I&, V& v, A& a) {
+         const std::string prefix = a.take_text("prefix");
+         const std::string_view text = *v.string();
+         return text.starts_with(prefix) ? part_of_text(v, text.substr(prefix.size())) : v;
+       }},
+      {"removesuffix",
+       [](I&, V& v, A& a) {
+         const std::string suffix = a.take_text("suffix");
+         const std::string_view text = *v.string();
+         if (!text.ends_with(suffix)) return v;
+         return part_of_text(v, text.substr(0, text.size() - suffix.size()));
+       }},
+      {"join", join},
+      {"partition", [](I&, V& v, A& a) { return partition(v, a, false); }},
+      {"rpartition", [](I&, V& v, A& a) { return partition(v, a, true); }},
+      {"splitlines",
+       [](I& i, V& v, A& a) {
+         return Value(list_of(v, split_lines(i, *v.string(), a.take_truth("keepends", false))));
+       }},
+      {"ljust", [](I& i, V& v, A& a) { return justify(i, v, a, Side::left); }},
+      {"center", [](I& i, V& v, A& a) { return justify(i, v, a, Side::both); }},
+      {"rjust", [](I& i, V& v, A& a) { return justify(i, v, a, Side::right); }},
+  };
+  return methods;
+}
 
 const std::map<std::string_view, TextMethod>& text_methods() {
   using T = const std::string;
   static const std::map<std::string_view, TextMethod> methods = {
-      {"split", [](I& i, T& t, A& a) { return split(i, t, a, false); }},
-      {"rsplit", [](I& i, T& t, A& a) { return split(i, t, a, true); }},
-      {"strip", [](I&, T& t, A& a) { return strip(t, a, Side::both); }},
-      {"lstrip", [](I&, T& t, A& a) { return strip(t, a, Side::left); }},
-      {"rstrip", [](I&, T& t, A& a) { return strip(t, a, Side::right); }},
       {"startswith",
        [](I&, T& t, A& a) {
          return Value(any_fits(a.take("prefix"), "startswith",
@@ -155,39 +187,16 @@ const std::map<std::string_view, TextMethod>& text_methods() {
       {"swapcase", [](I&, T& t, A&) { return Value(swapped_case(t)); }},
       {"title", [](I&, T& t, A&) { return Value(titled(t)); }},
       {"capitalize", [](I&, T& t, A&) { return Value(capitalized(t)); }},
-      {"replace",
-       [](I& i, T& t, A& a) {
-         const std::string what = a.take_text("old");
-         const std::string with = a.take_text("new");
-         return Value(replaced(i, t, what, with, a.take_integer("count", -1)));
-       }},
-      {"removeprefix",
-       [](I&, T& t, A& a) {
-         const std::string prefix = a.take_text("prefix");
-         return Value(t.starts_with(prefix) ? t.substr(prefix.size()) : t);
-       }},
-      {"removesuffix",
-       [](I&, T& t, A& a) {
-         const std::string suffix = a.take_text("suffix");
-         return Value(t.ends_with(suffix) ? t.substr(0, t.size() - suffix.size()) : t);
-       }},
-      {"find", [](I&, T& t, A& a) { return Value(found_at(t, t.find(a.take_text("sub")))); }},
-      {"rfind", [](I&, T& t, A& a) { return Value(found_at(t, t.rfind(a.take_text("sub")))); }},
+      {"find", [](I&, T& t, A& a) { return Value(found_at(t, find_text(t, a.take_text("sub")))); }},
+      {"rfind",
+       [](I&, T& t, A& a) { return Value(found_at(t, find_last_text(t, a.take_text("sub")))); }},
       {"index",
        [](I&, T& t, A& a) {
-         const std::int64_t at = found_at(t, t.find(a.take_text("sub")));
+         const std::int64_t at = found_at(t, find_text(t, a.take_text("sub")));
          if (at < 0) fail("index: the substring is not there");
          return Value(at);
        }},
       {"count", count},
-      {"join", join},
-      {"partition", [](I&, T& t, A& a) { return partition(t, a, false); }},
-      {"rpartition", [](I&, T& t, A& a) { return partition(t, a, true); }},
-      {"splitlines",
-       [](I& i, T& t, A& a) {
-         i.reserve(t.size() * 8);
-         return Value(list_of(split_lines(t, a.take_truth("keepends", false))));
-       }},
       {"isdigit", [](I&, T& t, A&) { return Value(all_pass(t, is_digit)); }},
       {"isnumeric", [](I&, T& t, A&) { return Value(all_pass(t, is_digit)); }},
       {"isalpha", [](I&, T& t, A&) { return Value(all_pass(t, tokenizer::is_letter)); }},
@@ -199,9 +208,6 @@ const std::map<std::string_view, TextMethod>& text_methods() {
       {"isspace", [](I&, T& t, A&) { return Value(all_pass(t, is_space)); }},
       {"islower", [](I&, T& t, A&) { return Value(is_lower(t)); }},
       {"isupper", [](I&, T& t, A&) { return Value(is_upper(t)); }},
-      {"ljust", [](I& i, T& t, A& a) { return justify(i, t, a, Side::left); }},
-      {"center", [](I& i, T& t, A& a) { return justify(i, t, a, Side::both); }},
-      {"rjust", [](I& i, T& t, A& a) { return justify(i, t, a, Side::right); }},
       {"zfill", zero_filled},
   };
   return methods;
@@ -210,17 +216,19 @@ const std::map<std::string_view, TextMethod>& text_methods() {
 const std::map<std::string_view, AnyMethod>& dict_methods() {
   using V = const Value;
   static const std::map<std::string_view, AnyMethod> methods = {
-      {"items", [](I&, V& v, A&) { return Value(pairs_of(*v.dict())); }},
+      {"items", [](I& i, V& v, A&) { return Value(pairs_of(i, *v.dict())); }},
       {"keys", [](I& i, V& v, A&) { return Value(List{.items = items_of(i, v)}); }},
       {"values",
-       [](I&, V& v, A&) {
+       [](I& i, V& v, A&) {
          List list;
+         i.reserve(v.dict()->size() * sizeof(Value));
          for (const auto& [key, item] : v.dict()->items()) list.items.push_back(item);
          return Value(std::move(list));
        }},
       {"get",
-       [](I&, V& v, A& a) {
+       [](I& i, V& v, A& a) {
          const Value key = a.take("key");
+         charge_find(i, key);
          const Value* found = v.dict()->find(key);
          Value fallback = a.take("default", Value());
          return found != nullptr ? *found : fallback;
@@ -237,7 +245,7 @@ const std::map<std::string_view, AnyMethod>& list_methods() {
        [](I& i, V& v, A& a) {
          const Value what = a.take("value");
          const auto& items = v.list()->items;
-         i.reserve(items.size() * 32);
+         i.charge(v.weight() + static_cast<std::int64_t>(items.size()) * 32);
          const auto at = std::ranges::find_if(items, [&](V& item) { return equal(item, what); });
          if (at == items.end()) fail("index: the value is not in the list");
          return Value(static_cast<std::int64_t>(at - items.begin()));
@@ -246,7 +254,7 @@ const std::map<std::string_view, AnyMethod>& list_methods() {
        [](I& i, V& v, A& a) {
          const Value what = a.take("value");
          const auto& items = v.list()->items;
-         i.reserve(items.size() * 32);
+         i.charge(v.weight() + static_cast<std::int64_t>(items.size()) * 32);
          return Value(std::int64_t{
              std::ranges::count_if(items, [&](V& item) { return equal(item, what); })});
        }},
@@ -257,11 +265,14 @@ const std::map<std::string_view, AnyMethod>& list_methods() {
 
 // A method bound to its value: run(interpreter, arguments) must read all of the arguments.
 template <typename Run>
-Value bound(const std::string& name, Extent extent, Run run) {
+Value bound(const std::string& name, const Value& value, Run run) {
+  Extent extent;
+  extent.add(value);
   return Callable{.name = name,
                   .call =
                       [name, run = std::move(run)](I& interpreter, Arguments& arguments) {
                         ArgumentReader reader(name, arguments);
+                        interpreter.charge(reader.extent().weight * 8);
                         Value result = run(interpreter, reader);
                         reader.finish();
                         return result;
@@ -272,14 +283,22 @@ Value bound(const std::string& name, Extent extent, Run run) {
 std::optional<Value> method_of_text(const Value& value, const std::string& name) {
   if (name == "format") {
     return Callable{.name = name, .call = [value](I& interpreter, Arguments& arguments) {
-                      return Value(brace_format(interpreter, *value.string(), arguments));
+                      interpreter.charge(value.weight() * 8);
+                      return brace_format(interpreter, value, arguments);
                     }};
+  }
+  if (const auto found = part_methods().find(name); found != part_methods().end()) {
+    return bound(name, value, [value, method = found->second](I& interpreter, A& arguments) {
+      interpreter.charge(value.weight() * 8);
+      return method(interpreter, value, arguments);
+    });
   }
   const auto found = text_methods().find(name);
   if (found == text_methods().end()) return std::nullopt;
-  return bound(name, {}, [value, method = found->second](I& interpreter, A& arguments) {
-    interpreter.reserve(value.string()->size());
-    return method(interpreter, *value.string(), arguments);
+  return bound(name, value, [value, method = found->second](I& interpreter, A& arguments) {
+    interpreter.charge(value.weight() * 8);
+    const bool marked = value.marked() || arguments.extent().marked;
+    return made_anew(interpreter, method(interpreter, *value.string(), arguments), marked);
   });
 }
 
@@ -287,10 +306,7 @@ std::optional<Value> method_among(const std::map<std::string_view, AnyMethod>& m
                                   const Value& value, const std::string& name) {
   const auto found = methods.find(name);
   if (found == methods.end()) return std::nullopt;
-  Extent extent;
-  extent.add(value);
-  return bound(name, extent, [value, method = found->second](I& interpreter, A& arguments) {
-    interpreter.charge(value.weight());
+  return bound(name, value, [value, method = found->second](I& interpreter, A& arguments) {
     return method(interpreter, value, arguments);
   });
 }

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "tokenizer/jinja/functions.h"
 #include "tokenizer/jinja/text.h"
+#include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::jinja {
 namespace {
@@ -21,16 +22,16 @@ Value repeated(Interpreter& interpreter, const Value& what, std::int64_t times) 
     const bool overflow =
         __builtin_mul_overflow(bytes_each, static_cast<std::size_t>(times), &bytes);
     interpreter.reserve(overflow ? SIZE_MAX / 2 : bytes);
-    return bytes;
   };
-  if (const std::string* text = what.string()) {
-    std::string out;
-    out.reserve(reserve(text->size()));
-    for (std::int64_t i = 0; i < times && !text->empty(); ++i) out += *text;
+  if (const MarkedText* text = what.marked_text()) {
+    const std::size_t marks = text->marks.ranges().size();
+    reserve(text->text.size() + marks * kMarkBytes);
+    MarkedText out;
+    for (std::int64_t i = 0; i < times && !text->text.empty(); ++i) out.append(*text);
     return out;
   }
   const List& list = *what.list();
-  reserve(list.items.size() * 64);
+  reserve(list.items.size() * sizeof(Value));
   List out{.items = {}, .tuple = list.tuple};
   for (std::int64_t i = 0; i < times && !list.items.empty(); ++i) {
     out.items.insert(out.items.end(), list.items.begin(), list.items.end());
@@ -99,8 +100,26 @@ std::optional<std::size_t> index_in(std::int64_t index, std::size_t size) {
   return static_cast<std::size_t>(index);
 }
 
-std::optional<Value> item_of(const Value& value, const Value& key) {
+// The character at an index, which is looked for from the nearer end, as the index counts.
+std::optional<Value> character_of(Interpreter& interpreter, const Value& value,
+                                  std::int64_t index) {
+  const std::string_view text = *value.string();
+  std::size_t at = 0;
+  if (index >= 0) {
+    for (; index > 0 && at < text.size(); --index) at += tokenizer::utf8_size(text[at]);
+    interpreter.reserve(at);
+    if (at >= text.size()) return std::nullopt;
+  } else {
+    for (at = text.size(); index < 0 && at > 0; ++index) at = tokenizer::previous_char(text, at);
+    interpreter.reserve(text.size() - at);
+    if (index < 0) return std::nullopt;
+  }
+  return part_of_text(value, text.substr(at, tokenizer::utf8_size(text[at])));
+}
+
+std::optional<Value> item_of(Interpreter& interpreter, const Value& value, const Value& key) {
   if (const Dict* dict = value.dict()) {
+    charge_find(interpreter, key);
     const Value* found = dict->find(key);
     return found == nullptr ? std::nullopt : std::optional(*found);
   }
@@ -110,10 +129,7 @@ std::optional<Value> item_of(const Value& value, const Value& key) {
     const auto at = index_in(*index, list->items.size());
     return at ? std::optional(list->items[*at]) : std::nullopt;
   }
-  if (const std::string* text = value.string()) {
-    const auto at = index_in(*index, length_of(*text));
-    return at ? std::optional<Value>(characters(*text, *at, 1)) : std::nullopt;
-  }
+  if (value.string() != nullptr) return character_of(interpreter, value, *index);
   return std::nullopt;
 }
 
@@ -165,6 +181,12 @@ void fail_undefined(const Value& value) {
   fail(value.get<Undefined>()->name, " is undefined");
 }
 
+Value made_anew(Interpreter& interpreter, Value result, bool marked) {
+  if (result.string() == nullptr) return result;
+  interpreter.charge(result.weight() * 8);
+  return marked ? from_outside(result) : result;
+}
+
 Value arithmetic(Interpreter& interpreter, std::string_view operation, const Value& a,
                  const Value& b) {
   const auto whole_a = a.integer();
@@ -176,8 +198,10 @@ Value arithmetic(Interpreter& interpreter, std::string_view operation, const Val
   if (x && y) return real_arithmetic(operation, *x, *y);
   if (operation == "+") {
     if (a.string() != nullptr && b.string() != nullptr) {
-      interpreter.reserve(a.string()->size() + b.string()->size());
-      return *a.string() + *b.string();
+      interpreter.charge((a.weight() + b.weight()) * 8);
+      MarkedText sum = *a.marked_text();
+      sum.append(*b.marked_text());
+      return sum;
     }
     if (a.list() != nullptr && b.list() != nullptr && a.list()->tuple == b.list()->tuple) {
       List sum{.items = a.list()->items, .tuple = a.list()->tuple};
@@ -192,7 +216,10 @@ Value arithmetic(Interpreter& interpreter, std::string_view operation, const Val
     if ((b.string() != nullptr || b.list() != nullptr) && whole_a)
       return repeated(interpreter, b, *whole_a);
   }
-  if (operation == "%" && a.string() != nullptr) return percent_format(interpreter, *a.string(), b);
+  if (operation == "%" && a.string() != nullptr) {
+    interpreter.charge(a.weight() * 8);
+    return percent_format(interpreter, a, b);
+  }
   fail_types(operation, a, b);
 }
 
@@ -210,41 +237,54 @@ bool contains(Interpreter& interpreter, const Value& container, const Value& ite
   if (const std::string* text = container.string()) {
     if (item.undefined()) fail_undefined(item);
     if (item.string() == nullptr) fail("'in' a string takes a string, not ", item.type_name());
-    interpreter.reserve(text->size());
-    return text->find(*item.string()) != std::string::npos;
+    interpreter.charge((container.weight() + item.weight()) * 8);
+    return find_text(*text, *item.string()) != std::string::npos;
   }
   if (const List* list = container.list()) {
-    interpreter.charge(container.weight() + static_cast<std::int64_t>(list->items.size()) * 32);
+    interpreter.charge((container.weight() + static_cast<std::int64_t>(list->items.size())) * 8);
     return std::any_of(list->items.begin(), list->items.end(),
                        [&](const Value& have) { return equal(have, item); });
   }
   if (const Dict* dict = container.dict()) {
-    interpreter.charge(container.weight() + static_cast<std::int64_t>(dict->size()) * 32);
+    charge_find(interpreter, item);
     return dict->find(item) != nullptr;
   }
   if (container.undefined()) return false;
   fail("'in' is not defined for ", container.type_name());
 }
 
-Value attribute(const Value& value, const std::string& name) {
+void charge_find(Interpreter& interpreter, const Value& key) {
+  // A text is found in logarithmic time, anything else by comparing it with all keys of its kind.
+  constexpr std::int64_t kFind = 16, kCompareAll = 4 * Dict::kMaxOtherKeys;
+  interpreter.charge(key.weight() + (key.string() != nullptr ? kFind : kCompareAll));
+}
+
+void charge_comparison(Interpreter& interpreter, const Value& a, const Value& b) {
+  const bool texts = a.string() != nullptr || b.string() != nullptr;
+  interpreter.charge(std::min(a.weight(), b.weight()) * (texts ? 1 : 32));
+}
+
+Value attribute(Interpreter& interpreter, const Value& value, const std::string& name) {
   if (value.undefined()) fail_undefined(value);
   if (auto found = attribute_of(value, name)) return *std::move(found);
   if (const Dict* dict = value.dict()) {
     if (const Value* found = dict->get(name)) return *found;
   } else if (const auto index = small_index(name)) {
-    if (auto found = item_of(value, *index)) return *std::move(found);
+    if (auto found = item_of(interpreter, value, *index)) return *std::move(found);
   }
   return Undefined{str("'", value.type_name(), " object' has no attribute '", name, "', which")};
 }
 
-Value subscript(const Value& value, const Value& key) {
+Value subscript(Interpreter& interpreter, const Value& value, const Value& key) {
   if (value.undefined()) fail_undefined(value);
   if (key.undefined()) fail_undefined(key);
-  if (auto found = item_of(value, key)) return *std::move(found);
+  if (auto found = item_of(interpreter, value, key)) return *std::move(found);
   if (const std::string* name = key.string()) {
     if (auto found = attribute_of(value, *name)) return *std::move(found);
   }
-  return Undefined{str("'", value.type_name(), " object' has no item ", to_repr(key), ", which")};
+  constexpr std::int64_t kMaxShown = 16;
+  return Undefined{str("'", value.type_name(), " object' has no item ",
+                       key.weight() > kMaxShown ? key.type_name() : to_repr(key), ", which")};
 }
 
 Value slice(Interpreter& interpreter, const Value& value, const Value& from, const Value& to,
@@ -257,11 +297,18 @@ Value slice(Interpreter& interpreter, const Value& value, const Value& from, con
     return out;
   }
   if (const std::string* text = value.string()) {
-    interpreter.reserve(text->size());
+    interpreter.charge(value.weight() * 8);
+    const Span span = span_of(from, to, step, length_of(*text));
+    const auto first = static_cast<std::size_t>(std::max<std::int64_t>(span.from, 0));
+    if (span.step == 1) {
+      const auto count = static_cast<std::size_t>(std::max<std::int64_t>(span.to - span.from, 0));
+      return part_of_text(value, characters(*text, first, count));
+    }
+    interpreter.reserve(text->size() * sizeof(std::string_view));
     const std::vector<std::string_view> letters = split_characters(*text);
     std::string out;
-    walk(span_of(from, to, step, letters.size()), [&](std::size_t i) { out += letters[i]; });
-    return out;
+    walk(span, [&](std::size_t i) { out += letters[i]; });
+    return value.marked() ? MarkedText::outside(std::move(out)) : MarkedText{std::move(out)};
   }
   if (value.undefined()) fail_undefined(value);
   fail("a ", value.type_name(), " has no slices");
@@ -270,20 +317,23 @@ Value slice(Interpreter& interpreter, const Value& value, const Value& from, con
 std::vector<Value> items_of(Interpreter& interpreter, const Value& value) {
   std::vector<Value> items;
   if (const List* list = value.list()) {
+    interpreter.reserve(list->items.size() * sizeof(Value));
     items = list->items;
   } else if (const Dict* dict = value.dict()) {
+    interpreter.reserve(dict->size() * sizeof(Value));
     for (const auto& [key, item] : dict->items()) items.push_back(key);
   } else if (const std::string* text = value.string()) {
-    interpreter.reserve(text->size() * sizeof(Value));
-    for (const std::string_view letter : split_characters(*text)) items.emplace_back(letter);
+    interpreter.charge_values(length_of(*text));
+    for (const std::string_view letter : split_characters(*text))
+      items.push_back(part_of_text(value, letter));
   } else if (!value.undefined()) {
     fail("a ", value.type_name(), " cannot be looped over");
   }
-  interpreter.reserve(items.size() * sizeof(Value));
   return items;
 }
 
-List pairs_of(const Dict& dict) {
+List pairs_of(Interpreter& interpreter, const Dict& dict) {
+  interpreter.charge_values(dict.size() * 2);
   List list;
   for (const auto& [key, item] : dict.items())
     list.items.emplace_back(List{.items = {key, item}, .tuple = true});

@@ -9,6 +9,8 @@ using Kind = Statement::Kind;
 using StatementPtr = std::unique_ptr<Statement>;
 
 class Parser : private ExpressionParser {
+  static constexpr std::size_t kMaxParameters = 100;  // of a macro: each is looked for by name
+
  public:
   using ExpressionParser::ExpressionParser;
 
@@ -156,6 +158,7 @@ class Parser : private ExpressionParser {
       } else if (!parameters.empty() && parameters.back().fallback != nullptr) {
         fail_at(token().at, "a parameter without a default stands behind one with a default");
       }
+      if (parameters.size() == kMaxParameters) fail_at(token().at, "too many parameters");
       parameters.push_back(std::move(parameter));
     }
     return parameters;

@@ -40,7 +40,9 @@ struct Token {
 // Hugging Face renders chat templates.
 std::vector<Token> tokenize(std::string_view source);
 
-// Throws an Error that says where: "line 3, column 14: what".
+// "line 3, column 14: what", where what is cut short if a name or a value in it is long.
+std::string placed(Position at, std::string_view what);
+// Throws an Error that says this.
 [[noreturn]] void fail_at(Position at, const std::string& what);
 
 struct Expression;

@@ -2,6 +2,7 @@
 #include "tokenizer/jinja/text.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 #include "tokenizer/unicode/unicode.h"
@@ -79,10 +80,11 @@ bool is_space(char32_t c) {
 }
 
 std::string_view stripped(std::string_view text, std::string_view set, Side side) {
-  const std::vector<std::string_view> letters = split_characters(set);
+  std::vector<std::string_view> letters = split_characters(set);
+  std::ranges::sort(letters);
   const auto goes = [&](std::string_view letter) {
     if (set.empty()) return is_space(decode_utf8(letter.data()).c);
-    return std::find(letters.begin(), letters.end(), letter) != letters.end();
+    return std::ranges::binary_search(letters, letter);
   };
   while (side != Side::right && !text.empty()) {
     const std::size_t size = decode_utf8(text.data()).size;
@@ -140,90 +142,164 @@ std::optional<std::int64_t> small_index(std::string_view text) {
   return std::stoll(std::string(text));
 }
 
-std::vector<std::string_view> split_at(std::string_view text, std::string_view separator,
-                                       std::int64_t limit) {
+std::size_t find_text(std::string_view text, std::string_view what, std::size_t from) {
+  if (what.empty()) return from;
+  // Not std::string::find(), whose time is that of all comparisons.
+  const void* const found =
+      ::memmem(text.data() + from, text.size() - from, what.data(), what.size());
+  if (found == nullptr) return std::string_view::npos;
+  return static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
+}
+
+std::size_t find_last_text(std::string_view text, std::string_view what) {
+  const std::string back(text.rbegin(), text.rend()), what_back(what.rbegin(), what.rend());
+  const std::size_t at = find_text(back, what_back);
+  return at == std::string_view::npos ? at : text.size() - at - what.size();
+}
+
+std::vector<std::string_view> split_at(Interpreter& interpreter, std::string_view text,
+                                       std::string_view separator, std::int64_t limit) {
   if (separator.empty()) fail("split: the separator is empty");
   std::vector<std::string_view> parts;
+  const auto add = [&](std::string_view part) {
+    interpreter.charge_values(1);
+    parts.push_back(part);
+  };
   while (limit-- != 0) {
-    const std::size_t at = text.find(separator);
+    const std::size_t at = find_text(text, separator);
     if (at == std::string_view::npos) break;
-    parts.push_back(text.substr(0, at));
+    add(text.substr(0, at));
     text.remove_prefix(at + separator.size());
   }
-  parts.push_back(text);
+  add(text);
   return parts;
 }
 
-std::vector<std::string_view> split_at_last(std::string_view text, std::string_view separator,
-                                            std::int64_t limit) {
-  if (separator.empty()) fail("rsplit: the separator is empty");
-  std::vector<std::string_view> parts;
-  while (limit-- != 0) {
-    const std::size_t at = text.rfind(separator);
-    if (at == std::string_view::npos) break;
-    parts.push_back(text.substr(at + separator.size()));
-    text = text.substr(0, at);
+std::vector<std::string_view> split_at_last(Interpreter& interpreter, std::string_view text,
+                                            std::string_view separator, std::int64_t limit) {
+  const std::string back(text.rbegin(), text.rend());
+  const std::string separator_back(separator.rbegin(), separator.rend());
+  std::vector<std::string_view> parts = split_at(interpreter, back, separator_back, limit);
+  for (std::string_view& part : parts) {
+    const auto begin = static_cast<std::size_t>(part.data() - back.data());
+    part = text.substr(text.size() - begin - part.size(), part.size());
   }
-  parts.push_back(text);
-  std::reverse(parts.begin(), parts.end());
+  std::ranges::reverse(parts);
   return parts;
 }
 
-std::vector<std::string_view> split_words(std::string_view text, std::int64_t limit) {
+std::vector<std::string_view> split_words(Interpreter& interpreter, std::string_view text,
+                                          std::int64_t limit) {
   std::vector<std::string_view> words;
+  const auto add = [&](std::string_view word) {
+    interpreter.charge_values(1);
+    words.push_back(word);
+  };
   text = stripped(text, {}, Side::left);
   while (!text.empty()) {
     if (limit-- == 0) {
-      words.push_back(text);
+      add(text);
       break;
     }
     std::size_t end = 0;
     while (end < text.size() && !is_space(decode_utf8(text.data() + end).c))
       end += decode_utf8(text.data() + end).size;
-    words.push_back(text.substr(0, end));
+    add(text.substr(0, end));
     text = stripped(text.substr(end), {}, Side::left);
   }
   return words;
 }
 
-std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends) {
+std::vector<std::string_view> split_lines(Interpreter& interpreter, std::string_view text,
+                                          bool keep_ends) {
   std::vector<std::string_view> lines;
+  const auto add = [&](std::string_view line) {
+    interpreter.charge_values(1);
+    lines.push_back(line);
+  };
   while (!text.empty()) {
     const std::size_t end = text.find_first_of("\n\r\v\f");
     if (end == std::string_view::npos) {
-      lines.push_back(text);
+      add(text);
       break;
     }
     const std::size_t after = end + (text.substr(end, 2) == "\r\n" ? 2 : 1);
-    lines.push_back(text.substr(0, keep_ends ? after : end));
+    add(text.substr(0, keep_ends ? after : end));
     text.remove_prefix(after);
   }
   return lines;
 }
 
-std::string replaced(Interpreter& interpreter, std::string_view text, std::string_view what,
-                     std::string_view with, std::int64_t limit) {
-  std::string out;
+Value as_text(const Value& value) {
+  return value.string() != nullptr ? value : Value(to_marked_text(value));
+}
+
+Value part_of_text(const Value& text, std::string_view view) {
+  const MarkedText& whole = *text.marked_text();
+  if (view.size() == whole.text.size()) return text;
+  if (whole.marks.empty() || view.empty()) return view;
+  const auto begin = static_cast<std::size_t>(view.data() - whole.text.data());
+  return whole.part(begin, begin + view.size());
+}
+
+Value replaced(Interpreter& interpreter, const Value& text, std::string_view what,
+               const Value& with, std::int64_t limit) {
+  const MarkedText& from = *text.marked_text();
+  const MarkedText& to = *with.marked_text();
+  const std::string_view all = from.text;
+  // Each piece may bring a mark of its own.
+  const auto put_new = [&](MarkedText& out) {
+    interpreter.charge(with.weight() * 8 + kMarkBytes);
+    out.append(to);
+  };
+  MarkedText out;
+  std::size_t done = 0;
   if (what.empty()) {
-    for (const std::string_view letter : split_characters(text)) {
-      interpreter.reserve(with.size() + letter.size());
-      if (limit != 0) out += with;
+    for (const std::string_view letter : split_characters(all)) {
+      if (limit != 0) put_new(out);
       if (limit > 0) --limit;
-      out += letter;
+      out.append(from, done, done + letter.size());
+      done += letter.size();
     }
-    if (limit != 0) out += with;
+    if (limit != 0) put_new(out);
     return out;
   }
-  interpreter.reserve(text.size());
   while (limit-- != 0) {
-    const std::size_t at = text.find(what);
+    const std::size_t at = find_text(all, what, done);
     if (at == std::string_view::npos) break;
-    interpreter.reserve(with.size());
-    out += text.substr(0, at);
-    out += with;
-    text.remove_prefix(at + what.size());
+    out.append(from, done, at);
+    put_new(out);
+    done = at + what.size();
   }
-  return out += text;
+  out.append(from, done, all.size());
+  return out;
+}
+
+Value joined(Interpreter& interpreter, const std::vector<Value>& texts, const Value& separator) {
+  MarkedText out;
+  bool first = true;
+  for (const Value& text : texts) {
+    interpreter.charge((separator.weight() + text.weight()) * 8);
+    if (!std::exchange(first, false)) out.append(*separator.marked_text());
+    out.append(*text.marked_text());
+  }
+  return out;
+}
+
+Value justified(Interpreter& interpreter, const Value& text, std::int64_t width, const Value& fill,
+                Side side) {
+  const auto length = static_cast<std::int64_t>(length_of(*text.string()));
+  if (width <= length) return text;
+  const auto missing = static_cast<std::size_t>(width - length);
+  interpreter.reserve(missing);  // bounds the loops of an empty fill, and makes the next line exact
+  interpreter.reserve(missing * fill.string()->size());
+  std::size_t left = side == Side::left ? 0 : missing;
+  if (side == Side::both) left = missing / 2 + (missing & static_cast<std::size_t>(width) & 1);
+  MarkedText out;
+  for (std::size_t i = 0; i < left; ++i) out.append(*fill.marked_text());
+  out.append(*text.marked_text());
+  for (std::size_t i = left; i < missing; ++i) out.append(*fill.marked_text());
+  return out;
 }
 
 }  // namespace nvllm::jinja

@@ -19,6 +19,7 @@ std::string_view characters(std::string_view text, std::size_t from, std::size_t
 
 bool is_space(char32_t c);  // as str.isspace has it
 enum class Side : unsigned char { left, right, both };
+inline constexpr std::size_t kSetWork = 128;  // for each byte of a set, which is sorted
 // Without the characters of `set` (empty: white space) at its ends.
 std::string_view stripped(std::string_view text, std::string_view set, Side side);
 
@@ -34,23 +35,42 @@ bool is_upper(std::string_view text);
 // The number that up to nine digits, and nothing else, make.
 std::optional<std::int64_t> small_index(std::string_view text);
 
-// limit: at most so many cuts; negative: any number.
-std::vector<std::string_view> split_at(std::string_view text, std::string_view separator,
-                                       std::int64_t limit);
-std::vector<std::string_view> split_at_last(std::string_view text, std::string_view separator,
-                                            std::int64_t limit);
-std::vector<std::string_view> split_words(std::string_view text, std::int64_t limit);
-std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends);
-std::string replaced(Interpreter& interpreter, std::string_view text, std::string_view what,
-                     std::string_view with, std::int64_t limit);
+// The first and the last place of `what`, in time linear in both; npos: there is none.
+std::size_t find_text(std::string_view text, std::string_view what, std::size_t from = 0);
+std::size_t find_last_text(std::string_view text, std::string_view what);
+
+// limit: at most so many cuts; negative: any number. The parts are charged as values, since they
+// become some.
+std::vector<std::string_view> split_at(Interpreter& interpreter, std::string_view text,
+                                       std::string_view separator, std::int64_t limit);
+std::vector<std::string_view> split_at_last(Interpreter& interpreter, std::string_view text,
+                                            std::string_view separator, std::int64_t limit);
+std::vector<std::string_view> split_words(Interpreter& interpreter, std::string_view text,
+                                          std::int64_t limit);
+std::vector<std::string_view> split_lines(Interpreter& interpreter, std::string_view text,
+                                          bool keep_ends);
+
+// --- texts that keep their marks (tokenizer/marked_text.h)
+
+// A string as it is, of another value its text.
+Value as_text(const Value& value);
+// `view`: of the bytes of text.string().
+Value part_of_text(const Value& text, std::string_view view);
+Value replaced(Interpreter& interpreter, const Value& text, std::string_view what,
+               const Value& with, std::int64_t limit);
+// Texts with a separator between them.
+Value joined(Interpreter& interpreter, const std::vector<Value>& texts, const Value& separator);
+// `fill` repeated around the text, `side` of which it stands, up to a width in characters.
+Value justified(Interpreter& interpreter, const Value& text, std::int64_t width, const Value& fill,
+                Side side);
 
 // Values written into texts by a format (format.cc).
 
 // format % values, as in Python: %s %r %d %i %f %e %g %x %o %c %% with flags, width and precision.
-Value percent_format(Interpreter& interpreter, std::string_view format, const Value& values);
+// `format`: a string.
+Value percent_format(Interpreter& interpreter, const Value& format, const Value& values);
 // format.format(...): {} {0} {name} {{ }}, without formats behind a colon but for .Nf, d and s.
-std::string brace_format(Interpreter& interpreter, std::string_view format,
-                         const Arguments& arguments);
+Value brace_format(Interpreter& interpreter, const Value& format, const Arguments& arguments);
 
 // strftime of the local time now.
 std::string time_text(const std::string& format);

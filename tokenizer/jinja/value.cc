@@ -6,35 +6,73 @@
 
 namespace nvllm::jinja {
 
-const Value* Dict::find(const Value& key) const {
-  for (const auto& [name, value] : items_) {
-    if (equal(name, key)) return &value;
+std::size_t Dict::place_of(const Value& key) const {
+  if (const std::string* text = key.string()) return place_of_text(*text);
+  const auto found = std::ranges::find_if(
+      others_, [&](std::size_t item) { return equal(items_[item].first, key); });
+  return found == others_.end() ? items_.size() : *found;
+}
+
+std::size_t Dict::place_of_text(std::string_view key) const {
+  if (!texts_.empty()) {
+    const auto found = texts_.find(key);
+    return found == texts_.end() ? items_.size() : found->second;
   }
-  return nullptr;
+  std::size_t item = 0;
+  for (; item < items_.size(); ++item) {
+    const std::string* text = items_[item].first.string();
+    if (text != nullptr && *text == key) break;
+  }
+  return item;
+}
+
+const Value* Dict::find(const Value& key) const {
+  const std::size_t item = place_of(key);
+  return item == items_.size() ? nullptr : &items_[item].second;
 }
 
 const Value* Dict::get(std::string_view key) const {
-  for (const auto& [name, value] : items_) {
-    const std::string* text = name.string();
-    if (text != nullptr && *text == key) return &value;
-  }
-  return nullptr;
+  const std::size_t item = place_of_text(key);
+  return item == items_.size() ? nullptr : &items_[item].second;
 }
 
 void Dict::set(Value key, Value value) {
-  for (auto& [name, old] : items_) {
-    if (equal(name, key)) {
-      old = std::move(value);
-      return;
-    }
+  if (const std::size_t item = place_of(key); item < items_.size()) {
+    items_[item].second = std::move(value);
+    return;
   }
   items_.emplace_back(std::move(key), std::move(value));
+  if (items_.size() == kFew + 1) {
+    others_.clear();
+    for (std::size_t item = 0; item <= kFew; ++item) add_to_index(item);
+  } else {
+    add_to_index(items_.size() - 1);
+  }
+}
+
+void Dict::add_to_index(std::size_t item) {
+  const std::string* text = items_[item].first.string();
+  if (text == nullptr) {
+    others_.push_back(item);
+    if (others_.size() > kMaxOtherKeys) {
+      fail("a dict has more than ", kMaxOtherKeys, " keys that are no strings");
+    }
+  } else if (items_.size() > kFew) {
+    texts_.emplace(*text, item);
+  }
+}
+
+void Dict::clear() {
+  texts_.clear();
+  others_.clear();
+  items_.clear();
 }
 
 void Extent::add(const Value& part) {
   const Extent other = part.extent();
   depth = std::max(depth, other.depth + 1);
   weight += other.weight;
+  marked = marked || other.marked;
   if (depth > kMaxDepth) fail("a value is nested more than ", kMaxDepth, " deep");
   if (weight > kMaxWeight) fail("a value is too large");
 }
@@ -55,8 +93,11 @@ Value::Value(Dict value) {
 }
 
 Extent Value::extent() const {
-  if (const std::string* text = string())
-    return {.weight = 1 + static_cast<std::int64_t>(text->size() / 8)};
+  if (const MarkedText* text = marked_text()) {
+    const auto& ranges = text->marks.ranges();
+    return {.weight = 1 + static_cast<std::int64_t>(text->text.size() / 8 + ranges.size() * 2),
+            .marked = !ranges.empty()};
+  }
   if (const List* items = list()) return items->extent;
   if (const Dict* items = dict()) return items->extent_;
   if (const Namespace* space = name_space()) return space->extent;
@@ -117,6 +158,21 @@ bool equal(const Value& a, const Value& b) {
   return a.callable() == b.callable();
 }
 
+Value from_outside(const Value& value) {
+  if (const std::string* text = value.string()) return MarkedText::outside(*text);
+  if (const List* list = value.list()) {
+    List marked{.items = {}, .tuple = list->tuple};
+    for (const Value& item : list->items) marked.items.push_back(from_outside(item));
+    return marked;
+  }
+  if (const Dict* dict = value.dict()) {
+    Dict marked;
+    for (const auto& [key, item] : dict->items()) marked.set(from_outside(key), from_outside(item));
+    return marked;
+  }
+  return value;
+}
+
 int compare(const Value& a, const Value& b) {
   const auto whole_a = a.integer();
   const auto whole_b = b.integer();
@@ -128,7 +184,14 @@ int compare(const Value& a, const Value& b) {
   const List* right = b.list();
   if (left != nullptr && right != nullptr) {
     for (std::size_t i = 0; i < left->items.size() && i < right->items.size(); ++i) {
-      if (!equal(left->items[i], right->items[i])) return compare(left->items[i], right->items[i]);
+      const Value& x = left->items[i];
+      const Value& y = right->items[i];
+      // Lists are compared once, not once for each level that they are nested in.
+      if (x.list() != nullptr && y.list() != nullptr && x.list()->tuple == y.list()->tuple) {
+        if (const int order = compare(x, y); order != 0) return order;
+      } else if (!equal(x, y)) {
+        return compare(x, y);
+      }
     }
     return left->items.size() < right->items.size() ? -1 : left->items.size() > right->items.size();
   }

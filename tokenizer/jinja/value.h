@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,7 +13,11 @@
 #include <variant>
 #include <vector>
 
+#include "tokenizer/marked_text.h"
+
 namespace nvllm::jinja {
+
+using tokenizer::MarkedText;
 
 class Value;
 class Interpreter;
@@ -33,6 +38,7 @@ struct Extent {
 
   int depth = 0;
   std::int64_t weight = 1;  // values in it, each time they appear; eight bytes of text count as one
+  bool marked = false;      // text in it came from outside (tokenizer/marked_text.h)
 
   void add(const Value& part);
 };
@@ -43,9 +49,12 @@ struct List {
   Extent extent = {};  // set when it becomes a Value
 };
 
-// Keeps the order in which keys were added. Keys compare as in Python: 1 == 1.0 == true.
+// Keeps the order in which keys were added. Keys compare as in Python: 1 == 1.0 == true. Texts are
+// found in logarithmic time; other keys are compared with one by one, so there may be few of them.
 class Dict {
  public:
+  static constexpr std::size_t kMaxOtherKeys = 1024;
+
   std::size_t size() const;
   const std::vector<std::pair<Value, Value>>& items() const { return items_; }
   const Value* find(const Value& key) const;
@@ -55,7 +64,17 @@ class Dict {
 
  private:
   friend class Value;
+  static constexpr std::size_t kFew = 16;
+
+  // Where the key is in items_; their number if it is not there.
+  std::size_t place_of(const Value& key) const;
+  std::size_t place_of_text(std::string_view key) const;
+  void add_to_index(std::size_t item);
+
   std::vector<std::pair<Value, Value>> items_;
+  // Once there are more than a few: where the keys are that are texts. The texts live in items_.
+  std::map<std::string_view, std::size_t> texts_;
+  std::vector<std::size_t> others_;  // where the other keys are
   Extent extent_;
 };
 
@@ -76,7 +95,7 @@ struct Callable {
 class Value {
  public:
   using Data =
-      std::variant<Undefined, None, bool, std::int64_t, double, std::shared_ptr<const std::string>,
+      std::variant<Undefined, None, bool, std::int64_t, double, std::shared_ptr<const MarkedText>,
                    std::shared_ptr<const List>, std::shared_ptr<const Dict>,
                    std::shared_ptr<Namespace>, std::shared_ptr<const Callable>>;
 
@@ -87,7 +106,8 @@ class Value {
   Value(std::int64_t value) : data_(value) {}
   Value(std::size_t value) : data_(static_cast<std::int64_t>(value)) {}
   Value(double value) : data_(value) {}
-  Value(std::string value) : data_(std::make_shared<const std::string>(std::move(value))) {}
+  Value(MarkedText value) : data_(std::make_shared<const MarkedText>(std::move(value))) {}
+  Value(std::string value) : Value(MarkedText{std::move(value)}) {}
   Value(std::string_view value) : Value(std::string(value)) {}
   Value(const char* value) : Value(std::string(value)) {}
   Value(List value);  // an Error if it is too deep or too heavy
@@ -101,7 +121,11 @@ class Value {
   }
   bool undefined() const { return get<Undefined>() != nullptr; }
   bool none() const { return get<None>() != nullptr; }
-  const std::string* string() const { return pointed<const std::string>(); }
+  const std::string* string() const {
+    const MarkedText* text = marked_text();
+    return text == nullptr ? nullptr : &text->text;
+  }
+  const MarkedText* marked_text() const { return pointed<const MarkedText>(); }
   const List* list() const { return pointed<const List>(); }
   const Dict* dict() const { return pointed<const Dict>(); }
   Namespace* name_space() const { return pointed<Namespace>(); }
@@ -113,6 +137,7 @@ class Value {
   bool truth() const;
   Extent extent() const;
   std::int64_t weight() const { return extent().weight; }
+  bool marked() const { return extent().marked; }
   // "string", "integer", "dict": for errors.
   const char* type_name() const;
 
@@ -143,16 +168,19 @@ struct Arguments {
 inline std::size_t Dict::size() const {
   return items_.size();
 }
-inline void Dict::clear() {
-  items_.clear();
-}
 
 bool equal(const Value& a, const Value& b);
 // Negative, 0, positive; an Error for types that have no order between them.
 int compare(const Value& a, const Value& b);
 
+// The value with all text in it marked as having come from outside.
+Value from_outside(const Value& value);
+
 // As {{ value }} prints it.
 std::string to_text(const Value& value);
+// The same with marks: those of a string; of anything else all of the text, if any text in it has
+// marks.
+MarkedText to_marked_text(const Value& value);
 // As Python's repr() writes it inside lists and dicts.
 std::string to_repr(const Value& value);
 
@@ -162,8 +190,9 @@ struct JsonStyle {
   bool ascii = false;
   std::string item_separator = ", ";
   std::string key_separator = ": ";
+  std::size_t max_bytes = SIZE_MAX;
 };
-// As Python's json.dumps writes it. An Error for what JSON cannot say.
+// As Python's json.dumps writes it. An Error for what JSON cannot say, and for more than max_bytes.
 std::string to_json(const Value& value, const JsonStyle& style);
 // A JSON text; `what` names it in errors.
 Value from_json(std::string_view text, std::string_view what);

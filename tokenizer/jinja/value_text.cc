@@ -2,11 +2,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/bounded_json.h"
 #include "base/error.h"
-#include "base/json_text.h"
 #include "tokenizer/jinja/value.h"
 #include "tokenizer/unicode/utf8.h"
 
@@ -151,7 +150,15 @@ class JsonText {
     fail("tojson: JSON has no ", value.type_name());
   }
 
+  // Before so many bytes are added.
+  void reserve(std::size_t bytes) const {
+    if (bytes > style_.max_bytes - std::min(out_.size(), style_.max_bytes)) {
+      fail("tojson: this takes too much time or memory");
+    }
+  }
+
   void append_string(const std::string& text) {
+    reserve(text.size() * 6);
     out_ += '"';
     tokenizer::for_each_char(text, [&](char32_t c, std::string_view bytes) {
       append_char(out_, c, bytes, style_.ascii);
@@ -161,6 +168,7 @@ class JsonText {
 
   // Before an item. With an indent, Python drops the separator's trailing space.
   void separate(bool first, int depth) {
+    reserve(style_.item_separator.size() + style_.key_separator.size());
     if (style_.indent < 0) {
       if (!first) out_ += style_.item_separator;
       return;
@@ -173,8 +181,11 @@ class JsonText {
   }
   void new_line(int depth) {
     if (style_.indent < 0) return;
+    const std::size_t spaces =
+        static_cast<std::size_t>(depth) * static_cast<std::size_t>(style_.indent);
+    reserve(spaces);
     out_ += '\n';
-    out_.append(static_cast<std::size_t>(depth) * static_cast<std::size_t>(style_.indent), ' ');
+    out_.append(spaces, ' ');
   }
 
   void append_list(const List& list, int depth) {
@@ -219,22 +230,53 @@ class JsonText {
   std::string out_;
 };
 
-Value from(const nlohmann::ordered_json& json) {
-  if (json.is_null()) return {};
-  if (json.is_boolean()) return json.get<bool>();
-  if (json.is_number_unsigned() && json.get<std::uint64_t>() > INT64_MAX) return json.get<double>();
-  if (json.is_number_integer()) return json.get<std::int64_t>();
-  if (json.is_number()) return json.get<double>();
-  if (json.is_string()) return json.get<std::string>();
-  if (json.is_array()) {
-    List list;
-    for (const auto& item : json) list.items.push_back(from(item));
-    return list;
+// Builds a value while the text is read.
+class JsonValues final : public JsonHandler {
+ public:
+  void null() override { place({}); }
+  void boolean(bool value) override { place(value); }
+  void integer(std::int64_t value) override { place(value); }
+  void unsigned_integer(std::uint64_t value) override {
+    if (value > INT64_MAX) return place(static_cast<double>(value));
+    place(static_cast<std::int64_t>(value));
   }
-  Dict dict;
-  for (const auto& [key, item] : json.items()) dict.set(key, from(item));
-  return dict;
-}
+  void real(double value) override { place(value); }
+  void string(std::string value) override { place(std::move(value)); }
+  void begin_object() override { open_.emplace_back(); }
+  void begin_list() override { open_.push_back({.is_list = true}); }
+  bool key(std::string name) override {
+    open_.back().key = std::move(name);
+    return true;
+  }
+  void end() override {
+    Open closed = std::move(open_.back());
+    open_.pop_back();
+    place(closed.is_list ? Value(std::move(closed.list)) : Value(std::move(closed.dict)));
+  }
+
+  Value take() { return std::move(root_); }
+
+ private:
+  struct Open {
+    bool is_list = false;
+    List list = {};
+    Dict dict = {};
+    std::string key = {};  // of the next value
+  };
+
+  void place(Value value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+    } else if (open_.back().is_list) {
+      open_.back().list.items.push_back(std::move(value));
+    } else {
+      open_.back().dict.set(std::move(open_.back().key), std::move(value));
+    }
+  }
+
+  Value root_;
+  std::vector<Open> open_;
+};
 
 }  // namespace
 
@@ -262,28 +304,25 @@ std::string to_json(const Value& value, const JsonStyle& style) {
   return text.take();
 }
 
+MarkedText to_marked_text(const Value& value) {
+  if (const MarkedText* text = value.marked_text()) return *text;
+  std::string text = to_text(value);
+  return value.marked() ? MarkedText::outside(std::move(text)) : MarkedText{std::move(text)};
+}
+
 Value from_json(std::string_view text, std::string_view what) {
-  // Counted first: the library's parser goes down without a limit.
-  int depth = 0;
-  bool inside = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (inside) {
-      if (c == '\\') ++i;
-      if (c == '"') inside = false;
-    } else if (c == '"') {
-      inside = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > Extent::kMaxDepth)
-        fail(what, ": nested more than ", Extent::kMaxDepth, " deep");
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
+  JsonValues values;
   try {
-    return from(parse_ordered_json(text));
-  } catch (const nlohmann::json::exception& error) {
-    fail(what, ": not JSON: ", error.what());
+    read_bounded_json(
+        text,
+        {.max_depth = Extent::kMaxDepth, .max_keys = std::size_t{1} << 21, .repeated_names = true},
+        values);
+    return values.take();
+  } catch (const BadJson& error) {
+    if (error.kind() == BadJson::Kind::syntax) {
+      fail(what, ": not JSON: an error at ", line_and_column(text, error.byte()));
+    }
+    fail(what, ": ", error.what());
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "tokenizer/loading/part_json.h"
 #include "tokenizer/loading/tokenizer_json.h"
 #include "tokenizer/unicode/utf8.h"
 
@@ -17,22 +18,9 @@ using Json = nlohmann::json;
 
 constexpr int kMaxDepth = 20;  // of Sequences in Sequences
 
-// Parses, and gives errors of shape (a string where a number should be) the part's name.
-template <typename Function>
-auto with_json(std::string_view part, std::string_view text, Function&& function) {
-  try {
-    return std::forward<Function>(function)(parse_json(text));
-  } catch (const Json::exception& error) {
-    // "[json.exception.type_error.302] type must be string, but is null": the number helps nobody.
-    const std::string_view what = error.what();
-    const std::size_t id_end = what.find("] ");
-    fail(part, ": ", id_end == std::string_view::npos ? what : what.substr(id_end + 2));
-  }
-}
-
 const Json& member(const Json& json, const char* key) {
   const auto found = json.find(key);
-  if (found == json.end()) fail("\"", key, "\" is missing in ", json_text(json).substr(0, 80));
+  if (found == json.end()) fail("\"", key, "\" is missing in ", shown_text(json_text(json), 80));
   return *found;
 }
 
@@ -70,13 +58,13 @@ void add_parts(Component& out, std::string_view what, const char* list, const Js
     if (name == type.name) return type.add(out, json);
     known.append(type.name).append(", ");
   }
-  fail(what, " \"", name, "\" is not supported; supported are ", known, "Sequence");
+  fail(what, " \"", shown_text(name), "\" is not supported; supported are ", known, "Sequence");
 }
 
 template <typename Component, std::size_t n>
 Component parse_component(std::string_view what, const char* list, std::string_view text,
                           const PartType<Component> (&types)[n]) {
-  return with_json(what, text, [&](const Json& json) {
+  return with_part_json(str(what, ": "), text, [&](const Json& json) {
     Component out;
     add_parts(out, what, list, json, std::span<const PartType<Component>>(types));
     return out;
@@ -103,7 +91,7 @@ SplitBehavior parse_behavior(const Json& json) {
   for (const auto& [known, behavior] : kNames) {
     if (name == known) return behavior;
   }
-  fail("behavior \"", name, "\" is not supported");
+  fail("behavior \"", shown_text(name), "\" is not supported");
 }
 
 RegexSplit parse_split(const Json& json) {
@@ -126,13 +114,13 @@ PrependScheme parse_prepend_scheme(const Json& json) {
   if (name == "always") return PrependScheme::kAlways;
   if (name == "first") return PrependScheme::kFirst;
   if (name == "never") return PrependScheme::kNever;
-  fail("Metaspace prepend_scheme \"", name, "\" is not always, first or never");
+  fail("Metaspace prepend_scheme \"", shown_text(name), "\" is not always, first or never");
 }
 
 std::string one_char_at(const Json& json, const char* key) {
   std::string text = string_at(json, key);
   if (text.empty() || utf8_size(text[0]) != text.size()) {
-    fail("\"", key, "\" is \"", text, "\"; it must be one character");
+    fail("\"", key, "\" is \"", shown_text(text), "\"; it must be one character");
   }
   return text;
 }
@@ -245,7 +233,7 @@ Decoder parse_decoder(std::string_view text) {
 }
 
 std::vector<AddedToken> parse_added_tokens(std::string_view text) {
-  return with_json("added_tokens", text, [](const Json& json) {
+  return with_part_json("added_tokens: ", text, [](const Json& json) {
     std::vector<AddedToken> tokens;
     if (json.is_null()) return tokens;
     for (const Json& item : json) {

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/bounded_json.h"
 #include "base/error.h"
 #include "tokenizer/loading/tokenizer_json.h"
 #include "tokenizer/unicode/utf8.h"
@@ -96,7 +97,7 @@ const GgufPreTokenizer& find_pre_tokenizer(const std::optional<std::string>& nam
     fail("tokenizer.ggml.pre is missing, so how text is cut into words is not known; ",
          "supported are ", names);
   }
-  fail("tokenizer.ggml.pre \"", *name, "\" is not supported; supported are ", names);
+  fail("tokenizer.ggml.pre \"", shown_text(*name), "\" is not supported; supported are ", names);
 }
 
 GgufTokenType type_of(const GgufVocabulary& vocabulary, std::size_t id) {
@@ -128,14 +129,15 @@ void add_written_merges(const GgufVocabulary& vocabulary, BpeVocabulary& model) 
     // A token may begin with a space, but there is always one between two.
     const std::size_t space = both.find(' ', 1);
     if (space == std::string_view::npos) {
-      fail("merge ", model.merges.size(), ": \"", merge,
+      fail("merge ", model.merges.size(), ": \"", shown_text(merge),
            "\" is not two tokens with a space between them");
     }
     const auto left = model.tokens.find(both.substr(0, space));
     const auto right = model.tokens.find(both.substr(space + 1));
     const auto merged = model.tokens.find_joined(both.substr(0, space), both.substr(space + 1));
     if (!left || !right || !merged) {
-      fail("merge ", model.merges.size(), ": \"", merge, "\" is of a token that is not there");
+      fail("merge ", model.merges.size(), ": \"", shown_text(merge),
+           "\" is of a token that is not there");
     }
     model.merges.add(*left, *right, *merged);
   }
@@ -256,7 +258,7 @@ TokenizerParts sentencepiece_parts(const GgufVocabulary& vocabulary) {
 // Checks the parts against each other; nothing in a tokenizer looks at them again.
 void check(const GgufVocabulary& vocabulary) {
   if (vocabulary.model != "gpt2" && vocabulary.model != "llama") {
-    fail("tokenizer.ggml.model \"", vocabulary.model,
+    fail("tokenizer.ggml.model \"", shown_text(vocabulary.model),
          "\" is not supported; supported are gpt2, llama");
   }
   if (vocabulary.tokens.empty()) fail("tokenizer.ggml.tokens is missing or empty");

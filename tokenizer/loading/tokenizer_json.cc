@@ -1,18 +1,16 @@
 #include "tokenizer/loading/tokenizer_json.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
+#include "base/bounded_json.h"
 #include "base/error.h"
 #include "base/json_text.h"
-#include "base/unique_fd.h"
+#include "base/regular_file.h"
 #include "tokenizer/loading/json_reader.h"
+#include "tokenizer/loading/part_json.h"
 
 namespace nvllm::tokenizer {
 namespace {
@@ -58,7 +56,8 @@ class MergeReader {
     const std::string_view both = in.read_string();
     const std::size_t space = both.find(' ');
     if (space == std::string_view::npos || both.find(' ', space + 1) != std::string_view::npos) {
-      fail("merge ", number(), ": \"", both, "\" is not two tokens with a space between them");
+      fail("merge ", number(), ": \"", shown_text(both),
+           "\" is not two tokens with a space between them");
     }
     left_ = both.substr(0, space);
     right_ = both.substr(space + 1);
@@ -77,7 +76,7 @@ class MergeReader {
     const auto merged = find_merged();
     if (!left || !right || !merged) {
       const std::string& missing = !left ? left_ : !right ? right_ : left_.append(right_);
-      fail("merge ", number(), ": \"", missing, "\" is not in the vocabulary");
+      fail("merge ", number(), ": \"", shown_text(missing), "\" is not in the vocabulary");
     }
     vocabulary_.merges.add(*left, *right, *merged);
     next_merged_ = *merged + 1;
@@ -102,13 +101,13 @@ class MergeReader {
 
 void refuse_affix(JsonReader& in, std::string_view key) {
   const std::optional<std::string> text = read_optional_string(in);
-  if (text && !text->empty()) fail(key, " \"", *text, "\" is not supported");
+  if (text && !text->empty()) fail(key, " \"", shown_text(*text), "\" is not supported");
 }
 
 void refuse_dropout(JsonReader& in) {
   const std::string_view value = in.raw_value();
   if (value != "null" && value.find_first_of("123456789") != std::string_view::npos) {
-    fail("dropout ", value, " is not supported; encoding would be random");
+    fail("dropout ", shown_text(value), " is not supported; encoding would be random");
   }
 }
 
@@ -123,7 +122,7 @@ BpeVocabulary read_model(JsonReader& in, std::size_t file_size) {
   while (in.next_key(key)) {
     if (key == "type") {
       const std::string_view type = in.read_string();
-      if (type != "BPE") fail("type \"", type, "\" is not supported; supported is BPE");
+      if (type != "BPE") fail("type \"", shown_text(type), "\" is not supported; supported is BPE");
     } else if (key == "vocab") {
       read_vocabulary(in, model.tokens);
       has_vocabulary = true;
@@ -189,22 +188,6 @@ TokenizerParts read_parts(std::string_view json, const TokenizerConfig* config) 
   return parts;
 }
 
-std::optional<std::string> read_file(const std::filesystem::path& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd && errno == ENOENT) return std::nullopt;
-  struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0) fail_errno(path.string());
-  std::string text(static_cast<std::size_t>(status.st_size), '\0');
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t got = ::read(fd.get(), text.data() + done, text.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail_errno(path.string());
-    if (got == 0) fail(path.string(), ": it became shorter while it was read");
-    done += static_cast<std::size_t>(got);
-  }
-  return text;
-}
-
 using Json = nlohmann::json;
 
 // A token is written as a string, or as an object with its content.
@@ -219,7 +202,7 @@ std::vector<AddedToken> added_tokens(const Json& json) {
   std::vector<std::pair<unsigned long, Json>> by_id;
   for (const auto& [id, token] : tokens.items()) {
     if (id.empty() || id.size() > 9 || id.find_first_not_of("0123456789") != std::string::npos) {
-      fail("added_tokens_decoder: \"", id, "\" is not a token id");
+      fail("added_tokens_decoder: \"", shown_text(id), "\" is not a token id");
     }
     by_id.emplace_back(std::stoul(id), token);
   }
@@ -239,11 +222,12 @@ LoadedTokenizer load_tokenizer(const std::filesystem::path& folder) {
   LoadedTokenizer loaded;
   const std::filesystem::path path = folder / "tokenizer.json";
   const std::filesystem::path config_path = folder / "tokenizer_config.json";
-  if (const auto text = read_file(config_path)) {
+  if (const auto text =
+          read_regular_file_if_there(config_path.string(), kMaxTokenizerConfigBytes)) {
     loaded.config =
         with_context(config_path.string(), [&] { return parse_tokenizer_config(*text); });
   }
-  const auto text = read_file(path);
+  const auto text = read_regular_file_if_there(path.string(), kMaxTokenizerBytes);
   if (!text) fail(path.string(), ": there is no such file; pass a folder with a tokenizer.json");
   loaded.tokenizer =
       with_context(path.string(), [&] { return parse_tokenizer(*text, &loaded.config); });
@@ -251,17 +235,14 @@ LoadedTokenizer load_tokenizer(const std::filesystem::path& folder) {
 }
 
 TokenizerConfig parse_tokenizer_config(std::string_view text) {
-  try {
-    const Json json = parse_json(text);
+  return with_part_json("", text, [](const Json& json) -> TokenizerConfig {
     if (!json.is_object()) fail("it is not an object");
     return {.bos_token = token_at(json, "bos_token"),
             .eos_token = token_at(json, "eos_token"),
             .pad_token = token_at(json, "pad_token"),
             .unk_token = token_at(json, "unk_token"),
             .added_tokens = added_tokens(json)};
-  } catch (const Json::exception& error) {
-    fail(error.what());
-  }
+  });
 }
 
 }  // namespace nvllm::tokenizer

@@ -1,6 +1,7 @@
 // Reads tokenizer.json and tokenizer_config.json.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -15,6 +16,10 @@
 #include "tokenizer/tokenizer.h"
 
 namespace nvllm::tokenizer {
+
+// The largest files that are read; those of models have up to 40 MB, and 2.
+inline constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{256} << 20;
+inline constexpr std::uint64_t kMaxTokenizerConfigBytes = std::uint64_t{64} << 20;
 
 // What tokenizer_config.json adds to tokenizer.json. ChatTemplate::from_config() reads its chat
 // template; whether BOS and EOS are added is for the post-processor of tokenizer.json to say.

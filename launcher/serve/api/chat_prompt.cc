@@ -89,26 +89,26 @@ std::string_view final_content(const jinja::Value& messages) {
 }
 
 // Cuts off what the template wrote behind the last message, as transformers does.
-void cut_after_final_message(const jinja::Value& messages, std::string& text) {
+void cut_after_final_message(const jinja::Value& messages, tokenizer::MarkedText& text) {
   const std::string_view content = final_content(messages);
   const std::string_view core = stripped(content);
-  const std::size_t at = text.rfind(core);
+  const std::size_t at = text.text.rfind(core);
   if (core.empty() || at == std::string::npos) {
     fail("continue_final_message: the chat template does not write the last message as it is");
   }
   const std::string_view rest = content.substr(content.find_first_not_of(kSpace));
   // A template may strip the space at the message's end.
-  const bool keeps_space = std::string_view(text).substr(at).starts_with(rest);
-  text.resize(at + (keeps_space ? rest.size() : core.size()));
+  const bool keeps_space = std::string_view(text.text).substr(at).starts_with(rest);
+  text.cut(at + (keeps_space ? rest.size() : core.size()));
 }
 
-std::string render(const ApiContext& context, const ChatPromptOptions& options) {
+tokenizer::MarkedText render(const ApiContext& context, const ChatPromptOptions& options) {
   tokenizer::ChatTemplate::Request request;
   request.messages = prepare_history_of(options.messages);
   request.tools = options.tools;
   request.options = options.template_options;
   request.options.set("add_generation_prompt", options.add_generation_prompt);
-  std::string text = context.text->render_conversation(std::move(request));
+  tokenizer::MarkedText text = context.text->render_conversation(std::move(request));
   if (options.continue_final_message) cut_after_final_message(options.messages, text);
   return text;
 }
@@ -121,15 +121,17 @@ ChatPrompt make_chat_prompt(const ApiContext& context, const ChatPromptOptions& 
                    "messages");
   }
   ChatPrompt prompt;
+  tokenizer::MarkedText rendered;
   try {
-    prompt.text = render(context, options);
+    rendered = render(context, options);
   } catch (const Error& error) {
     // Most begin with the message that is to blame: "messages[2]: ...".
     const std::string_view message = error.what();
     const char* const field = message.starts_with("messages") ? "" : "messages: ";
     throw ApiError(400, str(field, message), "messages");
   }
-  prompt.ids = encode_text(context, "messages", prompt.text, options.add_special_tokens);
+  prompt.ids = encode_text(context, "messages", rendered, options.add_special_tokens);
+  prompt.text = std::move(rendered.text);
   return prompt;
 }
 

@@ -268,8 +268,12 @@ void check_fields(const ApiContext& context, const GenerationFields& fields) {
   }
 }
 
-std::vector<std::int32_t> encode_text(const ApiContext& context, std::string_view field,
-                                      std::string_view text, bool add_special_tokens) {
+namespace {
+
+template <typename Text>
+std::vector<std::int32_t> encode_checked(const ApiContext& context, std::string_view field,
+                                         const Text& text, std::size_t bytes,
+                                         bool add_special_tokens) {
   constexpr std::uint64_t kMaxTokenBytes = 1024;  // no tokenizer has longer tokens
   if (context.text == nullptr) {
     throw ApiError(400,
@@ -277,9 +281,9 @@ std::vector<std::int32_t> encode_text(const ApiContext& context, std::string_vie
                    std::string(field));
   }
   if (context.max_model_len > 0 &&
-      text.size() / kMaxTokenBytes > static_cast<std::uint64_t>(context.max_model_len)) {
+      bytes / kMaxTokenBytes > static_cast<std::uint64_t>(context.max_model_len)) {
     throw ApiError(400,
-                   str(field, ": a text of ", text.size(), " bytes is longer than max_model_len ",
+                   str(field, ": a text of ", bytes, " bytes is longer than max_model_len ",
                        context.max_model_len, " tokens can be; shorten it"),
                    std::string(field));
   }
@@ -287,6 +291,18 @@ std::vector<std::int32_t> encode_text(const ApiContext& context, std::string_vie
                                                   ? context.text->encode_prompt(text)
                                                   : context.text->tokenizer().encode(text, false);
   return {ids.begin(), ids.end()};
+}
+
+}  // namespace
+
+std::vector<std::int32_t> encode_text(const ApiContext& context, std::string_view field,
+                                      std::string_view text, bool add_special_tokens) {
+  return encode_checked(context, field, text, text.size(), add_special_tokens);
+}
+
+std::vector<std::int32_t> encode_text(const ApiContext& context, std::string_view field,
+                                      const tokenizer::MarkedText& text, bool add_special_tokens) {
+  return encode_checked(context, field, text, text.text.size(), add_special_tokens);
 }
 
 void truncate_prompt(const ApiContext& context, const GenerationFields& fields,

@@ -112,6 +112,9 @@ Fields read_fields(const ApiContext& context, const nlohmann::json& body,
 // Ids of a text, refused before they are computed if it is hopelessly long. `field` is blamed.
 std::vector<std::int32_t> encode_text(const ApiContext& context, std::string_view field,
                                       std::string_view text, bool add_special_tokens);
+// The same for the text of a conversation, whose marked parts make no special tokens.
+std::vector<std::int32_t> encode_text(const ApiContext& context, std::string_view field,
+                                      const tokenizer::MarkedText& text, bool add_special_tokens);
 
 // Cuts a prompt as truncate_prompt_tokens says.
 void truncate_prompt(const ApiContext& context, const GenerationFields& fields,
