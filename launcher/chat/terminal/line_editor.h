@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,7 +24,10 @@
 
 namespace nvllm::launcher {
 
-// Not thread-safe.
+class TerminalWatcher;
+
+// Not thread-safe. If the process is killed, another one restores the terminal
+// (terminal_watcher.h).
 class LineEditor {
  public:
   // Returns all inputs that the text may be the beginning of.
@@ -52,6 +56,7 @@ class LineEditor {
     std::string before;                // the input when the search began
   };
 
+  termios raw() const;
   void set_raw();
   void restore();
   void suspend();
@@ -73,6 +78,7 @@ class LineEditor {
 
   const int in_, out_;
   termios before_{};
+  std::unique_ptr<TerminalWatcher> watcher_;
   KeyReader keys_;
   History history_;
   Complete complete_;
