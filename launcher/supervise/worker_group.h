@@ -30,6 +30,7 @@ class WorkerGroup {
     ipc::GroupOptions group;
     int output = STDERR_FILENO;  // where workers' lines and post-mortems go
     SignalHandler on_signal = nullptr;
+    Nanoseconds start_limit = Supervisor::kStartLimit;
   };
   // What a worker does; the result is its exit code.
   using Body = std::function<int(const ipc::Group& group, int rank)>;
