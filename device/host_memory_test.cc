@@ -194,8 +194,8 @@ TEST_CASE("of processes that ask at the same time no more get memory than there 
   for (int round = 0; round < 10; ++round) {
     const int granted = in_own_shm([] {
       const std::size_t wanted = host_memory().available / 20 * 7;
-      std::array<int, 2> go{}, asked{}, end{};
-      if (::pipe(go.data()) != 0 || ::pipe(asked.data()) != 0 || ::pipe(end.data()) != 0) return 98;
+      std::array<int, 2> go{}, tried{}, end{};
+      if (::pipe(go.data()) != 0 || ::pipe(tried.data()) != 0 || ::pipe(end.data()) != 0) return 98;
       std::vector<pid_t> processes;
       for (int i = 0; i < kProcesses; ++i) {
         processes.push_back(start_process([&] {
@@ -209,15 +209,15 @@ TEST_CASE("of processes that ask at the same time no more get memory than there 
             memory = allocate_host(ledger, MemoryKind::host, wanted, "test", 0);
           } catch (const Error&) {
           }
-          // It is held until all have asked.
-          if (::write(asked[1], &byte, 1) != 1 || ::read(end[0], &byte, 1) != 0) return 0;
+          // It is held until all have tried.
+          if (::write(tried[1], &byte, 1) != 1 || ::read(end[0], &byte, 1) != 0) return 0;
           return memory ? 1 : 0;
         }));
       }
       ::close(go[1]);
       char byte = 0;
       for (int i = 0; i < kProcesses; ++i) {
-        if (::read(asked[0], &byte, 1) != 1) return 97;
+        if (::read(tried[0], &byte, 1) != 1) return 97;
       }
       ::close(end[1]);
       int sum = 0;
