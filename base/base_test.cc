@@ -117,6 +117,22 @@ TEST_CASE("a log line holds time, writer, level and text; lower levels are silen
   CHECK(output.text[8] == '.');
 }
 
+TEST_CASE("a standard error that nobody reads holds up the first line for a moment, and no other") {
+  std::array<int, 2> ends{};
+  REQUIRE(pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) == 0);
+  const UniqueFd reader(ends[0]), writer(ends[1]);
+  const std::string filling(4096, '.');
+  while (write(writer.get(), filling.data(), filling.size()) > 0) {
+  }
+  REQUIRE(fcntl(writer.get(), F_SETFL, 0) == 0);
+  const ChildOutput output = run_in_child([&] {
+    dup2(writer.get(), STDERR_FILENO);
+    alarm(30);  // ends it, should it wait for ever
+    for (int line = 0; line < 1000; ++line) log_error("nobody reads this");
+  });
+  CHECK(output.status == 0);
+}
+
 TEST_CASE("log levels have names, and an unknown one is refused with the choices") {
   CHECK(parse_log_level("debug") == LogLevel::debug);
   CHECK_THROWS_WITH_AS(parse_log_level("loud"),

@@ -11,7 +11,8 @@ namespace nvllm {
 std::string errno_text(int error) {
   const char* name = strerrorname_np(error);
   return str(strerrordesc_np(error) ? strerrordesc_np(error) : "unknown error", " (",
-             name ? name : std::to_string(error).c_str(), ")");
+             name ? name : std::to_string(error).c_str(), ")",
+             error == EMFILE ? "; raise the limit of open files (ulimit -n)" : "");
 }
 
 void internal::check_failed(const char* file, int line, const std::string& text) {

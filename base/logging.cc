@@ -1,8 +1,10 @@
 #include "base/logging.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <ctime>
 #include <utility>
@@ -18,6 +20,17 @@ constexpr std::array<const char*, 5> kNames = {"debug", "info", "warning", "erro
 LogSettings& settings() {
   static LogSettings instance;
   return instance;
+}
+
+// Whether a line can be written without waiting for whoever reads it (a stopped pager, a full pipe)
+// for long. After a wait in vain there is none until the file takes data again.
+bool accepts(int fd) {
+  constexpr int kLimitMs = 500;
+  static std::atomic<bool> stuck = false;
+  pollfd polled = {fd, POLLOUT, 0};
+  const int ready = ::poll(&polled, 1, stuck ? 0 : kLimitMs);
+  stuck = ready == 0;
+  return ready != 0;
 }
 
 }  // namespace
@@ -50,6 +63,7 @@ std::string format_log_line(std::string_view who, LogLevel level, std::string_vi
 
 void log_line(LogLevel level, std::string_view text) {
   const std::string line = format_log_line(settings().who, level, text);
+  if (!accepts(STDERR_FILENO)) return;
   // One write per line, so that lines of several processes do not mix. A failure cannot be
   // reported: standard error is the only place for it.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());

@@ -1,15 +1,26 @@
 #include "device/host_memory.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <mutex>
+#include <optional>
 #include <sstream>
+#include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/unique_fd.h"
 
 namespace nvllm {
 namespace {
@@ -19,6 +30,10 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 // Requests below this are not checked: asking the system takes longer than they matter.
 constexpr std::size_t kChecked = std::size_t{1} << 20;
+
+// What programs take beside the memory that is asked for here: heaps, stacks, page tables. It is
+// kept free, or a sixteenth of what there is, if that is less.
+constexpr std::size_t kReserve = std::size_t{64} << 20;
 
 // The number after `key` in a file of lines "key number"; `otherwise` where there is none.
 std::size_t number_after(const std::string& path, const std::string& key, std::size_t otherwise) {
@@ -67,6 +82,167 @@ void apply_limits(DeviceMemory& memory, const std::string& mount, std::string pa
   }
 }
 
+// --- Claims ---
+//
+// Linux gives memory when it is first touched. Two processes that look at the same time, ranks of
+// one run or two runs, would both find enough, and one of them would be killed later. So a process
+// tells all others how much it was promised: its claim is a lock on a range of bytes of the folder
+// /dev/shm, whose length is the number. Every process of the machine (or container) can read it, it
+// leaves no file behind, and it ends with its process. Of a claim counts what its process has not
+// touched yet. Where there are no such locks there are no claims.
+
+constexpr const char* kFolder = "/dev/shm";
+
+// A process's range begins at its slot * kSlot and has a byte for each page.
+constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kSlot = std::uint64_t{1} << 32;
+constexpr std::uint64_t kEnd = (std::uint64_t{1} << 63) - 1;
+constexpr std::uint64_t kPidBits = 22;
+constexpr std::uint64_t kPidMask = (std::uint64_t{1} << kPidBits) - 1;
+constexpr std::uint64_t kNamespaceMask = (std::uint64_t{1} << 9) - 1;
+
+std::uint64_t own_pid() {
+  return static_cast<std::uint64_t>(::getpid());
+}
+
+// Of the pid namespace, in which a pid means something.
+std::uint64_t namespace_number() {
+  struct stat about {};
+  return ::stat("/proc/self/ns/pid", &about) == 0 ? about.st_ino & kNamespaceMask : 0;
+}
+
+UniqueFd open_folder() {
+  return UniqueFd(::open(kFolder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+}
+
+// The process's own memory that it has touched.
+std::uint64_t touched_by(std::uint64_t pid) {
+  const std::string status = str("/proc/", pid, "/status");
+  return (number_after(status, "RssAnon:", 0) + number_after(status, "VmSwap:", 0)) * 1024;
+}
+
+struct Range {
+  std::uint64_t begin, end;
+};
+
+// A lock within the range, whichever the kernel likes to tell.
+std::optional<Range> find_lock(int folder, const Range& within) {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = static_cast<off_t>(within.begin);
+  lock.l_len = static_cast<off_t>(within.end - within.begin);
+  if (::fcntl(folder, F_OFD_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return std::nullopt;
+  const auto begin = static_cast<std::uint64_t>(lock.l_start);
+  return Range{begin, lock.l_len == 0 ? kEnd : begin + static_cast<std::uint64_t>(lock.l_len)};
+}
+
+// What all other processes were promised and have not touched yet.
+std::uint64_t claimed_by_others() {
+  constexpr int kMaxLooks = 10'000;  // others may lock whatever they like
+  const UniqueFd folder = open_folder();
+  const std::uint64_t here = namespace_number();
+  std::uint64_t sum = 0;
+  std::vector<Range> unknown = {{0, kEnd}};
+  for (int look = 0; folder && look < kMaxLooks && !unknown.empty(); ++look) {
+    const Range range = unknown.back();
+    unknown.pop_back();
+    const std::optional<Range> found = find_lock(folder.get(), range);
+    if (!found) continue;
+    if (found->begin > range.begin) unknown.push_back({range.begin, found->begin});
+    if (found->end < range.end) unknown.push_back({found->end, range.end});
+    const std::uint64_t slot = found->begin / kSlot, pid = slot & kPidMask;
+    const bool known = slot >> kPidBits == here;
+    if (known && pid == own_pid()) continue;
+    const std::uint64_t claim = std::min(found->end - found->begin, kSlot) * kPage;
+    sum += claim - std::min(claim, known ? touched_by(pid) : 0);
+  }
+  return sum;
+}
+
+// This process's claim. There is one, as there is one process for the kernel: it belongs to all
+// backends together. Thread-safe.
+class Claim {
+ public:
+  static Claim& of_process() {
+    static Claim claim;
+    return claim;
+  }
+
+  std::uint64_t untouched() {
+    const std::lock_guard lock(mutex_);
+    if (held_ == 0 || pid_ != own_pid()) return 0;
+    const std::uint64_t all = held_ + otherwise_;
+    return all - std::min(all, touched_by(own_pid()));
+  }
+
+  void add(std::uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (pid_ != own_pid()) begin();
+    held_ += bytes;
+    tell();
+  }
+
+  void remove(std::uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (pid_ != own_pid()) return;  // a forked process has no claim to what it inherited
+    held_ -= std::min(held_, bytes);
+    tell();
+  }
+
+ private:
+  void begin() {
+    pid_ = own_pid();
+    held_ = 0;
+    otherwise_ = touched_by(pid_);
+    first_ = (namespace_number() << kPidBits | (pid_ & kPidMask)) * kSlot;
+    folder_ = open_folder();
+  }
+
+  // First the range that is to stay, then what is behind it: at no time is less locked than before
+  // and after.
+  void tell() const {
+    const std::uint64_t bytes = held_ == 0 ? 0 : held_ + otherwise_;
+    const std::uint64_t pages = std::min((bytes + kPage - 1) / kPage, kSlot - 1);
+    struct flock lock {};
+    lock.l_whence = SEEK_SET;
+    lock.l_start = static_cast<off_t>(first_);
+    lock.l_len = static_cast<off_t>(pages);
+    lock.l_type = F_RDLCK;
+    if (pages > 0) ::fcntl(folder_.get(), F_OFD_SETLK, &lock);
+    lock.l_start += static_cast<off_t>(pages);
+    lock.l_len = static_cast<off_t>(kSlot - pages);
+    lock.l_type = F_UNLCK;
+    ::fcntl(folder_.get(), F_OFD_SETLK, &lock);
+  }
+
+  std::mutex mutex_;
+  std::uint64_t pid_ = 0;
+  std::uint64_t held_ = 0;
+  std::uint64_t otherwise_ = 0;  // touched for other things, before the first claim
+  std::uint64_t first_ = 0;
+  UniqueFd folder_;
+};
+
+// While it exists no other process looks at claims in order to make one. It waits a second at most,
+// and once: a process that was stopped within its turn must not hold up all others.
+class Turn {
+ public:
+  Turn() : folder_(open_folder()) {
+    constexpr Nanoseconds kLimit = std::chrono::seconds(1);
+    static std::atomic<bool> waited_in_vain = false;
+    const std::int64_t start = now_ns();
+    while (folder_ && ::flock(folder_.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (now_ns() - start > kLimit.count()) waited_in_vain = true;
+      if (waited_in_vain) return;
+      ::usleep(200);
+    }
+  }
+
+ private:
+  UniqueFd folder_;  // closed, it is unlocked
+};
+
 }  // namespace
 
 DeviceMemory host_memory(const std::string& root) {
@@ -94,6 +270,11 @@ DeviceMemory host_memory(const std::string& root) {
       apply_limits(memory, root + "/sys/fs/cgroup/memory", path, kVersion1);
     }
   }
+  if (root == "/") {
+    const std::size_t taken = std::min(kReserve, memory.total / 16) + claimed_by_others() +
+                              Claim::of_process().untouched();
+    memory.available -= std::min(memory.available, taken);
+  }
   return memory;
 }
 
@@ -103,27 +284,36 @@ void require_host_memory(std::size_t bytes, std::size_t held, const std::string&
   const std::size_t unheld = memory.total - std::min(memory.total, held);
   const std::size_t available = std::min(memory.available, unheld);
   if (bytes <= available) return;
+  const std::uint64_t claimed = claimed_by_others();
   fail("asked ", format_bytes(bytes), " of host memory for '", purpose, "'; the machine has ",
-       format_bytes(memory.total), ", ", format_bytes(available), " available");
+       format_bytes(memory.total), ", ", format_bytes(available), " available",
+       claimed == 0 ? "" : str(" beside ", format_bytes(claimed), " promised to other processes"));
 }
 
 Buffer allocate_host(Ledger& ledger, MemoryKind kind, std::size_t bytes, const std::string& purpose,
                      std::size_t held) {
   if (bytes == 0) return Buffer(nullptr, 0, kind, nullptr);
+  std::optional<Turn> turn;
+  if (bytes >= kChecked) turn.emplace();
   require_host_memory(bytes, held, purpose);
   const bool huge = bytes >= 2 * kHugePage;
   const std::size_t alignment = huge ? kHugePage : Arena::kAlignment;
   void* data = nullptr;
   if (posix_memalign(&data, alignment, bytes) != 0) {
     const DeviceMemory memory = host_memory();
+    rlimit limit{};
+    const bool limited = ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
     fail("asked ", format_bytes(bytes), " of host memory for '", purpose,
          "', which the system refuses; the machine has ", format_bytes(memory.total), ", ",
-         format_bytes(memory.available), " available");
+         format_bytes(memory.available), " available",
+         limited ? "; raise the limit (ulimit -v)" : "");
   }
   if (huge) madvise(data, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);  // only a hint
+  if (turn) Claim::of_process().add(bytes);
   const std::uint64_t id = ledger.add(kind, purpose, bytes);
-  return Buffer(data, bytes, kind, [&ledger, id](void* memory) {
+  return Buffer(data, bytes, kind, [&ledger, id, bytes](void* memory) {
     std::free(memory);
+    if (bytes >= kChecked) Claim::of_process().remove(bytes);
     ledger.remove(id);
   });
 }

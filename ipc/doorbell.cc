@@ -14,7 +14,7 @@ namespace bip = boost::interprocess;
 
 struct Doorbell::Semaphore {
   explicit Semaphore(const std::string& name)
-      : semaphore(bip::create_only, name.c_str(), 0, bip::permissions(0600)) {
+      : semaphore(bip::create_only, name.c_str(), 0, bip::permissions(kSemaphoreMode)) {
     bip::named_semaphore::remove(name.c_str());
   }
   bip::named_semaphore semaphore;
@@ -22,7 +22,7 @@ struct Doorbell::Semaphore {
 
 Doorbell::Doorbell(Word& sleeping) : sleeping_(&sleeping) {
   try {
-    semaphore_ = std::make_unique<Semaphore>(random_name());
+    semaphore_ = std::make_unique<Semaphore>(new_name());
   } catch (const bip::interprocess_exception& error) {
     const int code = error.get_native_error();
     fail("a semaphore cannot be made in /dev/shm: ", errno_text(code),

@@ -1,5 +1,7 @@
 #include "ipc/registry.h"
 
+#include <new>
+
 #include "base/check.h"
 #include "base/error.h"
 #include "ipc/group.h"
@@ -20,6 +22,8 @@ bool Registry::dispatch(ArchiveReader& message, ArchiveWriter& reply) const {
     throw;
   } catch (const PeerTimeout&) {
     throw;
+  } catch (const std::bad_alloc&) {
+    problem = "the system refuses more memory; free some, or raise the limit (ulimit -v)";
   } catch (const std::exception& error) {
     problem = error.what();
   } catch (...) {

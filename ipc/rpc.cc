@@ -96,10 +96,17 @@ void GroupCaller::check() {
 void GroupCaller::throw_failures() {
   if (failures_.empty()) return;
   const std::vector<Failure> failures = std::exchange(failures_, {});
+  // One reason, mostly: then the first rank speaks for the others.
+  constexpr std::size_t kMaxText = 200;
   std::string message;
+  std::size_t told = 0;
   for (const Failure& failure : failures) {
-    message += str(message.empty() ? "" : "; ", "rank ", failure.rank, ": ", failure.message);
+    if (told > 0 && message.size() + failure.message.size() > kMaxText) break;
+    message += str(told == 0 ? "" : "; ", "rank ", failure.rank, ": ", failure.message);
+    ++told;
   }
+  if (told < failures.size())
+    message += str("; and ", failures.size() - told, " more ranks failed");
   throw RemoteError(failures.front().rank, message);
 }
 

@@ -1,17 +1,13 @@
 #include "ipc/segment.h"
 
-#include <dirent.h>
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <array>
 #include <boost/interprocess/mapped_region.hpp>
 #include <boost/interprocess/shared_memory_object.hpp>
 #include <cstring>
-#include <ctime>
 #include <utility>
 
 #include "base/check.h"
@@ -22,12 +18,6 @@ namespace bip = boost::interprocess;
 namespace {
 
 constexpr const char* kShmFolder = "/dev/shm";
-constexpr const char* kPrefix = "nvllm-";
-constexpr std::time_t kStaleSeconds = 60;
-
-std::string path_of(const std::string& name) {
-  return str(kShmFolder, '/', name);
-}
 
 // The fix for an error that shm_open gave.
 std::string explain(int error) {
@@ -109,7 +99,7 @@ Segment::~Segment() {
 Segment Segment::create(std::size_t payload_bytes, std::string_view kind, Name after) {
   NVLLM_CHECK_LT(kind.size(), SegmentHeader::kKindBytes);
   const std::size_t bytes = kHeaderBytes + payload_bytes;
-  const std::string name = random_name();
+  const std::string name = new_name();
   try {
     bip::shared_memory_object object(bip::create_only, name.c_str(), bip::read_write,
                                      bip::permissions(0600));
@@ -181,35 +171,6 @@ void Segment::check(std::string_view kind) const {
 void Segment::unlink() {
   mapping_->owner = 0;
   bip::shared_memory_object::remove(mapping_->name.c_str());
-}
-
-std::string random_name() {
-  std::array<unsigned char, 12> bits;
-  if (getrandom(bits.data(), bits.size(), 0) != static_cast<ssize_t>(bits.size())) {
-    fail_errno("getrandom");
-  }
-  std::string name = kPrefix;
-  for (const unsigned char byte : bits) {
-    name += "0123456789abcdef"[byte >> 4];
-    name += "0123456789abcdef"[byte & 15];
-  }
-  return name;
-}
-
-int sweep_stale_names() {
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(kShmFolder), closedir);
-  if (!folder) return 0;
-  int removed = 0;
-  const std::time_t now = std::time(nullptr);
-  while (const dirent* entry = readdir(folder.get())) {
-    const std::string name = entry->d_name;
-    if (!name.starts_with(kPrefix) && !name.starts_with(str("sem.", kPrefix))) continue;
-    struct stat info {};
-    if (lstat(path_of(name).c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
-    if (info.st_uid != geteuid() || now - info.st_mtime <= kStaleSeconds) continue;
-    if (::unlink(path_of(name).c_str()) == 0) ++removed;
-  }
-  return removed;
 }
 
 }  // namespace nvllm::ipc

@@ -1,6 +1,6 @@
-// Segment: a piece of shared memory with a random name, mode 0600 and a header that tells what it
-// is. Its pages are reserved when it is made, so that a /dev/shm that is too small is an Error then
-// and there, and never a SIGBUS later.
+// Segment: a piece of shared memory with a name of its own, mode 0600 and a header that tells what
+// it is. Its pages are reserved when it is made, so that a /dev/shm that is too small is an Error
+// then and there, and never a SIGBUS later.
 #pragma once
 
 #include <cstddef>
@@ -58,13 +58,20 @@ class Segment {
   std::unique_ptr<Mapping> mapping_;
 };
 
-// A name nobody else has: "nvllm-" and 96 random bits in hexadecimal.
-std::string random_name();
+// A name that nobody else has. It says who owns it, this process: its pid namespace, its pid, when
+// it was started, and 64 random bits: "nvllm-4026531836-4711-123456-0123456789abcdef".
+std::string new_name();
 
-// Removes what earlier runs of this user could have left in /dev/shm: files "nvllm-*" and
-// "sem.nvllm-*" older than 60 s. A name lives only for the microseconds between its creation and
-// its removal by the same function, so an older one is stale by construction: its process was
-// killed in between. Returns how many files it removed.
-int sweep_stale_names();
+// The mode of our semaphores: this user's. The C library makes a semaphore under a name of its own
+// first; the sticky bit, which means nothing for files, tells that it is one of ours.
+inline constexpr unsigned kSemaphoreMode = 01600;
+
+// Removes what runs of this user that were killed have left in /dev/shm: names of ours whose owner
+// has ended, and what the C library was making a semaphore of. Returns how many files it removed.
+//
+// An owner of this pid namespace has ended if no process has its pid and start time. Otherwise
+// (another container's, or no /proc) the kernel says whether any process has the file open or
+// mapped, as every living owner does from the moment in which the name appears.
+int sweep_stale_names(const std::string& folder = "/dev/shm");
 
 }  // namespace nvllm::ipc

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -14,6 +15,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -253,24 +255,95 @@ TEST_CASE("a read-only /dev/shm is one clear line") {
   CHECK(contains(message, "remount,rw"));
 }
 
-TEST_CASE("stale names of this user are swept, fresh ones and those of others are not") {
-  const auto make = [](const std::string& name, std::time_t age) {
-    const std::string path = "/dev/shm/" + name;
-    const UniqueFd file(open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
-    const std::array<timespec, 2> times = {timespec{std::time(nullptr) - age, 0},
-                                           timespec{std::time(nullptr) - age, 0}};
+// A folder in place of /dev/shm, with files of the age and mode that a test gives them.
+class Names {
+ public:
+  Names() {
+    std::string folder = "/dev/shm/names-XXXXXX";  // of the same kind of file system
+    REQUIRE(mkdtemp(folder.data()) != nullptr);
+    folder_ = folder;
+  }
+  ~Names() { std::filesystem::remove_all(folder_); }
+
+  // The file, open.
+  UniqueFd make(const std::string& name, double age = 0, unsigned mode = 0600) const {
+    UniqueFd file(open(path(name).c_str(), O_CREAT | O_RDWR | O_CLOEXEC, mode));
+    timespec then{};
+    clock_gettime(CLOCK_REALTIME, &then);
+    then.tv_sec -= static_cast<std::time_t>(age);
+    const std::array<timespec, 2> times = {then, then};
     REQUIRE(futimens(file.get(), times.data()) == 0);
-    return path;
-  };
-  const std::string stale = make(random_name(), 120);
-  const std::string stale_semaphore = make("sem." + random_name(), 120);
-  const std::string fresh = make(random_name(), 10);
-  const std::string other = make("other-" + random_name(), 120);
-  CHECK(sweep_stale_names() >= 2);
-  CHECK(!std::filesystem::exists(stale));
-  CHECK(!std::filesystem::exists(stale_semaphore));
-  CHECK(std::filesystem::remove(fresh));
-  CHECK(std::filesystem::remove(other));
+    return file;
+  }
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  const std::string& folder() const { return folder_; }
+  bool has(const std::string& name) const { return std::filesystem::exists(path(name)); }
+
+ private:
+  std::string folder_;
+};
+
+TEST_CASE("a name whose owner was killed is swept at once, a living owner's never") {
+  const Names names;
+  const std::string gone = in_child([] { return new_name(); });
+  const std::string mine = new_name();
+  for (const std::string& name : {gone, "sem." + gone, mine, "sem." + mine}) names.make(name, 100);
+  CHECK(sweep_stale_names(names.folder()) == 2);
+  CHECK_FALSE(names.has(gone));
+  CHECK_FALSE(names.has("sem." + gone));
+  CHECK(names.has(mine));
+  CHECK(names.has("sem." + mine));
+}
+
+TEST_CASE("a pid that another process has by now does not keep a name") {
+  const Names names;
+  // "nvllm-NAMESPACE-PID-START-RANDOM": this process, but started earlier.
+  std::string name = new_name();
+  const std::size_t random = name.rfind('-'), start = name.rfind('-', random - 1);
+  name.replace(start + 1, random - start - 1, "1");
+  names.make(name);
+  CHECK(sweep_stale_names(names.folder()) == 1);
+}
+
+TEST_CASE("names of other pid namespaces, and of none, are swept if nobody has them open") {
+  const Names names;
+  const std::string other = "nvllm-1-2-3-0123456789abcdef", old = "nvllm-0123456789abcdef01234567";
+  {
+    const UniqueFd files[] = {names.make(other, 100), names.make("sem." + other, 100),
+                              names.make(old, 100)};
+    CHECK(sweep_stale_names(names.folder()) == 0);
+  }
+  CHECK(sweep_stale_names(names.folder()) == 3);
+  names.make(other);  // it may be opened the next moment
+  CHECK(sweep_stale_names(names.folder()) == 0);
+}
+
+TEST_CASE("what sem_open() has started for us is swept, what looks alike is not") {
+  const Names names;
+  constexpr const char* kUnnamed = "sem.AbC123";
+  {
+    const UniqueFd held = names.make(kUnnamed, 100, kSemaphoreMode);
+    CHECK(sweep_stale_names(names.folder()) == 0);
+  }
+  CHECK(sweep_stale_names(names.folder()) == 1);
+  names.make(kUnnamed, 100);  // of another program
+  names.make("sem.other-program", 100, kSemaphoreMode);
+  names.make("other-" + new_name(), 100);
+  CHECK(sweep_stale_names(names.folder()) == 0);
+}
+
+TEST_CASE("semaphores have the mode by which they are known") {
+  const std::string made = in_child([]() -> std::string {
+    const std::string problem = own_dev_shm("size=64m");
+    if (!problem.empty()) return problem;
+    umask(0077);
+    if (sem_open("/test", O_CREAT, kSemaphoreMode, 0) == SEM_FAILED) return "none";
+    struct stat about {};
+    if (stat("/dev/shm/sem.test", &about) != 0) return "no file";
+    return str(about.st_mode & ALLPERMS, " ", about.st_size);
+  });
+  if (made.starts_with("skip")) SKIP_TEST(made);
+  CHECK(made == str(kSemaphoreMode, " ", sizeof(sem_t)));
 }
 
 }  // namespace nvllm::ipc

@@ -1,10 +1,11 @@
 // nvllm-launch: parses the command line and runs the command that it names.
-#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <cstdio>
+#include <algorithm>
 #include <exception>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/logging.h"
 #include "base/visible_text.h"
 #include "launcher/cli/commands.h"
@@ -19,6 +21,7 @@
 #include "launcher/cli/program.h"
 #include "launcher/hub/hub_model.h"
 #include "launcher/hub/pull.h"
+#include "launcher/inherited_state.h"
 #include "launcher/session/engine_session.h"
 #include "launcher/session/text_io.h"
 #include "launcher/session/user_cache.h"
@@ -52,15 +55,6 @@ constexpr std::pair<std::string_view, int (*)(const Options& options, std::int64
         {"tokenize", run_tokenize},
 };
 
-// If standard input, output or error is closed, the next file to be opened would get its number,
-// and then its output. This opens /dev/null instead; standard output for reading alone, so that
-// results that nobody gets are an error (check_standard_output()) and not lost in silence.
-void fill_standard_files() {
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (::fcntl(fd, F_GETFD) == -1) ::open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
-  }
-}
-
 // Whether --model is a model on this machine.
 bool takes_model(const std::string& name) {
   if (name == "bench serve") return false;  // there it is a name on a server
@@ -80,6 +74,16 @@ bool wants_weights(const Options& options) {
     if (options.command == command) return false;
   }
   return options.model.format != runtime::LoadFormat::dummy;
+}
+
+// Writes an error as the program's last line, unless nobody takes it from standard error.
+void complain(const std::exception& error) {
+  constexpr int kLimitMs = 500;
+  pollfd polled = {STDERR_FILENO, POLLOUT, 0};
+  if (::poll(&polled, 1, kLimitMs) == 0) return;
+  // It may quote any input, but is one line.
+  const std::string line = str("nvllm-launch: ", visible_text(error.what(), Breaks::none), '\n');
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
 int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
@@ -108,17 +112,9 @@ int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
 int main(int argc, char** argv) {
   using namespace nvllm::launcher;
   const std::int64_t started_ns = nvllm::now_ns();
-  fill_standard_files();
-  // Writers check the result of write() instead.
-  ::signal(SIGPIPE, SIG_IGN);
-  ::signal(SIGXFSZ, SIG_IGN);
-  const auto complain = [](const std::exception& error) {
-    // It may quote any input, but is one line.
-    const std::string line = nvllm::visible_text(error.what(), nvllm::Breaks::none);
-    std::fprintf(stderr, "nvllm-launch: %s\n", line.c_str());
-  };
   try {
-    return run({argv + 1, argv + argc}, started_ns);
+    reset_inherited_state();
+    return run({argv + std::min(argc, 1), argv + argc}, started_ns);
   } catch (const OutputClosed&) {
     return kExitSignal + SIGPIPE;
   } catch (const UsageError& error) {
@@ -129,6 +125,10 @@ int main(int argc, char** argv) {
     return kExitSignal + error.signal();
   } catch (const SessionFailed& error) {
     return error.exit_code();
+  } catch (const std::bad_alloc&) {
+    complain(
+        nvllm::Error("the system refuses more memory; free some, or raise the limit (ulimit -v)"));
+    return kExitFailed;
   } catch (const std::exception& error) {
     complain(error);
     return kExitFailed;

@@ -1,10 +1,17 @@
 #include "kvcache/paged/paged_cache.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <thread>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "base/math.h"
+#include "base/thread.h"
+#include "device/topology.h"
 
 namespace nvllm::kvcache {
 namespace {
@@ -12,6 +19,56 @@ namespace {
 // Large enough that the overhead of an allocation does not matter, small enough not to delay a step
 // for long.
 constexpr std::size_t kPieceBytes = std::size_t{64} << 20;
+
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kCommitPiece = std::size_t{32} << 20;  // that a thread takes at a time
+constexpr std::size_t kMaxThreads = 16;
+
+// Whether all pages are there now; errno says why not.
+bool populate(unsigned char* data, std::size_t bytes) {
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, from Linux 5.14 on
+  int result = -1;
+  do {
+    result = ::madvise(data, bytes, kPopulateWrite);
+  } while (result != 0 && errno == EINTR);
+  if (result == 0 || errno != EINVAL) return result == 0;
+  for (std::size_t at = 0; at < bytes; at += kPage) {
+    std::atomic_ref(data[at]).fetch_or(0, std::memory_order_relaxed);
+  }
+  return true;
+}
+
+// Has the system provide all pages now, with several threads; what is in them stays as it is.
+void commit_memory(void* data, std::size_t bytes, const std::function<void()>& progress) {
+  // Pages that are not all of this memory's are there already: the heap's own data are in them.
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  const std::size_t skipped = round_up(address, kPage) - address;
+  if (bytes < skipped + kPage) return;
+  auto* const begin = static_cast<unsigned char*>(data) + skipped;
+  const std::size_t whole = (bytes - skipped) / kPage * kPage;
+  const std::size_t pieces = divide_up(whole, kCommitPiece);
+
+  std::atomic<std::size_t> next = 0;
+  std::atomic<int> error = 0;
+  const auto work = [&](const std::function<void()>& after_piece) {
+    for (std::size_t piece; error == 0 && (piece = next.fetch_add(1)) < pieces;) {
+      const std::size_t first = piece * kCommitPiece;
+      if (!populate(begin + first, std::min(kCommitPiece, whole - first))) error = errno;
+      if (after_piece) after_piece();
+    }
+  };
+  std::vector<std::jthread> helpers;
+  const std::size_t threads = std::min({pieces, allowed_cores().size(), kMaxThreads});
+  try {
+    while (helpers.size() + 1 < threads) {
+      helpers.push_back(start_thread<std::jthread>("that gets memory", [&] { work({}); }));
+    }
+  } catch (const Error&) {  // fewer threads take longer
+  }
+  work(progress);
+  helpers.clear();  // joins them
+  if (error != 0) fail("getting ", format_bytes(bytes), " of KV cache: ", errno_text(error));
+}
 
 }  // namespace
 
@@ -34,6 +91,11 @@ PagedCache::PagedCache(Backend& backend, const BlockShape& shape, std::int64_t b
   }
   tokens_ = TensorView(data + static_cast<std::size_t>(blocks) * shape.kv_bytes(), DType::i32,
                        {blocks, shape.block_size});
+}
+
+void PagedCache::commit(const std::function<void()>& progress) {
+  if (backend_.kind() != DeviceKind::cpu) return;
+  commit_memory(memory_.data(), memory_.bytes(), progress);
 }
 
 PagedCache::Place PagedCache::on_device(BlockId block) const {

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -32,6 +33,10 @@ class PagedCache final : public ViewCache {
   // undefined.
   PagedCache(Backend& backend, const BlockShape& shape, std::int64_t blocks,
              std::int64_t host_blocks);
+
+  // Where the device's memory is the host's: has the system provide all of it now. `progress` is
+  // called now and then, if it is not empty.
+  void commit(const std::function<void()>& progress);
 
   // views(): blocks lie a whole block's elements apart.
   TensorView tokens() const override { return tokens_; }

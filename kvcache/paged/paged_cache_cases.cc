@@ -1,4 +1,7 @@
 // The cache's memory, on whichever backend is linked.
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -101,6 +104,30 @@ TEST_CASE("storage: takes what its blocks take, to the byte, and says for what")
   desk.storage.swap_out(copies, *desk.stream);
   CHECK(taken(MemoryKind::pinned, "swapped kv cache") == 7 * kShape.bytes());
   desk.stream->synchronize();
+}
+
+TEST_CASE("storage: committed memory is there at once, and holds what it held") {
+  BACKEND_OR_SKIP(backend);
+  if (backend->kind() != DeviceKind::cpu) SKIP_TEST("a GPU's memory always is");
+  // 96 MiB, three pieces.
+  constexpr BlockShape kWide = {
+      .layers = 48, .block_size = 16, .kv_heads = 64, .head_dim = 128, .dtype = DType::bf16};
+  PagedCache storage(*backend, kWide, 4, 0);
+  auto* const data = storage.views()[0].keys.as<unsigned char>();
+  const std::size_t bytes = 4 * kWide.kv_bytes();
+  const auto resident = [&] {
+    constexpr std::size_t kPage = 4096;
+    std::vector<unsigned char> pages(bytes / kPage);
+    REQUIRE(::mincore(data, pages.size() * kPage, pages.data()) == 0);
+    return std::ranges::count_if(pages, [](unsigned char page) { return (page & 1) != 0; });
+  };
+  data[bytes / 2] = 7;
+  CHECK(resident() < static_cast<std::ptrdiff_t>(bytes / 4096 / 2));
+  int progress = 0;
+  storage.commit([&] { ++progress; });
+  CHECK(resident() == static_cast<std::ptrdiff_t>(bytes / 4096));
+  CHECK(data[bytes / 2] == 7);
+  CHECK(progress > 0);
 }
 
 TEST_CASE("storage: every element of a block has a place of its own, and the block is one piece") {

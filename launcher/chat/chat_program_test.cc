@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -38,6 +39,19 @@ TEST_CASE("a chat answers, tells figures, and leaves the terminal as it was") {
   terminal.type("/exit\r");
   CHECK(terminal.wait() == 0);
   CHECK(terminal.echoes());
+}
+
+TEST_CASE("a chat that is killed leaves the terminal as it was, too") {
+  const TextFolder model;
+  Terminal terminal(model.arguments("chat", {"--max-tokens=8"}));
+  REQUIRE(terminal.await("> "));
+  CHECK_FALSE(terminal.echoes());
+  terminal.program().signal(SIGKILL);
+  CHECK(terminal.wait() == 1000 + SIGKILL);
+  const std::int64_t start = now_ns();
+  while (!terminal.echoes() && seconds_since(start) < 10) ::usleep(1000);
+  CHECK(terminal.echoes());
+  CHECK(terminal.await("\033[?2004l"));  // pasted text without marks
 }
 
 TEST_CASE("Ctrl-C stops the answer and not the program") {

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -79,20 +80,21 @@ std::string signal_name(int signal) {
 }
 
 bool ExitStatus::fine() const {
-  return WIFEXITED(status_) && WEXITSTATUS(status_) == 0;
+  return known() && WIFEXITED(*status_) && WEXITSTATUS(*status_) == 0;
 }
 
 bool ExitStatus::by_signal() const {
-  return WIFSIGNALED(status_);
+  return known() && WIFSIGNALED(*status_);
 }
 
 bool ExitStatus::killed_by(int signal) const {
-  return WIFSIGNALED(status_) && WTERMSIG(status_) == signal;
+  return by_signal() && WTERMSIG(*status_) == signal;
 }
 
 std::string ExitStatus::describe() const {
-  if (by_signal()) return "killed by " + signal_name(WTERMSIG(status_));
-  return str("exit code ", WEXITSTATUS(status_));
+  if (!known()) return "ended, status unknown";
+  if (by_signal()) return "killed by " + signal_name(WTERMSIG(*status_));
+  return str("exit code ", WEXITSTATUS(*status_));
 }
 
 Child Child::start(const std::function<int()>& body) {
@@ -114,31 +116,62 @@ Child Child::start(const std::function<int()>& body) {
     ::_exit(code);
   }
   child.pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, child.pid_, 0)));
+  // Kernels before 5.4 have pidfds that nobody can wait on.
+  constexpr int kProbe = WEXITED | WNOHANG | WNOWAIT;
+  siginfo_t info{};
+  if (child.pidfd_ &&
+      ::waitid(P_PIDFD, static_cast<id_t>(child.pidfd_.get()), &info, kProbe) != 0 &&
+      errno == EINVAL) {
+    child.pidfd_.reset();
+  }
   return child;
 }
 
+int Child::look(siginfo_t& info) const {
+  constexpr int kAny = WEXITED | WSTOPPED | WCONTINUED | WNOHANG;
+  int result = -1;
+  do {
+    info = {};
+    result = pidfd_ ? ::waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, kAny)
+                    : ::waitid(P_PID, static_cast<id_t>(pid_), &info, kAny);
+  } while (result != 0 && errno == EINTR);
+  return result;
+}
+
 void Child::update() {
-  int status = 0;
-  while (!status_ && ::waitpid(pid_, &status, WNOHANG | WUNTRACED | WCONTINUED) == pid_) {
-    if (WIFSTOPPED(status)) {
-      stopped_by_ = WSTOPSIG(status);
-    } else if (WIFCONTINUED(status)) {
-      stopped_by_.reset();
-    } else {
-      status_.emplace(status);
+  siginfo_t info;
+  while (!status_) {
+    if (look(info) != 0) {  // ECHILD: there is no such child any more
+      status_ = ExitStatus::unknown();
+      return;
+    }
+    if (info.si_pid == 0) return;
+    switch (info.si_code) {
+      case CLD_STOPPED:
+      case CLD_TRAPPED: stopped_by_ = info.si_status; break;
+      case CLD_CONTINUED: stopped_by_.reset(); break;
+      case CLD_EXITED: status_.emplace(W_EXITCODE(info.si_status, 0)); break;
+      default: status_.emplace(W_EXITCODE(0, info.si_status)); break;  // killed, or dumped core
     }
   }
 }
 
 void Child::kill() const {
-  // An unreaped child keeps its pid, so this can hit nobody else.
-  if (!status_) ::kill(pid_, SIGKILL);
+  if (status_) return;
+  if (pidfd_) {
+    ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
+  } else {
+    ::kill(pid_, SIGKILL);
+  }
 }
 
 void Child::end() {
   kill();
-  int status = 0;
-  if (!status_ && ::waitpid(pid_, &status, 0) == pid_) status_.emplace(status);
+  const std::int64_t start = now_ns();
+  for (update(); !status_ && now_ns() - start < kEndLimit.count(); update()) {
+    pollfd polled = {pidfd_.get(), POLLIN, 0};
+    ::poll(&polled, 1, pidfd_ ? 50 : 1);
+  }
 }
 
 }  // namespace nvllm::launcher

@@ -87,6 +87,7 @@ struct Console::State {
   std::size_t dropped = 0;  // workers' lines since the queue was last below its limit
   bool writing = false;     // the relay holds a piece that is neither queued nor written
   bool out_gone = false;    // nobody will ever read it
+  bool stuck = false;       // somebody has waited in vain for it to be read
   bool finishing = false;
   bool finished = false;  // the relay has ended
 
@@ -237,26 +238,27 @@ void Console::collect() {
 bool Console::flush(Nanoseconds limit) {
   state_->wake_relay();
   std::unique_lock lock(state_->mutex);
-  return state_->changed.wait_for(lock, limit,
-                                  [&] { return state_->all_written() || state_->out_gone; });
+  state_->stuck = !state_->changed.wait_for(
+      lock, limit, [&] { return state_->all_written() || state_->out_gone; });
+  return !state_->stuck;
 }
 
 Console::~Console() {
   if (!thread_.joinable()) return;
+  constexpr Nanoseconds kRelayEnds = std::chrono::milliseconds(50);
   bool finished = false;
   {
     std::unique_lock lock(state_->mutex);
     state_->read_all();
     state_->finishing = true;
     state_->wake_relay();
-    finished =
-        state_->changed.wait_for(lock, std::chrono::seconds(1), [&] { return state_->finished; });
+    finished = state_->changed.wait_for(lock, state_->stuck ? kRelayEnds : kLastWrites,
+                                        [&] { return state_->finished; });
     if (!finished) {
       // Standard error takes nothing: what is queued is lost, and the relay ends by itself.
       state_->out_gone = true;
       state_->wake_relay();
-      finished = state_->changed.wait_for(lock, std::chrono::milliseconds(100),
-                                          [&] { return state_->finished; });
+      finished = state_->changed.wait_for(lock, kRelayEnds, [&] { return state_->finished; });
     }
   }
   if (finished) {

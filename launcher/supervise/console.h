@@ -41,11 +41,15 @@ class LineTagger {
 // Thread-safe once started.
 class Console {
  public:
+  // How long an end waits for what is still to be written, all in all.
+  static constexpr Nanoseconds kLastWrites = std::chrono::milliseconds(500);
+
   // Writes to out_fd, which stays the caller's.
   explicit Console(int out_fd);
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
-  // Reads what is left in the pipes and waits a second at most for it to be written.
+  // Reads what is left in the pipes and waits for it to be written, kLastWrites at most, or hardly
+  // at all if a flush() has waited in vain.
   ~Console();
 
   // The reading end of a worker's output. Before start().

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <fstream>
+#include <string_view>
 
 #include "base/text.h"
 
@@ -63,7 +65,10 @@ std::string stuck_reason(const WorkerView& worker, std::int64_t now_ns) {
 }
 
 std::string ending(const WorkerView& worker, const Culprit& culprit, std::int64_t now_ns) {
-  if (worker.status) return worker.status->describe();
+  if (worker.status) {
+    const std::string how = worker.status->describe();
+    return worker.killed_why.empty() ? how : str(how, " (", worker.killed_why, ")");
+  }
   if (worker.rank == culprit.rank && culprit.kind == Kind::died) return "gave up";
   if (worker.rank == culprit.rank || worker.stopped_by) {
     return str("alive but stuck (", stuck_reason(worker, now_ns), ")");
@@ -96,14 +101,28 @@ std::string rank_line(const WorkerView& worker, const Culprit& culprit, std::int
   return text + '\n';
 }
 
+// In a file of lines "key number".
+std::optional<std::uint64_t> count_in(const std::string& path) {
+  std::ifstream file(path);
+  std::string word;
+  for (std::uint64_t number = 0; file >> word >> number;) {
+    if (word == "oom_kill") return number;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<Culprit> find_culprit(const std::vector<WorkerView>& workers, bool aborted) {
   const auto ended = [](auto& w) { return w.status && !w.done; };
   const auto waits = [](auto& w) { return w.record.waits_for >= 0; };
 
-  const WorkerView* found =
-      find(workers, [](auto& w) { return w.status && w.status->by_signal(); });
+  // Of one whose status is unknown so much is known: if nobody aborted and it said nothing, it did
+  // not give up by itself.
+  const WorkerView* found = find(workers, [&](auto& w) {
+    if (!ended(w)) return false;
+    return w.status->by_signal() || (!w.status->known() && !aborted && w.record.last_words.empty());
+  });
   if (found != nullptr) return Culprit{found->rank, Kind::died};
 
   // A stopped process is to blame only after something else went wrong: it may be continued in
@@ -132,6 +151,26 @@ std::string post_mortem(const std::vector<WorkerView>& workers, const Culprit& c
   std::string text = str("nvllm-launch: ", headline(worker, culprit, now_ns), '\n');
   for (const WorkerView& each : workers) text += rank_line(each, culprit, now_ns);
   return text;
+}
+
+std::uint64_t oom_kills(const std::string& root) {
+  // Lines "4:memory:/path" (version 1) and "0::/path" (version 2). In a container the path may be
+  // one that only the host knows; then the mount itself is the container's group.
+  std::ifstream groups(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string_view controllers =
+        std::string_view(line).substr(first + 1, second - first - 1);
+    if (!controllers.empty() && controllers != "memory") continue;
+    const bool version2 = controllers.empty();
+    const std::string mount = root + (version2 ? "/sys/fs/cgroup/" : "/sys/fs/cgroup/memory/");
+    const char* const file = version2 ? "memory.events" : "memory.oom_control";
+    for (const std::string& folder : {mount + line.substr(second + 1) + "/", mount}) {
+      if (const auto count = count_in(folder + file)) return *count;
+    }
+  }
+  return count_in(root + "/proc/vmstat").value_or(0);
 }
 
 }  // namespace nvllm::launcher

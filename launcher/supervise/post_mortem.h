@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ struct WorkerView {
   bool done = false;                 // ... as it was asked to
   std::optional<int> stopped_by;     // a signal has stopped it
   bool silent = false;               // no heartbeat for longer than the deadline
+  std::string killed_why;            // why the kernel killed it, if it did: "out of memory: ..."
   bool overdue = false;              // busy, and no progress for longer than the deadline
   ipc::RankSnapshot record;
 };
@@ -38,5 +40,11 @@ std::optional<Culprit> find_culprit(const std::vector<WorkerView>& workers, bool
 // One line about the culprit, then one per rank. now_ns: when the views were taken.
 std::string post_mortem(const std::vector<WorkerView>& workers, const Culprit& culprit,
                         std::int64_t now_ns);
+
+// How often the kernel's OOM killer has ended a process: of this process's control group, in which
+// its workers are too, if the system counts that (oom_kill in memory.events of version 2, in
+// memory.oom_control of version 1), else of the machine (/proc/vmstat). It counts before it kills.
+// `root` is "/" but in tests.
+std::uint64_t oom_kills(const std::string& root = "/");
 
 }  // namespace nvllm::launcher

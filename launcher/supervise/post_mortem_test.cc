@@ -3,6 +3,9 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -159,6 +162,54 @@ TEST_CASE("a worker that says why it ends is quoted") {
   CHECK(post_mortem(workers, {0, Kind::died}, kNow) ==
         "nvllm-launch: rank 0 (pid 100) died: exit code 1: no such device\n"
         "  rank 0  pid 100  exit code 1; step 0; starting; last words: no such device\n");
+}
+
+TEST_CASE("who vanished with an unknown status is to blame, though it waited for another rank") {
+  auto workers = idle_workers(3);
+  workers[1].record.waits_for = 0;
+  workers[1].status = ExitStatus::unknown();
+  CHECK(verdict(workers) == "rank 1 died");
+  const std::string text = post_mortem(workers, {1, Kind::died}, kNow);
+  CHECK(text.starts_with("nvllm-launch: rank 1 (pid 101) died: ended, status unknown\n"));
+  // One that gave up said why; the other did not do its part.
+  workers[1].record.last_words = "waited 1 s for rank 0";
+  CHECK(verdict(workers, true) == "rank 0 stuck");
+  // Nor is anybody to blame who was asked to end.
+  workers[1].record.last_words = "";
+  workers[1].done = true;
+  CHECK(verdict(workers) == "nobody");
+}
+
+TEST_CASE("a kill by the kernel is told as such") {
+  auto workers = idle_workers(2);
+  workers[1].status = killed(SIGKILL);
+  workers[1].killed_why = "out of memory";
+  CHECK(
+      post_mortem(workers, {1, Kind::died}, kNow)
+          .starts_with("nvllm-launch: rank 1 (pid 101) died: killed by SIGKILL (out of memory)\n"));
+}
+
+TEST_CASE("kills of the OOM killer are counted in the control group, else on the machine") {
+  const char* const given = std::getenv("TEST_TMPDIR");
+  std::string root = std::string(given != nullptr ? given : "/tmp") + "/machine-XXXXXX";
+  REQUIRE(::mkdtemp(root.data()) != nullptr);
+  const auto file = [&](const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root + path).parent_path());
+    std::ofstream(root + path) << text;
+  };
+  CHECK(oom_kills(root) == 0);
+  file("/proc/vmstat", "nr_free_pages 12\noom_kill 7\n");
+  CHECK(oom_kills(root) == 7);
+  file("/proc/self/cgroup", "5:cpu,cpuacct:/\n4:memory:/docker/abc\n0::/\n");
+  CHECK(oom_kills(root) == 7);
+  file("/sys/fs/cgroup/memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
+  CHECK(oom_kills(root) == 3);
+  file("/sys/fs/cgroup/memory/docker/abc/memory.oom_control", "under_oom 0\noom_kill 2\n");
+  CHECK(oom_kills(root) == 2);
+  file("/proc/self/cgroup", "0::/jobs/mine\n");
+  file("/sys/fs/cgroup/jobs/mine/memory.events", "low 0\noom 9\noom_kill 1\n");
+  CHECK(oom_kills(root) == 1);
+  std::filesystem::remove_all(root);
 }
 
 }  // namespace nvllm::launcher

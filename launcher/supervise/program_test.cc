@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "base/unique_fd.h"
 #include "device/topology.h"
 #include "launcher/testing/faults.h"
 #include "testing/ranks.h"
@@ -43,6 +44,25 @@ std::ptrdiff_t lines_of(const std::string& text) {
 
 // Long enough for a collective and its check in this build.
 constexpr const char* kShortTimeout = testing::kSanitized ? "6" : "1";
+
+// A pipe that takes nothing, since nobody reads it.
+class FullPipe {
+ public:
+  FullPipe() {
+    std::array<int, 2> ends{};
+    REQUIRE(::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) == 0);
+    reading_.reset(ends[0]);
+    writing_.reset(ends[1]);
+    const std::string filling(4096, '.');
+    while (::write(ends[1], filling.data(), filling.size()) > 0) {
+    }
+    REQUIRE(::fcntl(ends[1], F_SETFL, 0) == 0);
+  }
+  void be_standard_error() const { ::dup2(writing_.get(), STDERR_FILENO); }
+
+ private:
+  UniqueFd reading_, writing_;
+};
 
 // The program with such a /dev/shm; it ends with kNotAllowed where there can be none.
 Program with_own_shm(const char* options, unsigned long flags = 0) {
@@ -242,20 +262,18 @@ TEST_CASE("results that cannot be written are a failure that says so") {
 }
 
 TEST_CASE("a standard error that nobody reads does not stop supervision") {
-  std::array<int, 2> ends{};
-  REQUIRE(::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) == 0);
-  // Full from the start.
-  const std::string filling(4096, '.');
-  while (::write(ends[1], filling.data(), filling.size()) > 0) {
-  }
-  REQUIRE(::fcntl(ends[1], F_SETFL, 0) == 0);
-  Program program(selftest(2, {"--seconds", "300"}), [&] { ::dup2(ends[1], STDERR_FILENO); });
+  const FullPipe full;
+  Program program(selftest(2, {"--seconds", "300"}), [&] { full.be_standard_error(); });
   const std::vector<pid_t> workers = program.workers(2);
   ::usleep(300'000);
   ::kill(workers[1], SIGKILL);
   CHECK(program.wait(std::chrono::seconds(60)) == 3);
-  ::close(ends[0]);
-  ::close(ends[1]);
+}
+
+TEST_CASE("an error that nobody reads does not hold up the end of a program") {
+  const FullPipe full;
+  Program program({"selftest", "--frobnicate"}, [&] { full.be_standard_error(); });
+  CHECK(program.wait(std::chrono::seconds(20)) == 2);
 }
 
 TEST_CASE("a /dev/shm that is too small is told in one line, before anything is started") {

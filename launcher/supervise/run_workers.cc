@@ -57,7 +57,9 @@ int plan_ranks(const GroupOptions& options, bool cuda_built, const FindGpus& fin
 }
 
 WorkerGroup::Options group_to_start(const GroupOptions& options, const LaunchPlan& plan) {
-  return {.group = {.size = plan.ranks, .step_timeout = options.step_timeout}};
+  return {.group = {.size = plan.ranks, .step_timeout = options.step_timeout},
+          .start_limit = plan.device == DeviceKind::cpu ? Supervisor::kCpuStartLimit
+                                                        : Supervisor::kStartLimit};
 }
 
 WorkerGroup::Body worker_body(const GroupOptions& options, const LaunchPlan& plan,

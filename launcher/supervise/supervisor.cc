@@ -33,13 +33,22 @@ constexpr Nanoseconds kCauseWindow = std::chrono::milliseconds(50);
 // The last lines have been under way for as long as finish() was waited for, and get so much more.
 constexpr Nanoseconds kLastLinesLimit = std::chrono::milliseconds(100);
 // The launcher exits even if killed processes have not ended after this time.
-constexpr Nanoseconds kReapLimit = std::chrono::seconds(5);
+constexpr Nanoseconds kReapLimit = Child::kEndLimit;
+
+// Whether a worker that was asked to end has done so. If the system does not say how it ended, its
+// record does: a member leaves the group last of all.
+bool ended_well(const WorkerView& worker) {
+  if (!worker.status) return false;
+  return worker.status->fine() ||
+         (!worker.status->known() && worker.record.phase == ipc::Phase::ended &&
+          worker.record.last_words.empty());
+}
 
 }  // namespace
 
 Supervisor::Supervisor(const ipc::Group& group, std::vector<Child>& children, SignalWatch& signals,
                        Console& console, SignalHandler on_signal, OnLate on_late,
-                       Nanoseconds finish_limit)
+                       Nanoseconds finish_limit, Nanoseconds start_limit)
     : group_(group),
       children_(children),
       signals_(signals),
@@ -47,6 +56,8 @@ Supervisor::Supervisor(const ipc::Group& group, std::vector<Child>& children, Si
       on_signal_(std::move(on_signal)),
       on_late_(std::move(on_late)),
       finish_limit_(finish_limit),
+      start_limit_(start_limit),
+      oom_kills_before_(oom_kills()),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       progress_(children.size()),
       last_healthy_(children.size()),
@@ -148,6 +159,13 @@ void Supervisor::kill_all() {
   for (const Child& child : children_) child.kill();
 }
 
+Nanoseconds Supervisor::limit_of(const ipc::RankSnapshot& record) const {
+  // To join is the first thing that a worker does.
+  if (record.pid == 0) return std::max(group_.step_timeout(), kMinSilence);
+  if (record.phase == ipc::Phase::ready) return group_.step_timeout() + kRanksReportFirst;
+  return std::max(group_.step_timeout(), start_limit_);
+}
+
 // Records whether the rank has made progress, and marks it as overdue if it is busy and has made
 // none for too long.
 void Supervisor::check_progress(WorkerView& worker) {
@@ -162,9 +180,8 @@ void Supervisor::check_progress(WorkerView& worker) {
   const bool ready = record.phase == ipc::Phase::ready;
   const bool busy = !ready || !record.call.text.empty() || !record.collective.text.empty();
   if (moved || !busy) last = now;
-  const Nanoseconds limit = ready ? group_.step_timeout() + kRanksReportFirst
-                                  : std::max(group_.step_timeout(), kStartLimit);
-  worker.overdue = last_look_ns_ - std::max(last.since_ns, counting_since_ns_) > limit.count();
+  worker.overdue =
+      last_look_ns_ - std::max(last.since_ns, counting_since_ns_) > limit_of(record).count();
 }
 
 // A rank that gave up by itself no longer shows the call or collective that it failed in, so the
@@ -191,9 +208,10 @@ std::vector<WorkerView> Supervisor::view_workers() {
     WorkerView worker{.rank = static_cast<int>(rank),
                       .pid = child.pid(),
                       .status = child.status(),
-                      .done = ending_ && child.status() && child.status()->fine(),
                       .stopped_by = child.stopped_by(),
+                      .killed_why = {},
                       .record = group_.snapshot(static_cast<int>(rank))};
+    worker.done = ending_ && ended_well(worker);
     check_progress(worker);
     restore_activity(worker);
     const bool joined = worker.record.pid != 0;
@@ -208,6 +226,12 @@ std::vector<WorkerView> Supervisor::view_workers() {
 std::optional<Culprit> Supervisor::find_failure(std::vector<WorkerView>& views) {
   views = view_workers();
   return find_culprit(views, group_.aborted());
+}
+
+std::string Supervisor::out_of_memory() const {
+  if (oom_kills() == oom_kills_before_) return "";
+  return "out of memory: the kernel's OOM killer was at work; free memory, raise the limit of its "
+         "control group, or pass a smaller --kv-cache-memory-bytes";
 }
 
 void Supervisor::log(LogLevel level, const std::string& text) {
@@ -242,6 +266,9 @@ void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit&
   if (culprit.kind == Culprit::Kind::died && !culprit_view.status) {
     culprit_view.status = children_[static_cast<std::size_t>(culprit.rank)].status();
   }
+  if (culprit_view.status && culprit_view.status->killed_by(SIGKILL)) {
+    culprit_view.killed_why = out_of_memory();
+  }
   kill_all();
   for (WorkerView& worker : views)
     worker.record.last_words = group_.snapshot(worker.rank).last_words;
@@ -274,10 +301,19 @@ void Supervisor::end_after_error(const std::string& error) {
 }
 
 void Supervisor::end_after_work() {
-  if (!await_end(kEndLimit) && interrupted_by_) return end_after_signal(*interrupted_by_);
-  std::vector<WorkerView> views = view_workers();
+  std::vector<WorkerView> views;
+  const std::int64_t start = now_ns();
+  while (!await_end(kRound)) {
+    if (interrupted_by_) return end_after_signal(*interrupted_by_);
+    // One that is stopped, say, is not waited for as long as one that frees much memory.
+    if (const auto culprit = find_failure(views)) {
+      return end_after_failure(std::move(views), *culprit);
+    }
+    if (now_ns() - start > kEndLimit.count()) break;
+  }
+  views = view_workers();
   for (const WorkerView& worker : views) {
-    if (worker.status && worker.status->fine()) continue;
+    if (ended_well(worker)) continue;
     const auto kind = worker.status ? Culprit::Kind::died : Culprit::Kind::stuck;
     return end_after_failure(std::move(views), {worker.rank, kind});
   }

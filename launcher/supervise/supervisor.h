@@ -53,10 +53,11 @@ using OnLate = std::function<void(int exit_code)>;
 
 class Supervisor {
  public:
-  // A rank may take this long from its fork until it is ready, or the step timeout if that is
-  // longer: a cold driver is slow.
+  // A rank whose heart beats may take this long until it is ready, or the step timeout if that is
+  // longer: a cold driver is slow. On the CPU a start takes milliseconds.
   static constexpr Nanoseconds kStartLimit = std::chrono::seconds(60);
-  // A worker is not called silent sooner than this, however short the step timeout is.
+  static constexpr Nanoseconds kCpuStartLimit = std::chrono::seconds(5);
+  // A worker is not called silent, or missing, sooner than this, however short the step timeout is.
   static constexpr Nanoseconds kMinSilence = std::chrono::seconds(1);
   // After a failure the other workers have this long to end by themselves.
   static constexpr Nanoseconds kGrace = std::chrono::milliseconds(100);
@@ -72,7 +73,7 @@ class Supervisor {
   // All arguments must outlive the supervisor, and nobody else may use the children from now on.
   Supervisor(const ipc::Group& group, std::vector<Child>& children, SignalWatch& signals,
              Console& console, SignalHandler on_signal = nullptr, OnLate on_late = nullptr,
-             Nanoseconds finish_limit = kFinishLimit);
+             Nanoseconds finish_limit = kFinishLimit, Nanoseconds start_limit = kStartLimit);
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
   ~Supervisor();  // ends the workers, if finish() has not
@@ -104,10 +105,15 @@ class Supervisor {
   void kill_all();
 
   std::vector<WorkerView> view_workers();
+  // How long the rank may show no progress in what it is busy with.
+  Nanoseconds limit_of(const ipc::RankSnapshot& record) const;
   void check_progress(WorkerView& worker);
   void restore_activity(WorkerView& worker);
   // Which worker is to blame right now, if any; fills `views`.
   std::optional<Culprit> find_failure(std::vector<WorkerView>& views);
+
+  // Whether the kernel's OOM killer has been at work since the start, in words; empty: it has not.
+  std::string out_of_memory() const;
 
   // The four ways in which a run ends; each ends the workers and sets exit_code_.
   void end_after_signal(int signal);
@@ -123,6 +129,8 @@ class Supervisor {
   const SignalHandler on_signal_;
   const OnLate on_late_;
   const Nanoseconds finish_limit_;
+  const Nanoseconds start_limit_;
+  const std::uint64_t oom_kills_before_;
   UniqueFd wake_;  // an eventfd: finish() has been called
 
   // Used by the thread alone.

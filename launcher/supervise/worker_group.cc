@@ -15,7 +15,7 @@ WorkerGroup::WorkerGroup(const Options& options, const Body& body)
     member_.emplace(group_.join(ipc::kLauncher));
     console_.start();
     supervisor_.emplace(group_, children_, signals_, console_, options.on_signal, options.on_late,
-                        options.finish_limit);
+                        options.finish_limit, options.start_limit);
   } catch (...) {
     for (Child& child : children_) child.end();
     throw;
@@ -26,7 +26,7 @@ WorkerGroup::~WorkerGroup() = default;
 
 int WorkerGroup::finish(const std::optional<std::string>& error) {
   const int exit_code = supervisor_->finish(error);
-  console_.flush(std::chrono::seconds(1));
+  console_.flush(Console::kLastWrites);
   return exit_code;
 }
 

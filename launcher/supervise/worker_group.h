@@ -33,6 +33,7 @@ class WorkerGroup {
     // If the workers have ended and finish() is not called within the limit; see Supervisor.
     OnLate on_late = nullptr;
     Nanoseconds finish_limit = Supervisor::kFinishLimit;
+    Nanoseconds start_limit = Supervisor::kStartLimit;
   };
   // What a worker does; the result is its exit code.
   using Body = std::function<int(const ipc::Group& group, int rank)>;

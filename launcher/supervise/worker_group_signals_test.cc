@@ -133,6 +133,38 @@ TEST_CASE(
   CHECK(seconds[1] < seconds[0]);
 }
 
+TEST_CASE("a process that ignores SIGCHLD knows that a worker has ended, and blames no other") {
+  ::signal(SIGCHLD, SIG_IGN);
+  {
+    const Output output;
+    WorkerGroup workers(options_for(output, 2), [](const ipc::Group& group, int rank) {
+      ipc::Member me = group.join(rank);
+      const ipc::Heartbeat heartbeat(me);
+      me.set_phase(ipc::Phase::ready);
+      // Rank 1 waits for rank 0, which does nothing.
+      if (rank == 1) me.exchange({}, "a blob");
+      while (!group.aborted()) ::usleep(1000);
+      return 1;
+    });
+    await_ready(workers);
+    ::kill(workers.pids()[1], SIGKILL);
+    CHECK(seconds_until_abort(workers) < 1 * testing::kLoad);
+    CHECK(workers.finish() == kExitDied);
+    CHECK(output.text().starts_with(
+        str("nvllm-launch: rank 1 (pid ", workers.pids()[1], ") died: ended, status unknown")));
+    for (const pid_t pid : workers.pids()) CHECK(gone(pid));
+  }
+  {
+    const Output output;
+    Obedient obedient;
+    WorkerGroup workers(options_for(output, 2), std::ref(obedient));
+    await_ready(workers);
+    CHECK(obedient.stop(workers) == kExitFine);
+    CHECK(output.text() == "");
+  }
+  ::signal(SIGCHLD, SIG_DFL);
+}
+
 TEST_CASE("workers are gone within 2 s after the launcher was killed with SIGKILL") {
   std::array<int, 2> ends{};
   REQUIRE(::pipe(ends.data()) == 0);

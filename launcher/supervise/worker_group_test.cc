@@ -1,14 +1,18 @@
 #include "launcher/supervise/worker_group.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <functional>
 #include <string>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/unique_fd.h"
 #include "ipc/group.h"
 #include "launcher/cli/program.h"
 #include "launcher/supervise/worker_group_fixture.h"
@@ -73,6 +77,73 @@ TEST_CASE("a stopped worker is missed after the step timeout, and named as alive
   CHECK(output.text().starts_with(str("nvllm-launch: rank 1 (pid ", workers.pids()[1],
                                       ") is alive but stuck (stopped by SIGSTOP)")));
   for (const pid_t pid : workers.pids()) CHECK(gone(pid));
+}
+
+TEST_CASE("a worker that is stopped before it joined is missed after the step timeout") {
+  const Output output;
+  WorkerGroup workers(options_for(output, 2, std::chrono::seconds(1)),
+                      [](const ipc::Group& group, int rank) {
+                        if (rank == 1) ::raise(SIGSTOP);
+                        return wait_for_abort(group, rank);
+                      });
+  CHECK(seconds_until_abort(workers) < 2 * testing::kLoad);
+  CHECK(workers.finish() == kExitStuck);
+  CHECK(output.text().starts_with(str("nvllm-launch: rank 1 (pid ", workers.pids()[1],
+                                      ") is alive but stuck (stopped by SIGSTOP)")));
+  for (const pid_t pid : workers.pids()) CHECK(gone(pid));
+}
+
+TEST_CASE("a worker whose start does not get on is missed after the limit of a start") {
+  const Output output;
+  WorkerGroup::Options options = options_for(output, 1, std::chrono::seconds(1));
+  options.start_limit = std::chrono::milliseconds(1500);
+  WorkerGroup workers(options, [](const ipc::Group& group, int rank) {
+    ipc::Member me = group.join(rank);
+    const ipc::Heartbeat heartbeat(me);
+    while (true) ::usleep(100'000);
+    return 0;
+  });
+  const double seconds = seconds_until_abort(workers);
+  CHECK(seconds > 1);
+  CHECK(seconds < 2.5 * testing::kLoad);
+  CHECK(workers.finish() == kExitStuck);
+  CHECK(output.says("is alive but stuck (no progress)"));
+}
+
+TEST_CASE("a standard error that nobody reads does not hold up the end for long") {
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) == 0);
+  const UniqueFd reading(ends[0]), writing(ends[1]);
+  const std::string filling(4096, '.');
+  while (::write(writing.get(), filling.data(), filling.size()) > 0) {
+  }
+  double seconds = 0;
+  {
+    WorkerGroup workers({.group = {.size = 1}, .output = writing.get()}, wait_for_abort);
+    await_ready(workers);
+    ::kill(workers.pids()[0], SIGKILL);
+    seconds_until_abort(workers);
+    seconds = static_cast<double>(now_ns()) * 1e-9;
+    CHECK(workers.finish() == kExitDied);
+  }
+  seconds = static_cast<double>(now_ns()) * 1e-9 - seconds;
+  CHECK(seconds < 0.8 + 0.2 * testing::kLoad);
+}
+
+TEST_CASE("a worker that is stopped at its end is missed after the step timeout") {
+  const Output output;
+  Obedient obedient;
+  WorkerGroup workers(options_for(output, 2, std::chrono::seconds(1)),
+                      [&](const ipc::Group& group, int rank) {
+                        const int code = obedient(group, rank);
+                        if (rank == 1) ::raise(SIGSTOP);
+                        return code;
+                      });
+  await_ready(workers);
+  const std::int64_t start = now_ns();
+  CHECK(obedient.stop(workers) == kExitStuck);
+  CHECK(seconds_since(start) < 2 * testing::kLoad);
+  CHECK(output.says(str("rank 1 (pid ", workers.pids()[1], ") is alive but stuck")));
 }
 
 TEST_CASE("a worker stopped for less than the step timeout goes on") {

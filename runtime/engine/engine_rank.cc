@@ -16,6 +16,7 @@ void EngineRank::bind(ipc::Registry& methods) {
   methods.bind<&EngineRank::gemm_tuning_report>("gemm_tuning_report", this);
   methods.bind<&EngineRank::memory>("engine_memory", this);
   methods.bind<&EngineRank::make_cache>("make_cache", this);
+  methods.bind<&EngineRank::commit_cache>("commit_cache", this);
   methods.bind<&EngineRank::step>("step", this);
   methods.bind<&EngineRank::settle>("settle", this);
   methods.bind<&EngineRank::kv_traffic>("kv_traffic", this);
@@ -88,6 +89,11 @@ void EngineRank::make_cache(std::int64_t blocks, std::int64_t host_blocks,
   const Trace::Span span(trace(), "host", "make cache");
   // Ranks do not wait for each other here, so a refused allocation comes back as this call's error.
   runner_->make_cache(blocks, host_blocks, device_slots, all_resident);
+}
+
+void EngineRank::commit_cache() {
+  const Trace::Span span(trace(), "host", "commit cache");
+  runner_->commit_cache();
 }
 
 void EngineRank::step(const StepMessage& message) {

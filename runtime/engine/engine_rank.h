@@ -18,8 +18,8 @@
 namespace nvllm::runtime {
 
 // Used by the rank's main thread. Rank 0 calls, in this order: make_runner, tune_gemms and
-// gemm_tuning_report, engine_memory, make_cache, then step any number of times. It calls settle
-// when no step is under way.
+// gemm_tuning_report, engine_memory, make_cache and perhaps commit_cache, then step any number of
+// times. It calls settle when no step is under way.
 class EngineRank {
  public:
   // All must outlive it.
@@ -44,6 +44,7 @@ class EngineRank {
   RankMemory memory();
   void make_cache(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots,
                   bool all_resident);
+  void commit_cache();
   void step(const StepMessage& message);
   // Waits for the device. The rank's record then no longer says that it is in a collective.
   void settle();

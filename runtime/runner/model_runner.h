@@ -60,6 +60,8 @@ class ModelRunner {
   // Once, before the first step, after the weights have been loaded; see RunnerCache::make().
   void make_cache(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots = 0,
                   bool all_resident = false);
+  // See RunnerCache::commit().
+  void commit_cache() { cache_.commit(progress_); }
 
   // Bytes between this rank's device and the host, of all steps so far.
   kvcache::KvTraffic kv_traffic() const;

@@ -150,6 +150,10 @@ void RunnerCache::make(std::int64_t blocks, std::int64_t host_blocks, std::int64
   use(std::move(paged), blocks);
 }
 
+void RunnerCache::commit(const std::function<void()>& progress) {
+  if (paged_ != nullptr) paged_->commit(progress);
+}
+
 // Puts a sparse cache over the storage if a policy wants one. A chunked cache asks the policies
 // itself.
 template <typename Storage>

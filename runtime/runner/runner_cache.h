@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -46,6 +47,8 @@ class RunnerCache {
   void make(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots,
             bool all_resident);
   bool made() const { return cache_ != nullptr; }
+  // Touches the memory of a paged cache that lies in the host's, so that it is really there.
+  void commit(const std::function<void()>& progress);
 
   // The cache that was made.
   kvcache::KvCache& operator*() const { return *cache_; }

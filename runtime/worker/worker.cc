@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <new>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -69,9 +70,13 @@ void choose_place(int rank, int ranks, const Backend& backend) {
 
 // Leaves what the error was for others to read.
 void record(ipc::Member& me, const std::exception& error) {
-  me.set_last_words(error.what());
+  const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  const char* const words =
+      no_memory ? "the system refuses more memory; free some, or raise the limit (ulimit -v)"
+                : error.what();
+  me.set_last_words(words);
   // Aborted: somebody else's doing, which the launcher tells.
-  if (dynamic_cast<const ipc::GroupAborted*>(&error) == nullptr) log_error(error.what());
+  if (dynamic_cast<const ipc::GroupAborted*>(&error) == nullptr) log_error(words);
 }
 
 // Until the launcher wants the group to stop. `engine_rank`: nullptr without a model.

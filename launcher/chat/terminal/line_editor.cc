@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/visible_text.h"
+#include "launcher/chat/terminal/terminal_watcher.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -35,6 +36,7 @@ std::string common_beginning(const std::vector<std::string>& texts) {
 LineEditor::LineEditor(int in, int out, History history, Complete complete)
     : in_(in), out_(out), keys_(in), history_(std::move(history)), complete_(std::move(complete)) {
   if (::tcgetattr(in_, &before_) != 0) fail_errno("the terminal");
+  watcher_ = std::make_unique<TerminalWatcher>(in_, before_, raw());
   set_raw();
 }
 
@@ -42,12 +44,17 @@ LineEditor::~LineEditor() {
   restore();
 }
 
-void LineEditor::set_raw() {
+termios LineEditor::raw() const {
   termios raw = before_;
   raw.c_iflag &= ~static_cast<tcflag_t>(ICRNL | INLCR | IXON | ISTRIP);
   raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO | ISIG | IEXTEN);
   raw.c_cc[VMIN] = 1;
   raw.c_cc[VTIME] = 0;
+  return raw;
+}
+
+void LineEditor::set_raw() {
+  const termios raw = this->raw();
   ::tcsetattr(in_, TCSADRAIN, &raw);
   write("\033[?2004h");  // pasted text comes with marks around it
 }

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,7 +24,10 @@
 
 namespace nvllm::launcher {
 
-// Not thread-safe.
+class TerminalWatcher;
+
+// Not thread-safe. If the process is killed, another one restores the terminal
+// (terminal_watcher.h).
 class LineEditor {
  public:
   // Returns all inputs that the text may be the beginning of.
@@ -57,6 +61,7 @@ class LineEditor {
     std::size_t recalled = 0;          // recalled_ then
   };
 
+  termios raw() const;
   void set_raw();
   void restore();
   void suspend();
@@ -78,6 +83,7 @@ class LineEditor {
 
   const int in_, out_;
   termios before_{};
+  std::unique_ptr<TerminalWatcher> watcher_;
   KeyReader keys_;
   History history_;
   Complete complete_;

@@ -4,11 +4,14 @@
 #include <doctest/doctest.h>
 #include <poll.h>
 #include <pty.h>
+#include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -237,6 +240,56 @@ TEST_CASE("the terminal is as it was when the editor is gone") {
   CHECK(after.c_lflag == before.c_lflag);
   ::close(ours);
   ::close(theirs);
+}
+
+// What a process that edits at a terminal leaves of it when it is killed; `prepare` runs in it.
+termios after_kill(const std::function<void(int terminal)>& prepare, int limit_ms,
+                   termios& before) {
+  int ours = -1, theirs = -1;
+  REQUIRE(::openpty(&ours, &theirs, nullptr, nullptr, nullptr) == 0);
+  ::tcgetattr(theirs, &before);
+  std::array<int, 2> ends{};
+  REQUIRE(::pipe(ends.data()) == 0);
+  const pid_t process = ::fork();
+  if (process == 0) {
+    const LineEditor editor(theirs, theirs);
+    prepare(theirs);
+    [[maybe_unused]] const ssize_t n = ::write(ends[1], "", 1);
+    while (true) ::pause();
+  }
+  char byte = 0;
+  REQUIRE(::read(ends[0], &byte, 1) == 1);
+  ::kill(process, SIGKILL);
+  ::waitpid(process, nullptr, 0);
+  termios now{};
+  for (int look = 0; look < limit_ms; ++look) {
+    ::tcgetattr(theirs, &now);
+    if (now.c_lflag == before.c_lflag) break;
+    ::usleep(1000);
+  }
+  for (const int fd : {ours, theirs, ends[0], ends[1]}) ::close(fd);
+  return now;
+}
+
+TEST_CASE("the terminal is as it was when the editor's process was killed") {
+  termios before{};
+  const termios after = after_kill([](int) {}, 10'000, before);
+  CHECK(after.c_lflag == before.c_lflag);
+  CHECK(after.c_iflag == before.c_iflag);
+}
+
+TEST_CASE("settings that somebody else has given the terminal meanwhile stay when it was killed") {
+  termios before{};
+  const termios after = after_kill(
+      [](int terminal) {
+        termios other{};
+        ::tcgetattr(terminal, &other);
+        other.c_lflag |= ICANON;
+        ::tcsetattr(terminal, TCSANOW, &other);
+      },
+      200, before);
+  CHECK(after.c_lflag != before.c_lflag);
+  CHECK((after.c_lflag & ICANON) != 0);
 }
 
 }  // namespace
