@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -63,24 +64,6 @@ struct GroupFiles {
 constexpr GroupFiles kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes",
                                   "total_inactive_file"};
 constexpr GroupFiles kVersion2 = {"memory.max", "memory.current", "inactive_file"};
-
-// Applies the limits of the group at mount + path and of all groups above it.
-void apply_limits(DeviceMemory& memory, const std::string& mount, std::string path,
-                  const GroupFiles& files) {
-  while (true) {
-    const std::string folder = mount + path + "/";
-    const std::size_t limit = number_in(folder + files.limit, kUnlimited);
-    if (limit < memory.total) memory.total = limit;
-    if (limit != kUnlimited) {
-      const std::size_t usage = number_in(folder + files.usage, 0);
-      const std::size_t reclaimable = number_after(folder + "memory.stat", files.reclaimable, 0);
-      const std::size_t used = usage - std::min(usage, reclaimable);
-      memory.available = std::min(memory.available, limit - std::min(limit, used));
-    }
-    if (path.empty()) return;
-    path.resize(path.rfind('/'));
-  }
-}
 
 // --- Claims ---
 //
@@ -137,12 +120,22 @@ std::optional<Range> find_lock(int folder, const Range& within) {
   return Range{begin, lock.l_len == 0 ? kEnd : begin + static_cast<std::uint64_t>(lock.l_len)};
 }
 
-// What all other processes were promised and have not touched yet.
-std::uint64_t claimed_by_others() {
+// What another process was promised and has not touched yet.
+struct OtherClaim {
+  std::uint64_t bytes = 0;
+  std::string groups;  // its /proc/PID/cgroup; empty if it is of another pid namespace
+};
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<OtherClaim> claims_of_others() {
   constexpr int kMaxLooks = 10'000;  // others may lock whatever they like
   const UniqueFd folder = open_folder();
   const std::uint64_t here = namespace_number();
-  std::uint64_t sum = 0;
+  std::vector<OtherClaim> claims;
   std::vector<Range> unknown = {{0, kEnd}};
   for (int look = 0; folder && look < kMaxLooks && !unknown.empty(); ++look) {
     const Range range = unknown.back();
@@ -155,9 +148,10 @@ std::uint64_t claimed_by_others() {
     const bool known = slot >> kPidBits == here;
     if (known && pid == own_pid()) continue;
     const std::uint64_t claim = std::min(found->end - found->begin, kSlot) * kPage;
-    sum += claim - std::min(claim, known ? touched_by(pid) : 0);
+    claims.push_back({claim - std::min(claim, known ? touched_by(pid) : 0),
+                      known ? text_of(str("/proc/", pid, "/cgroup")) : ""});
   }
-  return sum;
+  return claims;
 }
 
 // This process's claim. There is one, as there is one process for the kernel: it belongs to all
@@ -243,51 +237,121 @@ class Turn {
   UniqueFd folder_;  // closed, it is unlocked
 };
 
+// The path of the control group for memory in a line of /proc/PID/cgroup, "4:memory:/path" (version
+// 1) or "0::/path" (version 2), without a slash at its end; empty: the line is of something else.
+std::optional<std::string> group_path(const std::string& line, bool version2) {
+  const std::size_t first = line.find(':');
+  const std::size_t second = line.find(':', first + 1);
+  if (second == std::string::npos) return std::nullopt;
+  const std::string controllers = str(",", line.substr(first + 1, second - first - 1), ",");
+  const bool right =
+      version2 ? controllers == ",," : controllers.find(",memory,") != std::string::npos;
+  std::string path = line.substr(second + 1);
+  while (!path.empty() && path.back() == '/') path.pop_back();
+  if (!right || (!path.empty() && path.front() != '/')) return std::nullopt;
+  return path;
+}
+
+// Whether the process whose /proc/PID/cgroup that is belongs to the group or to one within it.
+bool is_within(const std::string& groups, const std::string& path, bool version2) {
+  std::istringstream lines(groups);
+  for (std::string line; std::getline(lines, line);) {
+    const auto own = group_path(line, version2);
+    if (own) return *own == path || own->starts_with(path + "/");
+  }
+  return false;
+}
+
+// What there is for this process, and what of it others were promised.
+struct FreeMemory {
+  DeviceMemory memory;
+  std::uint64_t claimed = 0;
+};
+
+class FreeMemoryReader {
+ public:
+  // Without promises where the files are not the system's own.
+  explicit FreeMemoryReader(const std::string& root) : root_(root), real_(root == "/") {
+    if (!real_) return;
+    claims_ = claims_of_others();
+    untouched_ = Claim::of_process().untouched();
+  }
+
+  FreeMemory read() {
+    const std::string meminfo = root_ + "/proc/meminfo";
+    std::uint64_t claimed = 0;
+    for (const OtherClaim& claim : claims_) claimed += claim.bytes;
+    apply(number_after(meminfo, "MemTotal:", 0) * 1024,
+          number_after(meminfo, "MemAvailable:", 0) * 1024, claimed);
+    // In a container the path may be one that only the host knows; then the mount itself is the
+    // container's group, and ends the walk up.
+    std::istringstream groups(text_of(root_ + "/proc/self/cgroup"));
+    for (std::string line; std::getline(groups, line);) {
+      if (const auto path = group_path(line, true)) apply_groups(*path, true);
+      if (const auto path = group_path(line, false)) apply_groups(*path, false);
+    }
+    return free_;
+  }
+
+ private:
+  // A limit, what it leaves available, and what others who share it were promised of that.
+  void apply(std::size_t total, std::size_t available, std::uint64_t claimed) {
+    if (real_) {
+      const std::size_t taken = std::min(kReserve, total / 16) + claimed + untouched_;
+      available -= std::min(available, taken);
+    }
+    free_.memory.total = std::min(free_.memory.total, total);
+    if (available >= free_.memory.available) return;
+    free_.memory.available = available;
+    free_.claimed = claimed;
+  }
+
+  // The limits of the group and of all groups above it.
+  void apply_groups(std::string path, bool version2) {
+    const std::string mount = root_ + (version2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory");
+    const GroupFiles& files = version2 ? kVersion2 : kVersion1;
+    while (true) {
+      const std::string folder = mount + path + "/";
+      const std::size_t limit = number_in(folder + files.limit, kUnlimited);
+      if (limit != kUnlimited) {
+        const std::size_t usage = number_in(folder + files.usage, 0);
+        const std::size_t reclaimable = number_after(folder + "memory.stat", files.reclaimable, 0);
+        const std::size_t used = usage - std::min(usage, reclaimable);
+        std::uint64_t claimed = 0;
+        for (const OtherClaim& claim : claims_) {
+          if (is_within(claim.groups, path, version2)) claimed += claim.bytes;
+        }
+        apply(limit, limit - std::min(limit, used), claimed);
+      }
+      if (path.empty()) return;
+      path.resize(path.rfind('/'));
+    }
+  }
+
+  const std::string root_;
+  const bool real_;
+  std::vector<OtherClaim> claims_;
+  std::uint64_t untouched_ = 0;
+  FreeMemory free_ = {.memory = {.total = kUnlimited, .available = kUnlimited}};
+};
+
 }  // namespace
 
 DeviceMemory host_memory(const std::string& root) {
-  const std::string meminfo = root + "/proc/meminfo";
-  DeviceMemory memory;
-  memory.total = number_after(meminfo, "MemTotal:", 0) * 1024;
-  memory.available = number_after(meminfo, "MemAvailable:", 0) * 1024;
-
-  // Lines "4:memory:/path" (version 1) and "0::/path" (version 2). In a container the path may be
-  // one that only the host knows; then the mount itself is the container's group, and ends the walk
-  // up.
-  std::ifstream groups(root + "/proc/self/cgroup");
-  std::string line;
-  while (std::getline(groups, line)) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = str(",", line.substr(first + 1, second - first - 1), ",");
-    std::string path = line.substr(second + 1);
-    while (!path.empty() && path.back() == '/') path.pop_back();
-    if (!path.empty() && path.front() != '/') continue;
-    if (controllers == ",,") {
-      apply_limits(memory, root + "/sys/fs/cgroup", path, kVersion2);
-    } else if (controllers.find(",memory,") != std::string::npos) {
-      apply_limits(memory, root + "/sys/fs/cgroup/memory", path, kVersion1);
-    }
-  }
-  if (root == "/") {
-    const std::size_t taken = std::min(kReserve, memory.total / 16) + claimed_by_others() +
-                              Claim::of_process().untouched();
-    memory.available -= std::min(memory.available, taken);
-  }
-  return memory;
+  return FreeMemoryReader(root).read().memory;
 }
 
 void require_host_memory(std::size_t bytes, std::size_t held, const std::string& purpose) {
   if (bytes < kChecked) return;
-  const DeviceMemory memory = host_memory();
+  const auto [memory, claimed] = FreeMemoryReader("/").read();
   const std::size_t unheld = memory.total - std::min(memory.total, held);
   const std::size_t available = std::min(memory.available, unheld);
   if (bytes <= available) return;
-  const std::uint64_t claimed = claimed_by_others();
   fail("asked ", format_bytes(bytes), " of host memory for '", purpose, "'; the machine has ",
        format_bytes(memory.total), ", ", format_bytes(available), " available",
-       claimed == 0 ? "" : str(" beside ", format_bytes(claimed), " promised to other processes"));
+       claimed == 0 ? "; free some, or use a smaller model or cache"
+                    : str(" beside ", format_bytes(claimed),
+                          " promised to other runs or ranks; end one, or take a smaller cache"));
 }
 
 Buffer allocate_host(Ledger& ledger, MemoryKind kind, std::size_t bytes, const std::string& purpose,

@@ -16,6 +16,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "device/backend.h"
+#include "device/host_memory.h"
 #include "launcher/cli/program.h"
 #include "launcher/supervise/worker_group_fixture.h"
 #include "launcher/testing/program.h"
@@ -114,9 +116,27 @@ TEST_CASE("of two runs that do not fit together one is refused, and the other go
     CHECK(errors.find("died") == std::string::npos);
     ::usleep(50'000);
     other.signal(SIGTERM);
-    CHECK(other.wait() == kExitSignal + SIGTERM);
+    const int other_code = other.wait();
+    INFO(other.errors());
+    CHECK(other_code == kExitSignal + SIGTERM);
     CHECK(other.errors().find("died") == std::string::npos);
   }
+}
+
+TEST_CASE("what is promised to runs outside of a control group does not count in it") {
+  if (testing::kSanitized) SKIP_TEST("sanitizers need more memory than this");
+  const LimitedGroup group(400 * kMiB);
+  if (!group.exists()) SKIP_TEST(group.why_not());
+  Ledger ledger;
+  const Buffer promised = allocate_host(ledger, MemoryKind::host, 1024 * kMiB, "test", 0);
+  const TextFolder model;
+  Program program(model.arguments("generate", {"--prompt=hi", "--max-tokens=1"}), [&] {
+    if (!group.enter()) ::_exit(testing::kNotAllowed);
+  });
+  const int code = program.wait();
+  if (code == testing::kNotAllowed) SKIP_TEST("no process may be moved to a control group");
+  INFO(program.errors());
+  CHECK(code == kExitFine);
 }
 
 TEST_CASE("a worker that the kernel's OOM killer ends is named with that reason") {
