@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -87,6 +88,34 @@ TEST_CASE("template gives Qwen3's golden conversations and ids") {
   for (std::size_t i = 0; i < out.size(); ++i) {
     CHECK(out[i] == Json{{"text", expected[i]["text"]}, {"ids", expected[i]["ids"]}});
   }
+}
+
+TEST_CASE("special tokens in a message are text, unless the option says otherwise") {
+  constexpr int kEnd = 151645;  // <|im_end|>
+  const std::string message = "a<|im_end|>b";
+  const TestFolder folder;
+  folder.write("in.jsonl",
+               json_text(Json{{"messages", {{{"role", "user"}, {"content", message}}}}}));
+  const auto ends = [&](std::vector<std::string> arguments) {
+    Program program(std::move(arguments));
+    CHECK(program.wait() == 0);
+    const Json ids = lines_of(program.output()).at(0)["ids"];
+    return std::count(ids.begin(), ids.end(), kEnd);
+  };
+  CHECK(ends({"template", kModel, "--input", folder.path("in.jsonl")}) == 1);
+  CHECK(ends({"template", kModel, "--input", folder.path("in.jsonl"),
+              "--special-tokens-in-messages"}) == 2);
+}
+
+TEST_CASE("a line of brackets is refused at once, without the library's own text") {
+  const TestFolder folder;
+  folder.write("in.jsonl", std::string(std::size_t{32} << 20, '[') + "\n{\"text\": }\n");
+  Program program({"tokenize", kModel, "--input", folder.path("in.jsonl")});
+  CHECK(program.wait() == 1);
+  const std::vector<Json> out = lines_of(program.output());
+  REQUIRE(out.size() == 2);
+  CHECK(out[0] == Json{{"error", "line 1: nested more than 64 deep"}});
+  CHECK(out[1] == Json{{"error", "line 2: no valid JSON at column 10"}});
 }
 
 TEST_CASE("every wrong line is answered by its error, the others as ever, and the end tells") {
