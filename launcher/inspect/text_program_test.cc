@@ -96,8 +96,8 @@ TEST_CASE("special tokens in a message are text, unless the option says otherwis
   const TestFolder folder;
   folder.write("in.jsonl",
                json_text(Json{{"messages", {{{"role", "user"}, {"content", message}}}}}));
-  const auto ends = [&](std::vector<std::string> arguments) {
-    Program program(std::move(arguments));
+  const auto ends = [&](const std::vector<std::string>& arguments) {
+    Program program(arguments);
     CHECK(program.wait() == 0);
     const Json ids = lines_of(program.output()).at(0)["ids"];
     return std::count(ids.begin(), ids.end(), kEnd);

@@ -199,6 +199,8 @@ std::optional<std::uint64_t> bytes_of(Encoding encoding, std::span<const std::in
 }
 
 std::string shape_text(std::span<const std::int64_t> shape) {
+  constexpr std::size_t kMaxShown = 8;
+  if (shape.size() > kMaxShown) return str("[of ", shape.size(), " dimensions]");
   std::string text = "[";
   for (const std::int64_t size : shape) {
     if (text.size() > 1) text += ", ";

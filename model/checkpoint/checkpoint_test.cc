@@ -137,6 +137,17 @@ TEST_CASE("every byte of the data belongs to one tensor") {
         "DIR/model.safetensors: header: the name \"a\" is there twice");
 }
 
+TEST_CASE("an error is short, whatever the header holds") {
+  std::string shape = "[1";
+  for (int i = 0; i < 10000; ++i) shape += ",1";
+  const std::string name(10000, 'n');
+  CHECK(error_of_file(safetensors("{\"" + name + R"(":{"dtype":"F32","shape":)" + shape +
+                                      R"(],"data_offsets":[0,8]}})",
+                                  8))
+            .ends_with("...: F32 [of 10001 dimensions]: expected 4 bytes, found 8"));
+  CHECK(error_of_file(safetensors("{\"" + name + "\":1,\"" + name + "\":1}", 0)).size() < 300);
+}
+
 TEST_CASE("empty tensors and scalars are tensors") {
   const TestFolder folder;
   folder.write("config.json", "{}");

@@ -214,7 +214,7 @@ TEST_CASE("Errors are short, whatever they show") {
   const std::string name(100000, 'n');
   for (const std::string& source :
        {"{{ " + name + ".x }}", "{{ {}['" + name + "'].x }}", "{{ 1 | " + name + " }}",
-        "{{ '" + name + "' | truncate(1, end='" + name + "') }}", "{{ 1 + + " + name + "( }}",
+        str("{{ '", name, "' | truncate(1, end='", name, "') }}"), "{{ 1 + + " + name + "( }}",
         "{{ 1 " + name + " }}", "{% " + name + " %}"}) {
     CHECK(error_of(source).size() < 300);
   }
@@ -281,9 +281,9 @@ TEST_CASE("Text from outside is marked, whatever is done to it") {
       {"{{ m.list | map('upper') | join('-') }}", "[P]-[Q]"},
       {"{{ strftime_now(m.role) }}", "[user]"},
   };
-  for (const auto& [source, expected] : cases) {
-    CAPTURE(std::string(source));
-    CHECK(marked(source, context) == expected);
+  for (const auto& each : cases) {
+    CAPTURE(std::string(each.first));
+    CHECK(marked(each.first, context) == each.second);
   }
 }
 
