@@ -99,7 +99,7 @@ void BM_MessageQueue(benchmark::State& state) {
   const std::vector<Stamp*> stamps = stamps_in(me, static_cast<int>(readers));
   std::vector<std::unique_ptr<bip::message_queue>> queues;
   for (std::size_t i = 0; i < readers; ++i) {
-    const std::string name = random_name();
+    const std::string name = new_name();
     queues.push_back(std::make_unique<bip::message_queue>(bip::create_only, name.c_str(), 32,
                                                           kControlBytes, bip::permissions(0600)));
     bip::message_queue::remove(name.c_str());
