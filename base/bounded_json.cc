@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/visible_text.h"
+
 namespace nvllm {
 namespace {
 
@@ -119,29 +121,6 @@ class Builder final : public JsonHandler {
   Json* next_ = nullptr;  // the value of the name that was read
 };
 
-// The bytes of the character at the beginning of the text; 0: it is a control, or not UTF-8.
-std::size_t visible_character(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return lead >= ' ' && lead != 0x7f ? 1 : 0;
-  const std::size_t size = lead < 0xC2   ? 0
-                           : lead < 0xE0 ? 2
-                           : lead < 0xF0 ? 3
-                           : lead < 0xF5 ? 4
-                                         : 0;
-  if (size == 0 || size > text.size()) return 0;
-  for (std::size_t i = 1; i < size; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  const bool control = lead == 0xC2 && byte(1) < 0xA0;
-  const bool too_long = (lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xF0 && byte(1) < 0x90);
-  const bool no_character = (lead == 0xED && byte(1) >= 0xA0) || (lead == 0xF4 && byte(1) >= 0x90);
-  // U+2028 to U+202E and U+2066 to U+2069: ends of lines, and the direction of text.
-  const bool directs = lead == 0xE2 && ((byte(1) == 0x80 && byte(2) >= 0xA8 && byte(2) <= 0xAE) ||
-                                        (byte(1) == 0x81 && byte(2) >= 0xA6 && byte(2) <= 0xA9));
-  return control || too_long || no_character || directs ? 0 : size;
-}
-
 }  // namespace
 
 void read_bounded_json(std::string_view text, const JsonLimits& limits, JsonHandler& handler) {
@@ -178,14 +157,17 @@ Json parse_nested_json(std::string_view text, const std::string& where) {
 }
 
 std::string shown_text(std::string_view text, std::size_t max_bytes) {
-  std::string line;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t size = visible_character(text.substr(at));
-    if (line.size() + std::max<std::size_t>(size, 1) > max_bytes) return line + "...";
-    line += size == 0 ? "?" : text.substr(at, size);
-    at += std::max<std::size_t>(size, 1);
-  }
-  return line;
+  constexpr std::size_t kLongestCharacter = 4;
+  const bool long_text = text.size() > max_bytes;
+  std::string line = visible_text(
+      text.substr(0, long_text ? max_bytes + kLongestCharacter : text.npos), Breaks::none);
+  if (line.size() <= max_bytes) return line;
+  const auto is_inside_character = [&](std::size_t at) {
+    return (static_cast<unsigned char>(line[at]) & 0xC0) == 0x80;
+  };
+  std::size_t end = max_bytes;
+  while (end > 0 && is_inside_character(end)) --end;
+  return line.substr(0, end) + "...";
 }
 
 }  // namespace nvllm

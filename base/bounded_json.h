@@ -68,8 +68,8 @@ nlohmann::json read_bounded_json(std::string_view text, const JsonLimits& limits
 inline constexpr int kMaxJsonDepth = 32;
 nlohmann::json parse_nested_json(std::string_view text, const std::string& where);
 
-// What a message shows of a text that a stranger wrote: its first characters, on one line. Bytes
-// that are not UTF-8, and what controls a terminal, become question marks.
+// What a message shows of a text that a stranger wrote: its first characters, on one line, with
+// everything visible (base/visible_text.h).
 std::string shown_text(std::string_view text, std::size_t max_bytes = 60);
 
 }  // namespace nvllm

@@ -53,7 +53,7 @@ class ValueReader {
     if (blank(text_.substr(at_))) return nullptr;
     const Json value = one(plain, 0);
     skip_spaces();
-    if (!blank(text_.substr(at_)) || (at_ < text_.size() && text_[at_ - 1] != ' ')) {
+    if (!blank(text_.substr(at_)) || (at_ < text_.size() && !blank(text_.substr(at_ - 1, 1)))) {
       refuse(where_, ": '", text_.substr(at_, 20), "' behind the value; put texts in quotes");
     }
     return value;

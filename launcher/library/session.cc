@@ -42,10 +42,9 @@ void check_argument(const std::string& word) {
   const auto is_named = [&](const launcher::OptionRow& row) {
     return name == row.name || (row.second_name != nullptr && name == row.second_name);
   };
-  const launcher::OptionRows used = launcher::join_rows({launcher::model_rows(),
-                                                         launcher::engine_rows(),
-                                                         launcher::group_rows(),
-                                                         {launcher::chat_template_row()}});
+  const launcher::OptionRows used =
+      launcher::join_rows({launcher::model_rows(), launcher::engine_rows(), launcher::group_rows(),
+                           launcher::chat_template_rows()});
   // The model is Options::model, and a session writes no timeline.
   const bool does_nothing = name == "--model" || name == "--profile";
   if (!does_nothing && std::ranges::any_of(used, is_named)) return;
