@@ -89,6 +89,7 @@ void Supervisor::run() {
     wait_for_event(kRound);
     if (const auto signal = signals_.next_signal()) {
       if (!on_signal_ || !on_signal_(*signal)) return end_after_signal(*signal);
+      seen_to_ = signal;
     }
     // Read before the children are checked: a child that ends after it was asked to is no failure.
     const bool finishing = finishing_;
@@ -253,6 +254,10 @@ void Supervisor::end_after_signal(int signal) {
 void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit& culprit) {
   const std::int64_t seen_ns = now_ns();
   const auto& guilty = views[static_cast<std::size_t>(culprit.rank)];
+  // A signal to the whole group has reached the workers, too.
+  if (guilty.status && seen_to_ && guilty.status->killed_by(*seen_to_)) {
+    return end_after_signal(*seen_to_);
+  }
   if (guilty.status && (guilty.status->killed_by(SIGTERM) || guilty.status->killed_by(SIGINT))) {
     wait_for_event(kGroupSignalWindow);
     if (const auto signal = signals_.next_signal()) return end_after_signal(*signal);

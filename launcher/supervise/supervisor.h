@@ -139,6 +139,7 @@ class Supervisor {
   std::int64_t last_look_ns_;
   std::int64_t counting_since_ns_;  // time before this counts for no timeout
   std::optional<int> interrupted_by_;
+  std::optional<int> seen_to_;  // the last signal that on_signal_ saw to
 
   std::atomic<bool> ending_ = false;
 

@@ -22,7 +22,10 @@ namespace nvllm::launcher {
 // A file that takes what a console writes.
 class Output {
  public:
-  Output() : fd_(::memfd_create("output", MFD_CLOEXEC)) { REQUIRE(fd_.get() >= 0); }
+  Output() : fd_(::memfd_create("output", MFD_CLOEXEC)) {
+    REQUIRE(fd_.get() >= 0);
+    REQUIRE(::fcntl(fd_.get(), F_SETFL, O_APPEND) == 0);  // several threads write to it
+  }
   int fd() const { return fd_.get(); }
   std::string text() const {
     std::string all;

@@ -108,6 +108,20 @@ TEST_CASE("SIGTERM to the launcher and its workers at once is a stop, not a work
   CHECK(workers.finish("aborted") == kExitSignal + SIGTERM);
 }
 
+TEST_CASE("so it is where the launcher sees to the signal, and would have let the workers go on") {
+  const Output output;
+  std::atomic<bool> seen = false;
+  WorkerGroup::Options options = options_for(output, 2);
+  options.on_signal = [&seen](int) { return seen = true; };
+  WorkerGroup workers(options, wait_for_abort);
+  await_ready(workers);
+  ::kill(::getpid(), SIGTERM);
+  while (!seen) ::usleep(1000);
+  ::usleep(100'000);
+  ::kill(workers.pids().front(), SIGTERM);
+  CHECK(workers.finish("aborted") == kExitSignal + SIGTERM);
+}
+
 TEST_CASE(
     "a worker that does not stop when asked is killed within 2 s, and at once at the second "
     "signal") {

@@ -1,5 +1,6 @@
 #include "launcher/testing/program.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -33,6 +34,9 @@ std::string read_file(int fd) {
 UniqueFd memory_file(const char* name) {
   UniqueFd file(::memfd_create(name, MFD_CLOEXEC));
   if (!file) fail_errno("memfd_create");
+  // Several threads write to it. The kernel guards the position of a file that was opened, but not
+  // that of this one; what is appended overwrites nothing.
+  if (::fcntl(file.get(), F_SETFL, O_APPEND) != 0) fail_errno("fcntl");
   return file;
 }
 

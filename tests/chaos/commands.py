@@ -27,6 +27,7 @@ class Command:
     ranks = 1
     text = ''
     stays = False  # it runs until it is told to end
+    restarts = False  # workers that died are started again
     good_ends = (0,)
 
     def __init__(self, random, model, folder):

@@ -167,7 +167,7 @@ class FullDisk(Fault):
         return True
 
     def good_ends(self, command):
-        return (1,)
+        return command.good_ends if command.stays else (1,)  # a server writes nothing there
 
     def bound(self):
         return None
