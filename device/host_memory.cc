@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -127,8 +126,10 @@ struct OtherClaim {
 };
 
 std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
+  // A process may end between the opening and the reading, which is then an error of the stream.
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
 }
 
 std::vector<OtherClaim> claims_of_others() {

@@ -33,7 +33,7 @@ class Command:
     def __init__(self, random, model, folder):
         self.model, self.folder = model, folder
         self.ranks = random.choice((1, 2, 2, 3))
-        self.words = [self.name, f'--tp={self.ranks}', '--step-timeout=1', *self.more(random)]
+        self.words = [self.name, f'--tp={self.ranks}', '--step-timeout=2', *self.more(random)]
 
     name = ''
 

@@ -89,7 +89,7 @@ class WorkerSignal(Fault):
         return (4,) if self.signal == signal.SIGSTOP else (3,)
 
     def bound(self):
-        return 3.0 if self.signal == signal.SIGSTOP else 2.0  # the step timeout is 1 s
+        return 4.0 if self.signal == signal.SIGSTOP else 2.0  # the step timeout is 2 s
 
 
 class LauncherSignal(Fault):
