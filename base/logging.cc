@@ -61,12 +61,15 @@ std::string format_log_line(std::string_view who, LogLevel level, std::string_vi
   return str(time.data(), ' ', who, ' ', kNames[static_cast<std::size_t>(level)], ' ', text, '\n');
 }
 
-void log_line(LogLevel level, std::string_view text) {
-  const std::string line = format_log_line(settings().who, level, text);
+void write_error_text(std::string_view text) {
   if (!accepts(STDERR_FILENO)) return;
-  // One write per line, so that lines of several processes do not mix. A failure cannot be
-  // reported: standard error is the only place for it.
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  // One write, so that lines of several processes do not mix. A failure cannot be reported:
+  // standard error is the only place for it.
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+void log_line(LogLevel level, std::string_view text) {
+  write_error_text(format_log_line(settings().who, level, text));
 }
 
 }  // namespace nvllm

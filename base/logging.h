@@ -27,6 +27,10 @@ const LogSettings& log_settings();
 // One formatted line, with its newline.
 std::string format_log_line(std::string_view who, LogLevel level, std::string_view text);
 
+// Writes to standard error, in one piece, unless whoever reads it takes nothing: that is waited for
+// half a second, once.
+void write_error_text(std::string_view text);
+
 // Writes one line at any level. The functions below check the level first.
 void log_line(LogLevel level, std::string_view text);
 

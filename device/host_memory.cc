@@ -15,11 +15,11 @@
 #include <limits>
 #include <mutex>
 #include <optional>
-#include <sstream>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/system_files.h"
 #include "base/unique_fd.h"
 
 namespace nvllm {
@@ -34,19 +34,6 @@ constexpr std::size_t kChecked = std::size_t{1} << 20;
 // What programs take beside the memory that is asked for here: heaps, stacks, page tables. It is
 // kept free, or a sixteenth of what there is, if that is less.
 constexpr std::size_t kReserve = std::size_t{64} << 20;
-
-// The number after `key` in a file of lines "key number"; `otherwise` where there is none.
-std::size_t number_after(const std::string& path, const std::string& key, std::size_t otherwise) {
-  std::ifstream file(path);
-  std::string line;
-  while (std::getline(file, line)) {
-    std::istringstream words(line);
-    std::string word;
-    std::size_t number = 0;
-    if (words >> word && word == key && words >> number) return number;
-  }
-  return otherwise;
-}
 
 // The file's only number; `otherwise` if the file is missing or says "max".
 std::size_t number_in(const std::string& path, std::size_t otherwise) {
@@ -100,7 +87,9 @@ UniqueFd open_folder() {
 // The process's own memory that it has touched.
 std::uint64_t touched_by(std::uint64_t pid) {
   const std::string status = str("/proc/", pid, "/status");
-  return (number_after(status, "RssAnon:", 0) + number_after(status, "VmSwap:", 0)) * 1024;
+  return (number_after(status, "RssAnon:").value_or(0) +
+          number_after(status, "VmSwap:").value_or(0)) *
+         1024;
 }
 
 struct Range {
@@ -122,15 +111,8 @@ std::optional<Range> find_lock(int folder, const Range& within) {
 // What another process was promised and has not touched yet.
 struct OtherClaim {
   std::uint64_t bytes = 0;
-  std::string groups;  // its /proc/PID/cgroup; empty if it is of another pid namespace
+  std::vector<MemoryGroup> groups;  // its own; none if it is of another pid namespace
 };
-
-std::string text_of(const std::string& path) {
-  // A process may end between the opening and the reading, which is then an error of the stream.
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
 
 std::vector<OtherClaim> claims_of_others() {
   constexpr int kMaxLooks = 10'000;  // others may lock whatever they like
@@ -150,7 +132,8 @@ std::vector<OtherClaim> claims_of_others() {
     if (known && pid == own_pid()) continue;
     const std::uint64_t claim = std::min(found->end - found->begin, kSlot) * kPage;
     claims.push_back({claim - std::min(claim, known ? touched_by(pid) : 0),
-                      known ? text_of(str("/proc/", pid, "/cgroup")) : ""});
+                      known ? memory_groups(system_text(str("/proc/", pid, "/cgroup")))
+                            : std::vector<MemoryGroup>()});
   }
   return claims;
 }
@@ -238,29 +221,11 @@ class Turn {
   UniqueFd folder_;  // closed, it is unlocked
 };
 
-// The path of the control group for memory in a line of /proc/PID/cgroup, "4:memory:/path" (version
-// 1) or "0::/path" (version 2), without a slash at its end; empty: the line is of something else.
-std::optional<std::string> group_path(const std::string& line, bool version2) {
-  const std::size_t first = line.find(':');
-  const std::size_t second = line.find(':', first + 1);
-  if (second == std::string::npos) return std::nullopt;
-  const std::string controllers = str(",", line.substr(first + 1, second - first - 1), ",");
-  const bool right =
-      version2 ? controllers == ",," : controllers.find(",memory,") != std::string::npos;
-  std::string path = line.substr(second + 1);
-  while (!path.empty() && path.back() == '/') path.pop_back();
-  if (!right || (!path.empty() && path.front() != '/')) return std::nullopt;
-  return path;
-}
-
-// Whether the process whose /proc/PID/cgroup that is belongs to the group or to one within it.
-bool is_within(const std::string& groups, const std::string& path, bool version2) {
-  std::istringstream lines(groups);
-  for (std::string line; std::getline(lines, line);) {
-    const auto own = group_path(line, version2);
-    if (own) return *own == path || own->starts_with(path + "/");
-  }
-  return false;
+// Whether the groups of a process have this one, or one within it.
+bool are_within(const std::vector<MemoryGroup>& groups, const MemoryGroup& outer) {
+  const auto own = std::ranges::find(groups, outer.version2, &MemoryGroup::version2);
+  return own != groups.end() &&
+         (own->path == outer.path || own->path.starts_with(outer.path + "/"));
 }
 
 // What there is for this process, and what of it others were promised.
@@ -282,14 +247,12 @@ class FreeMemoryReader {
     const std::string meminfo = root_ + "/proc/meminfo";
     std::uint64_t claimed = 0;
     for (const OtherClaim& claim : claims_) claimed += claim.bytes;
-    apply(number_after(meminfo, "MemTotal:", 0) * 1024,
-          number_after(meminfo, "MemAvailable:", 0) * 1024, claimed);
+    apply(number_after(meminfo, "MemTotal:").value_or(0) * 1024,
+          number_after(meminfo, "MemAvailable:").value_or(0) * 1024, claimed);
     // In a container the path may be one that only the host knows; then the mount itself is the
     // container's group, and ends the walk up.
-    std::istringstream groups(text_of(root_ + "/proc/self/cgroup"));
-    for (std::string line; std::getline(groups, line);) {
-      if (const auto path = group_path(line, true)) apply_groups(*path, true);
-      if (const auto path = group_path(line, false)) apply_groups(*path, false);
+    for (const MemoryGroup& group : memory_groups(system_text(root_ + "/proc/self/cgroup"))) {
+      apply_groups(group);
     }
     return free_;
   }
@@ -308,24 +271,25 @@ class FreeMemoryReader {
   }
 
   // The limits of the group and of all groups above it.
-  void apply_groups(std::string path, bool version2) {
-    const std::string mount = root_ + (version2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory");
-    const GroupFiles& files = version2 ? kVersion2 : kVersion1;
+  void apply_groups(MemoryGroup group) {
+    const std::string mount = root_ + (group.version2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory");
+    const GroupFiles& files = group.version2 ? kVersion2 : kVersion1;
     while (true) {
-      const std::string folder = mount + path + "/";
+      const std::string folder = mount + group.path + "/";
       const std::size_t limit = number_in(folder + files.limit, kUnlimited);
       if (limit != kUnlimited) {
         const std::size_t usage = number_in(folder + files.usage, 0);
-        const std::size_t reclaimable = number_after(folder + "memory.stat", files.reclaimable, 0);
+        const std::size_t reclaimable =
+            number_after(folder + "memory.stat", files.reclaimable).value_or(0);
         const std::size_t used = usage - std::min(usage, reclaimable);
         std::uint64_t claimed = 0;
         for (const OtherClaim& claim : claims_) {
-          if (is_within(claim.groups, path, version2)) claimed += claim.bytes;
+          if (are_within(claim.groups, group)) claimed += claim.bytes;
         }
         apply(limit, limit - std::min(limit, used), claimed);
       }
-      if (path.empty()) return;
-      path.resize(path.rfind('/'));
+      if (group.path.empty()) return;
+      group.path.resize(group.path.rfind('/'));
     }
   }
 

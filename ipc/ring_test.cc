@@ -255,27 +255,28 @@ TEST_CASE("readers of a writer that was killed in the middle of a message are fr
   CHECK_MESSAGE(ends[2].clean(), ends[2].describe());
 }
 
-TEST_CASE("a ring whose last message ended in the middle takes no other") {
-  const Group group = Group::create({.size = 2, .step_timeout = std::chrono::milliseconds(20)});
+// A ring whose last message ended in the middle.
+struct BrokenRing {
+  Group group = Group::create({.size = 2, .step_timeout = std::chrono::milliseconds(20)});
   Member zero = group.join(0);
-  const Member one = group.join(1);
-  RingWriter writer(zero, test_ring(zero, {4, 64}));
-  CHECK_THROWS_AS(writer.send(pattern(1000, 0)), PeerTimeout);
-  CHECK(message_of([&] { writer.send(pattern(1, 0)); }) ==
-        "ring 'test' is broken: an earlier message ended in the middle");
+  Member one = group.join(1);
+  RingWriter writer{zero, test_ring(zero, {4, 64})};
+
+  BrokenRing() { CHECK_THROWS_AS(writer.send(pattern(1000, 0)), PeerTimeout); }
+};
+constexpr const char* kBroken = "ring 'test' is broken: an earlier message ended in the middle";
+
+TEST_CASE_FIXTURE(BrokenRing, "a ring whose last message ended in the middle takes no other") {
+  CHECK(message_of([&] { writer.send(pattern(1, 0)); }) == kBroken);
 }
 
-TEST_CASE("what is to be sent until the stop is dropped only where nobody can read it any more") {
-  const Group group = Group::create({.size = 2, .step_timeout = std::chrono::milliseconds(20)});
-  Member zero = group.join(0);
-  const Member one = group.join(1);
-  RingWriter broken(zero, test_ring(zero, {4, 64}));
-  CHECK_THROWS_AS(broken.send(pattern(1000, 0)), PeerTimeout);
+TEST_CASE_FIXTURE(
+    BrokenRing,
+    "what is to be sent until the stop is dropped only where nobody can read it any more") {
   // Without a stop it is lost, which must be told.
-  CHECK(message_of([&] { broken.send_until_stop(pattern(1, 0)); }) ==
-        "ring 'test' is broken: an earlier message ended in the middle");
+  CHECK(message_of([&] { writer.send_until_stop(pattern(1, 0)); }) == kBroken);
   group.request_stop();
-  broken.send_until_stop(pattern(1, 0));
+  writer.send_until_stop(pattern(1, 0));
 }
 
 TEST_CASE("a stop keeps no message back from a ring that has room") {

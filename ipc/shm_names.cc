@@ -11,14 +11,13 @@
 #include <charconv>
 #include <cstdint>
 #include <ctime>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/system_files.h"
 #include "base/unique_fd.h"
 #include "ipc/segment.h"
 
@@ -38,8 +37,7 @@ struct Owner {
 
 // Empty if there is no such process, or if it has ended and nobody has asked how.
 std::optional<std::uint64_t> start_of(std::uint64_t pid) {
-  std::ifstream file(str("/proc/", pid, "/stat"));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string text = system_text(str("/proc/", pid, "/stat"));
   // "pid (any name) state ...": the start is the 22nd field, the state the third.
   std::size_t at = text.rfind(')');
   if (at == std::string::npos || at + 2 >= text.size()) return std::nullopt;

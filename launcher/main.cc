@@ -1,5 +1,4 @@
 // nvllm-launch: parses the command line and runs the command that it names.
-#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -76,14 +75,9 @@ bool wants_weights(const Options& options) {
   return options.model.format != runtime::LoadFormat::dummy;
 }
 
-// Writes an error as the program's last line, unless nobody takes it from standard error.
+// Writes an error as the program's last line: it may quote any input, but is one line.
 void complain(const std::exception& error) {
-  constexpr int kLimitMs = 500;
-  pollfd polled = {STDERR_FILENO, POLLOUT, 0};
-  if (::poll(&polled, 1, kLimitMs) == 0) return;
-  // It may quote any input, but is one line.
-  const std::string line = str("nvllm-launch: ", visible_text(error.what(), Breaks::none), '\n');
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  write_error_text(str("nvllm-launch: ", visible_text(error.what(), Breaks::none), '\n'));
 }
 
 int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {

@@ -1,10 +1,8 @@
 // The command chat: one answer, a chat at a terminal, or prompts through a pipe.
 #include <unistd.h>
 
-#include <functional>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "base/error.h"
 #include "launcher/chat/chat_commands.h"
@@ -58,20 +56,6 @@ std::string describe_model(const Options& options, const EngineSession& session)
              format_bytes(session.info().weight_bytes), "\ndevice              ",
              device_of(session), "\ncontext             ", session.info().max_model_len, " tokens");
 }
-
-// What a session owes as long as this lives.
-class Owed {
- public:
-  Owed(EngineSession& session, std::function<void()> what) : session_(session) {
-    session_.set_owed(std::move(what));
-  }
-  Owed(const Owed&) = delete;
-  Owed& operator=(const Owed&) = delete;
-  ~Owed() { session_.set_owed(nullptr); }
-
- private:
-  EngineSession& session_;
-};
 
 class Chat {
  public:
@@ -157,7 +141,7 @@ class Chat {
 
   void at_terminal() {
     LineEditor editor(STDIN_FILENO, STDOUT_FILENO, history(), complete_command);
-    const Owed terminal(session_, [&] { editor.give_terminal_back(); });
+    const EngineSession::Owed terminal(session_, [&] { editor.give_terminal_back(); });
     const auto alive = [&] { check_alive(); };
     const auto confirm = [&](const std::string& question) {
       if (editor.read_answer(question, alive) != LineEditor::End::entered) return false;

@@ -70,12 +70,8 @@ class Generation {
         writer_(writer),
         max_held_(std::max(kMaxHeld, kHeldPerSequence * max_num_seqs)),
         trace_(trace),
-        progress_(now_ns()) {
-    session_.set_owed([this] { write_owed(); });
-  }
-  Generation(const Generation&) = delete;
-  Generation& operator=(const Generation&) = delete;
-  ~Generation() { session_.set_owed(nullptr); }
+        progress_(now_ns()),
+        owed_(session, [this] { write_owed(); }) {}
 
   // From now on answers have text; before run().
   void use_text(const tokenizer::Tokenizer& tokenizer, bool pieces) {
@@ -255,6 +251,7 @@ class Generation {
       log_enabled(LogLevel::info) && ::isatty(STDERR_FILENO) == 1 && ::isatty(writer_.fd()) == 0;
   bool ended_ = false;       // the input
   bool input_idle_ = false;  // there was no line when it was read last
+  const EngineSession::Owed owed_;
 };
 
 // The model's defaults, overridden by the command line.

@@ -17,6 +17,7 @@
 #include "base/unique_fd.h"
 #include "launcher/testing/generate_run.h"
 #include "launcher/testing/program.h"
+#include "testing/pipe.h"
 #include "testing/ranks.h"
 #include "testing/sanitizers.h"
 #include "testing/skip.h"
@@ -49,19 +50,16 @@ std::string input_lines(int requests) {
 class HalfAnInput {
  public:
   HalfAnInput() {
-    std::array<int, 2> fds{};
-    if (::pipe2(fds.data(), O_CLOEXEC) != 0) fail_errno("pipe2");
-    reading_.reset(fds[0]);
-    writing_.reset(fds[1]);
     const std::string text = input_lines(kBefore);
-    if (::write(writing_.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    if (::write(pipe_.writing.get(), text.data(), text.size()) !=
+        static_cast<ssize_t>(text.size())) {
       fail_errno("writing to a pipe");
     }
   }
-  void become_stdin() const { ::dup2(reading_.get(), STDIN_FILENO); }
+  void become_stdin() const { ::dup2(pipe_.reading.get(), STDIN_FILENO); }
 
  private:
-  UniqueFd reading_, writing_;
+  testing::Pipe pipe_;
 };
 
 // Its files, and its runs.

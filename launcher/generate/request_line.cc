@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/bounded_json.h"
 #include "base/error.h"
 #include "launcher/cli/nearest_name.h"
 #include "launcher/generate/batch_line.h"
-#include "launcher/session/bounded_json.h"
 #include "launcher/session/request_fields.h"
 
 namespace nvllm::launcher {

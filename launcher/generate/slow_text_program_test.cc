@@ -6,38 +6,27 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
-#include "base/error.h"
-#include "base/unique_fd.h"
 #include "launcher/testing/generate_run.h"
 #include "launcher/testing/program.h"
 #include "launcher/testing/text_folder.h"
+#include "testing/pipe.h"
 
 namespace nvllm::launcher {
 namespace {
 
 using testing::await_until;
+using testing::Pipe;
 using testing::Program;
 using testing::TextFolder;
 
 // A second after the workers, which have 1.2 s after a signal; and what a loaded machine adds.
 constexpr Nanoseconds kEnd = std::chrono::milliseconds(4500);
-
-struct Pipe {
-  Pipe() {
-    std::array<int, 2> fds{};
-    if (::pipe2(fds.data(), O_CLOEXEC) != 0) fail_errno("pipe2");
-    reading.reset(fds[0]);
-    writing.reset(fds[1]);
-  }
-  UniqueFd reading, writing;
-};
 
 // A prompt that takes the tokenizer many seconds.
 constexpr std::size_t kLongPrompt = std::size_t{24} << 20;

@@ -158,7 +158,7 @@ class Serving {
       resume();
       throw;
     }
-    session->set_owed([this] { remove_socket(); });
+    const EngineSession::Owed owed(*session, [this] { remove_socket(); });
     SessionPort port(session->client());
     open(*session, port);
     const std::optional<std::string> error = serve(*session);

@@ -124,6 +124,14 @@ std::vector<std::vector<EngineSession::Answer>> EngineSession::generate(
   return answers;
 }
 
+EngineSession::Owed::Owed(EngineSession& session, std::function<void()> what) : session_(session) {
+  session_.set_owed(std::move(what));
+}
+
+EngineSession::Owed::~Owed() {
+  session_.set_owed(nullptr);
+}
+
 void EngineSession::set_owed(std::function<void()> owed) {
   const std::lock_guard lock(owed_mutex_);
   owed_ = std::move(owed);

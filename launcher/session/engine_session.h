@@ -90,10 +90,19 @@ class EngineSession {
   };
   std::vector<std::vector<Answer>> generate(const std::vector<runtime::Request>& requests);
 
-  // What is still to be done if the process ends although the thread that uses the session is busy.
-  // It runs in another thread, is not waited for longer than kOwedLimit, and must throw nothing.
-  // nullptr: nothing; when it returns the function before does not run any more.
-  void set_owed(std::function<void()> owed);
+  // As long as it lives: what is still to be done if the process ends although the thread that uses
+  // the session is busy. It runs in another thread, is not waited for longer than kOwedLimit, and
+  // must throw nothing. A session has one at a time.
+  class Owed {
+   public:
+    Owed(EngineSession& session, std::function<void()> what);
+    Owed(const Owed&) = delete;
+    Owed& operator=(const Owed&) = delete;
+    ~Owed();  // it does not run any more then
+
+   private:
+    EngineSession& session_;
+  };
   static constexpr Nanoseconds kOwedLimit = std::chrono::milliseconds(200);
 
   // Ends the workers; with an error, also reports which worker is to blame, if any. Returns the
@@ -102,6 +111,7 @@ class EngineSession {
 
  private:
   void open_engine(const SessionOptions& options);
+  void set_owed(std::function<void()> owed);
   [[noreturn]] void end_process(int exit_code);
 
   const runtime::OpenModel model_;

@@ -1,13 +1,11 @@
 #include "launcher/session/text_io.h"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -16,6 +14,7 @@
 
 #include "base/error.h"
 #include "launcher/testing/test_file.h"
+#include "testing/pipe.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -40,19 +39,12 @@ std::string refusal(const std::string& path) {
 }
 
 // A pipe whose reading end is a path that LineReader can open.
-struct Pipe {
-  Pipe() {
-    std::array<int, 2> fds{};
-    if (::pipe2(fds.data(), O_CLOEXEC) != 0) fail_errno("pipe2");
-    reading.reset(fds[0]);
-    writing.reset(fds[1]);
-  }
+struct Pipe : testing::Pipe {
   std::string reading_path() const { return str("/proc/self/fd/", reading.get()); }
   std::string writing_path() const { return str("/proc/self/fd/", writing.get()); }
   void say(const std::string& text) const {
     REQUIRE(::write(writing.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
   }
-  UniqueFd reading, writing;
 };
 
 }  // namespace

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <fstream>
 #include <string_view>
 
+#include "base/system_files.h"
 #include "base/text.h"
 
 namespace nvllm::launcher {
@@ -101,16 +101,6 @@ std::string rank_line(const WorkerView& worker, const Culprit& culprit, std::int
   return text + '\n';
 }
 
-// In a file of lines "key number".
-std::optional<std::uint64_t> count_in(const std::string& path) {
-  std::ifstream file(path);
-  std::string word;
-  for (std::uint64_t number = 0; file >> word >> number;) {
-    if (word == "oom_kill") return number;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 std::optional<Culprit> find_culprit(const std::vector<WorkerView>& workers, bool aborted) {
@@ -154,23 +144,17 @@ std::string post_mortem(const std::vector<WorkerView>& workers, const Culprit& c
 }
 
 std::uint64_t oom_kills(const std::string& root) {
-  // Lines "4:memory:/path" (version 1) and "0::/path" (version 2). In a container the path may be
-  // one that only the host knows; then the mount itself is the container's group.
-  std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {
-    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string_view controllers =
-        std::string_view(line).substr(first + 1, second - first - 1);
-    if (!controllers.empty() && controllers != "memory") continue;
-    const bool version2 = controllers.empty();
-    const std::string mount = root + (version2 ? "/sys/fs/cgroup/" : "/sys/fs/cgroup/memory/");
-    const char* const file = version2 ? "memory.events" : "memory.oom_control";
-    for (const std::string& folder : {mount + line.substr(second + 1) + "/", mount}) {
-      if (const auto count = count_in(folder + file)) return *count;
+  constexpr const char* kKills = "oom_kill";
+  // In a container the path may be one that only the host knows; then the mount itself is the
+  // container's group.
+  for (const MemoryGroup& group : memory_groups(system_text(root + "/proc/self/cgroup"))) {
+    const std::string mount = root + (group.version2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory");
+    const char* const file = group.version2 ? "/memory.events" : "/memory.oom_control";
+    for (const std::string& folder : {mount + group.path, mount}) {
+      if (const auto count = number_after(folder + file, kKills)) return *count;
     }
   }
-  return count_in(root + "/proc/vmstat").value_or(0);
+  return number_after(root + "/proc/vmstat", kKills).value_or(0);
 }
 
 }  // namespace nvllm::launcher

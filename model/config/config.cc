@@ -32,7 +32,7 @@ const Family& read_family(const ConfigKeys& keys) {
     if (const Family* family = find_family(name)) return *family;
   }
   if (!architectures.empty()) {
-    fail(keys.where(), ": architecture ", shown_text(architectures.front()),
+    fail(keys.where(), ": architecture ", quoted_text(architectures.front()),
          " is not supported; known are ", known_architectures());
   }
   const auto model_type = keys.optional_text("model_type");

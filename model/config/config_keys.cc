@@ -120,7 +120,7 @@ ConfigKeys ConfigKeys::parse(std::string_view text, std::string_view overrides,
   Document document{.where = where, .top = parse_object(text, where), .rope = {}};
   document.rope = rope_keys(document.top, where);
   if (!overrides.empty()) {
-    const std::string where_over = str("--hf-overrides ", shown_text(overrides));
+    const std::string where_over = str("--hf-overrides ", quoted_text(overrides));
     const Json over = parse_object(overrides, where_over);
     document.rope = merge_rope(std::move(document.rope), rope_keys(over, where_over));
     merge(document.top, over);
@@ -129,7 +129,7 @@ ConfigKeys ConfigKeys::parse(std::string_view text, std::string_view overrides,
   return {std::make_shared<const Document>(std::move(document)), false};
 }
 
-std::string shown_text(std::string_view text) {
+std::string quoted_text(std::string_view text) {
   return shown(Json(std::string(text)));
 }
 

@@ -26,7 +26,7 @@ struct NumberLimits {
 };
 
 // Text of a file as errors show it: in quotes, on one line, and not too long.
-std::string shown_text(std::string_view text);
+std::string quoted_text(std::string_view text);
 
 // Const; cheap to copy.
 class ConfigKeys {

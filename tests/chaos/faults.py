@@ -26,37 +26,30 @@ def pause(seconds):
 
 
 class Fault:
-    """`strike` returns whether it hit something that ran."""
+    """What is done to a command; as it stands, something that is there from the start."""
 
     wrapper = []  # words before the program's
+    bound = 2.0  # seconds until the end; None: it goes on as if nothing had happened
 
     def __init__(self, random, command):
         self.after = moment(random)
         self.victim = None  # the worker that is to be named
 
     def strike(self, launcher):
-        raise NotImplementedError
+        """Returns whether it hit something that ran."""
+        return True
 
     def good_ends(self, command):
         """Exit codes that are right if the fault struck before the command was done."""
-        raise NotImplementedError
-
-    def bound(self):
-        """Seconds until the end; None: it goes on as if nothing had happened."""
-        return 2.0
+        return ()
 
 
 class Nothing(Fault):
     name = 'nothing'
+    bound = None
 
     def strike(self, launcher):
         return False
-
-    def good_ends(self, command):
-        return ()
-
-    def bound(self):
-        return None
 
 
 class WorkerSignal(Fault):
@@ -68,6 +61,8 @@ class WorkerSignal(Fault):
                                      signal.SIGSTOP, signal.SIGSTOP))
         self.name = f'{self.signal.name} to a worker'
         self.choice = random.random()
+        if self.signal == signal.SIGSTOP:
+            self.bound += 2.0  # the step timeout
 
     def strike(self, launcher):
         while not processes.children(launcher.pid):
@@ -87,9 +82,6 @@ class WorkerSignal(Fault):
 
     def good_ends(self, command):
         return (4,) if self.signal == signal.SIGSTOP else (3,)
-
-    def bound(self):
-        return 4.0 if self.signal == signal.SIGSTOP else 2.0  # the step timeout is 2 s
 
 
 class LauncherSignal(Fault):
@@ -116,6 +108,8 @@ class LauncherSignal(Fault):
 class Pause(Fault):
     """The launcher, or all, are stopped and go on: as if nothing had happened."""
 
+    bound = None
+
     def __init__(self, random, command):
         super().__init__(random, command)
         self.whole_group = random.random() < 0.5
@@ -133,17 +127,12 @@ class Pause(Fault):
             pass
         return False
 
-    def good_ends(self, command):
-        return ()
-
-    def bound(self):
-        return None
-
 
 class ClosedReader(Fault):
     """Nobody reads its output any more."""
 
     name = 'reader of standard output gone'
+    bound = None
 
     def strike(self, launcher):
         pause(self.after)
@@ -153,40 +142,27 @@ class ClosedReader(Fault):
     def good_ends(self, command):
         return (141, *command.good_ends)
 
-    def bound(self):
-        return None
-
 
 class FullDisk(Fault):
     """Its standard output takes nothing."""
 
     name = 'standard output on a full disk'
+    bound = None
     wrapper = ['sh', '-c', 'exec "$@" >/dev/full', 'sh']
-
-    def strike(self, launcher):
-        return True
 
     def good_ends(self, command):
         return command.good_ends if command.stays else (1,)  # a server writes nothing there
-
-    def bound(self):
-        return None
 
 
 class FullSharedMemory(Fault):
     """A /dev/shm that has no room."""
 
     name = '/dev/shm full'
+    bound = None
     wrapper = ['unshare', '--mount', 'sh', '-c', 'mount -t tmpfs -o size=64k tmpfs /dev/shm && exec "$@"', 'sh']
-
-    def strike(self, launcher):
-        return True
 
     def good_ends(self, command):
         return (1, 2)
-
-    def bound(self):
-        return None
 
 
 FAULTS = [*[WorkerSignal] * 4, *[LauncherSignal] * 4, Pause, ClosedReader, FullDisk, FullSharedMemory, Nothing]

@@ -31,8 +31,8 @@ def complaints(command, fault, struck, code, seconds, errors, is_heard):
         found.append(f'exit code {code}, not {" or ".join(map(str, sorted(allowed)))}')
     if code == 0 and not command.stays:
         found += filter(None, [command.complaint()])
-    if struck and fault.bound() is not None and not restarted and seconds > fault.bound():
-        found.append(f'ended after {seconds:.2f} s, not {fault.bound():g} s')
+    if struck and fault.bound is not None and not restarted and seconds > fault.bound:
+        found.append(f'ended after {seconds:.2f} s, not {fault.bound:g} s')
     if named and not fault.victim:
         found.append(f'a culprit was named: {named.group()}')
     elif named and int(named.group(2)) != fault.victim:

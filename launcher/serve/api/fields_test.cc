@@ -5,10 +5,10 @@
 #include <string>
 #include <utility>
 
+#include "base/bounded_json.h"
 #include "base/json_text.h"
 #include "launcher/serve/api/api_fixture.h"
 #include "launcher/serve/api/request_body.h"
-#include "launcher/session/bounded_json.h"
 #include "launcher/session/request_fields.h"
 
 namespace nvllm::launcher {

@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/bounded_json.h"
 #include "launcher/serve/api/api_call.h"
-#include "launcher/session/bounded_json.h"
 #include "launcher/session/request_fields.h"
 
 namespace nvllm::launcher {
