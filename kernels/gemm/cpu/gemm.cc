@@ -4,6 +4,7 @@
 #include "device/cpu/stream.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/cpu/gemm_kernels.h"
+#include "kernels/gemm/cpu/quantized_gemm.h"
 #include "kernels/gemm/gemm_steps.h"
 
 namespace nvllm::kernels::cpu {
@@ -29,7 +30,7 @@ GemmTask task_of(const GemmCall& call) {
           .out_stride = out.stride[0],
           .x_stride = x.stride[0],
           .residual_stride = residual.stride[0],
-          .dtype = call.weight.values.dtype,
+          .dtype = call.weight.type(),
           .out_f32 = out.dtype == DType::f32};
 }
 
@@ -113,6 +114,7 @@ class CpuGemm final : public Gemm {
   void measure(std::span<const GemmCall> alike, Stream& stream) override {
     const GemmTask gemm = task_of(alike.front());
     stream.synchronize();
+    if (is_quantized(alike.front().weight.format)) return;
     reserve(packed_floats(kernels_of(set_, gemm.dtype), gemm));
   }
 
@@ -120,6 +122,12 @@ class CpuGemm final : public Gemm {
   // The one task of a GEMM; small enough for a stream to store in place.
   void submit(const GemmCall& call, Stream& stream) {
     auto& queue = nvllm::cpu::stream(stream);
+    if (const GemmWeight& weight = call.weight; is_quantized(weight.format)) {
+      queue.submit([gemm = QuantizedGemmTask{task_of(call), weight.quantized.scales.data,
+                                             weight.quantized_shape()},
+                    &pool = queue.thread_pool()] { run_quantized(gemm, pool); });
+      return;
+    }
     const auto task = [this, gemm = task_of(call), &pool = queue.thread_pool()] {
       run_task(gemm, pool);
     };
