@@ -4,6 +4,7 @@
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/cublaslt/cublaslt_gemm.h"
 #include "kernels/gemm/gemm_steps.h"
+#include "kernels/gemm/sm80/quantized_gemm.h"
 #include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels::cuda {
@@ -14,7 +15,8 @@ constexpr std::int64_t kMaxDotRows = 4;
 
 class CudaGemm final : public Gemm {
  public:
-  explicit CudaGemm(Backend& backend) : cublaslt_(backend) {}
+  CudaGemm(Backend& backend, bool quantized)
+      : cublaslt_(backend), quantized_(backend, cublaslt_, quantized) {}
 
   GemmConfigurations configurations() const override { return cublaslt_.configurations(); }
   void adopt(GemmConfigurations configurations) override {
@@ -30,6 +32,12 @@ class CudaGemm final : public Gemm {
     GemmPlan plan;
     plan.prologue = shape.fusion.prologue;
     plan.epilogue = shape.fusion.epilogue;
+    if (is_quantized(shape.format)) {
+      plan.prologue_kernel = plan.prologue != Prologue::none;
+      plan.epilogue_kernel = plan.epilogue != Epilogue::none;
+      plan.kernel = quantized_.kernel_of(shape);
+      return plan;
+    }
     if (gemv_.takes(shape)) {
       plan.kernel = GemmKernel::gemv;
       return plan;
@@ -62,6 +70,8 @@ class CudaGemm final : public Gemm {
       case GemmKernel::gemv: gemv_.enqueue(call, stream); break;
       case GemmKernel::small_m: small_m_.enqueue(call, stream); break;
       case GemmKernel::lm_head: lm_head_.enqueue(call, stream); break;
+      case GemmKernel::dequantize:
+      case GemmKernel::fp8: quantized_.enqueue(call, stream); break;
       case GemmKernel::cublaslt:
         if (!cublaslt_.enqueue(call, stream)) dot(call, stream);
         break;
@@ -119,12 +129,13 @@ class CudaGemm final : public Gemm {
   SmallM small_m_;
   const LmHead lm_head_;
   CublasltGemm cublaslt_;
+  QuantizedGemm quantized_;
 };
 
 }  // namespace
 
-std::unique_ptr<Gemm> create_gemm(Backend& backend) {
-  return std::make_unique<CudaGemm>(backend);
+std::unique_ptr<Gemm> create_gemm(Backend& backend, bool quantized) {
+  return std::make_unique<CudaGemm>(backend, quantized);
 }
 
 }  // namespace nvllm::kernels::cuda
