@@ -47,6 +47,9 @@ const DotKernels& quantized_dots(InstructionSet set, const GemmTask& gemm) {
 const BlockKernels& quantized_blocks(InstructionSet set, const GemmTask& gemm) {
   const bool bf16 = gemm.dtype == DType::bf16;
   if (bf16 && set == InstructionSet::amx_bf16) return quantized_blocks_amx_bf16();
+  const bool integers = gemm.format != WeightFormat::fp8 && !gemm.weight_only && gemm.group >= 32;
+  if (integers && set >= InstructionSet::avx512_vnni)
+    return quantized_blocks_avx512_vnni(gemm.format);
   if (bf16 && set == InstructionSet::avx512_bf16) return quantized_blocks_avx512_bf16();
   return set == InstructionSet::avx2 ? quantized_blocks_avx2(gemm.dtype)
                                      : quantized_blocks_avx512(gemm.dtype);

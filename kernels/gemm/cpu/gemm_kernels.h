@@ -80,7 +80,8 @@ const BlockKernels& quantized_blocks_avx2(DType type);
 const BlockKernels& quantized_blocks_avx512(DType type);
 const BlockKernels& quantized_blocks_avx512_bf16();
 const BlockKernels& quantized_blocks_amx_bf16();
-// Where x may be quantized, of int8 and int4.
+// Where x may be quantized, of int8 and int4; blocks take groups of 32 inputs or more.
 const DotKernels& quantized_dots_avx512_vnni(WeightFormat format);
+const BlockKernels& quantized_blocks_avx512_vnni(WeightFormat format);
 
 }  // namespace nvllm::kernels::cpu

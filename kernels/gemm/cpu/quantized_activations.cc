@@ -24,13 +24,6 @@ Places make_places(WeightFormat format, Of&& of) {
   return places;
 }
 
-const Places& integer_places(WeightFormat format) {
-  const auto of = [](int byte, int half) { return 64 * half + byte; };
-  static const Places int8 = make_places(WeightFormat::int8, of);
-  static const Places int4 = make_places(WeightFormat::int4, of);
-  return format == WeightFormat::int4 ? int4 : int8;
-}
-
 // Eight inputs from `from` on, of which there are `count`; zeros behind.
 template <typename T>
 __m256 load_inputs(const T* from, std::int64_t count) {
@@ -84,21 +77,56 @@ void quantize(const T* from, std::int64_t count, QuantizedGroup& group) {
   }
 }
 
-// A row's block from its groups.
+// Stores four vectors of dwords as columns of a block: dword t of vector k at 4 t + k.
+void store_columns(__m128i (&vectors)[4], std::int8_t* to) {
+  const __m128i a = _mm_unpacklo_epi32(vectors[0], vectors[1]);
+  const __m128i b = _mm_unpackhi_epi32(vectors[0], vectors[1]);
+  const __m128i c = _mm_unpacklo_epi32(vectors[2], vectors[3]);
+  const __m128i d = _mm_unpackhi_epi32(vectors[2], vectors[3]);
+  auto* const rows = reinterpret_cast<__m128i*>(to);
+  _mm_store_si128(rows, _mm_unpacklo_epi64(a, c));
+  _mm_store_si128(rows + 1, _mm_unpackhi_epi64(a, c));
+  _mm_store_si128(rows + 2, _mm_unpacklo_epi64(b, d));
+  _mm_store_si128(rows + 3, _mm_unpackhi_epi64(b, d));
+}
+
+__m128i load_integers(const QuantizedGroup& group, int half) {
+  return _mm_load_si128(reinterpret_cast<const __m128i*>(group.integers) + half);
+}
+
+// In the order of a block of int8.
+void order_integers(const QuantizedGroup* groups, QuantizedActivations<1>& block) {
+  const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
+  __m128i steps[4];
+  for (int k = 0; k < 4; ++k)
+    steps[k] = _mm_shuffle_epi8(load_integers(groups[k / 2], k % 2), order);
+  store_columns(steps, block.integers);
+}
+
+// In the order of a block of int4: bytes of the inputs 0, 16, 1, 17, ... 7, 23 of a group are low
+// halves.
+void order_integers(const QuantizedGroup* groups, QuantizedActivations<2>& block) {
+  __m128i low[4], high[4];
+  for (int k = 0; k < 4; ++k) {
+    const __m128i first = load_integers(groups[k], 0), second = load_integers(groups[k], 1);
+    low[k] = _mm_unpacklo_epi8(first, second);
+    high[k] = _mm_unpackhi_epi8(first, second);
+  }
+  store_columns(low, block.integers);
+  store_columns(high, block.integers + 64);
+}
+
+// A row's block from its groups. A group of the weight is 2^group_bits inputs.
 template <int kParts, int kZero>
-void gather(const QuantizedGroup* groups, std::int64_t weight_group,
-            QuantizedActivations<kParts>& block) {
+void gather(const QuantizedGroup* groups, int group_bits, QuantizedActivations<kParts>& block) {
   constexpr int kInputs = kParts * 64;
-  const std::uint8_t* places =
-      integer_places(kParts == 2 ? WeightFormat::int4 : WeightFormat::int8).data();
-  for (int i = 0; i < kInputs; ++i)
-    block.integers[places[i]] = groups[i / kActivationGroup].integers[i % kActivationGroup];
+  order_integers(groups, block);
   for (int k = 0; k < 4; ++k)
     block.scales[k] = groups[k * (kInputs / 4) / kActivationGroup].scale * kScaleUnit;
   std::fill(std::begin(block.sums), std::end(block.sums), 0.0f);
   for (int half = 0; half < kInputs / 16; ++half) {
     const QuantizedGroup& group = groups[half / 2];
-    block.sums[half * 16 / weight_group * 2 + 1] +=
+    block.sums[(half * 16 >> group_bits) * 2 + 1] +=
         group.scale * static_cast<float>(group.sums[half % 2]) * kScaleUnit;
   }
   for (int i = 0; i < 8; i += 2) block.sums[i] = -kZero * block.sums[i + 1];
@@ -109,6 +137,7 @@ void quantize_rows(const GemmTask& gemm, std::int64_t first_row, int rows, std::
                    std::int64_t end, float* prepared) {
   constexpr std::int64_t kInputs = kParts * 64;
   constexpr int kGroups = kInputs / kActivationGroup;
+  const int group_bits = std::countr_zero(static_cast<unsigned>(gemm.group));
   for (int row = 0; row < rows; ++row) {
     const T* const from = static_cast<const T*>(gemm.x) + (first_row + row) * gemm.x_stride;
     auto* const blocks = reinterpret_cast<QuantizedActivations<kParts>*>(
@@ -119,7 +148,7 @@ void quantize_rows(const GemmTask& gemm, std::int64_t first_row, int rows, std::
         const std::int64_t at = i + g * kActivationGroup;
         quantize(from + std::min(at, end), end - at, groups[g]);
       }
-      gather<kParts, kZero>(groups, gemm.group, blocks[i / kInputs]);
+      gather<kParts, kZero>(groups, group_bits, blocks[i / kInputs]);
     }
   }
 }
@@ -178,6 +207,7 @@ const std::uint8_t* float_places(WeightFormat format) {
 using Prepare = void(const GemmTask&, std::int64_t, int, std::int64_t, std::int64_t, float*);
 template Prepare quantize_activations<1, 0>;
 template Prepare quantize_activations<1, 128>;
+template Prepare quantize_activations<2, 0>;
 template Prepare quantize_activations<2, 8>;
 template Prepare order_activations<WeightFormat::fp8>;
 template Prepare order_activations<WeightFormat::int8>;

@@ -139,41 +139,52 @@ struct QuantizedDot {
       alignas(64) float sums[DotKernels::kMaxDotRows * kSums];
       for (int pass = 0; pass < passes; ++pass) {
         const int from = row_count * pass / passes, to = row_count * (pass + 1) / passes;
-        some_rows(gemm, to - from, weight.from(o), prepared + from * x_stride, x_stride, count,
-                  sums + from * kSums);
+        // The first pass reads weights from memory.
+        const bool fetch = pass == 0 && o + kSums + kFetchBytes / weight.row_bytes < gemm.outputs;
+        some_rows(gemm, to - from, weight.from(o), fetch ? kFetchBytes : 0,
+                  prepared + from * x_stride, x_stride, count, sums + from * kSums);
       }
       finish_sums(gemm, first_row, row_count, o, count, sums);
     }
   }
 
  private:
-  static void some_rows(const GemmTask& gemm, int rows, const QuantizedRows& weight, const float* x,
-                        std::int64_t x_stride, std::int64_t count, float* sums) {
+  // Rows lie one after the other, and several are read at once; so that memory is read in one
+  // stream nevertheless, lines are fetched in the order in which they lie, this far ahead.
+  static constexpr std::int64_t kFetchBytes = 4096;
+
+  static void some_rows(const GemmTask& gemm, int rows, const QuantizedRows& weight,
+                        std::int64_t fetch, const float* x, std::int64_t x_stride,
+                        std::int64_t count, float* sums) {
     with_pairs(gemm, [&](auto pairs, int share) {
       constexpr int kPairs = decltype(pairs)::value;
       switch (rows) {
-        case 1: return outputs<kPairs, 1>(weight, share, x, x_stride, count, sums);
-        case 2: return outputs<kPairs, 2>(weight, share, x, x_stride, count, sums);
-        case 3: return outputs<kPairs, 3>(weight, share, x, x_stride, count, sums);
-        default: return outputs<kPairs, 4>(weight, share, x, x_stride, count, sums);
+        case 1: return outputs<kPairs, 1>(weight, share, fetch, x, x_stride, count, sums);
+        case 2: return outputs<kPairs, 2>(weight, share, fetch, x, x_stride, count, sums);
+        case 3: return outputs<kPairs, 3>(weight, share, fetch, x, x_stride, count, sums);
+        default: return outputs<kPairs, 4>(weight, share, fetch, x, x_stride, count, sums);
       }
     });
   }
 
   // Sums of `count` outputs with kR rows of x, to sums[row * kSums + output].
   template <int kPairs, int kR>
-  static void outputs(const QuantizedRows& weight, int share, const float* x, std::int64_t x_stride,
-                      std::int64_t count, float* sums) {
+  static void outputs(const QuantizedRows& weight, int share, std::int64_t fetch, const float* x,
+                      std::int64_t x_stride, std::int64_t count, float* sums) {
     constexpr int kOutputs = kR * 4 > Lanes::kAccumulators ? 2 : 4;
     std::int64_t o = 0;
     for (; o + kOutputs <= count; o += kOutputs)
-      group<kPairs, kR, kOutputs>(weight.from(o), share, x, x_stride, sums + o);
-    for (; o < count; ++o) group<kPairs, kR, 1>(weight.from(o), share, x, x_stride, sums + o);
+      group<kPairs, kR, kOutputs>(weight.from(o), share, fetch, x, x_stride, sums + o);
+    for (; o < count; ++o)
+      group<kPairs, kR, 1>(weight.from(o), share, fetch, x, x_stride, sums + o);
   }
 
   template <int kPairs, int kR, int kOutputs>
-  static void group(const QuantizedRows& weight, int share, const float* x, std::int64_t x_stride,
-                    float* sums) {
+  static void group(const QuantizedRows& weight, int share, std::int64_t fetch, const float* x,
+                    std::int64_t x_stride, float* sums) {
+    const std::byte* next = weight.values + fetch;
+    const std::byte* next_scales =
+        weight.scales + fetch / kQuantizedBlockBytes / share * kPairs * 4;
     Lanes::Floats sum[4][kR];
     for (int o = 0; o < 4; ++o) {
       for (int r = 0; r < kR; ++r) sum[o][r] = Lanes::zero();
@@ -181,7 +192,10 @@ struct QuantizedDot {
     for (std::int64_t b = 0; b < weight.blocks; ++b, x += Terms::kBlockFloats) {
       const std::byte* const values = weight.values + b * kQuantizedBlockBytes;
       const std::byte* const scales = weight.scales + b / share * kPairs * 4;
+      _mm_prefetch(next_scales + b / share * kPairs * 4 * kOutputs, _MM_HINT_T1);
       for (int o = 0; o < kOutputs; ++o) {
+        _mm_prefetch(next, _MM_HINT_T1);
+        next += kQuantizedBlockBytes;
         Terms::template add<kPairs, kR>(values + o * weight.row_bytes,
                                         scales + o * weight.scale_bytes, x, x_stride, sum[o]);
       }
