@@ -98,7 +98,8 @@ class Layers {
                              DType::f32, {s.hidden / kSquaresColumns, kSquaresRows})};
     std::vector<LayerGemms> layers;
     for (std::int64_t i = 0; i < s.layers; ++i) {
-      LayerGemms layer{.attention_norm = norm, .mlp_norm = norm};
+      LayerGemms layer;
+      layer.attention_norm = layer.mlp_norm = norm;
       if (i > 0) layer = layers.front();
       const auto wanted = [&](int which) { return i == 0 || only < 0 || only == which; };
       if (wanted(0)) layer.qkv = weight(s.qkv, s.hidden);
