@@ -56,6 +56,23 @@ class Gemv {
   bool early_;  // kernels may begin before the one before them in the stream has ended
 };
 
+// Up to 16 rows of 16-bit floats by a quantized weight; with RMSNorm as its prologue where every
+// block can repeat it, and with SiLU as its epilogue.
+class QuantizedGemv {
+ public:
+  QuantizedGemv();
+  bool takes(const GemmShape& shape) const;
+  // See Gemv.
+  bool loads_all_at_once(const GemmShape& shape) const;
+  void enqueue(const GemmCall& call, Stream& stream) const;
+
+ private:
+  bool takes_norm(const GemmShape& shape) const;
+
+  int multiprocessors_;
+  bool early_;
+};
+
 // 17 to 128 rows of 16-bit floats on Hopper; with a deferred RMSNorm as its prologue, with SiLU or
 // the start of the next RMSNorm as its epilogue.
 class SmallM {

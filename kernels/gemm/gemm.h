@@ -114,16 +114,17 @@ struct GemmShape {
 };
 
 enum class GemmKernel : std::uint8_t {
-  none,        // nothing to compute
-  gemv,        // up to 16 rows of 16-bit floats: sm80/gemv.cuh
-  small_m,     // 17 to 128 rows, Hopper: sm90/small_m.cuh
-  lm_head,     // 17 to 128 rows by a vocabulary's weights, Hopper: sm90/lm_head.cuh
-  cublaslt,    // many rows: cublaslt/, with the configuration that tuning found; dot where the
-               // library has no algorithm
-  dot,         // whatever no other kernel takes: sm80/dot.cu
-  dequantize,  // quantized weights become floats in a workspace, for cublaslt or dot
-  fp8,         // many rows, which become fp8, too, by fp8 weights, on Hopper: cublaslt/
-  cpu,         // cpu/gemm.cc
+  none,            // nothing to compute
+  gemv,            // up to 16 rows of 16-bit floats: sm80/gemv.cuh
+  small_m,         // 17 to 128 rows, Hopper: sm90/small_m.cuh
+  quantized_gemv,  // up to 16 rows of 16-bit floats: sm80/quantized_gemv.cuh
+  lm_head,         // 17 to 128 rows by a vocabulary's weights, Hopper: sm90/lm_head.cuh
+  cublaslt,        // many rows: cublaslt/, with the configuration that tuning found; dot where the
+                   // library has no algorithm
+  dot,             // whatever no other kernel takes: sm80/dot.cu
+  dequantize,      // quantized weights become floats in a workspace, for cublaslt or dot
+  fp8,             // many rows, which become fp8, too, by fp8 weights, on Hopper: cublaslt/
+  cpu,             // cpu/gemm.cc
 };
 
 // How one GEMM is computed.

@@ -39,6 +39,32 @@ TEST_CASE_TEMPLATE("with a quantized weight a GEMM is what its definition says",
   }
 }
 
+TEST_CASE_TEMPLATE("with a quantized weight GEMVs of all sizes are what their definition says", T,
+                   Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  GPU_SHAPES_OR_SKIP();
+  Fixture fixture(*backend);
+  std::mt19937 random(14);
+  // outputs, inputs: long sums and short ones, of all instances of kernels
+  const std::vector<std::array<std::int64_t, 2>> shapes = {
+      {4096, 1024}, {1024, 2048}, {1000, 3072}, {2560, 4096}, {264, 9728}, {3333, 2560}, {8, 24}};
+  for (const QuantizedSetting& quantized : kFormats) {
+    for (const auto& shape : shapes) {
+      for (const Prologue prologue : {Prologue::none, Prologue::rms_norm}) {
+        constexpr std::int64_t kM[] = {1, 2, 3, 4, 7, 8, 13, 16};
+        const std::int64_t m = kM[random() % 8];
+        Setting setting{.m = m, .outputs = shape[0], .inputs = shape[1], .type = dtype_of<T>};
+        setting.quantized = quantized;
+        setting.prologue = prologue;
+        setting.bias = random() % 2 == 0;
+        setting.residual = random() % 2 == 0;
+        if (prologue == Prologue::none) setting.x_gap = 8, setting.out_gap = 16;
+        fixture.check(setting, random());
+      }
+    }
+  }
+}
+
 TEST_CASE_TEMPLATE("x may be quantized, too, within half a step", T, float, Bf16) {
   BACKEND_OR_SKIP(backend);
   Fixture fixture(*backend);

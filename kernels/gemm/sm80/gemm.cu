@@ -32,14 +32,8 @@ class CudaGemm final : public Gemm {
     GemmPlan plan;
     plan.prologue = shape.fusion.prologue;
     plan.epilogue = shape.fusion.epilogue;
-    if (is_quantized(shape.format)) {
-      plan.prologue_kernel = plan.prologue != Prologue::none;
-      plan.epilogue_kernel = plan.epilogue != Epilogue::none;
-      plan.kernel = quantized_.kernel_of(shape);
-      return plan;
-    }
-    if (gemv_.takes(shape)) {
-      plan.kernel = GemmKernel::gemv;
+    if (gemv_takes(shape)) {
+      plan.kernel = gemv_of(shape);
       return plan;
     }
     if (shape.deferred && plan.prologue == Prologue::rms_norm) {
@@ -68,6 +62,7 @@ class CudaGemm final : public Gemm {
     enqueue_prologue(call, stream);
     switch (call.plan.kernel) {
       case GemmKernel::gemv: gemv_.enqueue(call, stream); break;
+      case GemmKernel::quantized_gemv: quantized_gemv_.enqueue(call, stream); break;
       case GemmKernel::small_m: small_m_.enqueue(call, stream); break;
       case GemmKernel::lm_head: lm_head_.enqueue(call, stream); break;
       case GemmKernel::dequantize:
@@ -93,6 +88,13 @@ class CudaGemm final : public Gemm {
   }
 
  private:
+  bool gemv_takes(const GemmShape& shape) const {
+    return gemv_.takes(shape) || quantized_gemv_.takes(shape);
+  }
+  static GemmKernel gemv_of(const GemmShape& shape) {
+    return is_quantized(shape.format) ? GemmKernel::quantized_gemv : GemmKernel::gemv;
+  }
+
   static void set_small_m(GemmPlan& plan, const SmallMTiling& tiling) {
     plan.kernel = GemmKernel::small_m;
     plan.tiling = tiling;
@@ -102,16 +104,20 @@ class CudaGemm final : public Gemm {
   // Of a GEMM whose prologue is done: the kernel that also does the epilogue, if there is one.
   void plan_own_kernel(GemmPlan& plan, const GemmShape& whole) {
     auto tiling = small_m_.plan(whole);
-    const bool fused = tiling || gemv_.takes(whole) || plan.epilogue == Epilogue::none;
+    const bool fused = tiling || gemv_takes(whole) || plan.epilogue == Epilogue::none;
     const GemmShape shape = fused ? whole : ahead_of_epilogue(whole);
     if (!fused) tiling = small_m_.plan(shape);
     plan.epilogue_kernel = !fused;
     if (tiling) {
       set_small_m(plan, *tiling);
       plan.prologue_early = plan.prologue_kernel;
-    } else if (gemv_.takes(shape)) {
-      plan.kernel = GemmKernel::gemv;
-      plan.prologue_early = plan.prologue_kernel && gemv_.loads_all_at_once(shape);
+    } else if (gemv_takes(shape)) {
+      plan.kernel = gemv_of(shape);
+      const bool at_once = is_quantized(shape.format) ? quantized_gemv_.loads_all_at_once(shape)
+                                                      : gemv_.loads_all_at_once(shape);
+      plan.prologue_early = plan.prologue_kernel && at_once;
+    } else if (is_quantized(shape.format)) {
+      plan.kernel = quantized_.kernel_of(shape);
     } else {
       const bool few = shape.type == DType::f32 && shape.m <= kMaxDotRows;
       plan.kernel = few ? GemmKernel::dot : GemmKernel::cublaslt;
@@ -126,6 +132,7 @@ class CudaGemm final : public Gemm {
   }
 
   const Gemv gemv_;
+  const QuantizedGemv quantized_gemv_;
   SmallM small_m_;
   const LmHead lm_head_;
   CublasltGemm cublaslt_;

@@ -1,0 +1,126 @@
+// Quantized weights as fragments of tensor-core operands, from the bytes that a thread of a quad
+// has of a block (kernels/gemm/quantized_weight.h), and their scales.
+#pragma once
+
+#include "kernels/common/sm80/types.cuh"
+#include "kernels/gemm/quantized_weight.h"
+
+namespace nvllm::kernels::cuda {
+
+template <typename T>
+inline constexpr bool kIsBf16 = sizeof(T) == 2;
+template <>
+inline constexpr bool kIsBf16<F16> = false;
+
+// a · b + c of two 16-bit floats each.
+template <typename T>
+__device__ __forceinline__ unsigned multiply_add(unsigned a, unsigned b, unsigned c) {
+  unsigned d;
+  if constexpr (kIsBf16<T>) {
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  } else {
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  }
+  return d;
+}
+
+// Two equal 16-bit floats.
+__host__ __device__ constexpr unsigned twice(unsigned bits) {
+  return bits << 16 | bits;
+}
+template <typename T>
+inline constexpr unsigned kOnes = twice(kIsBf16<T> ? 0x3f80 : 0x3c00);
+
+// (a & mask) | b in one instruction.
+template <unsigned kMask>
+__device__ __forceinline__ unsigned masked_or(unsigned a, unsigned b) {
+  unsigned d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "n"(kMask), "r"(b));
+  return d;
+}
+
+// From words of a thread's 16 bytes to pairs of T, which are neighbouring inputs. A word is
+// kSteps steps of 16 inputs; pairs 2 s and 2 s + 1 are a thread's fragment of step s: inputs 2 t,
+// 2 t + 1 and 2 t + 8, 2 t + 9 of it. What comes out is exact: for fp8 the value, for integers
+// (integer - zero) + kAdded.
+template <WeightFormat kFormat, typename T>
+struct QuantizedValues;
+
+template <typename T>
+struct QuantizedValues<WeightFormat::fp8, T> {
+  static constexpr int kSteps = 1;
+  static constexpr float kAdded = 0;
+
+  // Sign and magnitude go where T has them; T's exponent is smaller then by a constant.
+  static __device__ __forceinline__ void unpack(unsigned word, unsigned (&pairs)[2]) {
+    constexpr unsigned kFactor = twice(kIsBf16<T> ? 0x7b80 : 0x5c00);  // 2^120, 2^8
+    constexpr unsigned kMagnitude = twice(kIsBf16<T> ? 0x07f0 : 0x3f80);
+    constexpr unsigned kMinusZero = twice(0x8000);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const unsigned high = __byte_perm(word, 0, i == 0 ? 0x1404 : 0x3424);
+      const unsigned magnitude = high >> (kIsBf16<T> ? 4 : 1) & kMagnitude;
+      pairs[i] = multiply_add<T>(masked_or<twice(0x8000)>(high, magnitude), kFactor, kMinusZero);
+    }
+  }
+};
+
+template <typename T>
+struct QuantizedValues<WeightFormat::int8, T> {
+  static constexpr int kSteps = 1;
+  static constexpr float kAdded = 0;
+
+  static __device__ __forceinline__ void unpack(unsigned word, unsigned (&pairs)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (kIsBf16<T>) {
+        // The lower 7 bits are added to 128 as bits; then 256 is subtracted, or 128 with bit 7.
+        const unsigned two = __byte_perm(word ^ 0x80808080, 0, i == 0 ? 0x4140 : 0x4342);
+        const unsigned low = masked_or<twice(0x007f)>(two, twice(0x4300));
+        const unsigned minus = masked_or<twice(0x0080)>(two, twice(0xc300));
+        pairs[i] = multiply_add<T>(low, kOnes<T>, minus);
+      } else {
+        const unsigned two = __byte_perm(word, twice(0x6464), i == 0 ? 0x4140 : 0x4342);
+        pairs[i] = multiply_add<T>(two, kOnes<T>, twice(0xe480));  // 1024 + integer - 1152
+      }
+    }
+  }
+};
+
+template <typename T>
+struct QuantizedValues<WeightFormat::int4, T> {
+  static constexpr int kSteps = 2;
+  // 128 + integer costs nothing in bfloat16. In float16 1024 + integer would cost precision.
+  static constexpr float kAdded = kIsBf16<T> ? 136 : 0;
+
+  static __device__ __forceinline__ void unpack(unsigned word, unsigned (&pairs)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      pairs[i] = masked_or<twice(0x000f)>(word >> 4 * i, twice(kIsBf16<T> ? 0x4300 : 0x6400));
+      if constexpr (!kIsBf16<T>) pairs[i] = multiply_add<T>(pairs[i], kOnes<T>, twice(0xe408));
+    }
+  }
+};
+
+template <WeightFormat kFormat>
+inline constexpr int kBlockInputs = kFormat == WeightFormat::int4 ? 128 : 64;
+
+// A group's scale and offset, of sums of values times x and of sums of x: 4096 times as large as
+// they are where they are float16.
+struct GroupScale {
+  float scale, offset;
+};
+template <WeightFormat kFormat, typename T>
+__device__ __forceinline__ GroupScale group_scale(unsigned bits) {
+  if constexpr (kFormat == WeightFormat::fp8) {
+    return {__uint_as_float(bits), 0};
+  } else {
+    const float scale = __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+    const float offset = __half2float(__ushort_as_half(static_cast<unsigned short>(bits >> 16)));
+    return {scale, offset - QuantizedValues<kFormat, T>::kAdded * scale};
+  }
+}
+template <WeightFormat kFormat>
+inline constexpr float kSumUnit = kFormat == WeightFormat::fp8 ? 1.0f : kScaleUnit;
+
+}  // namespace nvllm::kernels::cuda
