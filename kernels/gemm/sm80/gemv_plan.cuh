@@ -85,10 +85,17 @@ inline GemvPlan plan_gemv(const GemvInstance& instance, const GemvProblem& gemm,
 template <typename... Instances>
 struct GemvChoice {
   static GemvPlan best(const GemvProblem& gemm, int multiprocessors, int* which) {
+    return best_of(
+        [&](const GemvInstance& instance) { return plan_gemv(instance, gemm, multiprocessors); },
+        which);
+  }
+  // Likewise, with another plan of an instance.
+  template <typename PlanOf>
+  static GemvPlan best_of(const PlanOf& plan_of, int* which) {
     GemvPlan best;
     int index = 0;
     const auto consider = [&](const GemvInstance& instance) {
-      const GemvPlan plan = plan_gemv(instance, gemm, multiprocessors);
+      const GemvPlan plan = plan_of(instance);
       if (plan.efficiency > best.efficiency + 0.005) best = plan, *which = index;
       ++index;
     };
