@@ -27,7 +27,11 @@ namespace cuda {
 // cuBLASLt's workspace: as much as NVIDIA advises for Hopper.
 inline constexpr std::size_t kGemmBytes = 32 << 20;
 
-std::unique_ptr<Gemm> create_gemm(Backend& backend);
+// For quantized weights: floats of some of their outputs; or rows of x in fp8, and scales. This
+// stays in an L2 cache of 50 MB for the most part.
+inline constexpr std::size_t kQuantizedGemmBytes = 32 << 20;
+
+std::unique_ptr<Gemm> create_gemm(Backend& backend, bool quantized);
 
 // The kernels. Whether one takes a GEMM is asked with the shape that its own kernel sees
 // (gemm_steps.h), which is not empty; a call that it enqueues is planned for it and checked.

@@ -223,18 +223,20 @@ bool samples_in_epilogue(const SampleTokens& sample) {
   return sample.thresholds.data == nullptr && sample.rows.changed_logits.data == nullptr;
 }
 
-std::unique_ptr<Gemm> create_gemm(Backend& backend) {
+std::unique_ptr<Gemm> create_gemm(Backend& backend, bool quantized) {
 #ifdef NVLLM_CUDA
-  if (backend.kind() == DeviceKind::cuda) return cuda::create_gemm(backend);
+  if (backend.kind() == DeviceKind::cuda) return cuda::create_gemm(backend, quantized);
 #endif
+  static_cast<void>(quantized);
   return cpu::create_gemm(backend);
 }
 
-std::size_t gemm_bytes(DeviceKind device) {
+std::size_t gemm_bytes(DeviceKind device, bool quantized) {
 #ifdef NVLLM_CUDA
-  if (device == DeviceKind::cuda) return cuda::kGemmBytes;
+  if (device == DeviceKind::cuda)
+    return cuda::kGemmBytes + (quantized ? cuda::kQuantizedGemmBytes : 0);
 #endif
-  static_cast<void>(device);
+  static_cast<void>(device), static_cast<void>(quantized);
   return 0;
 }
 

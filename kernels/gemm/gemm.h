@@ -122,7 +122,8 @@ enum class GemmKernel : std::uint8_t {
   cublaslt,        // many rows: cublaslt/, with the configuration that tuning found; dot where the
                    // library has no algorithm
   dot,             // whatever no other kernel takes: sm80/dot.cu
-  dequantize,      // quantized weights: to floats in a workspace, and on as these
+  dequantize,      // quantized weights become floats in a workspace, for cublaslt or dot
+  fp8,             // many rows, which become fp8, too, by fp8 weights, on Hopper: cublaslt/
   cpu,             // cpu/gemm.cc
 };
 
@@ -270,10 +271,11 @@ inline constexpr std::int64_t kManyRows = 129;
 // Whether a GEMM's epilogue can sample so: from the logits as they are.
 bool samples_in_epilogue(const SampleTokens& sample);
 
-std::unique_ptr<Gemm> create_gemm(Backend& backend);
+// quantized: there will be quantized weights, so memory for these is taken at once, and none later.
+std::unique_ptr<Gemm> create_gemm(Backend& backend, bool quantized = false);
 
 // Device memory that one takes from its start on. (On the CPU it takes some as it needs it.)
-std::size_t gemm_bytes(DeviceKind device);
+std::size_t gemm_bytes(DeviceKind device, bool quantized = false);
 
 // What run() checks first.
 void check_gemm(const GemmCall& call);

@@ -1,5 +1,7 @@
 #include "kernels/gemm/quantized_weight.h"
 
+#include <immintrin.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -55,6 +57,37 @@ const std::array<BlockPlace, 128>& places_of(WeightFormat format) {
   return format == WeightFormat::int4 ? nibbles : bytes;
 }
 
+__m128i load_16(const std::uint8_t* from) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+}
+
+// Words k of all four threads, of k = 0 to 3, to all words of each thread.
+void store_by_thread(__m128i k0, __m128i k1, __m128i k2, __m128i k3, std::byte* out) {
+  const __m128i low_01 = _mm_unpacklo_epi32(k0, k1), low_23 = _mm_unpacklo_epi32(k2, k3);
+  const __m128i high_01 = _mm_unpackhi_epi32(k0, k1), high_23 = _mm_unpackhi_epi32(k2, k3);
+  auto* const to = reinterpret_cast<__m128i*>(out);
+  _mm_storeu_si128(to, _mm_unpacklo_epi64(low_01, low_23));
+  _mm_storeu_si128(to + 1, _mm_unpackhi_epi64(low_01, low_23));
+  _mm_storeu_si128(to + 2, _mm_unpacklo_epi64(high_01, high_23));
+  _mm_storeu_si128(to + 3, _mm_unpackhi_epi64(high_01, high_23));
+}
+
+// A block of 64 bytes, and one of 128 integers of 4 bits, to 64 bytes.
+void pack_bytes(const std::uint8_t* in, std::byte* out) {
+  const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
+  const auto word = [&](int k) { return _mm_shuffle_epi8(load_16(in + 16 * k), order); };
+  store_by_thread(word(0), word(1), word(2), word(3), out);
+}
+void pack_nibbles(const std::uint8_t* in, std::byte* out) {
+  // A byte of a word has an input of the first half of a step, and the one 8 further.
+  const auto word = [&](int k) {
+    const __m128i first = load_16(in + 32 * k), second = load_16(in + 32 * k + 16);
+    const __m128i low = _mm_unpacklo_epi8(first, second), high = _mm_unpackhi_epi8(first, second);
+    return _mm_or_si128(low, _mm_slli_epi16(high, 4));
+  };
+  store_by_thread(word(0), word(1), word(2), word(3), out);
+}
+
 F16 to_unit(float value) {
   return from_float<F16>(value / kScaleUnit);
 }
@@ -98,32 +131,40 @@ BlockPlace place_in_block(WeightFormat format, int input) {
   return places_of(format)[static_cast<std::size_t>(input)];
 }
 
+void pack_values(const QuantizedShape& shape, const std::uint8_t* values, std::byte* out) {
+  const auto pack = shape.format == WeightFormat::int4 ? pack_nibbles : pack_bytes;
+  const std::int64_t in_block = shape.block_inputs(), whole = shape.inputs / in_block;
+  for (std::int64_t block = 0; block < whole; ++block) {
+    pack(values + block * in_block, out + block * kQuantizedBlockBytes);
+  }
+  if (whole == shape.row_blocks()) return;
+  std::array<std::uint8_t, 128> padded{};
+  std::memcpy(padded.data(), values + whole * in_block,
+              static_cast<std::size_t>(shape.inputs - whole * in_block));
+  pack(padded.data(), out + whole * kQuantizedBlockBytes);
+}
+
+void pack_scales(const QuantizedShape& shape, std::span<const float> scales,
+                 std::span<const float> offsets, std::byte* out) {
+  for (std::size_t group = 0; group < static_cast<std::size_t>(shape.groups()); ++group) {
+    const float scale = group < scales.size() ? scales[group] : 0;
+    if (shape.format == WeightFormat::fp8) {
+      std::memcpy(out + group * sizeof(float), &scale, sizeof(float));
+      continue;
+    }
+    const float offset = group < offsets.size() ? offsets[group] : 0;
+    const F16 both[] = {to_unit(scale), to_unit(offset)};
+    std::memcpy(out + group * sizeof(both), both, sizeof(both));
+  }
+}
+
 void pack_row(const QuantizedShape& shape, const QuantizedRow& row, std::byte* values,
               std::byte* scales) {
   NVLLM_CHECK_EQ(row.values.size(), static_cast<std::size_t>(shape.inputs));
   NVLLM_CHECK_LE(static_cast<std::size_t>(shape.inputs),
                  row.scales.size() * static_cast<std::size_t>(shape.group));
-  std::memset(values, 0, static_cast<std::size_t>(shape.row_bytes()));
-  const auto& places = places_of(shape.format);
-  const std::int64_t in_block = shape.block_inputs();
-  for (std::int64_t begin = 0; begin < shape.inputs; begin += in_block) {
-    const auto count = static_cast<int>(std::min(in_block, shape.inputs - begin));
-    for (int i = 0; i < count; ++i) {
-      values[places[i].byte] |= static_cast<std::byte>(row.values[begin + i] << places[i].shift);
-    }
-    values += kQuantizedBlockBytes;
-  }
-  for (std::int64_t group = 0; group < shape.groups(); ++group) {
-    const auto at = static_cast<std::size_t>(group);
-    const float scale = at < row.scales.size() ? row.scales[at] : 0;
-    if (shape.format == WeightFormat::fp8) {
-      std::memcpy(scales + at * sizeof(float), &scale, sizeof(float));
-      continue;
-    }
-    const float offset = at < row.offsets.size() ? row.offsets[at] : 0;
-    const F16 both[] = {to_unit(scale), to_unit(offset)};
-    std::memcpy(scales + at * sizeof(both), both, sizeof(both));
-  }
+  pack_values(shape, row.values.data(), values);
+  pack_scales(shape, row.scales, row.offsets, scales);
 }
 
 void dequantize_row(const QuantizedShape& shape, const std::byte* values, const std::byte* scales,

@@ -23,7 +23,7 @@
 //         and the input after it if n >= 4: two of one thread's neighbours are 16 bits apart.
 //
 // Scales are [outputs, groups], float32, of fp8, and [outputs, groups, 2], float16, of integers: a
-// scale and an offset, both times 4096, so that scales of all sizes are normal numbers. `groups`
+// scale and an offset, both times 256: scales from 2.4e-7 to kMaxScale are normal numbers. `groups`
 // counts the padded inputs, too; the scales of groups that have no input are 0.
 #pragma once
 
@@ -48,7 +48,8 @@ const char* name_of(WeightFormat format);
 
 inline constexpr std::int64_t kQuantizedBlockBytes = 64;
 inline constexpr std::int64_t kFp8Group = 128;
-inline constexpr float kScaleUnit = 1.0f / 4096;  // of float16 scales and offsets
+inline constexpr float kScaleUnit = 1.0f / 256;  // of float16 scales and offsets
+inline constexpr float kMaxScale = 65504 * kScaleUnit;
 inline constexpr float kMaxFp8 = 448;
 
 // A quantized weight's format and shape, and what follows from them.
@@ -84,6 +85,11 @@ struct QuantizedRow {
   std::vector<float> scales, offsets;  // [groups]; offsets of integers only
 };
 
+// Write an output's row, of shape.inputs bytes of e4m3 or integers, and its scales and offsets. All
+// of shape.row_bytes(), or of shape.scale_columns(), is written.
+void pack_values(const QuantizedShape& shape, const std::uint8_t* values, std::byte* out);
+void pack_scales(const QuantizedShape& shape, std::span<const float> scales,
+                 std::span<const float> offsets, std::byte* out);
 // Writes an output's row and its scales; `values` takes shape.row_bytes(), `scales` the bytes of
 // shape.scale_columns(). Both are wholly written.
 void pack_row(const QuantizedShape& shape, const QuantizedRow& row, std::byte* values,

@@ -1,10 +1,10 @@
 // GEMMs on the GPU: which kernel computes which, with what prologue and epilogue.
 #include <utility>
 
-#include "base/error.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/cublaslt/cublaslt_gemm.h"
 #include "kernels/gemm/gemm_steps.h"
+#include "kernels/gemm/sm80/quantized_gemm.h"
 #include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels::cuda {
@@ -15,7 +15,8 @@ constexpr std::int64_t kMaxDotRows = 4;
 
 class CudaGemm final : public Gemm {
  public:
-  explicit CudaGemm(Backend& backend) : cublaslt_(backend) {}
+  CudaGemm(Backend& backend, bool quantized)
+      : cublaslt_(backend), quantized_(backend, cublaslt_, quantized) {}
 
   GemmConfigurations configurations() const override { return cublaslt_.configurations(); }
   void adopt(GemmConfigurations configurations) override {
@@ -62,9 +63,10 @@ class CudaGemm final : public Gemm {
     switch (call.plan.kernel) {
       case GemmKernel::gemv: gemv_.enqueue(call, stream); break;
       case GemmKernel::quantized_gemv: quantized_gemv_.enqueue(call, stream); break;
-      case GemmKernel::dequantize: fail("gemm: no kernel takes this quantized weight");
       case GemmKernel::small_m: small_m_.enqueue(call, stream); break;
       case GemmKernel::lm_head: lm_head_.enqueue(call, stream); break;
+      case GemmKernel::dequantize:
+      case GemmKernel::fp8: quantized_.enqueue(call, stream); break;
       case GemmKernel::cublaslt:
         if (!cublaslt_.enqueue(call, stream)) dot(call, stream);
         break;
@@ -115,7 +117,7 @@ class CudaGemm final : public Gemm {
                                                       : gemv_.loads_all_at_once(shape);
       plan.prologue_early = plan.prologue_kernel && at_once;
     } else if (is_quantized(shape.format)) {
-      plan.kernel = GemmKernel::dequantize;
+      plan.kernel = quantized_.kernel_of(shape);
     } else {
       const bool few = shape.type == DType::f32 && shape.m <= kMaxDotRows;
       plan.kernel = few ? GemmKernel::dot : GemmKernel::cublaslt;
@@ -134,12 +136,13 @@ class CudaGemm final : public Gemm {
   SmallM small_m_;
   const LmHead lm_head_;
   CublasltGemm cublaslt_;
+  QuantizedGemm quantized_;
 };
 
 }  // namespace
 
-std::unique_ptr<Gemm> create_gemm(Backend& backend) {
-  return std::make_unique<CudaGemm>(backend);
+std::unique_ptr<Gemm> create_gemm(Backend& backend, bool quantized) {
+  return std::make_unique<CudaGemm>(backend, quantized);
 }
 
 }  // namespace nvllm::kernels::cuda
