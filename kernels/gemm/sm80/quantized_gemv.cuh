@@ -2,11 +2,12 @@
 // weight.
 //
 // As in the GEMV with a weight of 16-bit floats (gemv.cuh), a block makes kTiles tiles of 8 outputs
-// for all rows, its warps share the inputs, and their sums meet in shared memory. A slice is a block
-// of 64 bytes of each output's weights. A warp has a ring of kSlices slices in shared memory, which
+// for all rows, its warps share the inputs, and their sums meet in shared memory. A slice is a
+// block of 64 bytes of each output's weights. A warp has a ring of kSlices slices in shared memory, which
 // it fills and empties by itself: weights, their scales, and x, unless a norm has left all rows of
-// it there. A lane reads its 16 bytes of an output's weights, which become, in registers, its part
-// of operand B for as many mma as a slice has inputs / 16; operand A is x, by ldmatrix.
+// it there. The weight is the left operand, so that 16 outputs are multiplied at once: a lane reads
+// its 16 bytes of two outputs' weights, which become, in registers, its part of operand A for as
+// many mma as a slice has inputs / 16. The rows of x are the columns of operand B, by ldmatrix.
 //
 // Values stay what is stored: scales are applied to sums over a `unit` of inputs, all of one group,
 // and offsets to sums of x, which come from an mma with ones.
@@ -54,11 +55,10 @@ __device__ __forceinline__ void load_words(unsigned (&words)[4], unsigned from) 
                : "r"(from)
                : "memory");
 }
-__device__ __forceinline__ void load_words(unsigned (&words)[2], unsigned from) {
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-               : "=r"(words[0]), "=r"(words[1])
-               : "r"(from)
-               : "memory");
+__device__ __forceinline__ unsigned load_word(unsigned from) {
+  unsigned word;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
+  return word;
 }
 __device__ __forceinline__ void store_words(unsigned to, const unsigned (&words)[4]) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words[0]), "r"(words[1]),
@@ -85,39 +85,33 @@ struct SliceLayout {
   __host__ __device__ static constexpr int bytes(int rows) { return kX + rows * kXRowBytes; }
 };
 
-// Operand A of a slice, of up to 8 or 16 rows.
-template <int kMaxRows, int kSteps, bool kCrossed>
+// Operand B of a slice, of 8 rows of x or twice 8.
+template <WeightFormat kFormat, typename T, int kHalves>
 struct RowsFragments {
-  unsigned a[kSteps][4];
+  static constexpr int kSteps = kBlockInputs<kFormat> / 16;
+  unsigned b[kHalves][kSteps][2];
 
-  // `row`: where lane_row() of the slice begins.
-  __device__ __forceinline__ void load(unsigned row) {
+  // `slice`: where the first row's begins. Rows that do not exist repeat the last one; nobody looks
+  // at their sums.
+  __device__ __forceinline__ void load(unsigned slice, int row_bytes, int rows) {
     const int lane = threadIdx.x % 32;
-    if constexpr (kMaxRows <= 8) {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const unsigned row = slice + min(half * 8 + lane % 8, rows - 1) * row_bytes + lane / 8 * 16;
 #pragma unroll
       for (int step = 0; step < kSteps; step += 2) {
         unsigned tiles[4];
-        load_tiles(tiles, row + step * 32 + lane / 8 * 16);
-        a[step][0] = tiles[0], a[step][2] = tiles[1], a[step + 1][0] = tiles[2];
-        a[step + 1][2] = tiles[3];
-        a[step][1] = a[step][3] = a[step + 1][1] = a[step + 1][3] = 0;
-      }
-    } else {
+        load_tiles(tiles, row + step * 32);
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step)
-        load_tiles(a[step], row + step * 32 + lane / 16 * 16);
-    }
-    if constexpr (kCrossed) {
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        cross(a[step][0], a[step][2]);
-        if (kMaxRows > 8) cross(a[step][1], a[step][3]);
+        for (int i = 0; i < 4; ++i) {
+          b[half][step + i / 2][i % 2] = kEnlargesX<kFormat, T> ? enlarged(tiles[i]) : tiles[i];
+        }
+        if constexpr (kCrossed<kFormat>) {
+          cross(b[half][step][0], b[half][step][1]);
+          cross(b[half][step + 1][0], b[half][step + 1][1]);
+        }
       }
     }
-  }
-  // Rows that do not exist repeat the last one; nobody looks at their sums.
-  static __device__ __forceinline__ int lane_row(int rows) {
-    return min(static_cast<int>(threadIdx.x % kMaxRows), rows - 1);
   }
 };
 
@@ -128,8 +122,9 @@ struct SliceSource {
   static constexpr int kChunks = kInputs / 8, kRowsAtOnce = 32 / kChunks;  // of x, by the warp
   using Layout = SliceLayout<kTiles, kUnits, kInputs>;
 
-  const char* weights[kTiles];     // this lane's 16 bytes of slice 0
-  const unsigned* scales[kTiles];  // of its output
+  const char* weights[kTiles];  // this lane's 16 bytes of slice 0
+  const unsigned* scales;
+  int row_scales[kTiles];  // where those of its output begin
   bool inside[kTiles];
   int group_bits, rows, inputs, lane;
   const T* x;  // this lane's first 16 bytes
@@ -138,7 +133,11 @@ struct SliceSource {
   // share, gated: as in the kernel.
   __device__ __forceinline__ SliceSource(const GemmParams<T>& p, const QuantizedOperand& q,
                                          int share, bool gated)
-      : group_bits(q.group_bits), rows(p.rows), inputs(p.inputs), lane(threadIdx.x % 32) {
+      : scales(q.scales),
+        group_bits(q.group_bits),
+        rows(p.rows),
+        inputs(p.inputs),
+        lane(threadIdx.x % 32) {
     const int first_output = blockIdx.x * share, outputs = min(share, p.outputs - first_output);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -149,7 +148,7 @@ struct SliceSource {
       const long long row =
           inside[tile] ? first_output + output + (let_through ? p.outputs : 0) : 0;
       weights[tile] = q.values + row * q.row_bytes + lane % 4 * 16;
-      scales[tile] = q.scales + row * q.row_groups;
+      row_scales[tile] = static_cast<int>(row) * q.row_groups;
     }
     x_stride = p.x_stride * kRowsAtOnce;
     x = p.x + lane / kChunks * p.x_stride + lane % kChunks * 8;
@@ -166,7 +165,8 @@ struct SliceSource {
     const unsigned place = to + Layout::kScales + lane % 4 * Layout::kUnitBytes + lane / 4 * 4;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile)
-      copy_scale(place + tile * kUnits * Layout::kUnitBytes, scales[tile] + group, inside[tile]);
+      copy_scale(place + tile * kUnits * Layout::kUnitBytes, scales + (row_scales[tile] + group),
+                 inside[tile]);
   }
   // x of the first kSlices slices. Few rows go through registers: so they need not wait for the
   // weights, whose copies were started before.
@@ -222,7 +222,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   using Values = QuantizedValues<kFormat, T>;
   using Source = SliceSource<T, kFormat, kUnit, kTiles, kNorm>;
   using Layout = typename Source::Layout;
-  constexpr int kOutputs = kTiles * kTileOutputs, kHalves = (kMaxRows + 7) / 8;
+  static_assert(kTiles % 2 == 0);
+  constexpr int kOutputs = kTiles * kTileOutputs, kHalves = kMaxRows / 8;
   constexpr int kInputs = kBlockInputs<kFormat>, kSteps = kInputs / 16;  // of a slice
   constexpr int kUnits = kInputs / kUnit, kUnitSteps = kUnit / 16;
   constexpr bool kOffsets = kFormat != WeightFormat::fp8;
@@ -259,25 +260,26 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   }
   if constexpr (kNorm) normed.template finish<kSlices>(p);
 
-  using Fragments = RowsFragments<kMaxRows, kSteps, kCrossed<kFormat>>;
-  const int row = Fragments::lane_row(p.rows);
-  float d[kTiles][4] = {};
+  // d: of 16 outputs, g and g + 8 of lanes 4 g to 4 g + 3, and two rows, 2 t and 2 t + 1.
+  constexpr int kPairs = kTiles / 2;
+  float d[kPairs][kHalves][4] = {};
   unsigned stage = ring;
+  const unsigned ring_end = ring + kSlices * slice_bytes;
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
     wait_for_copies<kSlices - 1>();
     __syncwarp();
-    Fragments x;
-    x.load(kNorm ? base + row * normed.row_bytes + (first + i) * kInputs * 2
-                 : stage + Layout::kX + row * Layout::kXRowBytes);
-    unsigned w[kTiles][4], scales[kTiles][kUnits][2];
+    RowsFragments<kFormat, T, kHalves> x;
+    x.load(kNorm ? base + (first + i) * kInputs * 2 : stage + Layout::kX,
+           kNorm ? normed.row_bytes : Layout::kXRowBytes, p.rows);
+    unsigned w[kTiles][4], scales[kTiles][kUnits];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       load_words(w[tile], stage + tile * Layout::kTileBytes + lane * 16);
 #pragma unroll
       for (int unit = 0; unit < kUnits; ++unit) {
-        load_words(scales[tile][unit], stage + Layout::kScales + lane % 4 * 8 +
-                                           (tile * kUnits + unit) * Layout::kUnitBytes);
+        scales[tile][unit] = load_word(stage + Layout::kScales + lane / 4 * 4 +
+                                       (tile * kUnits + unit) * Layout::kUnitBytes);
       }
     }
     __syncwarp();
@@ -286,47 +288,50 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
       if (!kNorm) source.copy_x_of(first + i + kSlices, stage);
     }
     commit_copies();
-    stage = stage + slice_bytes == ring + kSlices * slice_bytes ? ring : stage + slice_bytes;
+    stage = stage + slice_bytes == ring_end ? ring : stage + slice_bytes;
 
-    float x_sums[kUnits][4] = {};
+    float x_sums[kHalves][kUnits][4] = {};
     if constexpr (kOffsets) {
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        multiply(T{}, x_sums[step / kUnitSteps], x.a[step][0], x.a[step][1], x.a[step][2],
-                 x.a[step][3], kOnes<T>, kOnes<T>);
+      for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          multiply(T{}, x_sums[half][step / kUnitSteps], kOnes<T>, kOnes<T>, kOnes<T>, kOnes<T>,
+                   x.b[half][step][0], x.b[half][step][1]);
+        }
       }
     }
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      unsigned b[kSteps][2];
+    for (int pair = 0; pair < kPairs; ++pair) {
+      unsigned a[kSteps][2][2];  // by step, word of the step, output
 #pragma unroll
-      for (int word = 0; word < 4; ++word) {
-        unsigned pairs[2 * Values::kSteps];
-        if constexpr (kCrossed<kFormat>) {
-          Values::unpack_crossed(w[tile][word], pairs);
-        } else {
-          Values::unpack(w[tile][word], pairs);
+      for (int output = 0; output < 2; ++output) {
+#pragma unroll
+        for (int word = 0; word < 4; ++word) {
+          unsigned pairs[2 * Values::kSteps];
+          Values::unpack(w[2 * pair + output][word], pairs);
+#pragma unroll
+          for (int j = 0; j < 2 * Values::kSteps; ++j)
+            a[word * Values::kSteps + j / 2][j % 2][output] = pairs[j];
         }
-#pragma unroll
-        for (int pair = 0; pair < 2 * Values::kSteps; ++pair)
-          b[word * Values::kSteps + pair / 2][pair % 2] = pairs[pair];
       }
 #pragma unroll
       for (int unit = 0; unit < kUnits; ++unit) {
-        float part[4] = {};
+        const GroupScale scale[2] = {group_scale<kFormat, T>(scales[2 * pair][unit]),
+                                     group_scale<kFormat, T>(scales[2 * pair + 1][unit])};
 #pragma unroll
-        for (int step = unit * kUnitSteps; step < (unit + 1) * kUnitSteps; ++step) {
-          multiply(T{}, part, x.a[step][0], x.a[step][1], x.a[step][2], x.a[step][3], b[step][0],
-                   b[step][1]);
-        }
+        for (int half = 0; half < kHalves; ++half) {
+          float part[4] = {};
 #pragma unroll
-        for (int column = 0; column < 2; ++column) {
-          const GroupScale scale = group_scale<kFormat, T>(scales[tile][unit][column]);
+          for (int step = unit * kUnitSteps; step < (unit + 1) * kUnitSteps; ++step) {
+            multiply(T{}, part, a[step][0][0], a[step][0][1], a[step][1][0], a[step][1][1],
+                     x.b[half][step][0], x.b[half][step][1]);
+          }
 #pragma unroll
-          for (int half = 0; half < kHalves; ++half) {
-            float& sum = d[tile][2 * half + column];
-            sum = fmaf(scale.scale, part[2 * half + column], sum);
-            if constexpr (kOffsets) sum = fmaf(scale.offset, x_sums[unit][2 * half], sum);
+          for (int j = 0; j < 4; ++j) {
+            float& sum = d[pair][half][j];
+            sum = fmaf(scale[j / 2].scale, part[j], sum);
+            if constexpr (kOffsets) sum = fmaf(scale[j / 2].offset, x_sums[half][unit][j % 2], sum);
           }
         }
       }
@@ -334,11 +339,17 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   }
 
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
+  for (int pair = 0; pair < kPairs; ++pair) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) d[tile][i] *= kSumUnit<kFormat>;
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int row = half * 8 + lane % 4 * 2 + j % 2;
+        const int column = pair * 2 * kTileOutputs + j / 2 * kTileOutputs + lane / 4;
+        if (row < p.rows) sums[warp][row][column] = d[pair][half][j] * kSumUnit<kFormat, T>;
+      }
+    }
   }
-  put_sums<kHalves>(d, sums[warp]);
   __syncthreads();
   add_and_store<kGated, kWarps>(p, sums, share, own);
 }

@@ -32,12 +32,13 @@ inline int quantized_shared_bytes(const GemvInstance& instance, const QuantizedG
   return normed + instance.warps * instance.slices * (weights + x);
 }
 
-// The estimate's constants, of a multiprocessor: cycles and bytes.
+// The estimate's constants, of a multiprocessor: bytes, and cycles. A warp's work on a slice and
+// its start are those of its instructions, four at a time.
 inline constexpr int kQuantizedSharedBytes = 224 << 10;
-inline constexpr double kCyclesOfTile = 20;              // to multiply a slice of a tile
-inline constexpr double kCyclesOfSlice = 350;            // of a warp, from one slice to the next
 inline constexpr double kBytesPerCycle = 19;             // that the memory gives
-inline constexpr double kLatency = 1200, kStart = 1500;  // of the memory; of a block
+inline constexpr double kLatency = 1200, kStart = 2500;  // of the memory; of a block
+inline constexpr double kWarpStart = 150, kSlice = 25, kSliceOfTile = 10;
+inline constexpr double kNextSlice = 500;  // from a slice to the next one of a warp
 
 inline GemvPlan plan_quantized_gemv(const GemvInstance& instance, const QuantizedGemvProblem& gemm,
                                     int multiprocessors) {
@@ -50,7 +51,7 @@ inline GemvPlan plan_quantized_gemv(const GemvInstance& instance, const Quantize
   const int residents = std::min(instance.blocks, kQuantizedSharedBytes / bytes);
   GemvPlan plan;
   if (residents == 0) return plan;
-  plan.share = balanced_share(gemm.outputs, max_share, multiprocessors);
+  plan.share = balanced_share(gemm.outputs, max_share, max_share / 2, multiprocessors);
   const int blocks = ceil_div(gemm.outputs, plan.share);
   plan.all_run = blocks <= residents * multiprocessors;
   plan.loads_all_at_once = plan.all_run && of_warp <= instance.slices;
@@ -58,13 +59,13 @@ inline GemvPlan plan_quantized_gemv(const GemvInstance& instance, const Quantize
   const double own = ceil_div(blocks, multiprocessors);
   const double at_once = std::min<double>(own, residents);
   const double outputs = own * plan.share * width;
-  const double tiles = own * ceil_div(plan.share * width, kGemvTileOutputs);
   const double in_flight = at_once * plan.share * width * kGemvSliceBytes * instance.warps *
                            std::min(of_warp, instance.slices);
   const double rate = std::min(kBytesPerCycle, in_flight / kLatency);
-  const double cycles =
-      std::max({outputs * slices * kGemvSliceBytes / rate, tiles * slices * kCyclesOfTile,
-                own / at_once * of_warp * kCyclesOfSlice});
+  const double multiplying =
+      own * instance.warps * (of_warp * (kSlice + kSliceOfTile * instance.tiles) + kWarpStart);
+  const double cycles = std::max({outputs * slices * kGemvSliceBytes / rate, multiplying,
+                                  own / at_once * of_warp * kNextSlice});
   const double best = static_cast<double>(gemm.outputs) * width * slices * kGemvSliceBytes /
                       (kBytesPerCycle * multiprocessors);
   plan.efficiency = best / (cycles + kStart * own / at_once);
@@ -97,16 +98,16 @@ struct QuantizedInstance {
 // models of all sizes, else one or two.
 template <bool kCommon>
 struct QuantizedInstances {
-  using UpTo8Rows = GemvChoice<QuantizedInstance<2, 4, 8, 2>, QuantizedInstance<1, 4, 8, 2>>;
+  using UpTo8Rows = GemvChoice<QuantizedInstance<2, 4, 8, 2>>;
   using UpTo16Rows = GemvChoice<QuantizedInstance<2, 4, 8, 2>>;
   using WithNorm = GemvChoice<QuantizedInstance<2, 4, 8, 2>>;
 };
 template <>
 struct QuantizedInstances<true> {
-  using UpTo8Rows = GemvChoice<QuantizedInstance<3, 4, 8, 3>, QuantizedInstance<1, 4, 16, 2>,
-                               QuantizedInstance<2, 4, 8, 3>, QuantizedInstance<4, 4, 8, 2>>;
-  using UpTo16Rows = GemvChoice<QuantizedInstance<3, 4, 8, 2>, QuantizedInstance<1, 4, 16, 1>>;
-  using WithNorm = GemvChoice<QuantizedInstance<3, 4, 8, 3>, QuantizedInstance<4, 4, 8, 2>,
+  using UpTo8Rows = GemvChoice<QuantizedInstance<4, 3, 4, 6>, QuantizedInstance<4, 3, 8, 3>,
+                               QuantizedInstance<2, 3, 16, 2>, QuantizedInstance<2, 4, 8, 3>>;
+  using UpTo16Rows = GemvChoice<QuantizedInstance<4, 3, 4, 4>, QuantizedInstance<2, 3, 16, 1>>;
+  using WithNorm = GemvChoice<QuantizedInstance<4, 3, 8, 3>, QuantizedInstance<2, 4, 8, 3>,
                               QuantizedInstance<6, 2, 8, 2>>;
 };
 
@@ -157,9 +158,13 @@ void launch_quantized_gemv(const GemmCall& call, const GemvDevice& device, cudaS
     constexpr GemvInstance kInstance = decltype(instance)::value;
     const auto kernel = instance.template kernel<T, kFormat, kUnit, kNorm, kGated, kMaxRows>();
     const int bytes = quantized_shared_bytes(kInstance, gemm);
-    nvllm::cuda::check(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-        "preparing a GEMV");
+    // All ask for all shared memory: to change its size a multiprocessor must be empty, and the
+    // next kernel's blocks should find some beside these.
+    const auto set = [&](cudaFuncAttribute attribute, int value) {
+      nvllm::cuda::check(cudaFuncSetAttribute(kernel, attribute, value), "preparing a GEMV");
+    };
+    set(cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(p.outputs, plan.share))),
                             dim3(kInstance.warps * 32), static_cast<std::size_t>(bytes)};
     launch_early("launching a GEMV", kernel, shape, stream, p, q, plan.share,
