@@ -65,6 +65,38 @@ TEST_CASE_TEMPLATE("with a quantized weight GEMVs of all sizes are what their de
   }
 }
 
+TEST_CASE(
+    "up to 16 rows by a quantized weight are a GEMV, with a norm where every block can repeat it") {
+  BACKEND_OR_SKIP(backend);
+  if (backend->kind() != DeviceKind::cuda) SKIP_TEST("the CPU has one kernel");
+  const auto gemm = create_gemm(*backend);
+  for (const QuantizedSetting& quantized : kFormats) {
+    for (const std::int64_t m : {1, 4, 5, 16, 17}) {
+      CAPTURE(m);
+      GemmShape shape{.m = m,
+                      .outputs = 4096,
+                      .inputs = 1024,
+                      .format = quantized.format,
+                      .group = quantized.group,
+                      .weight_only = true};
+      shape.fusion.prologue = Prologue::rms_norm;
+      const GemmPlan normed = gemm->plan(shape);
+      CHECK((normed.kernel == GemmKernel::quantized_gemv) == (m <= 16));
+      CHECK(normed.prologue_kernel == (m > 4));
+      shape.fusion = {.epilogue = Epilogue::gated_activation};
+      CHECK(gemm->plan(shape).epilogue_kernel == (m > 16));
+      shape.fusion.activation = Activation::gelu;
+      CHECK(gemm->plan(shape).epilogue_kernel);
+      shape.fusion = {};
+      shape.vectors.x = false;
+      CHECK(gemm->plan(shape).kernel != GemmKernel::quantized_gemv);
+      shape.vectors.x = true;
+      shape.type = shape.out_type = DType::f32;
+      CHECK(gemm->plan(shape).kernel != GemmKernel::quantized_gemv);
+    }
+  }
+}
+
 TEST_CASE_TEMPLATE("x may be quantized, too, within half a step", T, float, Bf16) {
   BACKEND_OR_SKIP(backend);
   Fixture fixture(*backend);

@@ -33,10 +33,11 @@ inline constexpr double kStartRounds = 0.3;  // the cost of a block's start, in 
 inline constexpr int kManyWaves = 3;         // of blocks, so that their ends no longer matter
 
 // So many outputs per block that multiprocessors get about equally many.
-inline int balanced_share(int outputs, int max_share, int multiprocessors) {
+// At least min_share, which more than half of max_share is good for.
+inline int balanced_share(int outputs, int max_share, int min_share, int multiprocessors) {
   if (ceil_div(outputs, max_share) > 4 * multiprocessors) return max_share;
   int best = max_share, min_outputs = outputs + max_share;
-  for (int share = max_share; share > max_share / 2; --share) {
+  for (int share = max_share; share >= min_share; --share) {
     const int busiest = ceil_div(ceil_div(outputs, share), multiprocessors) * share;
     if (busiest < min_outputs) min_outputs = busiest, best = share;
   }
@@ -65,7 +66,7 @@ inline GemvPlan plan_gemv(const GemvInstance& instance, const GemvProblem& gemm,
     return {max_share, true, true, filled};
   }
   GemvPlan plan;
-  plan.share = balanced_share(outputs, max_share, multiprocessors);
+  plan.share = balanced_share(outputs, max_share, max_share / 2 + 1, multiprocessors);
   const int blocks = ceil_div(outputs, plan.share);
   plan.all_run = blocks <= resident_blocks;
   const int at_once = plan.all_run ? multiprocessors : resident_blocks;
@@ -85,10 +86,17 @@ inline GemvPlan plan_gemv(const GemvInstance& instance, const GemvProblem& gemm,
 template <typename... Instances>
 struct GemvChoice {
   static GemvPlan best(const GemvProblem& gemm, int multiprocessors, int* which) {
+    return best_of(
+        [&](const GemvInstance& instance) { return plan_gemv(instance, gemm, multiprocessors); },
+        which);
+  }
+  // Likewise, with another plan of an instance.
+  template <typename PlanOf>
+  static GemvPlan best_of(const PlanOf& plan_of, int* which) {
     GemvPlan best;
     int index = 0;
     const auto consider = [&](const GemvInstance& instance) {
-      const GemvPlan plan = plan_gemv(instance, gemm, multiprocessors);
+      const GemvPlan plan = plan_of(instance);
       if (plan.efficiency > best.efficiency + 0.005) best = plan, *which = index;
       ++index;
     };

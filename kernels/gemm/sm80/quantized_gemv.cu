@@ -13,17 +13,23 @@ constexpr std::int64_t kMaxNormRows = 4, kMaxNormElements = 8192;
 GemvPlan plan_of(const GemmShape& shape, bool normed, int multiprocessors) {
   const bool gated = shape.fusion.epilogue == Epilogue::gated_activation;
   return with_format(shape.format, shape.type, [&]<typename T, WeightFormat kFormat>() {
-    const GemvProblem gemm{static_cast<int>(gated ? shape.outputs / 2 : shape.outputs),
-                           static_cast<int>(shape.inputs), gated, kBlockInputs<kFormat>};
+    const bool narrow = is_narrow(kFormat, shape.group);
+    const QuantizedGemvProblem gemm{static_cast<int>(gated ? shape.outputs / 2 : shape.outputs),
+                                    static_cast<int>(shape.inputs),
+                                    static_cast<int>(shape.m),
+                                    gated,
+                                    normed,
+                                    kFormat,
+                                    unit_of(kFormat, narrow)};
     const auto best = [&]<typename Instances>() {
       int which = 0;
-      return Instances::best(gemm, multiprocessors, &which);
+      return best_quantized<Instances>(gemm, multiprocessors, &which);
     };
-    if (is_common<T>(is_narrow(kFormat, shape.group))) {
-      return with_quantized_instances<QuantizedInstances<kFormat, is_common<T>(false)>>(
-          shape.m, normed, best);
+    if (is_common<T>(narrow)) {
+      return with_quantized_instances<QuantizedInstances<is_common<T>(false)>>(shape.m, normed,
+                                                                               best);
     }
-    return with_quantized_instances<QuantizedInstances<kFormat, false>>(shape.m, normed, best);
+    return with_quantized_instances<QuantizedInstances<false>>(shape.m, normed, best);
   });
 }
 

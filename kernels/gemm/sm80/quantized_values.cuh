@@ -39,10 +39,10 @@ __device__ __forceinline__ unsigned masked_or(unsigned a, unsigned b) {
   return d;
 }
 
-// From words of a thread's 16 bytes to pairs of T, which are neighbouring inputs. A word is
-// kSteps steps of 16 inputs; pairs 2 s and 2 s + 1 are a thread's fragment of step s: inputs 2 t,
-// 2 t + 1 and 2 t + 8, 2 t + 9 of it. What comes out is exact: for fp8 the value, for integers
-// (integer - zero) + kAdded.
+// From words of a thread's 16 bytes to pairs of T. A word is kSteps steps of 16 inputs; pairs 2 s
+// and 2 s + 1 are a thread's fragment of step s: inputs 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of it;
+// or, where that is cheaper, 2 t, 2 t + 8 and 2 t + 1, 2 t + 9: then x is `crossed`, too. What comes
+// out is exact: for fp8 the value / kUnit, for integers (integer - zero) + kAdded.
 template <WeightFormat kFormat, typename T>
 struct QuantizedValues;
 
@@ -51,17 +51,18 @@ struct QuantizedValues<WeightFormat::fp8, T> {
   static constexpr int kSteps = 1;
   static constexpr float kAdded = 0;
 
-  // Sign and magnitude go where T has them; T's exponent is smaller then by a constant.
+  static constexpr float kUnit = kIsBf16<T> ? 0x1p120f : 0x1p8f;
+
   static __device__ __forceinline__ void unpack(unsigned word, unsigned (&pairs)[2]) {
-    constexpr unsigned kFactor = twice(kIsBf16<T> ? 0x7b80 : 0x5c00);  // 2^120, 2^8
-    constexpr unsigned kMagnitude = twice(kIsBf16<T> ? 0x07f0 : 0x3f80);
-    constexpr unsigned kMinusZero = twice(0x8000);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const unsigned high = __byte_perm(word, 0, i == 0 ? 0x1404 : 0x3424);
-      const unsigned magnitude = high >> (kIsBf16<T> ? 4 : 1) & kMagnitude;
-      pairs[i] = multiply_add<T>(masked_or<twice(0x8000)>(high, magnitude), kFactor, kMinusZero);
-    }
+    pairs[0] = values(word << 8, word << (8 - kShift)), pairs[1] = values(word, word >> kShift);
+  }
+
+ private:
+  // Sign and magnitude go where T has them; T's exponent is smaller then by a constant, and the
+  // smallest values are subnormal, which tensor cores multiply like others.
+  static constexpr int kShift = kIsBf16<T> ? 4 : 1;
+  static __device__ __forceinline__ unsigned values(unsigned in_high_bytes, unsigned shifted) {
+    return masked_or<twice(0x8000)>(in_high_bytes, shifted & twice(0x7f00 >> kShift));
   }
 };
 
@@ -70,19 +71,26 @@ struct QuantizedValues<WeightFormat::int8, T> {
   static constexpr int kSteps = 1;
   static constexpr float kAdded = 0;
 
+  static constexpr float kUnit = 1;
+
   static __device__ __forceinline__ void unpack(unsigned word, unsigned (&pairs)[2]) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if constexpr (kIsBf16<T>) {
-        // The lower 7 bits are added to 128 as bits; then 256 is subtracted, or 128 with bit 7.
-        const unsigned two = __byte_perm(word ^ 0x80808080, 0, i == 0 ? 0x4140 : 0x4342);
-        const unsigned low = masked_or<twice(0x007f)>(two, twice(0x4300));
-        const unsigned minus = masked_or<twice(0x0080)>(two, twice(0xc300));
-        pairs[i] = multiply_add<T>(low, kOnes<T>, minus);
-      } else {
-        const unsigned two = __byte_perm(word, twice(0x6464), i == 0 ? 0x4140 : 0x4342);
-        pairs[i] = multiply_add<T>(two, kOnes<T>, twice(0xe480));  // 1024 + integer - 1152
-      }
+    const unsigned bytes = flipped(word);
+    pairs[0] = values(bytes), pairs[1] = values(bytes >> 8);
+  }
+
+ private:
+  static __device__ __forceinline__ unsigned flipped(unsigned word) {
+    return kIsBf16<T> ? word ^ 0x80808080 : word;
+  }
+  // Of two integers in the lower bytes; what else there is does not matter.
+  static __device__ __forceinline__ unsigned values(unsigned two) {
+    if constexpr (kIsBf16<T>) {
+      // The lower 7 bits are added to 128 as bits; then 256 is subtracted, or 128 with bit 7.
+      return multiply_add<T>(masked_or<twice(0x007f)>(two, twice(0x4300)), kOnes<T>,
+                             masked_or<twice(0x0080)>(two, twice(0xc300)));
+    } else {
+      return multiply_add<T>(masked_or<twice(0x00ff)>(two, twice(0x6400)), kOnes<T>,
+                             twice(0xe480));  // 1024 + integer - 1152
     }
   }
 };
@@ -92,6 +100,7 @@ struct QuantizedValues<WeightFormat::int4, T> {
   static constexpr int kSteps = 2;
   // 128 + integer costs nothing in bfloat16. In float16 1024 + integer would cost precision.
   static constexpr float kAdded = kIsBf16<T> ? 136 : 0;
+  static constexpr float kUnit = 1;
 
   static __device__ __forceinline__ void unpack(unsigned word, unsigned (&pairs)[4]) {
 #pragma unroll
@@ -101,6 +110,16 @@ struct QuantizedValues<WeightFormat::int4, T> {
     }
   }
 };
+
+template <WeightFormat kFormat>
+inline constexpr bool kCrossed = kFormat != WeightFormat::int4;
+
+// Two words of x, inputs 2 t, 2 t + 1 and 2 t + 8, 2 t + 9, as such weights are.
+__device__ __forceinline__ void cross(unsigned& first, unsigned& second) {
+  const unsigned even = __byte_perm(first, second, 0x5410);
+  second = __byte_perm(first, second, 0x7632);
+  first = even;
+}
 
 template <WeightFormat kFormat>
 inline constexpr int kBlockInputs = kFormat == WeightFormat::int4 ? 128 : 64;
@@ -120,7 +139,20 @@ __device__ __forceinline__ GroupScale group_scale(unsigned bits) {
     return {scale, offset - QuantizedValues<kFormat, T>::kAdded * scale};
   }
 }
-template <WeightFormat kFormat>
-inline constexpr float kSumUnit = kFormat == WeightFormat::fp8 ? 1.0f : kScaleUnit;
+
+// In bfloat16 fp8's values are so small that x is made larger, lest what is summed be subnormal. x
+// itself must be below 2^63.
+template <WeightFormat kFormat, typename T>
+inline constexpr bool kEnlargesX = kFormat == WeightFormat::fp8&& kIsBf16<T>;
+__device__ __forceinline__ unsigned enlarged(unsigned pair) {
+  return multiply_add<Bf16>(pair, twice(0x5f80), twice(0x8000));  // by 2^64
+}
+
+// What scaled sums are to be multiplied by.
+template <WeightFormat kFormat, typename T>
+inline constexpr float kSumUnit = (kFormat == WeightFormat::fp8 ? 1.0f : kScaleUnit) *
+                                  QuantizedValues<kFormat, T>::kUnit*(kEnlargesX<kFormat, T>
+                                                                          ? 0x1p-64f
+                                                                          : 1.0f);
 
 }  // namespace nvllm::kernels::cuda
