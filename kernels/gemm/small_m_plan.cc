@@ -5,7 +5,7 @@
 namespace nvllm::kernels {
 namespace {
 
-constexpr int kTileOutputs = 64, kStageInputs = 64, kRowBytes = kStageInputs * 2;
+constexpr int kTileOutputs = 64, kInputBytes = 2;
 constexpr int kBarriersBytes = 16;                        // of a stage
 constexpr int kQuadBytes = 128 * 16, kBetweenQuads = 64;  // of sums
 
@@ -29,22 +29,25 @@ int divide_up(std::int64_t a, std::int64_t b) {
   return static_cast<int>((a + b - 1) / b);
 }
 
-int tile_m_for(std::int64_t m) {
+int tile_m_for(std::int64_t m, const SmallMWeight& weight) {
+  if (weight.quantized()) return *std::ranges::lower_bound(kSmallMQuantizedTiles, m);
   return *std::ranges::lower_bound(kSmallMTiles, m);
 }
 
-int stage_bytes(const SmallMTiling& tiling) {
-  return kRowBytes * (tiling.tiles * kTileOutputs + tiling.tile_m);
+int stage_bytes(const SmallMTiling& tiling, const SmallMWeight& weight) {
+  return tiling.tiles * kTileOutputs * weight.row_bytes +
+         tiling.tile_m * weight.stage_inputs * kInputBytes;
 }
 
 // Depends on tile M, not on M, and so does the choice.
 double nanoseconds(const SmallMTiling& tiling, std::int64_t outputs, std::int64_t inputs,
-                   bool two_blocks) {
-  const double stages = divide_up(divide_up(inputs, kStageInputs), tiling.k_splits);
-  const double own = stages * stage_bytes(tiling);
-  const double weights = static_cast<double>(outputs) * static_cast<double>(inputs) * 2;
-  const double with_x =
-      weights * (1 + static_cast<double>(tiling.tile_m) / (tiling.tiles * kTileOutputs));
+                   bool two_blocks, const SmallMWeight& weight) {
+  const double stages = divide_up(divide_up(inputs, weight.stage_inputs), tiling.k_splits);
+  const double own = stages * stage_bytes(tiling, weight);
+  const double weights = static_cast<double>(outputs) * static_cast<double>(inputs) *
+                         weight.row_bytes / weight.stage_inputs;
+  const double x_bytes = static_cast<double>(tiling.tile_m) * weight.stage_inputs * kInputBytes;
+  const double with_x = weights * (1 + x_bytes / (tiling.tiles * kTileOutputs * weight.row_bytes));
   const double reading =
       std::max({weights / kMemory, with_x / kL2, (two_blocks ? 2 : 1) * own / kBlock});
   const double parts = tiling.k_splits * tiling.tiles * tiling.tile_m / 16.0;
@@ -53,41 +56,55 @@ double nanoseconds(const SmallMTiling& tiling, std::int64_t outputs, std::int64_
 
 }  // namespace
 
-int small_m_shared_bytes(const SmallMTiling& tiling) {
+int small_m_groups(const SmallMTiling& tiling, const SmallMWeight& weight, std::int64_t inputs) {
+  if (!weight.quantized()) return 0;
+  const int steps = divide_up(divide_up(inputs, weight.stage_inputs), tiling.k_splits);
+  return divide_up(steps * weight.stage_inputs, weight.group) + 1;  // it may begin inside of one
+}
+
+int small_m_shared_bytes(const SmallMTiling& tiling, const SmallMWeight& weight,
+                         std::int64_t inputs) {
   constexpr int kAlignment = 1024;
-  const int ring = tiling.stages * stage_bytes(tiling);
+  const int ring = tiling.stages * stage_bytes(tiling, weight);
   const int sums = divide_up(tiling.tile_m / 8, tiling.k_splits) *
                    (tiling.k_splits * tiling.tiles * kQuadBytes + kBetweenQuads);
   const int both = tiling.k_splits == 1 ? std::max(ring, sums) : ring + sums;
   const int squares = tiling.tiles * 4 * tiling.tile_m * 4;  // a float of each warp and row
-  return kAlignment + both + squares + tiling.stages * kBarriersBytes + 8;
+  const int scales = weight.quantized() ? tiling.tiles * kTileOutputs * 4 *
+                                              (small_m_groups(tiling, weight, inputs) | 1)
+                                        : 0;
+  return kAlignment + both + squares + tiling.stages * kBarriersBytes + 8 + scales;
 }
 
 std::optional<SmallMTiling> plan_small_m(std::int64_t m, std::int64_t outputs, std::int64_t inputs,
-                                         const SmallMOccupancy& gpu) {
+                                         const SmallMOccupancy& gpu, const SmallMWeight& weight) {
   if (m < kSmallMMinRows || m > kSmallMMaxRows || outputs % kTileOutputs != 0 ||
-      inputs % kStageInputs != 0 || outputs == 0 || inputs == 0) {
+      inputs % (weight.quantized() ? 8 : weight.stage_inputs) != 0 || outputs == 0 || inputs == 0) {
     return std::nullopt;
   }
-  if (m > kFewRows && outputs * inputs * 2 > kSmallWeightBytes) return std::nullopt;
+  if (!weight.quantized() && m > kFewRows && outputs * inputs * 2 > kSmallWeightBytes)
+    return std::nullopt;
   std::optional<SmallMTiling> best;
   double best_time = 0;
-  for (int tiles = 1; tiles <= kSmallMMaxOutputTiles; ++tiles) {
+  const int max_tiles = weight.quantized() ? kSmallMMaxQuantizedTiles : kSmallMMaxOutputTiles;
+  const std::int64_t all_steps = divide_up(inputs, weight.stage_inputs);
+  for (int tiles = 1; tiles <= max_tiles; ++tiles) {
     for (int splits = 1; splits <= kSmallMMaxSplits; ++splits) {
       const int blocks = divide_up(outputs, tiles * kTileOutputs) * splits;
-      const int steps = divide_up(inputs / kStageInputs, splits);
+      const int steps = divide_up(all_steps, splits);
       const bool two_blocks = blocks > gpu.blocks[splits];
       const int max_bytes = two_blocks ? kTwoBlocksBytes : kOneBlockBytes;
-      SmallMTiling tiling{tile_m_for(m), tiles, splits, 0};
-      tiling.stages = std::min(steps, max_bytes / stage_bytes(tiling));
-      while (tiling.stages > 0 && small_m_shared_bytes(tiling) > max_bytes) --tiling.stages;
+      SmallMTiling tiling{tile_m_for(m, weight), tiles, splits, 0};
+      tiling.stages = std::min(steps, max_bytes / stage_bytes(tiling, weight));
+      while (tiling.stages > 0 && small_m_shared_bytes(tiling, weight, inputs) > max_bytes)
+        --tiling.stages;
       // Two blocks on a multiprocessor were never the fastest with several tiles, nor where nearly
       // all multiprocessors have two.
       const bool too_many = tiles > 1 ? two_blocks : blocks * 4 > 7 * gpu.blocks[splits];
-      const bool fits = tiling.stages >= std::min(steps, kMinStages) &&
-                        inputs / kStageInputs >= splits && !too_many;
+      const bool fits =
+          tiling.stages >= std::min(steps, kMinStages) && all_steps >= splits && !too_many;
       if (!fits) continue;
-      const double time = nanoseconds(tiling, outputs, inputs, two_blocks);
+      const double time = nanoseconds(tiling, outputs, inputs, two_blocks, weight);
       if (!best || time < best_time) best = tiling, best_time = time;
     }
   }

@@ -29,18 +29,36 @@ struct SmallMTiling {
   auto operator<=>(const SmallMTiling&) const = default;
 };
 
+// How a weight comes into shared memory, stage by stage: of each output so many bytes for so many
+// inputs; and of a quantized weight a word of scales for each group.
+struct SmallMWeight {
+  int stage_inputs = 64, row_bytes = 128;
+  int group = 0;  // 0: not quantized
+
+  bool quantized() const { return group > 0; }
+};
+
+// With quantized weights there are fewer instances: these tiles of M, and 128 outputs at most.
+inline constexpr std::array kSmallMQuantizedTiles = {32, 64, 128};
+inline constexpr int kSmallMMaxQuantizedTiles = 2;
+
 // How many blocks a GPU runs at once, one on a multiprocessor, by the size of their cluster; all 0
 // on a GPU that is no Hopper.
 struct SmallMOccupancy {
   std::array<int, kSmallMMaxSplits + 1> blocks{};  // blocks[k_splits]
 };
 
-// Bytes of shared memory of a block.
-int small_m_shared_bytes(const SmallMTiling& tiling);
+// Groups of an output whose scales a block has room for: those of its part of the inputs.
+int small_m_groups(const SmallMTiling& tiling, const SmallMWeight& weight, std::int64_t inputs);
+
+// Bytes of shared memory of a block. inputs: only with quantized weights.
+int small_m_shared_bytes(const SmallMTiling& tiling, const SmallMWeight& weight = {},
+                         std::int64_t inputs = 0);
 
 // Nothing where another kernel is faster: too many rows, or a shape that does not fit or does not
 // fill the GPU.
 std::optional<SmallMTiling> plan_small_m(std::int64_t m, std::int64_t outputs, std::int64_t inputs,
-                                         const SmallMOccupancy& gpu);
+                                         const SmallMOccupancy& gpu,
+                                         const SmallMWeight& weight = {});
 
 }  // namespace nvllm::kernels

@@ -14,8 +14,8 @@
 
 namespace nvllm::kernels::cuda {
 
-// --- on the host: tensors of 16-bit floats, in boxes that lie in shared memory with the swizzle of
-// 128 bytes
+// --- on the host: tensors of 16-bit floats, or pairs of bytes, in boxes that lie in shared memory
+// with the swizzle of 128 bytes, if no other is given
 
 // One dimension of a tensor and of its boxes, which take each step-th element of it.
 struct Dimension {
@@ -46,7 +46,8 @@ inline auto tensor_map_encoder() {
 template <std::size_t kDimensions>
 CUtensorMap describe_tensor(const char* owner, DType dtype, const void* data,
                             const std::array<Dimension, kDimensions>& dimensions,
-                            CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B) {
+                            CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                            CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
   std::array<cuuint64_t, kDimensions> shape{}, strides{};  // strides in bytes
   std::array<cuuint32_t, kDimensions> box{}, steps{};
   for (std::size_t i = 0; i < kDimensions; ++i) {
@@ -60,7 +61,7 @@ CUtensorMap describe_tensor(const char* owner, DType dtype, const void* data,
       &map,
       dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
       kDimensions, const_cast<void*>(data), shape.data(), strides.data() + 1, box.data(),
-      steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, promotion,
+      steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     fail(owner, ": describing a tensor to the GPU: CUresult ", result);

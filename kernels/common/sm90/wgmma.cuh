@@ -131,8 +131,21 @@ NVLLM_WGMMA_OF_SHARED(256, 128, "%128, %129", "%130")
   }
 NVLLM_WGMMA_OF_REGISTERS(64, 32, "{%32, %33, %34, %35}, %36", "%37")
 NVLLM_WGMMA_OF_REGISTERS(128, 64, "{%64, %65, %66, %67}, %68", "%69")
+
+// The same with b, n x 16, as wgmma() of shared memory has it.
+#define NVLLM_WGMMA_IN_ROWS(n, sums, a_b, added) \
+  template <typename T> \
+  __device__ __forceinline__ void wgmma_in_rows(float (&d)[sums], const unsigned (&a)[4], \
+                                                std::uint64_t b, int adds) { \
+    NVLLM_WGMMA_OF(n, sums, a_b ", p, 1, 1, 0", added, \
+                   "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds)) \
+  }
+NVLLM_WGMMA_IN_ROWS(32, 16, "{%16, %17, %18, %19}, %20", "%21")
+NVLLM_WGMMA_IN_ROWS(64, 32, "{%32, %33, %34, %35}, %36", "%37")
+NVLLM_WGMMA_IN_ROWS(128, 64, "{%64, %65, %66, %67}, %68", "%69")
 // clang-format on
 
+#undef NVLLM_WGMMA_IN_ROWS
 #undef NVLLM_WGMMA_OF_REGISTERS
 #undef NVLLM_WGMMA_OF_SHARED
 #undef NVLLM_WGMMA_OF

@@ -14,6 +14,8 @@
 // lane's instructions, one after the other, and of their loads: the code is short, and a warp's
 // results are spread over its lanes.
 //
+// Quantized weights are the same kernel with other stages (quantized_weights.cuh).
+//
 // RMSNorms between such GEMMs are deferred (deferred_norm.cuh).
 //
 // Between a block's last load of weights and the next kernel's first one the memory would be idle:
@@ -26,22 +28,37 @@
 #include "kernels/gemm/kv_prefetch.h"
 #include "kernels/gemm/sm80/gemm_params.cuh"
 #include "kernels/gemm/sm90/deferred_norm.cuh"
+#include "kernels/gemm/sm90/quantized_weights.cuh"
 #include "kernels/gemm/sm90/weight_stages.cuh"
 #include "kernels/pointwise/sm80/activation.cuh"
 
 namespace nvllm::kernels::cuda::small_m {
 
-using staged::kAlignment, staged::kRowBytes, staged::kStageInputs, staged::kTileOutputs;
+using staged::kAlignment, staged::kTileOutputs;
 
-template <int kTiles, int kRows>
+// Weights of 16-bit floats, which tensor cores read in shared memory.
+template <typename T>
+struct FloatWeights {
+  using Element = T;
+  static constexpr bool kInRegisters = false;
+  static constexpr int kStageInputs = staged::kStageInputs;
+  static constexpr int kRowBytes = staged::kRowBytes;  // of an output in a stage
+};
+
+// x comes in boxes of 64 inputs.
+inline constexpr int kBoxInputs = 64, kBoxRowBytes = kBoxInputs * 2;
+
+template <typename Weights, int kTiles, int kRows>
 struct Shape {
   static constexpr int kOutputs = kTiles * kTileOutputs;
   static constexpr int kConsumers = kTiles * 128;  // threads; then come those that copy
   // With few rows a warp of its own copies x: to ask for both takes longer than to multiply them.
   static constexpr int kCopying = kRows <= 32 ? 2 : 1;
   static constexpr int kThreads = kConsumers + kCopying * 32;
-  static constexpr int kWeightBytes = kOutputs * kRowBytes;
-  static constexpr int kStageBytes = kWeightBytes + kRows * kRowBytes;
+  static constexpr int kBoxes = Weights::kStageInputs / kBoxInputs;
+  static constexpr int kBoxBytes = kRows * kBoxRowBytes;
+  static constexpr int kWeightBytes = kOutputs * Weights::kRowBytes;
+  static constexpr int kStageBytes = kWeightBytes + kBoxes * kBoxBytes;
   static constexpr int kQuads = kRows / 8;
   static constexpr int kQuadBytes = kConsumers * 16;  // of one block's sums
 };
@@ -51,25 +68,32 @@ __host__ __device__ constexpr int quad_stride(int quad_bytes, int splits) {
   return splits * quad_bytes + 64;
 }
 
-// Where a block has what: the ring, the sums that results are made of, each warp's sums of rows'
-// squares, barriers. A block that has all sums itself puts them where the ring was.
-template <int kTiles, int kRows>
-struct SharedLayout {
-  int sums, squares, barriers, end;
+// Words of scales of an output in shared memory: odd, so that neighbours lie in different banks.
+__host__ __device__ constexpr int scale_pitch(int groups) {
+  return groups | 1;
+}
 
-  __host__ __device__ constexpr SharedLayout(int stages, int splits) {
-    using S = Shape<kTiles, kRows>;
+// Where a block has what: the ring, the sums that results are made of, each warp's sums of rows'
+// squares, barriers, and of a quantized weight the scales of so many groups. A block that has all
+// sums itself puts them where the ring was.
+template <typename Weights, int kTiles, int kRows>
+struct SharedLayout {
+  int sums, squares, barriers, scales, end;
+
+  __host__ __device__ constexpr SharedLayout(int stages, int splits, int groups) {
+    using S = Shape<Weights, kTiles, kRows>;
     const int ring = stages * S::kStageBytes;
     const int bytes = (S::kQuads + splits - 1) / splits * quad_stride(S::kQuadBytes, splits);
     sums = splits == 1 ? 0 : ring;
     squares = ring > sums + bytes ? ring : sums + bytes;
     barriers = squares + kTiles * 4 * kRows * 4;
-    end = barriers + 8 + stages * 16;
+    scales = barriers + 8 + stages * 16;
+    end = scales + (Weights::kInRegisters ? S::kOutputs * scale_pitch(groups) * 4 : 0);
   }
 };
-template <int kTiles, int kRows>
-constexpr int shared_bytes(int stages, int splits) {
-  return kAlignment + SharedLayout<kTiles, kRows>(stages, splits).end;
+template <typename Weights, int kTiles, int kRows>
+constexpr int shared_bytes(int stages, int splits, int groups) {
+  return kAlignment + SharedLayout<Weights, kTiles, kRows>(stages, splits, groups).end;
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -240,22 +264,48 @@ struct Owner {
 
 #endif
 
+// Copies the scales of a block's outputs and groups, asynchronously: of all threads.
+template <int kOutputs>
+__device__ __forceinline__ void copy_scales(const ScaleWords& scales, unsigned to, int tile,
+                                            int outputs, bool gated, int first_group, int groups) {
+  for (int i = threadIdx.x; i < kOutputs * groups; i += blockDim.x) {
+    const int row = i / groups, group = i % groups;
+    const int output = gated
+                           ? row % 16 / 8 * outputs + tile * (kOutputs / 2) + row / 16 * 8 + row % 8
+                           : tile * kOutputs + row;
+    const bool inside = first_group + group < scales.groups &&
+                        (gated ? output - row % 16 / 8 * outputs < outputs : output < outputs);
+    const unsigned at = to + (row * scale_pitch(groups) + group) * 4;
+    const unsigned* const from = scales.words +
+                                 static_cast<long long>(inside ? output : 0) * scales.groups +
+                                 first_group + (inside ? group : -first_group);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from),
+                 "r"(inside ? 4 : 0)
+                 : "memory");
+  }
+}
+
 // grid: tiles * splits, clusters of splits. `weight` [groups, 2, 8, inputs], `x` [1, rows, inputs]
 // in boxes of 64 inputs, a tile's groups or kRows rows. `stages`: of the ring, those of all steps,
 // or at least 2. gated: the first 8 outputs of a group are gates of the second 8, and p.outputs are
-// gates only. norms: x's or the next one, not both.
-template <typename T, int kTiles, int kRows>
-__global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
+// gates only. norms: x's or the next one, not both. groups: of a quantized weight, whose scales a
+// block has room for.
+template <typename Weights, int kTiles, int kRows>
+__global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
     small_m_kernel(const __grid_constant__ CUtensorMap weight,
-                   const __grid_constant__ CUtensorMap x, const GemmParams<T> p,
-                   const DeferredNorms<T> norms, int splits, int stages, bool gated,
-                   const KvPieces prefetch_pieces) {
+                   const __grid_constant__ CUtensorMap x,
+                   const GemmParams<typename Weights::Element> p,
+                   const DeferredNorms<typename Weights::Element> norms, int splits, int stages,
+                   bool gated, const KvPieces prefetch_pieces, const ScaleWords scales,
+                   int groups) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using S = Shape<kTiles, kRows>;
+  using T = typename Weights::Element;
+  using S = Shape<Weights, kTiles, kRows>;
+  constexpr int kStageInputs = Weights::kStageInputs;
   extern __shared__ char memory[];
   const unsigned base = (static_cast<unsigned>(__cvta_generic_to_shared(memory)) + kAlignment - 1) &
                         ~(kAlignment - 1);
-  const SharedLayout<kTiles, kRows> layout(stages, splits);
+  const SharedLayout<Weights, kTiles, kRows> layout(stages, splits, groups);
   const unsigned barriers = base + layout.barriers;
   const Barrier all_received{barriers};
   const auto full = [&](int stage) { return Barrier{barriers + 8 + stage * 8}; };
@@ -271,12 +321,15 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
   const LeavesFirst leaves_first;  // the L2: nobody else reads them
   const auto copy_weights = [&](int stage, int step) {
     full(stage).arrive_and_expect(S::kStageBytes);
-    copy_box(base + stage * S::kStageBytes, weight, (first + step) * kStageInputs, 0, 0,
+    copy_box(base + stage * S::kStageBytes, weight, (first + step) * (Weights::kRowBytes / 2), 0, 0,
              tile * (S::kOutputs / 16), full(stage), leaves_first);
   };
   const auto copy_x = [&](int stage, int step) {
-    copy_box(base + stage * S::kStageBytes + S::kWeightBytes, x, (first + step) * kStageInputs, 0,
-             0, full(stage));
+#pragma unroll
+    for (int box = 0; box < S::kBoxes; ++box) {
+      copy_box(base + stage * S::kStageBytes + S::kWeightBytes + box * S::kBoxBytes, x,
+               (first + step) * kStageInputs + box * kBoxInputs, 0, 0, full(stage));
+    }
   };
   if (copies) {
     prefetch(x);
@@ -294,6 +347,12 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
     }
   }
   __syncwarp();
+  [[maybe_unused]] const int first_group = first * kStageInputs >> scales.group_bits;
+  if constexpr (Weights::kInRegisters) {
+    copy_scales<S::kOutputs>(scales, base + layout.scales, tile, p.outputs, gated, first_group,
+                             groups);
+    asm volatile("cp.async.wait_all;" ::: "memory");
+  }
   __syncthreads();
   if (splits > 1) arrive_at_cluster();  // to be waited for before anything is sent
   wait_for_previous_kernel();
@@ -335,19 +394,43 @@ __global__ void __launch_bounds__(Shape<kTiles, kRows>::kThreads, 1)
   }
 
   float sums[kRows / 2];
-  const unsigned own = warp / 4 * kTileOutputs * kRowBytes;
-  int stage = 0, previous = 0;
+  [[maybe_unused]] const unsigned own = warp / 4 * kTileOutputs * Weights::kRowBytes;
+  int stage = 0;
   unsigned parity = 0;
-  for (int step = 0; step < count; ++step) {
-    full(stage).wait(parity);
-    const unsigned at = base + stage * S::kStageBytes;
-    const auto a = wgmma_factor(at + own, 16, 1024);
-    const auto b = wgmma_factor(at + S::kWeightBytes, 16, 1024);
-    staged::multiply<T>(sums, a, b, step);
-    wgmma_wait<1>();
-    if (step > 0 && lane == 0) empty(previous).arrive();
-    previous = stage;
+  const auto next_stage = [&] {
     if (++stage == stages) stage = 0, parity ^= 1;
+  };
+  if constexpr (Weights::kInRegisters) {
+    const int row = warp * 16 + lane / 4;
+    const int pitch = scale_pitch(groups) * 4;
+    const unsigned row_scales[2] = {base + layout.scales + row * pitch,
+                                    base + layout.scales + (row + 8) * pitch};
+    const unsigned block = row * Weights::kRowBytes + lane % 4 * 16;
+    for (int step = 0; step < count; ++step) {
+      full(stage).wait(parity);
+      const unsigned at = base + stage * S::kStageBytes;
+      // Of the block's inputs, counted from the first one of its first group.
+      const int input = (first + step) * kStageInputs - (first_group << scales.group_bits);
+      typename Weights::Fragments fragments;
+      fragments.load(at + block, row_scales, input, scales.group_bits);
+      Weights::multiply(sums, fragments, at + S::kWeightBytes, S::kBoxBytes, step == 0);
+      // The registers are free for the next stage only then; other warpgroups multiply meanwhile.
+      wgmma_wait<0>();
+      if (lane == 0) empty(stage).arrive();
+      next_stage();
+    }
+  } else {
+    for (int step = 0, previous = 0; step < count; ++step) {
+      full(stage).wait(parity);
+      const unsigned at = base + stage * S::kStageBytes;
+      const auto a = wgmma_factor(at + own, 16, 1024);
+      const auto b = wgmma_factor(at + S::kWeightBytes, 16, 1024);
+      staged::multiply<T>(sums, a, b, step);
+      wgmma_wait<1>();
+      if (step > 0 && lane == 0) empty(previous).arrive();
+      previous = stage;
+      next_stage();
+    }
   }
   wgmma_wait<0>();
   hold(sums);

@@ -1,0 +1,9 @@
+#include "kernels/gemm/sm90/quantized_small_m.cuh"
+
+namespace nvllm::kernels::cuda {
+
+void launch_small_m_int8(const GemmCall& call, cudaStream_t stream) {
+  small_m::launch_quantized<WeightFormat::int8>(call, stream);
+}
+
+}  // namespace nvllm::kernels::cuda

@@ -1,0 +1,115 @@
+// Quantized weights of the small-M GEMM (small_m.cuh): a stage has a block of 64 bytes of each
+// output, which warps turn into fragments in registers, scaled in float32 and rounded to x's type
+// once. So results are those of the dequantized weights. Scales of all of a block's outputs and
+// inputs come into shared memory before the first stage.
+#pragma once
+
+#include "kernels/common/sm90/wgmma.cuh"
+#include "kernels/gemm/sm80/quantized_values.cuh"
+#include "kernels/gemm/sm90/weight_stages.cuh"
+
+namespace nvllm::kernels::cuda::small_m {
+
+// Where the scales of a weight are: a word for each output and group, a float or two float16.
+struct ScaleWords {
+  const unsigned* words = nullptr;  // [outputs, groups]; nullptr: none
+  int groups = 0, group_bits = 0;   // of an output; a group has 2^group_bits inputs
+};
+
+template <WeightFormat kFormat, typename T>
+struct QuantizedWeights {
+  using Element = T;
+  static constexpr bool kInRegisters = true;
+  static constexpr int kStageInputs = kFormat == WeightFormat::int4 ? 128 : 64;
+  static constexpr int kRowBytes = static_cast<int>(kQuantizedBlockBytes);
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+  static constexpr int kSteps = kStageInputs / 16;
+  using Values = QuantizedValues<kFormat, T>;
+
+  // A warp's outputs of a stage as fragments: rows lane / 4 and lane / 4 + 8 of its 16.
+  // scales: of these two rows, in shared memory, from the group of the block's first input on.
+  struct Fragments {
+    unsigned a[kSteps][4];
+
+    __device__ __forceinline__ void load(unsigned block, const unsigned (&scales)[2], int input,
+                                         int group_bits) {
+      unsigned words[2][4];
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words[row][0]), "=r"(words[row][1]), "=r"(words[row][2]),
+                       "=r"(words[row][3])
+                     : "r"(block + row * 8 * kRowBytes)
+                     : "memory");
+      }
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        int previous = -1;
+        GroupScale scale{};
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          unsigned pairs[2 * Values::kSteps];
+          Values::unpack(words[row][k], pairs);
+#pragma unroll
+          for (int s = 0; s < Values::kSteps; ++s) {
+            const int step = k * Values::kSteps + s;
+            // Groups are whole steps; most have several.
+            if (const int own = (input + step * 16) >> group_bits; own != previous) {
+              scale = load_scale(scales[row] + own * 4);
+              previous = own;
+            }
+            const unsigned first = pairs[2 * s], second = pairs[2 * s + 1];
+            if constexpr (kCrossed<kFormat>) {
+              a[step][row] = scaled(low(first), low(second), scale);
+              a[step][row + 2] = scaled(high(first), high(second), scale);
+            } else {
+              a[step][row] = scaled(low(first), high(first), scale);
+              a[step][row + 2] = scaled(low(second), high(second), scale);
+            }
+          }
+        }
+      }
+    }
+  };
+
+  // Starts a group of wgmma of a warpgroup's fragments and x of a stage, whose columns lie in boxes
+  // of 64; the first one of all sets the sums.
+  template <int N>
+  static __device__ __forceinline__ void multiply(float (&sums)[N], const Fragments& weights,
+                                                  unsigned x, int box_bytes, bool first) {
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const auto b = wgmma_factor(x + step / 4 * box_bytes + step % 4 * 32, 16, 1024);
+      wgmma_in_rows<T>(sums, weights.a[step], b, !first || step > 0);
+    }
+    wgmma_commit();
+  }
+
+ private:
+  static __device__ __forceinline__ float low(unsigned pair) {
+    return widen(T{static_cast<unsigned short>(pair)});
+  }
+  static __device__ __forceinline__ float high(unsigned pair) {
+    return widen(T{static_cast<unsigned short>(pair >> 16)});
+  }
+  static __device__ __forceinline__ unsigned scaled(float first, float second, GroupScale scale) {
+    const unsigned low = narrow<T>(fmaf(first, scale.scale, scale.offset)).bits;
+    const unsigned high = narrow<T>(fmaf(second, scale.scale, scale.offset)).bits;
+    return low | high << 16;
+  }
+  static __device__ __forceinline__ GroupScale load_scale(unsigned at) {
+    unsigned bits;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(bits) : "r"(at) : "memory");
+    GroupScale scale = group_scale<kFormat, T>(bits);
+    constexpr float kUnit = kFormat == WeightFormat::fp8 ? Values::kUnit : kScaleUnit;
+    scale.scale *= kUnit, scale.offset *= kUnit;
+    return scale;
+  }
+
+#endif
+};
+
+}  // namespace nvllm::kernels::cuda::small_m

@@ -1,0 +1,71 @@
+// Launches an instance of the small-M GEMM.
+#pragma once
+
+#include <bit>
+
+#include "base/check.h"
+#include "device/cuda/stream.h"
+#include "kernels/common/sm90/tma.cuh"
+#include "kernels/gemm/sm90/small_m.cuh"
+#include "kernels/gemm/small_m_plan.h"
+
+namespace nvllm::kernels::cuda::small_m {
+
+// How a shape's weight comes into shared memory.
+inline SmallMWeight stages_of(const GemmShape& shape) {
+  if (!is_quantized(shape.format)) return {};
+  return {.stage_inputs = shape.format == WeightFormat::int4 ? 128 : 64,
+          .row_bytes = static_cast<int>(kQuantizedBlockBytes),
+          .group = static_cast<int>(shape.group)};
+}
+
+// As the kernel wants the weight: groups of 16 outputs, or of 8 gates and the 8 that these let
+// through. The bytes of quantized weights are described in pairs.
+inline CUtensorMap describe_weight(const GemmCall& call, int tiles, int row_bytes) {
+  const bool quantized = is_quantized(call.weight.format);
+  const std::int64_t outputs = call.weight.outputs();
+  const std::int64_t row = quantized ? call.weight.values.shape[1] / 2 : call.weight.inputs();
+  const std::int64_t second = (is_gated(call) ? outputs / 2 : 8) * row;
+  const std::int64_t group = (is_gated(call) ? 8 : 16) * row;
+  return describe_tensor<4>("gemm", call.weight.type(), call.weight.values.data,
+                            {{{row, 1, row_bytes / 2},
+                              {8, row, 8},
+                              {2, second, 2},
+                              {outputs / 16, group, tiles * kTileOutputs / 16}}},
+                            CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                            quantized ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+inline ScaleWords scales_of(const GemmWeight& weight) {
+  if (!is_quantized(weight.format)) return {};
+  const QuantizedShape shape = weight.quantized_shape();
+  return {.words = weight.quantized.scales.as<unsigned>(),
+          .groups = static_cast<int>(shape.groups()),
+          .group_bits = std::countr_zero(static_cast<unsigned>(shape.group))};
+}
+
+template <typename Weights, int kTiles, int kRows>
+void launch(const GemmCall& call, cudaStream_t stream) {
+  using T = typename Weights::Element;
+  using S = Shape<Weights, kTiles, kRows>;
+  const SmallMTiling& tiling = call.plan.tiling;
+  const SmallMWeight stages = stages_of(call.plan.shape);
+  const int groups = small_m_groups(tiling, stages, call.weight.inputs());
+  const auto kernel = small_m_kernel<Weights, kTiles, kRows>;
+  const int bytes = shared_bytes<Weights, kTiles, kRows>(tiling.stages, tiling.k_splits, groups);
+  NVLLM_CHECK(bytes == small_m_shared_bytes(tiling, stages, call.weight.inputs()),
+              "the plan counts on other shared memory");
+  nvllm::cuda::check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+      "preparing a small-M GEMM");
+  const int tiles = static_cast<int>((call.weight.outputs() + S::kOutputs - 1) / S::kOutputs);
+  const LaunchShape shape{dim3(static_cast<unsigned>(tiles * tiling.k_splits)), dim3(S::kThreads),
+                          static_cast<std::size_t>(bytes), static_cast<unsigned>(tiling.k_splits)};
+  launch_early("launching a small-M GEMM", kernel, shape, stream,
+               describe_weight(call, kTiles, Weights::kRowBytes),
+               describe_rows("gemm", x_of(call), kRows), GemmParams<T>(call),
+               DeferredNorms<T>(call), tiling.k_splits, tiling.stages, is_gated(call),
+               KvPieces(call.operands.kv_prefetch), scales_of(call.weight), groups);
+}
+
+}  // namespace nvllm::kernels::cuda::small_m
