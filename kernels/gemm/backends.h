@@ -56,6 +56,8 @@ class Gemv {
   bool early_;  // kernels may begin before the one before them in the stream has ended
 };
 
+struct GemvDevice;
+
 // Up to 16 rows of 16-bit floats by a quantized weight; with RMSNorm as its prologue where every
 // block can repeat it, and with SiLU as its epilogue.
 class QuantizedGemv {
@@ -68,8 +70,9 @@ class QuantizedGemv {
 
  private:
   bool takes_norm(const GemmShape& shape) const;
+  GemvDevice device() const;
 
-  int multiprocessors_;
+  int multiprocessors_, shared_bytes_;
   bool early_;
 };
 

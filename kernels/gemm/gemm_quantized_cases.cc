@@ -73,17 +73,14 @@ TEST_CASE(
   for (const QuantizedSetting& quantized : kFormats) {
     for (const std::int64_t m : {1, 4, 5, 16, 17}) {
       CAPTURE(m);
-      GemmShape shape{.m = m,
-                      .outputs = 4096,
-                      .inputs = 1024,
-                      .format = quantized.format,
-                      .group = quantized.group,
-                      .weight_only = true};
+      GemmShape shape;
+      shape.m = m, shape.outputs = 4096, shape.inputs = 1024;
+      shape.format = quantized.format, shape.group = quantized.group, shape.weight_only = true;
       shape.fusion.prologue = Prologue::rms_norm;
       const GemmPlan normed = gemm->plan(shape);
       CHECK((normed.kernel == GemmKernel::quantized_gemv) == (m <= 16));
       CHECK(normed.prologue_kernel == (m > 4));
-      shape.fusion = {.epilogue = Epilogue::gated_activation};
+      shape.fusion = {.prologue = Prologue::none, .epilogue = Epilogue::gated_activation};
       CHECK(gemm->plan(shape).epilogue_kernel == (m > 16));
       shape.fusion.activation = Activation::gelu;
       CHECK(gemm->plan(shape).epilogue_kernel);

@@ -10,7 +10,7 @@ constexpr std::int64_t kMaxRows = 16;
 // As in gemv.cu: what every block repeats.
 constexpr std::int64_t kMaxNormRows = 4, kMaxNormElements = 8192;
 
-GemvPlan plan_of(const GemmShape& shape, bool normed, int multiprocessors) {
+GemvPlan plan_of(const GemmShape& shape, bool normed, const GemvDevice& device) {
   const bool gated = shape.fusion.epilogue == Epilogue::gated_activation;
   return with_format(shape.format, shape.type, [&]<typename T, WeightFormat kFormat>() {
     const bool narrow = is_narrow(kFormat, shape.group);
@@ -20,10 +20,10 @@ GemvPlan plan_of(const GemmShape& shape, bool normed, int multiprocessors) {
                                     gated,
                                     normed,
                                     kFormat,
-                                    unit_of(kFormat, narrow)};
+                                    group_bits_of(shape.group)};
     const auto best = [&]<typename Instances>() {
       int which = 0;
-      return best_quantized<Instances>(gemm, multiprocessors, &which);
+      return best_quantized<Instances>(gemm, device, &which);
     };
     if (is_common<T>(narrow)) {
       return with_quantized_instances<QuantizedInstances<is_common<T>(false)>>(shape.m, normed,
@@ -37,7 +37,12 @@ GemvPlan plan_of(const GemmShape& shape, bool normed, int multiprocessors) {
 
 QuantizedGemv::QuantizedGemv()
     : multiprocessors_(nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount)),
+      shared_bytes_(nvllm::cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor)),
       early_(nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9) {}
+
+GemvDevice QuantizedGemv::device() const {
+  return {multiprocessors_, shared_bytes_, early_};
+}
 
 bool QuantizedGemv::takes(const GemmShape& shape) const {
   const GemmFusion& fusion = shape.fusion;
@@ -46,25 +51,24 @@ bool QuantizedGemv::takes(const GemmShape& shape) const {
   if (fusion.epilogue == Epilogue::gated_activation && fusion.activation != Activation::silu)
     return false;
   if (!shape.vectors.weight || !shape.vectors.x) return false;
-  return fusion.prologue == Prologue::none ||
-         (fusion.prologue == Prologue::rms_norm && takes_norm(shape));
+  if (fusion.prologue == Prologue::none)  // with very many groups there is not the memory
+    return plan_of(shape, false, device()).share > 0;
+  return fusion.prologue == Prologue::rms_norm && takes_norm(shape);
 }
 
 bool QuantizedGemv::takes_norm(const GemmShape& shape) const {
   const std::int64_t slice = shape.format == WeightFormat::int4 ? 128 : 64;
   return shape.vectors.norm_weight && shape.inputs % slice == 0 && shape.m <= kMaxNormRows &&
-         shape.m * shape.inputs <= kMaxNormElements &&
-         plan_of(shape, true, multiprocessors_).all_run;
+         shape.m * shape.inputs <= kMaxNormElements && plan_of(shape, true, device()).all_run;
 }
 
 bool QuantizedGemv::loads_all_at_once(const GemmShape& shape) const {
-  return plan_of(shape, false, multiprocessors_).loads_all_at_once;
+  return plan_of(shape, false, device()).loads_all_at_once;
 }
 
 void QuantizedGemv::enqueue(const GemmCall& call, Stream& stream) const {
-  const GemvDevice device{multiprocessors_, early_};
   with_format(call.weight.format, call.weight.type(), [&]<typename T, WeightFormat kFormat>() {
-    enqueue_quantized_gemv<T, kFormat>(call, device, nvllm::cuda::native(stream));
+    enqueue_quantized_gemv<T, kFormat>(call, device(), nvllm::cuda::native(stream));
   });
 }
 

@@ -3,11 +3,12 @@
 //
 // As in the GEMV with a weight of 16-bit floats (gemv.cuh), a block makes kTiles tiles of 8 outputs
 // for all rows, its warps share the inputs, and their sums meet in shared memory. A slice is a
-// block of 64 bytes of each output's weights. A warp has a ring of kSlices slices in shared memory, which
-// it fills and empties by itself: weights, their scales, and x, unless a norm has left all rows of
-// it there. The weight is the left operand, so that 16 outputs are multiplied at once: a lane reads
-// its 16 bytes of two outputs' weights, which become, in registers, its part of operand A for as
-// many mma as a slice has inputs / 16. The rows of x are the columns of operand B, by ldmatrix.
+// block of 64 bytes of each output's weights. A warp has its scales in shared memory, and a ring of
+// kSlices slices, which it fills and empties by itself: weights, and x, unless a norm has left all
+// rows of it there. The weight is the left operand, so that 16 outputs are multiplied at once: a
+// lane reads its 16 bytes of two outputs' weights, which become, in registers, its part of operand
+// A for as many mma as a slice has inputs / 16. The rows of x are the columns of operand B, by
+// ldmatrix.
 //
 // Values stay what is stored: scales are applied to sums over a `unit` of inputs, all of one group,
 // and offsets to sums of x, which come from an mma with ones.
@@ -18,21 +19,26 @@
 
 namespace nvllm::kernels::cuda {
 
+// Groups are of 2^bits inputs.
+constexpr int group_bits_of(std::int64_t group) {
+  int bits = 4;
+  while (1 << bits < group) ++bits;
+  return bits;
+}
+
 // The weight of a GEMM: see kernels/gemm/quantized_weight.h.
 struct QuantizedOperand {
   const char* values;
   const unsigned* scales;  // float32, or scale and offset in float16
   int row_bytes, row_groups;
-  int group_bits;  // groups are of 2^group_bits inputs
+  int group_bits;  // see group_bits_of()
 
   explicit QuantizedOperand(const GemmWeight& weight)
       : values(weight.values.as<const char>()),
         scales(weight.quantized.scales.as<const unsigned>()),
         row_bytes(static_cast<int>(weight.quantized_shape().row_bytes())),
         row_groups(static_cast<int>(weight.quantized_shape().groups())),
-        group_bits(4) {
-    while (1 << group_bits < weight.quantized.group) ++group_bits;
-  }
+        group_bits(group_bits_of(weight.quantized.group)) {}
 };
 
 // --- pieces --------------------------------------------------------------------------------------
@@ -73,17 +79,22 @@ __device__ __forceinline__ void load_tiles(unsigned (&tiles)[4], unsigned addres
                : "memory");
 }
 
-// A warp's slice in shared memory: weights by tile and lane, scales by tile, unit and output, then
-// rows of x, of which 8 lie in different banks.
-template <int kTiles, int kUnits, int kInputs>
+// A warp's slice in shared memory: weights by tile and lane, then rows of x, of which 8 lie in
+// different banks.
+template <int kTiles, int kInputs>
 struct SliceLayout {
-  static constexpr int kTileBytes = 32 * 16, kUnitBytes = kTileOutputs * 4;
-  static constexpr int kScales = kTiles * kTileBytes;
-  static constexpr int kX = kScales + kTiles * kUnits * kUnitBytes;
+  static constexpr int kTileBytes = 32 * 16;
+  static constexpr int kX = kTiles * kTileBytes;
   static constexpr int kXRowBytes = kInputs * 2 + 16;
 
   __host__ __device__ static constexpr int bytes(int rows) { return kX + rows * kXRowBytes; }
 };
+
+// Words between the scales of one output and the next in a warp's shared memory, where it has at
+// most so many slices: those of eight outputs lie in different banks.
+__host__ __device__ constexpr int scale_stride(int slices, int slice_inputs, int group_bits) {
+  return (((slices * slice_inputs - 1) >> group_bits) + 2) | 1;
+}
 
 // Operand B of a slice, of 8 rows of x or twice 8.
 template <WeightFormat kFormat, typename T, int kHalves>
@@ -116,28 +127,22 @@ struct RowsFragments {
 };
 
 // Of a warp: where it gets its slices of weights and x.
-template <typename T, WeightFormat kFormat, int kUnit, int kTiles, bool kNorm>
+template <typename T, WeightFormat kFormat, int kTiles>
 struct SliceSource {
-  static constexpr int kInputs = kBlockInputs<kFormat>, kUnits = kInputs / kUnit;
+  static constexpr int kInputs = kBlockInputs<kFormat>;
   static constexpr int kChunks = kInputs / 8, kRowsAtOnce = 32 / kChunks;  // of x, by the warp
-  using Layout = SliceLayout<kTiles, kUnits, kInputs>;
+  using Layout = SliceLayout<kTiles, kInputs>;
 
   const char* weights[kTiles];  // this lane's 16 bytes of slice 0
-  const unsigned* scales;
-  int row_scales[kTiles];  // where those of its output begin
   bool inside[kTiles];
-  int group_bits, rows, inputs, lane;
+  int rows, inputs, lane;
   const T* x;  // this lane's first 16 bytes
   long long x_stride;
 
   // share, gated: as in the kernel.
   __device__ __forceinline__ SliceSource(const GemmParams<T>& p, const QuantizedOperand& q,
                                          int share, bool gated)
-      : scales(q.scales),
-        group_bits(q.group_bits),
-        rows(p.rows),
-        inputs(p.inputs),
-        lane(threadIdx.x % 32) {
+      : rows(p.rows), inputs(p.inputs), lane(threadIdx.x % 32) {
     const int first_output = blockIdx.x * share, outputs = min(share, p.outputs - first_output);
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -148,7 +153,6 @@ struct SliceSource {
       const long long row =
           inside[tile] ? first_output + output + (let_through ? p.outputs : 0) : 0;
       weights[tile] = q.values + row * q.row_bytes + lane % 4 * 16;
-      row_scales[tile] = static_cast<int>(row) * q.row_groups;
     }
     x_stride = p.x_stride * kRowsAtOnce;
     x = p.x + lane / kChunks * p.x_stride + lane % kChunks * 8;
@@ -160,14 +164,8 @@ struct SliceSource {
       copy_weights(to + tile * Layout::kTileBytes + lane * 16,
                    weights[tile] + slice * kGemvSliceBytes, inside[tile]);
     }
-    if (lane % 4 >= kUnits) return;
-    const int group = (slice * kInputs + lane % 4 * kUnit) >> group_bits;
-    const unsigned place = to + Layout::kScales + lane % 4 * Layout::kUnitBytes + lane / 4 * 4;
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-      copy_scale(place + tile * kUnits * Layout::kUnitBytes, scales + (row_scales[tile] + group),
-                 inside[tile]);
   }
+
   // x of the first kSlices slices. Few rows go through registers: so they need not wait for the
   // weights, whose copies were started before.
   template <int kSlices>
@@ -210,6 +208,26 @@ struct SliceSource {
   }
 };
 
+// Copies a warp's scales of groups [first, first + count) into shared memory, `stride` words for
+// each output of the block's share. Eight lanes have neighbouring groups.
+template <int kOutputs>
+__device__ __forceinline__ void copy_scales(const QuantizedOperand& q, int outputs, int share,
+                                            bool gated, int first, int count, unsigned to,
+                                            int stride) {
+  const int lane = threadIdx.x % 32, first_output = blockIdx.x * share;
+#pragma unroll 1
+  for (int place = lane / 8; place < kOutputs; place += 4) {
+    const bool let_through = gated && place >= share;
+    const int output = first_output + (let_through ? place - share : place);
+    const bool inside = output < outputs && output < first_output + share;
+    const int row = inside ? output + (let_through ? outputs : 0) : 0;
+    const unsigned* const from = q.scales + static_cast<long long>(row) * q.row_groups + first;
+#pragma unroll 1
+    for (int group = lane % 8; group < count; group += 8)
+      copy_scale(to + (place * stride + group) * 4, from + group, inside);
+  }
+}
+
 // --- the kernel ----------------------------------------------------------------------------------
 
 // kUnit: inputs whose scale is one, at least 16. kNorm: see NormedRows, which come first in shared
@@ -220,7 +238,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
     quantized_gemv_kernel(const GemmParams<T> p, const QuantizedOperand q, int share,
                           bool next_comes_early) {
   using Values = QuantizedValues<kFormat, T>;
-  using Source = SliceSource<T, kFormat, kUnit, kTiles, kNorm>;
+  using Source = SliceSource<T, kFormat, kTiles>;
   using Layout = typename Source::Layout;
   static_assert(kTiles % 2 == 0);
   constexpr int kOutputs = kTiles * kTileOutputs, kHalves = kMaxRows / 8;
@@ -236,11 +254,16 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   const NormedRows<T> normed(shared, p);
   const int normed_bytes = kNorm ? normed_shared_bytes(p.rows, p.inputs) : 0;
   const int slice_bytes = Layout::bytes(kNorm ? 0 : p.rows);
+  const int stride = scale_stride((slices + kWarps - 1) / kWarps, kInputs, q.group_bits);
   const unsigned base = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   const unsigned ring = base + normed_bytes + warp * kSlices * slice_bytes;
+  const unsigned own_scales =
+      base + normed_bytes + kWarps * kSlices * slice_bytes + warp * kOutputs * stride * 4;
+  const int first_group = (first * kInputs) >> q.group_bits;
   const Source source(p, q, share, kGated);
 
-  // Constants: before the kernel before this one has ended. Each slice is a group of copies.
+  // Constants: before the kernel before this one has ended. Each slice is a group of copies, the
+  // first one with all scales.
   if constexpr (kNorm) {
     normed.begin(p);
     commit_copies();
@@ -248,6 +271,10 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
 #pragma unroll
   for (int i = 0; i < kSlices; ++i) {
     if (i < count) source.copy_weights_of(first + i, ring + i * slice_bytes);
+    if (i == 0 && count > 0) {
+      const int groups = (((first + count) * kInputs - 1) >> q.group_bits) - first_group + 1;
+      copy_scales<kOutputs>(q, p.outputs, share, kGated, first_group, groups, own_scales, stride);
+    }
     commit_copies();
   }
   begin_after_previous_kernel(next_comes_early);
@@ -278,8 +305,9 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
       load_words(w[tile], stage + tile * Layout::kTileBytes + lane * 16);
 #pragma unroll
       for (int unit = 0; unit < kUnits; ++unit) {
-        scales[tile][unit] = load_word(stage + Layout::kScales + lane / 4 * 4 +
-                                       (tile * kUnits + unit) * Layout::kUnitBytes);
+        const int group = ((first + i) * kInputs + unit * kUnit) >> q.group_bits;
+        scales[tile][unit] = load_word(
+            own_scales + ((tile * kTileOutputs + lane / 4) * stride + group - first_group) * 4);
       }
     }
     __syncwarp();

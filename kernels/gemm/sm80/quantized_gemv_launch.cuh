@@ -9,7 +9,7 @@
 namespace nvllm::kernels::cuda {
 
 struct GemvDevice {
-  int multiprocessors;
+  int multiprocessors, shared_bytes;  // of a multiprocessor
   bool early;  // kernels may begin before the one before them in the stream has ended
 };
 
@@ -19,36 +19,39 @@ struct QuantizedGemvProblem {
   int outputs = 0, inputs = 0, rows = 0;  // outputs: of gates, of which each comes with another
   bool gated = false, normed = false;
   WeightFormat format = WeightFormat::fp8;
-  int unit = 0;
+  int group_bits = 0;
 
   int slice_inputs() const { return format == WeightFormat::int4 ? 128 : 64; }
 };
 
 inline int quantized_shared_bytes(const GemvInstance& instance, const QuantizedGemvProblem& gemm) {
-  const int units = gemm.slice_inputs() / gemm.unit;
-  const int weights = instance.tiles * (kGemvTileOutputs * kGemvSliceBytes + units * 32);
+  const int weights = instance.tiles * kGemvTileOutputs * kGemvSliceBytes;
   const int x = gemm.normed ? 0 : gemm.rows * (gemm.slice_inputs() * 2 + 16);
   const int normed = gemm.normed ? normed_shared_bytes(gemm.rows, gemm.inputs) : 0;
-  return normed + instance.warps * instance.slices * (weights + x);
+  const int of_warp = ceil_div(ceil_div(gemm.inputs, gemm.slice_inputs()), instance.warps);
+  const int scales = instance.tiles * kGemvTileOutputs * 4 *
+                     scale_stride(of_warp, gemm.slice_inputs(), gemm.group_bits);
+  return normed + instance.warps * (instance.slices * (weights + x) + scales);
 }
 
 // The estimate's constants, of a multiprocessor: bytes, and cycles. A warp's work on a slice and
 // its start are those of its instructions, four at a time.
-inline constexpr int kQuantizedSharedBytes = 224 << 10;
+inline constexpr int kReservedBytes = 1024;              // of shared memory, for each block
 inline constexpr double kBytesPerCycle = 19;             // that the memory gives
 inline constexpr double kLatency = 1200, kStart = 2500;  // of the memory; of a block
 inline constexpr double kWarpStart = 150, kSlice = 25, kSliceOfTile = 10;
 inline constexpr double kNextSlice = 500;  // from a slice to the next one of a warp
 
 inline GemvPlan plan_quantized_gemv(const GemvInstance& instance, const QuantizedGemvProblem& gemm,
-                                    int multiprocessors) {
+                                    const GemvDevice& device) {
+  const int multiprocessors = device.multiprocessors;
   const int width = gemm.gated ? 2 : 1, max_share = instance.tiles * kGemvTileOutputs / width;
   const int slices = ceil_div(gemm.inputs, gemm.slice_inputs());
   const int of_warp = ceil_div(slices, instance.warps);
   const int sums =
       instance.warps * (gemm.rows <= 8 ? 8 : 16) * instance.tiles * kGemvTileOutputs * 4;
-  const int bytes = quantized_shared_bytes(instance, gemm) + sums + 1024;
-  const int residents = std::min(instance.blocks, kQuantizedSharedBytes / bytes);
+  const int bytes = quantized_shared_bytes(instance, gemm) + sums + kReservedBytes;
+  const int residents = std::min(instance.blocks, device.shared_bytes / bytes);
   GemvPlan plan;
   if (residents == 0) return plan;
   plan.share = balanced_share(gemm.outputs, max_share, max_share / 2, multiprocessors);
@@ -73,11 +76,9 @@ inline GemvPlan plan_quantized_gemv(const GemvInstance& instance, const Quantize
 }
 
 template <typename Instances>
-GemvPlan best_quantized(const QuantizedGemvProblem& gemm, int multiprocessors, int* which) {
+GemvPlan best_quantized(const QuantizedGemvProblem& gemm, const GemvDevice& device, int* which) {
   return Instances::best_of(
-      [&](const GemvInstance& instance) {
-        return plan_quantized_gemv(instance, gemm, multiprocessors);
-      },
+      [&](const GemvInstance& instance) { return plan_quantized_gemv(instance, gemm, device); },
       which);
 }
 
@@ -151,9 +152,10 @@ template <typename T, WeightFormat kFormat, int kUnit, bool kNorm, bool kGated, 
 void launch_quantized_gemv(const GemmCall& call, const GemvDevice& device, cudaStream_t stream) {
   const GemmParams<T> p(call);
   const QuantizedOperand q(call.weight);
-  const QuantizedGemvProblem gemm{p.outputs, p.inputs, p.rows, kGated, kNorm, kFormat, kUnit};
+  const QuantizedGemvProblem gemm{p.outputs, p.inputs, p.rows,      kGated,
+                                  kNorm,     kFormat,  q.group_bits};
   int which = 0;
-  const GemvPlan plan = best_quantized<Instances>(gemm, device.multiprocessors, &which);
+  const GemvPlan plan = best_quantized<Instances>(gemm, device, &which);
   Instances::with(which, [&](auto instance) {
     constexpr GemvInstance kInstance = decltype(instance)::value;
     const auto kernel = instance.template kernel<T, kFormat, kUnit, kNorm, kGated, kMaxRows>();

@@ -41,8 +41,8 @@ __device__ __forceinline__ unsigned masked_or(unsigned a, unsigned b) {
 
 // From words of a thread's 16 bytes to pairs of T. A word is kSteps steps of 16 inputs; pairs 2 s
 // and 2 s + 1 are a thread's fragment of step s: inputs 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of it;
-// or, where that is cheaper, 2 t, 2 t + 8 and 2 t + 1, 2 t + 9: then x is `crossed`, too. What comes
-// out is exact: for fp8 the value / kUnit, for integers (integer - zero) + kAdded.
+// or, where that is cheaper, 2 t, 2 t + 8 and 2 t + 1, 2 t + 9: then x is `crossed`, too. What
+// comes out is exact: for fp8 the value / kUnit, for integers (integer - zero) + kAdded.
 template <WeightFormat kFormat, typename T>
 struct QuantizedValues;
 
