@@ -52,7 +52,4 @@ template <WeightFormat kFormat>
 void order_activations(const GemmTask& gemm, std::int64_t first_row, int rows, std::int64_t begin,
                        std::int64_t end, float* prepared);
 
-// Where the inputs of a block are in that order.
-const std::uint8_t* float_places(WeightFormat format);
-
 }  // namespace nvllm::kernels::cpu
