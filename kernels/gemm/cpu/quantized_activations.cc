@@ -27,7 +27,7 @@ Places make_places(WeightFormat format, Of&& of) {
 // Where the inputs of a block are in the order of order_activations.
 const std::uint8_t* float_places(WeightFormat format) {
   static const Places fp8 = make_places(WeightFormat::fp8, [](int byte, int) {
-    return byte / 32 * 32 + byte % 2 * 16 + byte % 32 / 2;
+    return byte % 16 / 8 * 32 + byte % 2 * 16 + byte / 16 * 4 + byte % 8 / 2;
   });
   static const Places int8 =
       make_places(WeightFormat::int8, [](int byte, int) { return byte % 4 * 16 + byte / 4; });

@@ -61,8 +61,9 @@ struct IntegerTerms {
   }
 };
 
-// The dot products of floats.
-template <WeightFormat kFormat>
+// The dot products of floats. `Of`: Numbers, or what has the same members. x has been multiplied by
+// kScaleUnit where weights are integers.
+template <WeightFormat kFormat, typename Of = Numbers<kFormat>>
 struct FloatTerms {
   static constexpr auto prepare = order_activations<kFormat>;
   static constexpr auto row_floats = float_activation_floats<kFormat>;
@@ -73,39 +74,45 @@ struct FloatTerms {
   template <int kPairs, int kR>
   static void add(const std::byte* values, const std::byte* scales, const float* x,
                   std::int64_t x_stride, Lanes::Floats (&sums)[kR]) {
-    const Numbers<kFormat> numbers(values);
-    const Factors<kPairs> factors(scales);
-    for (int v = 0; v < numbers.kVectors; ++v) {
-      const Lanes::Floats weights = factors.of(numbers.get(v));
-      for (int r = 0; r < kR; ++r) {
-        const Lanes::Floats xs = Lanes::load(x + r * x_stride + v * Lanes::kCount);
-        sums[r] = Lanes::multiply_add(weights, xs, sums[r]);
-      }
+    const Of numbers(values);
+    const Lanes::Floats both = BlockLanes::load_scales<kPairs>(scales);
+    const Lanes::Floats scale = BlockLanes::spread<kPairs, 0>(both);
+    const Lanes::Floats offset = BlockLanes::spread<kPairs, 1>(both);
+    for (int v = 0; v < Of::kVectors; ++v) {
+      const Lanes::Floats weights = Lanes::multiply_add(numbers.get(v), scale, offset);
+      for (int r = 0; r < kR; ++r)
+        sums[r] = Lanes::multiply_add(weights, Lanes::load(x + r * x_stride + v * Lanes::kCount),
+                                      sums[r]);
     }
   }
+};
 
- private:
-  // What makes weights of a block's numbers. x has been multiplied by kScaleUnit.
-  template <int kPairs>
-  struct Factors {
-    Lanes::Floats scale, offset;
+// Of fp8 a block has one scale, and no offset.
+template <typename Of>
+struct FloatTerms<WeightFormat::fp8, Of> {
+  static constexpr auto prepare = order_activations<WeightFormat::fp8>;
+  static constexpr auto row_floats = float_activation_floats<WeightFormat::fp8>;
+  static constexpr std::int64_t kBlockFloats = 64;
+  static constexpr auto kFetchHint = _MM_HINT_T0;
 
-    explicit Factors(const std::byte* scales) {
-      if constexpr (kFormat == WeightFormat::fp8) {
-        float of_group;
-        __builtin_memcpy(&of_group, scales, sizeof(of_group));
-        scale = Lanes::all(of_group * 256);
-      } else {
-        const Lanes::Floats both = BlockLanes::load_scales<kPairs>(scales);
-        scale = BlockLanes::spread<kPairs, 0>(both);
-        offset = BlockLanes::spread<kPairs, 1>(both);
+  template <int, int kR>
+  static void add(const std::byte* values, const std::byte* scales, const float* x,
+                  std::int64_t x_stride, Lanes::Floats (&sums)[kR]) {
+    const Of numbers(values);
+    float of_group;
+    __builtin_memcpy(&of_group, scales, sizeof(of_group));
+    const Lanes::Floats scale = Lanes::all(of_group * Of::kFactor);
+    Lanes::Floats terms[kR];
+    for (Lanes::Floats& of_row : terms) of_row = Lanes::zero();
+    for (int v = 0; v < Of::kVectors; ++v) {
+      const Lanes::Floats weights = numbers.get(v);
+      for (int r = 0; r < kR; ++r) {
+        const Lanes::Floats xs = Lanes::load(x + r * x_stride + v * Lanes::kCount);
+        terms[r] = Lanes::multiply_add(weights, xs, terms[r]);
       }
     }
-    Lanes::Floats of(Lanes::Floats numbers) const {
-      if constexpr (kFormat == WeightFormat::fp8) return BlockLanes::multiply(numbers, scale);
-      return Lanes::multiply_add(numbers, scale, offset);
-    }
-  };
+    for (int r = 0; r < kR; ++r) sums[r] = Lanes::multiply_add(terms[r], scale, sums[r]);
+  }
 };
 
 template <int kN>

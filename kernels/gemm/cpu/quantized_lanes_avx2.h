@@ -95,13 +95,16 @@ struct Numbers<WeightFormat::int8> {
 template <>
 struct Numbers<WeightFormat::fp8> {
   static constexpr int kVectors = 8;
+  static constexpr float kFactor = 256;  // to be multiplied by
   const std::byte* from;
   explicit Numbers(const std::byte* from) : from(from) {}
   __m256 get(int v) const {
-    const auto* at = reinterpret_cast<const __m128i*>(from + v / 4 * 32 + v % 2 * 16);
-    __m128i words = _mm_loadu_si128(at);
-    if (v / 2 % 2 == 0) words = _mm_slli_epi16(words, 8);
-    return BlockLanes::fp8_numbers(words);
+    // Of two threads.
+    const std::byte* const at = from + v / 4 * 8 + v % 2 * 32;
+    const __m128i words =
+        _mm_unpacklo_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)),
+                           _mm_loadl_epi64(reinterpret_cast<const __m128i*>(at + 16)));
+    return BlockLanes::fp8_numbers(v / 2 % 2 == 0 ? _mm_slli_epi16(words, 8) : words);
   }
 };
 

@@ -92,12 +92,17 @@ struct Numbers<WeightFormat::int8> {
 template <>
 struct Numbers<WeightFormat::fp8> {
   static constexpr int kVectors = 4;
-  __m512i block;
-  explicit Numbers(const std::byte* from) : block(_mm512_loadu_si512(from)) {}
+  static constexpr float kFactor = 256;  // to be multiplied by
+  __m256i halves[2];                     // of threads' bytes
+  explicit Numbers(const std::byte* from) {
+    const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    const __m512i block = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(from));
+    halves[0] = _mm512_castsi512_si256(block);
+    halves[1] = _mm512_extracti64x4_epi64(block, 1);
+  }
   __m512 get(int v) const {
-    __m256i words = v < 2 ? _mm512_castsi512_si256(block) : _mm512_extracti64x4_epi64(block, 1);
-    if (v % 2 == 0) words = _mm256_slli_epi16(words, 8);
-    return BlockLanes::fp8_numbers(words);
+    const __m256i words = halves[v / 2];
+    return BlockLanes::fp8_numbers(v % 2 == 0 ? _mm256_slli_epi16(words, 8) : words);
   }
 };
 
