@@ -48,4 +48,8 @@ std::vector<InstructionSet> instruction_sets() {
   return sets;
 }
 
+bool has_avx512_vbmi() {
+  return __builtin_cpu_supports("avx512vbmi");
+}
+
 }  // namespace nvllm::kernels::cpu

@@ -20,4 +20,7 @@ const char* name_of(InstructionSet set);
 // tiles, which it grants to a process once and for all.
 std::vector<InstructionSet> instruction_sets();
 
+// Permutations of bytes (AVX512-VBMI): some processors with avx512_vnni or avx512_bf16 lack them.
+bool has_avx512_vbmi();
+
 }  // namespace nvllm::kernels::cpu

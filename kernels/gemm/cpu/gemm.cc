@@ -39,6 +39,8 @@ GemmTask task_of(const GemmCall& call) {
 
 const DotKernels& quantized_dots(InstructionSet set, const GemmTask& gemm) {
   if (set == InstructionSet::avx2) return quantized_dots_avx2(gemm);
+  if (gemm.format == WeightFormat::fp8 && set >= InstructionSet::avx512_vnni && has_avx512_vbmi())
+    return quantized_dots_avx512_vbmi();
   const bool floats = gemm.format == WeightFormat::fp8 || gemm.weight_only;
   if (floats || set == InstructionSet::avx512) return quantized_dots_avx512(gemm);
   return quantized_dots_avx512_vnni(gemm.format);

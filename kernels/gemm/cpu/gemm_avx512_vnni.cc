@@ -1,5 +1,5 @@
-// GEMV loops with AVX512-VNNI, whose instruction multiplies four unsigned weights by four signed
-// activations and adds them to a dword.
+// GEMMs of integers with AVX512-VNNI, whose instruction multiplies four unsigned weights by four
+// signed activations and adds them to a dword.
 #include "kernels/gemm/cpu/quantized_lanes_avx512.h"
 // Behind the lanes.
 #include "kernels/gemm/cpu/quantized_dot.h"

@@ -83,5 +83,7 @@ const BlockKernels& quantized_blocks_amx_bf16();
 // Where x may be quantized, of int8 and int4; blocks take groups of 32 inputs or more.
 const DotKernels& quantized_dots_avx512_vnni(WeightFormat format);
 const BlockKernels& quantized_blocks_avx512_vnni(WeightFormat format);
+// Of fp8.
+const DotKernels& quantized_dots_avx512_vbmi();
 
 }  // namespace nvllm::kernels::cpu

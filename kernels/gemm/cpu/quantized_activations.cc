@@ -24,6 +24,18 @@ Places make_places(WeightFormat format, Of&& of) {
   return places;
 }
 
+// Where the inputs of a block are in the order of order_activations.
+const std::uint8_t* float_places(WeightFormat format) {
+  static const Places fp8 = make_places(WeightFormat::fp8, [](int byte, int) {
+    return byte % 16 / 8 * 32 + byte % 2 * 16 + byte / 16 * 4 + byte % 8 / 2;
+  });
+  static const Places int8 =
+      make_places(WeightFormat::int8, [](int byte, int) { return byte % 4 * 16 + byte / 4; });
+  static const Places int4 = make_places(
+      WeightFormat::int4, [](int byte, int half) { return (byte % 4 * 2 + half) * 16 + byte / 4; });
+  return (format == WeightFormat::fp8 ? fp8 : format == WeightFormat::int8 ? int8 : int4).data();
+}
+
 // Eight inputs from `from` on, of which there are `count`; zeros behind.
 template <typename T>
 __m256 load_inputs(const T* from, std::int64_t count) {
@@ -191,17 +203,6 @@ void order_activations(const GemmTask& gemm, std::int64_t first_row, int rows, s
                      : gemm.dtype == DType::bf16 ? order_rows<Bf16, kFormat>
                                                  : order_rows<F16, kFormat>;
   order(gemm, first_row, rows, begin, end, prepared);
-}
-
-const std::uint8_t* float_places(WeightFormat format) {
-  static const Places fp8 = make_places(WeightFormat::fp8, [](int byte, int) {
-    return byte / 32 * 32 + byte % 2 * 16 + byte % 32 / 2;
-  });
-  static const Places int8 =
-      make_places(WeightFormat::int8, [](int byte, int) { return byte % 4 * 16 + byte / 4; });
-  static const Places int4 = make_places(
-      WeightFormat::int4, [](int byte, int half) { return (byte % 4 * 2 + half) * 16 + byte / 4; });
-  return (format == WeightFormat::fp8 ? fp8 : format == WeightFormat::int8 ? int8 : int4).data();
 }
 
 using Prepare = void(const GemmTask&, std::int64_t, int, std::int64_t, std::int64_t, float*);

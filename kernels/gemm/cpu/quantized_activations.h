@@ -40,7 +40,8 @@ void quantize_activations(const GemmTask& gemm, std::int64_t first_row, int rows
 // inputs.
 // Of integers, x is multiplied by kScaleUnit.
 //
-//   fp8   floats 32 h + 16 b to 32 h + 16 b + 15: bytes 32 h + b, 32 h + b + 2, ... of the block
+//   fp8   floats 32 h + 16 b to 32 h + 16 b + 15: bytes b, b + 2, b + 4, b + 6 of the lower (h = 0)
+//         or upper half of each thread's 16 bytes
 //   int8  floats 16 e to 16 e + 15: bytes e of its dwords
 //   int4  floats 16 n to 16 n + 15: bits 4 n of its dwords
 template <WeightFormat kFormat>
@@ -51,8 +52,5 @@ std::int64_t float_activation_floats(std::int64_t inputs) {
 template <WeightFormat kFormat>
 void order_activations(const GemmTask& gemm, std::int64_t first_row, int rows, std::int64_t begin,
                        std::int64_t end, float* prepared);
-
-// Where the inputs of a block are in that order.
-const std::uint8_t* float_places(WeightFormat format);
 
 }  // namespace nvllm::kernels::cpu

@@ -8,6 +8,34 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
+// A block's bytes in the order of the inputs; of int4 a byte for each.
+template <WeightFormat kFormat>
+inline void order_bytes(const std::byte* from, std::uint8_t* to) {
+  // Steps of 16 or 32 inputs (k) are columns of dwords of the four threads' bytes.
+  const auto* threads = reinterpret_cast<const __m128i*>(from);
+  const __m128i t0 = _mm_loadu_si128(threads), t1 = _mm_loadu_si128(threads + 1);
+  const __m128i t2 = _mm_loadu_si128(threads + 2), t3 = _mm_loadu_si128(threads + 3);
+  const __m128i a = _mm_unpacklo_epi32(t0, t1), b = _mm_unpacklo_epi32(t2, t3);
+  const __m128i c = _mm_unpackhi_epi32(t0, t1), d = _mm_unpackhi_epi32(t2, t3);
+  const __m128i steps[4] = {_mm_unpacklo_epi64(a, b), _mm_unpackhi_epi64(a, b),
+                            _mm_unpacklo_epi64(c, d), _mm_unpackhi_epi64(c, d)};
+  auto* out = reinterpret_cast<__m128i*>(to);
+  for (const __m128i step : steps) {
+    if constexpr (kFormat == WeightFormat::int4) {
+      const __m128i mask = _mm_set1_epi8(15);
+      // Inputs 0 to 7 and 16 to 23 take turns in the low halves, the others in the high ones.
+      const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+      const __m128i low = _mm_shuffle_epi8(_mm_and_si128(step, mask), order);
+      const __m128i high = _mm_shuffle_epi8(_mm_and_si128(_mm_srli_epi16(step, 4), mask), order);
+      _mm_store_si128(out++, _mm_unpacklo_epi64(low, high));
+      _mm_store_si128(out++, _mm_unpackhi_epi64(low, high));
+    } else {
+      const __m128i order = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+      _mm_store_si128(out++, _mm_shuffle_epi8(step, order));
+    }
+  }
+}
+
 template <typename Multiply>
 struct DequantizedWeights {
   using Format = typename Multiply::Format;
@@ -40,44 +68,50 @@ struct DequantizedWeights {
   template <WeightFormat kFormat>
   static void pack(const GemmTask& gemm, const QuantizedRows& rows, std::int64_t outputs,
                    std::int64_t input, std::int64_t inputs, float* packed) {
-    constexpr std::int64_t kBlockInputs = FloatTerms<kFormat>::kBlockFloats;
-    const std::uint8_t* const places = float_places(kFormat);
+    constexpr std::int64_t kBlockInputs = kFormat == WeightFormat::int4 ? 128 : 64;
     const std::int64_t first = input / kBlockInputs, count = divide_up(inputs, kBlockInputs);
+    const int group_bits = __builtin_ctz(static_cast<unsigned>(gemm.group));
     std::int64_t o = 0;
-    with_pairs(gemm, [&](auto pairs, int share) {
-      constexpr int kPairs = decltype(pairs)::value;
-      for (; o < outputs; ++o, packed += Multiply::kWeightStride) {
-        const QuantizedRows row = rows.from(o);
-        for (std::int64_t b = 0; b < count; ++b) {
-          alignas(64) float weights[kBlockInputs];
-          FloatTerms<kFormat>::template dequantize<kPairs>(
-              row.values + (first + b) * kQuantizedBlockBytes,
-              row.scales + (first + b) / share * kPairs * 4, [&](int v, Lanes::Floats values) {
-                if constexpr (kFormat != WeightFormat::fp8)
-                  values = BlockLanes::multiply(values, Lanes::all(kScaleUnit));
-                Lanes::store(weights + v * Lanes::kCount, values);
-              });
-          store(weights, places, kBlockInputs, packed + b * kBlockInputs / Format::kPerStep);
+    for (; o < outputs; ++o, packed += Multiply::kWeightStride) {
+      const QuantizedRows row = rows.from(o);
+      for (std::int64_t b = 0; b < count; ++b) {
+        alignas(64) std::uint8_t values[kBlockInputs];
+        order_bytes<kFormat>(row.values + (first + b) * kQuantizedBlockBytes, values);
+        for (std::int64_t i = 0; i < kBlockInputs; i += Lanes::kCount) {
+          const std::int64_t group = ((first + b) * kBlockInputs + i) >> group_bits;
+          store(packed, b * kBlockInputs + i, dequantize<kFormat>(values + i, row.scales, group));
         }
       }
-    });
+    }
     for (; o < divide_up(outputs, Multiply::kGroup) * Multiply::kGroup; ++o) {
-      for (std::int64_t i = 0; i < divide_up(count * kBlockInputs, Format::kPerStep); ++i)
-        packed[i] = 0;
+      for (std::int64_t i = 0; i < count * kBlockInputs / Format::kPerStep; ++i) packed[i] = 0;
       packed += Multiply::kWeightStride;
     }
   }
 
-  // A block's weights in the order of the inputs, as dwords.
-  static void store(const float* weights, const std::uint8_t* places, std::int64_t count,
-                    float* to) {
-    if constexpr (Format::kPerStep == 1) {
-      for (std::int64_t i = 0; i < count; ++i) to[i] = weights[places[i]];
+  template <WeightFormat kFormat>
+  static Lanes::Floats dequantize(const std::uint8_t* values, const std::byte* scales,
+                                  std::int64_t group) {
+    if constexpr (kFormat == WeightFormat::fp8) {
+      float scale;
+      __builtin_memcpy(&scale, scales + group * sizeof(scale), sizeof(scale));
+      return BlockLanes::multiply(BlockLanes::fp8_numbers(values), Lanes::all(scale * 256));
     } else {
-      alignas(64) float ordered[kUnitInputs];
-      for (std::int64_t i = 0; i < count; ++i) ordered[i] = weights[places[i]];
-      for (std::int64_t i = 0; i < count; i += Lanes::kCount)
-        Lanes::store(reinterpret_cast<Bf16*>(to) + i, Lanes::load(ordered + i));
+      std::uint16_t both[2];
+      __builtin_memcpy(both, scales + group * sizeof(both), sizeof(both));
+      const int zero = kFormat == WeightFormat::int4 ? 8 : 128;
+      return Lanes::multiply_add(BlockLanes::integer_numbers(values, zero),
+                                 Lanes::all(_cvtsh_ss(both[0]) * kScaleUnit),
+                                 Lanes::all(_cvtsh_ss(both[1]) * kScaleUnit));
+    }
+  }
+
+  // Weights from `input` on, as dwords.
+  static void store(float* packed, std::int64_t input, Lanes::Floats weights) {
+    if constexpr (Format::kPerStep == 1) {
+      Lanes::store(packed + input, weights);
+    } else {
+      Lanes::store(reinterpret_cast<Bf16*>(packed) + input, weights);
     }
   }
 };

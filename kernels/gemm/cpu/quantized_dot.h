@@ -41,11 +41,12 @@ struct IntegerTerms {
   static constexpr auto prepare = quantize_activations<kParts, Of::kZero>;
   static constexpr auto row_floats = quantized_activation_floats<kParts>;
   static constexpr std::int64_t kBlockFloats = sizeof(Block) / sizeof(float);
+  static constexpr auto kFetchHint = _MM_HINT_T1;
 
-  // Adds to sums[r * stride] those of a block with kR rows of x. kPairs: its scales.
+  // Adds to sums[r] those of a block with row r of x. kPairs: scales and offsets of the block.
   template <int kPairs, int kR>
   static void add(const std::byte* values, const std::byte* scales, const float* x,
-                  std::int64_t x_stride, Lanes::Floats* sums) {
+                  std::int64_t x_stride, Lanes::Floats (&sums)[kR]) {
     const Of weights(values);
     const Lanes::Floats both = BlockLanes::load_scales<kPairs>(scales);
     const Lanes::Floats scale = BlockLanes::spread<kPairs, 0>(both);
@@ -60,42 +61,57 @@ struct IntegerTerms {
   }
 };
 
-// The dot products of floats.
-template <WeightFormat kFormat>
+// The dot products of floats. `Of`: Numbers, or what has the same members. x has been multiplied by
+// kScaleUnit where weights are integers.
+template <WeightFormat kFormat, typename Of = Numbers<kFormat>>
 struct FloatTerms {
   static constexpr auto prepare = order_activations<kFormat>;
   static constexpr auto row_floats = float_activation_floats<kFormat>;
   static constexpr std::int64_t kBlockFloats = kFormat == WeightFormat::int4 ? 128 : 64;
-
-  // Calls use(v, weights) with each vector of a block's weights in their order. Those of integers
-  // are to be multiplied by kScaleUnit.
-  template <int kPairs, typename Use>
-  static void dequantize(const std::byte* values, const std::byte* scales, Use&& use) {
-    const Numbers<kFormat> numbers(values);
-    if constexpr (kFormat == WeightFormat::fp8) {
-      float scale;
-      __builtin_memcpy(&scale, scales, sizeof(scale));
-      const Lanes::Floats factor = Lanes::all(scale * 256);
-      for (int v = 0; v < numbers.kVectors; ++v)
-        use(v, BlockLanes::multiply(numbers.get(v), factor));
-    } else {
-      const Lanes::Floats both = BlockLanes::load_scales<kPairs>(scales);
-      const Lanes::Floats scale = BlockLanes::spread<kPairs, 0>(both);
-      const Lanes::Floats offset = BlockLanes::spread<kPairs, 1>(both);
-      for (int v = 0; v < numbers.kVectors; ++v)
-        use(v, Lanes::multiply_add(numbers.get(v), scale, offset));
-    }
-  }
+  // Nearer than for integers: a block is so many instructions that few blocks are under way.
+  static constexpr auto kFetchHint = _MM_HINT_T0;
 
   template <int kPairs, int kR>
   static void add(const std::byte* values, const std::byte* scales, const float* x,
-                  std::int64_t x_stride, Lanes::Floats* sums) {
-    dequantize<kPairs>(values, scales, [&](int v, Lanes::Floats weights) {
+                  std::int64_t x_stride, Lanes::Floats (&sums)[kR]) {
+    const Of numbers(values);
+    const Lanes::Floats both = BlockLanes::load_scales<kPairs>(scales);
+    const Lanes::Floats scale = BlockLanes::spread<kPairs, 0>(both);
+    const Lanes::Floats offset = BlockLanes::spread<kPairs, 1>(both);
+    for (int v = 0; v < Of::kVectors; ++v) {
+      const Lanes::Floats weights = Lanes::multiply_add(numbers.get(v), scale, offset);
+      for (int r = 0; r < kR; ++r)
+        sums[r] = Lanes::multiply_add(weights, Lanes::load(x + r * x_stride + v * Lanes::kCount),
+                                      sums[r]);
+    }
+  }
+};
+
+// Of fp8 a block has one scale, and no offset.
+template <typename Of>
+struct FloatTerms<WeightFormat::fp8, Of> {
+  static constexpr auto prepare = order_activations<WeightFormat::fp8>;
+  static constexpr auto row_floats = float_activation_floats<WeightFormat::fp8>;
+  static constexpr std::int64_t kBlockFloats = 64;
+  static constexpr auto kFetchHint = _MM_HINT_T0;
+
+  template <int, int kR>
+  static void add(const std::byte* values, const std::byte* scales, const float* x,
+                  std::int64_t x_stride, Lanes::Floats (&sums)[kR]) {
+    const Of numbers(values);
+    float of_group;
+    __builtin_memcpy(&of_group, scales, sizeof(of_group));
+    const Lanes::Floats scale = Lanes::all(of_group * Of::kFactor);
+    Lanes::Floats terms[kR];
+    for (Lanes::Floats& of_row : terms) of_row = Lanes::zero();
+    for (int v = 0; v < Of::kVectors; ++v) {
+      const Lanes::Floats weights = numbers.get(v);
       for (int r = 0; r < kR; ++r) {
         const Lanes::Floats xs = Lanes::load(x + r * x_stride + v * Lanes::kCount);
-        sums[r] = Lanes::multiply_add(weights, xs, sums[r]);
+        terms[r] = Lanes::multiply_add(weights, xs, terms[r]);
       }
-    });
+    }
+    for (int r = 0; r < kR; ++r) sums[r] = Lanes::multiply_add(terms[r], scale, sums[r]);
   }
 };
 
@@ -194,7 +210,7 @@ struct QuantizedDot {
       const std::byte* const scales = weight.scales + b / share * kPairs * 4;
       _mm_prefetch(next_scales + b / share * kPairs * 4 * kOutputs, _MM_HINT_T1);
       for (int o = 0; o < kOutputs; ++o) {
-        _mm_prefetch(next, _MM_HINT_T1);
+        _mm_prefetch(next, Terms::kFetchHint);
         next += kQuantizedBlockBytes;
         Terms::template add<kPairs, kR>(values + o * weight.row_bytes,
                                         scales + o * weight.scale_bytes, x, x_stride, sum[o]);

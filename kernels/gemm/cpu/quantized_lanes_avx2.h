@@ -32,6 +32,23 @@ struct BlockLanes {
   static __m256 multiply(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
   static __m256 to_floats(__m256i integers) { return _mm256_cvtepi32_ps(integers); }
 
+  // Eight bytes as numbers: integers, less `zero`; or fp8, by its bits as a float16, whose exponent
+  // has another bias: 2^-8 times the number.
+  static __m256 integer_numbers(const std::uint8_t* from, int zero) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    return _mm256_cvtepi32_ps(
+        _mm256_sub_epi32(_mm256_cvtepu8_epi32(bytes), _mm256_set1_epi32(zero)));
+  }
+  static __m256 fp8_numbers(const std::uint8_t* from) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    return fp8_numbers(_mm_slli_epi16(_mm_cvtepu8_epi16(bytes), 8));
+  }
+  // In the upper bytes of words.
+  static __m256 fp8_numbers(__m128i words) {
+    return _mm256_cvtph_ps(
+        _mm_and_si128(_mm_srai_epi16(words, 1), _mm_set1_epi16(static_cast<short>(0xbf80))));
+  }
+
   // The sums of four vectors.
   static __m128 sum4(__m256 a, __m256 b, __m256 c, __m256 d) {
     const __m256 ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
@@ -74,18 +91,20 @@ struct Numbers<WeightFormat::int8> {
   }
 };
 
-// As float16, whose exponent has another bias: 2^-8 times the number.
+// See fp8_numbers.
 template <>
 struct Numbers<WeightFormat::fp8> {
   static constexpr int kVectors = 8;
+  static constexpr float kFactor = 256;  // to be multiplied by
   const std::byte* from;
   explicit Numbers(const std::byte* from) : from(from) {}
   __m256 get(int v) const {
-    const auto* at = reinterpret_cast<const __m128i*>(from + v / 4 * 32 + v % 2 * 16);
-    __m128i words = _mm_loadu_si128(at);
-    if (v / 2 % 2 == 0) words = _mm_slli_epi16(words, 8);
-    words = _mm_and_si128(_mm_srai_epi16(words, 1), _mm_set1_epi16(static_cast<short>(0xbf80)));
-    return _mm256_cvtph_ps(words);
+    // Of two threads.
+    const std::byte* const at = from + v / 4 * 8 + v % 2 * 32;
+    const __m128i words =
+        _mm_unpacklo_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)),
+                           _mm_loadl_epi64(reinterpret_cast<const __m128i*>(at + 16)));
+    return BlockLanes::fp8_numbers(v / 2 % 2 == 0 ? _mm_slli_epi16(words, 8) : words);
   }
 };
 

@@ -31,6 +31,23 @@ struct BlockLanes {
   static __m512 multiply(__m512 a, __m512 b) { return _mm512_mul_ps(a, b); }
   static __m512 to_floats(__m512i integers) { return _mm512_cvtepi32_ps(integers); }
 
+  // 16 bytes as numbers: integers, less `zero`; or fp8, by its bits as a float16, whose exponent
+  // has another bias: 2^-8 times the number.
+  static __m512 integer_numbers(const std::uint8_t* from, int zero) {
+    const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm512_cvtepi32_ps(
+        _mm512_sub_epi32(_mm512_cvtepu8_epi32(bytes), _mm512_set1_epi32(zero)));
+  }
+  static __m512 fp8_numbers(const std::uint8_t* from) {
+    const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(from));
+    return fp8_numbers(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8));
+  }
+  // In the upper bytes of words.
+  static __m512 fp8_numbers(__m256i words) {
+    return _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(words, 1),
+                                            _mm256_set1_epi16(static_cast<short>(0xbf80))));
+  }
+
   // The sums of four vectors.
   static __m128 sum4(__m512 a, __m512 b, __m512 c, __m512 d) {
     const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
@@ -71,18 +88,21 @@ struct Numbers<WeightFormat::int8> {
   }
 };
 
-// As float16, whose exponent has another bias: 2^-8 times the number.
+// See fp8_numbers.
 template <>
 struct Numbers<WeightFormat::fp8> {
   static constexpr int kVectors = 4;
-  __m512i block;
-  explicit Numbers(const std::byte* from) : block(_mm512_loadu_si512(from)) {}
+  static constexpr float kFactor = 256;  // to be multiplied by
+  __m256i halves[2];                     // of threads' bytes
+  explicit Numbers(const std::byte* from) {
+    const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    const __m512i block = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(from));
+    halves[0] = _mm512_castsi512_si256(block);
+    halves[1] = _mm512_extracti64x4_epi64(block, 1);
+  }
   __m512 get(int v) const {
-    __m256i words = v < 2 ? _mm512_castsi512_si256(block) : _mm512_extracti64x4_epi64(block, 1);
-    if (v % 2 == 0) words = _mm256_slli_epi16(words, 8);
-    words = _mm256_and_si256(_mm256_srai_epi16(words, 1),
-                             _mm256_set1_epi16(static_cast<short>(0xbf80)));
-    return _mm512_cvtph_ps(words);
+    const __m256i words = halves[v / 2];
+    return BlockLanes::fp8_numbers(v % 2 == 0 ? _mm256_slli_epi16(words, 8) : words);
   }
 };
 

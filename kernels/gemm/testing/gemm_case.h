@@ -73,8 +73,7 @@ class PackedWeight {
  public:
   // Sets `weight` to its values.
   PackedWeight(Backend& backend, const Setting& s, std::mt19937& random, const Matrix& weight)
-      : backend_(backend),
-        setting_(s.quantized),
+      : setting_(s.quantized),
         type_(s.type),
         shape_{s.quantized.format, s.outputs, s.inputs, s.quantized.group},
         values_(backend, shape_.value_bytes()),
@@ -143,7 +142,6 @@ class PackedWeight {
     return row;
   }
 
-  Backend& backend_;
   QuantizedSetting setting_;
   DType type_;
   QuantizedShape shape_;
