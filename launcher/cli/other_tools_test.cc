@@ -64,7 +64,7 @@ TEST_CASE("other tools: what is not here says why, and what to use") {
   const std::pair<const char*, const char*> options[] = {
       {"--quantization", "--dtype"},
       {"-q", "--dtype"},
-      {"--kv-cache-dtype", "--kv-offload"},
+      {"--calculate-kv-scales", "--kv-cache-dtype"},
       {"--pipeline-parallel-size", "--tensor-parallel-size"},
       {"-pp", "--tensor-parallel-size"},
       {"--data-parallel-size", "--port"},
