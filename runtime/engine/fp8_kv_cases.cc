@@ -217,8 +217,8 @@ TEST_CASE("FP8 KV: the checkpoint's scales, on every rank") {
     int ranks;
     bool near;  // the result, to that without scales
   };
-  // Powers of 2 change the rounding of the smallest numbers alone. By the last ones nearly everything
-  // is larger than 448.
+  // Powers of 2 change the rounding of the smallest numbers alone. By the last ones nearly
+  // everything is larger than 448.
   for (const Case& each :
        {Case{0.5f, 0.25f, 1, true}, {0.0625f, 0.125f, 3, true}, {0x1p-13f, 0x1p-13f, 2, false}}) {
     RANKS_OR_SKIP(each.ranks);
