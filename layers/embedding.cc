@@ -9,7 +9,9 @@ namespace {
 Parameter vocabulary_rows(const std::string& name, const std::string& tensor,
                           std::int64_t vocabulary, std::int64_t columns, Shard shard) {
   const Range own = part_of(vocabulary, shard);
-  Parameter weight{name + ".weight", {own.size(), columns}, {}, {}};
+  Parameter weight;
+  weight.name = name + ".weight";
+  weight.shape = {own.size(), columns};
   if (own.size() > 0) {
     weight.slices = {{tensor, {vocabulary, columns}, own, {0, columns}, 0}};
   }

@@ -18,6 +18,18 @@ std::vector<ColumnParallelLinear::Module> qkv_modules(const QkvParallelLinear::M
 
 }  // namespace
 
+kernels::GemmWeight gemm_weight(const Parameter& weight, const TensorView& bias) {
+  if (!weight.quantization) return {.values = weight.view, .bias = bias};
+  return {.values = weight.view,
+          .bias = bias,
+          .format = weight.quantization->format,
+          .quantized = {.scales = weight.scales,
+                        .inputs = weight.shape[1],
+                        .group = weight.quantization->group,
+                        .type = weight.type,
+                        .weight_only = weight.quantization->weight_only}};
+}
+
 ColumnParallelLinear::ColumnParallelLinear(const std::string& name,
                                            const std::vector<Module>& modules, std::int64_t inputs,
                                            bool bias) {
@@ -34,6 +46,7 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name,
     rows += module.own.size();
   }
   weight_.shape = {rows, inputs};
+  weight_.may_be_quantized = true;
   if (bias) bias_.shape = {rows};
 }
 
@@ -58,6 +71,7 @@ RowParallelLinear::RowParallelLinear(const std::string& name, const std::string&
                                      bool bias, Shard shard) {
   weight_.name = name + ".weight";
   weight_.shape = {outputs, own.size()};
+  weight_.may_be_quantized = true;
   if (own.size() > 0) {
     weight_.slices = {{module + ".weight", {outputs, inputs}, {0, outputs}, own, 0}};
   }

@@ -15,6 +15,9 @@
 
 namespace nvllm::layers {
 
+// A bound parameter as GEMMs read it; bias.data may be nullptr.
+kernels::GemmWeight gemm_weight(const Parameter& weight, const TensorView& bias = {});
+
 // out = x · weightᵀ [+ bias] for this rank's outputs: those of one or several modules, one after
 // the other.
 class ColumnParallelLinear {
@@ -34,7 +37,7 @@ class ColumnParallelLinear {
   std::int64_t outputs() const { return weight_.shape[0]; }  // of this rank
 
   // [outputs(), inputs]
-  kernels::GemmWeight weight() const { return {weight_.view, bias_.view}; }
+  kernels::GemmWeight weight() const { return gemm_weight(weight_, bias_.view); }
 
   // The GEMM alone. out: [rows, outputs()]
   void forward(TensorView out, TensorView x, const Context& context) const;
@@ -79,7 +82,7 @@ class RowParallelLinear {
   std::int64_t inputs() const { return weight_.shape[1]; }  // of this rank
 
   // [outputs, inputs()]
-  kernels::GemmWeight weight() const { return {weight_.view, bias_.view}; }
+  kernels::GemmWeight weight() const { return gemm_weight(weight_, bias_.view); }
 
   // The GEMM and the sum over ranks. out: [rows, outputs], the same on all ranks.
   void forward(TensorView out, TensorView x, const Context& context) const;

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "device/tensor_view.h"
+#include "kernels/gemm/quantized_weight.h"
 #include "layers/partition.h"
 
 namespace nvllm::layers {
@@ -21,13 +23,33 @@ struct Slice {
   std::int64_t to_row = 0;          // the parameter's row (element) that takes the slice's first
 };
 
+// How a GEMM's weight is kept that is not in the model's type.
+struct Quantization {
+  kernels::WeightFormat format = kernels::WeightFormat::fp8;
+  std::int64_t group = kernels::kFp8Group;
+  bool weight_only = false;  // GEMMs leave activations as they are
+
+  bool operator==(const Quantization&) const = default;
+};
+
 struct Parameter {
   std::string name;  // "layers.0.attention.qkv.weight"
   // Of this rank's part: [rows, columns] or [elements]; may be empty of elements.
   std::vector<std::int64_t> shape;
   std::vector<Slice> slices;  // cover it exactly, without overlap
 
-  TensorView view;  // the memory; data == nullptr until it has been bound
+  bool may_be_quantized = false;                            // only GEMMs read it
+  std::optional<Quantization> quantization = std::nullopt;  // decided before memory is bound
+
+  // The memory; data == nullptr until it has been bound. Of a quantized parameter, its bytes.
+  TensorView view;
+  TensorView scales;         // of a quantized parameter
+  DType type = DType::bf16;  // of activations: the model's
+
+  // Of a quantized parameter.
+  kernels::QuantizedShape quantized_shape() const {
+    return {quantization->format, shape[0], shape[1], quantization->group};
+  }
 
   std::int64_t elements() const {
     std::int64_t count = 1;
@@ -43,7 +65,9 @@ struct RmsNorm {
 
   // `tensor`: its weight in checkpoints, "model.norm.weight"
   RmsNorm(const std::string& name, const std::string& tensor, std::int64_t columns, float epsilon)
-      : weight{name + ".weight", {columns}, {}, {}}, epsilon(epsilon) {
+      : epsilon(epsilon) {
+    weight.name = name + ".weight";
+    weight.shape = {columns};
     weight.slices = {{tensor, {columns}, {0, columns}, {0, 1}, 0}};
   }
 

@@ -77,6 +77,12 @@ std::int64_t squares_of(const Decoder& decoder) {
 
 }  // namespace
 
+bool Decoder::quantized() const {
+  return std::ranges::any_of(parameters_, [](const layers::Parameter* parameter) {
+    return parameter->quantization.has_value();
+  });
+}
+
 Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype)
     : config_(config),
       shard_(shard),

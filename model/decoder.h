@@ -90,6 +90,8 @@ class Decoder {
 
   // In the order in which a forward pass needs them. They live as long as the decoder.
   const std::vector<layers::Parameter*>& parameters() const { return parameters_; }
+  // Whether some of them are kept quantized.
+  bool quantized() const;
 
   const ModelConfig& config() const { return config_; }
   layers::Shard shard() const { return shard_; }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "device/dtype.h"
+#include "model/loading/quantization_choice.h"
 
 namespace nvllm::runtime {
 
@@ -119,6 +120,7 @@ struct ModelOptions {
   std::string overrides = "";  // --hf-overrides: a JSON object, or empty
   // Absent: the model's own, bfloat16 where that is float32.
   std::optional<DType> dtype = std::nullopt;
+  model::QuantizationChoice quantization = {};
 };
 
 // When sparse attention is used, and what it asks of other options.

@@ -27,7 +27,11 @@ namespace cuda {
 // cuBLASLt's workspace: as much as NVIDIA advises for Hopper.
 inline constexpr std::size_t kGemmBytes = 32 << 20;
 
-std::unique_ptr<Gemm> create_gemm(Backend& backend);
+// For quantized weights: floats of some of their outputs; or rows of x in fp8, and scales. This
+// stays in an L2 cache of 50 MB for the most part.
+inline constexpr std::size_t kQuantizedGemmBytes = 32 << 20;
+
+std::unique_ptr<Gemm> create_gemm(Backend& backend, bool quantized);
 
 // The kernels. Whether one takes a GEMM is asked with the shape that its own kernel sees
 // (gemm_steps.h), which is not empty; a call that it enqueues is planned for it and checked.
@@ -50,6 +54,23 @@ class Gemv {
 
   int multiprocessors_;
   bool early_;  // kernels may begin before the one before them in the stream has ended
+};
+
+// Up to 16 rows of 16-bit floats by a quantized weight; with RMSNorm as its prologue where every
+// block can repeat it, and with SiLU as its epilogue.
+class QuantizedGemv {
+ public:
+  QuantizedGemv();
+  bool takes(const GemmShape& shape) const;
+  // See Gemv.
+  bool loads_all_at_once(const GemmShape& shape) const;
+  void enqueue(const GemmCall& call, Stream& stream) const;
+
+ private:
+  bool takes_norm(const GemmShape& shape) const;
+
+  int multiprocessors_;
+  bool early_;
 };
 
 // 17 to 128 rows of 16-bit floats on Hopper; with a deferred RMSNorm as its prologue, with SiLU or

@@ -5,7 +5,12 @@
 //
 // gemm: M = 512, operations per second, against oneDNN with the weights as they are ("plain") and
 // with weights that it has reordered beforehand ("packed"); "of_best" is the ratio to the faster
-// one. Figures are medians.
+// one.
+//
+// quantized: either, with a quantized weight and bfloat16 x, beside the same GEMM with a bfloat16
+// weight: "of_bfloat16" is the ratio of their times.
+//
+// Figures are medians.
 #include <benchmark/benchmark.h>
 #include <immintrin.h>
 
@@ -200,6 +205,86 @@ void run_gemm(benchmark::State& state, Shape shape) {
   }
 }
 
+struct QuantizedCase {
+  std::int64_t m, outputs, inputs;
+  WeightFormat format;
+  std::int64_t group;
+  bool weight_only;
+
+  QuantizedShape weight() const { return {format, outputs, inputs, group}; }
+  std::size_t weight_bytes() const { return weight().value_bytes() + weight().scale_bytes(); }
+  GemmCall call(Gemm& gemm, const Buffer& out, const Buffer& x, std::byte* at) const {
+    GemmWeight quantized{.values = TensorView(at, DType::u8, {outputs, weight().row_bytes()}),
+                         .format = format};
+    quantized.quantized = {.scales = TensorView(at + weight().value_bytes(), weight().scale_type(),
+                                                {outputs, weight().scale_columns()}),
+                           .inputs = inputs,
+                           .group = group,
+                           .weight_only = weight_only};
+    return gemm.call(quantized, {.out = TensorView(out.data(), DType::bf16, {m, outputs}),
+                                 .x = TensorView(x.data(), DType::bf16, {m, inputs})});
+  }
+};
+
+// Few rows read weights that lie beyond the caches, many the same ones again and again.
+void run_quantized(benchmark::State& state, QuantizedCase shape) {
+  const auto backend = create_backend(DeviceKind::cpu);
+  const auto stream = backend->create_stream();
+  const auto gemm = create_gemm(*backend);
+  const Shape plain{shape.m, shape.outputs, shape.inputs, DType::bf16};
+  const std::size_t plain_bytes = shape.outputs * shape.inputs * 2;
+  const bool many = shape.m > 16;
+  const std::size_t memory = many ? plain_bytes : kBeyondCaches;
+  const auto allocate = [&](std::size_t bytes) {
+    Buffer buffer = backend->allocate(MemoryKind::device, bytes, "benchmark");
+    backend->fill(buffer.data(), 0, bytes, *stream);
+    return buffer;
+  };
+  const Buffer weights = allocate(memory), x = allocate(shape.m * shape.inputs * 2),
+               out = allocate(shape.m * shape.outputs * 2);
+  stream->synchronize();
+  // Seconds of a call, of calls with all weights in a row.
+  const auto measure = [&](std::size_t bytes, auto&& call_at) {
+    const auto copies = static_cast<int>(many ? 1 : memory / bytes);
+    const auto run = [&](int calls) {
+      for (int i = 0; i < calls; ++i) {
+        gemm->run(call_at(static_cast<std::byte*>(weights.data()) + i % copies * bytes), *stream);
+      }
+      stream->synchronize();
+    };
+    if (many) return seconds_per_call(run);
+    return seconds_of([&] { run(copies); }) / copies;
+  };
+  std::vector<double> ours, floats, reads;
+  for (auto _ : state) {
+    ours.push_back(measure(shape.weight_bytes(),
+                           [&](std::byte* at) { return shape.call(*gemm, out, x, at); }));
+    floats.push_back(measure(plain_bytes, [&](std::byte* at) {
+      return call_of(*gemm, plain, out.data(), x.data(), at);
+    }));
+    if (!many) reads.push_back(read_all<32 << 10>(weights, *stream));
+    state.SetIterationTime(ours.back());
+  }
+  const double seconds = median(ours);
+  state.counters["us_per_call"] = seconds * 1e6;
+  state.counters["of_bfloat16"] = median(floats) / seconds;
+  const double operations = 2.0 * static_cast<double>(shape.m * shape.outputs * shape.inputs);
+  state.counters["GFLOP_per_s"] = operations / seconds * 1e-9;
+  if (many) return;
+  const double rate = static_cast<double>(shape.weight_bytes()) / seconds;
+  const double limit = static_cast<double>(kBeyondCaches) / median(reads);
+  state.counters["GB_per_s"] = rate * 1e-9;
+  state.counters["limit_GB_per_s"] = limit * 1e-9;
+  state.counters["of_limit"] = rate / limit;
+}
+
+std::string name_of_case(const QuantizedCase& shape) {
+  return std::string("cpu_gemm/quantized/") + name_of(shape.format) + "-" +
+         std::to_string(shape.group) + (shape.weight_only ? "-weight-only/" : "/") +
+         std::to_string(shape.m) + "x" + std::to_string(shape.inputs) + "->" +
+         std::to_string(shape.outputs);
+}
+
 std::string name_of_case(const char* what, const Shape& shape) {
   return std::string("cpu_gemm/") + what + "/" + name_of(shape.dtype) + "/" +
          std::to_string(shape.m) + "x" + std::to_string(shape.inputs) + "->" +
@@ -228,6 +313,24 @@ const bool registered = [] {
                                    [=](benchmark::State& state) { run_gemm(state, shape); })
           ->UseManualTime()
           ->Iterations(11);
+    }
+  }
+  struct {
+    WeightFormat format;
+    std::int64_t group;
+    bool weight_only;
+  } constexpr kFormats[] = {{WeightFormat::int4, 32, false},  {WeightFormat::int8, 32, false},
+                            {WeightFormat::int4, 128, false}, {WeightFormat::fp8, 128, false},
+                            {WeightFormat::int4, 32, true},   {WeightFormat::int8, 32, true}};
+  for (const auto& [format, group, weight_only] : kFormats) {
+    for (const auto& [inputs, outputs] : {kGemms[0], kGemms[1], kGemms[2], kGemms[4]}) {
+      for (const std::int64_t m : {1, 4, 16, 64, 512}) {
+        const QuantizedCase shape{m, outputs, inputs, format, group, weight_only};
+        benchmark::RegisterBenchmark(name_of_case(shape).c_str(),
+                                     [=](benchmark::State& state) { run_quantized(state, shape); })
+            ->UseManualTime()
+            ->Iterations(7);
+      }
     }
   }
   return true;

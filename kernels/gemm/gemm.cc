@@ -17,14 +17,22 @@ bool whole_vectors(const TensorView& tensor) {
   return tensor.aligned(16) && tensor.shape[tensor.rank - 1] % 8 == 0 && rows_aligned;
 }
 
+void set_weight(GemmShape& shape, const GemmWeight& weight) {
+  shape.outputs = weight.outputs();
+  shape.inputs = weight.inputs();
+  shape.format = weight.format;
+  shape.type = weight.type();
+  if (!is_quantized(weight.format)) return;
+  shape.group = weight.quantized.group;
+  shape.weight_only = weight.quantized.weight_only;
+}
+
 // Of a GEMM in a layer: its activations are dense and aligned.
 GemmShape layer_shape(const GemmWeight& weight, std::int64_t m, const GemmFusion& fusion) {
   GemmShape shape;
   shape.m = m;
-  shape.outputs = weight.outputs();
-  shape.inputs = weight.inputs();
-  shape.format = weight.format;
-  shape.type = shape.out_type = weight.values.dtype;
+  set_weight(shape, weight);
+  shape.out_type = shape.type;
   shape.bias = weight.bias.data != nullptr;
   shape.fusion = fusion;
   GemmShape::Vectors& vectors = shape.vectors;
@@ -42,7 +50,8 @@ bool keeps(const GemmShape& actual, const GemmShape& planned) {
   const GemmShape::Vectors &there = actual.vectors, &wanted = planned.vectors;
   return std::min(actual.m, kManyRows) == std::min(planned.m, kManyRows) &&
          actual.outputs == planned.outputs && actual.inputs == planned.inputs &&
-         actual.format == planned.format && actual.out_type == planned.out_type &&
+         actual.format == planned.format && actual.group == planned.group &&
+         actual.weight_only == planned.weight_only && actual.out_type == planned.out_type &&
          actual.bias == planned.bias && actual.residual == planned.residual &&
          there.weight >= wanted.weight && there.bias >= wanted.bias && there.x >= wanted.x &&
          there.prepared >= wanted.prepared && there.deferred >= wanted.deferred &&
@@ -66,10 +75,7 @@ GemmShape shape_of(const GemmWeight& weight, const GemmOperands& operands,
                    const GemmFusion& fusion) {
   GemmShape shape;
   shape.m = operands.x.rank == 2 ? operands.x.shape[0] : 0;
-  shape.outputs = weight.outputs();
-  shape.inputs = weight.inputs();
-  shape.format = weight.format;
-  shape.type = weight.values.dtype;
+  set_weight(shape, weight);
   shape.out_type = operands.out.dtype;
   shape.bias = weight.bias.data != nullptr;
   shape.residual = operands.residual.data != nullptr;
@@ -217,18 +223,20 @@ bool samples_in_epilogue(const SampleTokens& sample) {
   return sample.thresholds.data == nullptr && sample.rows.changed_logits.data == nullptr;
 }
 
-std::unique_ptr<Gemm> create_gemm(Backend& backend) {
+std::unique_ptr<Gemm> create_gemm(Backend& backend, bool quantized) {
 #ifdef NVLLM_CUDA
-  if (backend.kind() == DeviceKind::cuda) return cuda::create_gemm(backend);
+  if (backend.kind() == DeviceKind::cuda) return cuda::create_gemm(backend, quantized);
 #endif
+  static_cast<void>(quantized);
   return cpu::create_gemm(backend);
 }
 
-std::size_t gemm_bytes(DeviceKind device) {
+std::size_t gemm_bytes(DeviceKind device, bool quantized) {
 #ifdef NVLLM_CUDA
-  if (device == DeviceKind::cuda) return cuda::kGemmBytes;
+  if (device == DeviceKind::cuda)
+    return cuda::kGemmBytes + (quantized ? cuda::kQuantizedGemmBytes : 0);
 #endif
-  static_cast<void>(device);
+  static_cast<void>(device), static_cast<void>(quantized);
   return 0;
 }
 

@@ -25,14 +25,12 @@
 #include "device/backend.h"
 #include "device/tensor_view.h"
 #include "kernels/gemm/kv_prefetch.h"
+#include "kernels/gemm/quantized_weight.h"
 #include "kernels/gemm/small_m_plan.h"
 #include "kernels/pointwise/activation.h"
 #include "kernels/sampling/sample_tokens.h"
 
 namespace nvllm::kernels {
-
-// How a weight's values are stored: a property of the weight. Quantised formats will be added here.
-enum class WeightFormat : std::uint8_t { f32, bf16, f16 };
 
 // An Error for a type that no weight has.
 WeightFormat format_of(DType type);
@@ -41,12 +39,27 @@ WeightFormat format_of(DType type);
 // theirs. Who writes them waits for that (Stream::synchronize) before the first GEMM. The same
 // holds for the weights of norms.
 struct GemmWeight {
-  TensorView values;  // [outputs, inputs], dense, as checkpoints hold it
+  // [outputs, inputs], dense, as checkpoints hold it; or the bytes of a quantized weight
+  // (quantized_weight.h).
+  TensorView values;
   TensorView bias{};  // [outputs]; data == nullptr: none
   WeightFormat format = format_of(values.dtype);
 
+  // Of quantized weights alone.
+  struct Quantized {
+    TensorView scales{};
+    std::int64_t inputs = 0, group = 0;
+    DType type = DType::bf16;  // of x, bias and residual
+    // x stays as it is. Otherwise a kernel may quantize its rows, where that is faster.
+    bool weight_only = false;
+  } quantized{};
+
   std::int64_t outputs() const { return values.shape[0]; }
-  std::int64_t inputs() const { return values.shape[1]; }
+  std::int64_t inputs() const { return is_quantized(format) ? quantized.inputs : values.shape[1]; }
+  DType type() const { return is_quantized(format) ? quantized.type : values.dtype; }
+  QuantizedShape quantized_shape() const {
+    return {format, outputs(), quantized.inputs, quantized.group};
+  }
 };
 
 // What happens to x first, with exactly the roundings of the operation itself
@@ -82,6 +95,8 @@ struct GemmFusion {
 struct GemmShape {
   std::int64_t m = 0, outputs = 0, inputs = 0;
   WeightFormat format = WeightFormat::bf16;
+  std::int64_t group = 0;                            // of a quantized weight
+  bool weight_only = false;                          // likewise
   DType type = DType::bf16, out_type = DType::bf16;  // of x, and of out
   bool bias = false, residual = false;
   bool deferred = false;    // x's RMSNorm is there, deferred, and may be taken up
@@ -99,14 +114,17 @@ struct GemmShape {
 };
 
 enum class GemmKernel : std::uint8_t {
-  none,      // nothing to compute
-  gemv,      // up to 16 rows of 16-bit floats: sm80/gemv.cuh
-  small_m,   // 17 to 128 rows, Hopper: sm90/small_m.cuh
-  lm_head,   // 17 to 128 rows by a vocabulary's weights, Hopper: sm90/lm_head.cuh
-  cublaslt,  // many rows: cublaslt/, with the configuration that tuning found; dot where the
-             // library has no algorithm
-  dot,       // whatever no other kernel takes: sm80/dot.cu
-  cpu,       // cpu/gemm.cc
+  none,            // nothing to compute
+  gemv,            // up to 16 rows of 16-bit floats: sm80/gemv.cuh
+  small_m,         // 17 to 128 rows, Hopper: sm90/small_m.cuh
+  quantized_gemv,  // up to 16 rows of 16-bit floats: sm80/quantized_gemv.cuh
+  lm_head,         // 17 to 128 rows by a vocabulary's weights, Hopper: sm90/lm_head.cuh
+  cublaslt,        // many rows: cublaslt/, with the configuration that tuning found; dot where the
+                   // library has no algorithm
+  dot,             // whatever no other kernel takes: sm80/dot.cu
+  dequantize,      // quantized weights become floats in a workspace, for cublaslt or dot
+  fp8,             // many rows, which become fp8, too, by fp8 weights, on Hopper: cublaslt/
+  cpu,             // cpu/gemm.cc
 };
 
 // How one GEMM is computed.
@@ -129,7 +147,7 @@ struct GemmPlan {
 // Sums are taken in float32 (order unspecified) and rounded to out's type once; or again when a
 // bias or a residual is added. With bfloat16, subnormal values (below 1.2e-38) may count as zero,
 // as processors have it. All tensors are of one type (float32, bfloat16 or float16), but out may be
-// float32 whatever the others are. Any number of rows, outputs and inputs, also 0 (with 0 inputs
+// float32 whatever the others are, and a weight may be quantized. Any number of rows, outputs and inputs, also 0 (with 0 inputs
 // the sum is 0). Rows of x, out and residual may lie apart (stride[0] >= columns), those of x only
 // without prologue; everything else is dense.
 struct GemmOperands {
@@ -253,10 +271,11 @@ inline constexpr std::int64_t kManyRows = 129;
 // Whether a GEMM's epilogue can sample so: from the logits as they are.
 bool samples_in_epilogue(const SampleTokens& sample);
 
-std::unique_ptr<Gemm> create_gemm(Backend& backend);
+// quantized: there will be quantized weights, so memory for these is taken at once, and none later.
+std::unique_ptr<Gemm> create_gemm(Backend& backend, bool quantized = false);
 
 // Device memory that one takes from its start on. (On the CPU it takes some as it needs it.)
-std::size_t gemm_bytes(DeviceKind device);
+std::size_t gemm_bytes(DeviceKind device, bool quantized = false);
 
 // What run() checks first.
 void check_gemm(const GemmCall& call);

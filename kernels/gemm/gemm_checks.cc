@@ -36,6 +36,26 @@ void check_rows(const TensorView& tensor, const char* name, const char* shape, s
   }
 }
 
+// Values and scales, as quantized_weight.h says.
+void check_quantized(const GemmWeight& weight) {
+  const QuantizedShape shape = weight.quantized_shape();
+  const std::int64_t group = shape.group, least = shape.format == WeightFormat::int4 ? 32 : 16;
+  const bool fits = shape.format == WeightFormat::fp8
+                        ? group == kFp8Group
+                        : group >= least && group <= 128 && 128 % group == 0;
+  if (!fits) {
+    fail("gemm: weight has groups of ", group, " inputs, which ", name_of(shape.format),
+         " does not have");
+  }
+  check_rows(weight.values, "weight", "[outputs, bytes of a row]", shape.outputs,
+             shape.row_bytes());
+  check_dense(weight.values, "weight", DType::u8);
+  check_rows(weight.quantized.scales, "scales", "[outputs, groups]", shape.outputs,
+             shape.scale_columns());
+  check_dense(weight.quantized.scales, "scales", shape.scale_type());
+  format_of(weight.type());  // an Error if it is no type of x
+}
+
 void check_vector(const TensorView& tensor, const char* name, std::int64_t columns, DType type) {
   if (tensor.rank != 1 || tensor.shape[0] != columns) {
     fail("gemm: ", name, " is ", tensor.describe(), "; with this weight it must be [", columns,
@@ -115,15 +135,18 @@ void check_gemm(const GemmCall& call) {
   const TensorView& weight = call.weight.values;
   const GemmOperands& operands = call.operands;
   const GemmFusion& fusion = call.plan.shape.fusion;
-  const DType type = weight.dtype;
-  if (format_of(type) != call.weight.format) {
-    fail("gemm: weight is ", weight.describe(), ", which is not its format");
-  }
+  const DType type = call.weight.type();
   if (weight.rank != 2) {
     fail("gemm: weight is ", weight.describe(), "; it must be [outputs, inputs]");
   }
-  check_dense(weight, "weight", type);
-  const std::int64_t outputs = weight.shape[0], inputs = weight.shape[1];
+  if (is_quantized(call.weight.format)) {
+    check_quantized(call.weight);
+  } else if (format_of(type) != call.weight.format) {
+    fail("gemm: weight is ", weight.describe(), ", which is not its format");
+  } else {
+    check_dense(weight, "weight", type);
+  }
+  const std::int64_t outputs = call.weight.outputs(), inputs = call.weight.inputs();
   const bool gated = fusion.prologue == Prologue::gated_activation;
   const std::int64_t rows = operands.x.rank == 2 ? operands.x.shape[0] : 0;
   check_rows(operands.x, "x", gated ? "[rows, 2 * inputs]" : "[rows, inputs]", rows,

@@ -72,13 +72,16 @@ int count_wrong_activated(const GemmTensors& tensors, const TensorView& x, const
   const std::int64_t width = s.outputs / 2;
   std::vector<float> memory(static_cast<std::size_t>(s.m * s.outputs));
   const TensorView sums(memory.data(), DType::f32, {s.m, s.outputs});
-  GemmWeight weight{.values = tensors.weight.here};
+  GemmWeight weight =
+      tensors.packed ? tensors.packed->here() : GemmWeight{.values = tensors.weight.here};
   if (s.bias) weight.bias = vector_of(tensors.bias.here);
   gemm_reference(plain_call(weight, {.out = sums, .x = x}));
   const Precision precision = precision_of(s.type);
   const TermSums term_sum(x, tensors.weight.here);
+  const QuantizedError quantized(s, x, tensors.weight.here);
   const auto rounding = [&](std::int64_t row, std::int64_t output) {
-    return static_cast<double>(s.inputs + 2) * 0x1p-23 * term_sum(row, output) +
+    const double terms = term_sum(row, output);
+    return static_cast<double>(s.inputs + 2) * 0x1p-23 * terms + quantized.of(row, output, terms) +
            2 * precision.ulp * std::fabs(get(sums, row, output)) + 2 * precision.min;
   };
   int wrong = 0;
@@ -127,6 +130,43 @@ TEST_CASE_TEMPLATE("with a gated activation as epilogue", T, Bf16, F16) {
       run_activated(fixture, all, activated);
       CHECK(activated.touched() == 0);
       CHECK(count_wrong_activated(all, all.x.here, activated.here) == 0);
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("with a quantized weight and a gated activation as epilogue", T, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  GPU_SHAPES_OR_SKIP();
+  Fixture fixture(*backend);
+  unsigned seed = 150;
+  const std::vector<QuantizedSetting> formats = {{WeightFormat::fp8, 128},
+                                                 {WeightFormat::int8, 16},
+                                                 {WeightFormat::int8, 64},
+                                                 {WeightFormat::int4, 32},
+                                                 {WeightFormat::int4, 128}};
+  for (const QuantizedSetting& format : formats) {
+    for (const std::int64_t m : {1, 4, 5, 16, 17, 48, 64, 100, 128}) {
+      for (const auto& shape : {std::pair{96, 512}, {512, 128}, {1536, 256}, {40, 72}}) {
+        for (const Prologue prologue : {Prologue::none, Prologue::rms_norm}) {
+          Setting setting{.m = m, .outputs = 2 * shape.first, .inputs = shape.second};
+          setting.type = dtype_of<T>;
+          setting.bias = shape.first == 40;
+          setting.prologue = prologue;
+          setting.quantized = format;
+          INFO(setting.describe());
+          GemmTensors all(*backend, setting, ++seed);
+          Matrix activated(*backend, setting.type, m, shape.first);
+          std::mt19937 random(seed);
+          activated.fill(random, std::nanf(""), 0);
+          activated.upload(*fixture.stream);
+          run_activated(fixture, all, activated);
+          const bool normed = prologue == Prologue::rms_norm;
+          const Matrix x = normed ? all.prepared_x(*backend, *fixture.stream)
+                                  : Matrix(*backend, setting.type, 0, 0);
+          CHECK(activated.touched() == 0);
+          CHECK(count_wrong_activated(all, normed ? x.here : all.x.here, activated.here) == 0);
+        }
+      }
     }
   }
 }

@@ -25,6 +25,7 @@ namespace cpu {
 void gated_activation(const GatedActivation& args, Stream& stream);
 void norm_rope_store(const NormRopeStore& args, Stream& stream);
 void random_fill(const RandomFill& args, Stream& stream);
+void random_bytes(const RandomFill& args, Stream& stream);
 void rms_norm(const RmsNorm& args, Stream& stream);
 
 }  // namespace cpu
@@ -36,6 +37,7 @@ void copy_to_ring(const CopyToRing& args, Stream& stream);
 void embedding(const Embedding& args, Stream& stream);
 void norm_rope_store(const NormRopeStore& args, Stream& stream);
 void random_fill(const RandomFill& args, Stream& stream);
+void random_bytes(const RandomFill& args, Stream& stream);
 void step_input(const StepInput& args, Stream& stream);
 void write_words(std::uint32_t* to, const std::uint32_t* words, std::int64_t count, Stream& stream);
 

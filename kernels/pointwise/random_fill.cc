@@ -11,10 +11,9 @@
 
 namespace nvllm::kernels {
 
-void check_random_fill(const RandomFill& args) {
-  constexpr Arguments check("random_fill");
-  check.require_floats(args.out, "out", 2, "[rows, columns]");
-  check.require_dense(args.out, "out");
+namespace {
+
+void check_place(const RandomFill& args) {
   if (args.first_row < 0)
     fail("random_fill: first_row is ", args.first_row, "; it must be at least 0");
   if (args.first_column < 0 || args.first_column + args.out.shape[1] > args.whole_columns) {
@@ -23,10 +22,31 @@ void check_random_fill(const RandomFill& args) {
   }
 }
 
+}  // namespace
+
+void check_random_fill(const RandomFill& args) {
+  constexpr Arguments check("random_fill");
+  check.require_floats(args.out, "out", 2, "[rows, columns]");
+  check.require_dense(args.out, "out");
+  check_place(args);
+}
+
+void check_random_bytes(const RandomFill& args) {
+  constexpr Arguments check("random_bytes");
+  check.require_dense(args.out, "out", DType::i32, {args.out.shape[0], args.out.shape[1]});
+  check_place(args);
+}
+
 void random_fill(const RandomFill& args, Stream& stream) {
   check_random_fill(args);
   if (args.out.elements() == 0) return;
   NVLLM_ON_BACKEND(stream, random_fill(args, stream));
+}
+
+void random_bytes(const RandomFill& args, Stream& stream) {
+  check_random_bytes(args);
+  if (args.out.elements() == 0) return;
+  NVLLM_ON_BACKEND(stream, random_bytes(args, stream));
 }
 
 // Random values on the CPU, eight at a time.
@@ -89,6 +109,22 @@ void random_fill(const RandomFill& args, Stream& stream) {
     // Making a value costs about as much as moving four.
     submit_rows(stream, args.out.shape[0], 4 * job.columns * sizeof(T), job);
   });
+}
+
+void random_bytes(const RandomFill& args, Stream& stream) {
+  const auto fill_rows = [args](std::int64_t begin, std::int64_t end) {
+    const std::int64_t columns = args.out.shape[1];
+    for (std::int64_t row = begin; row < end; ++row) {
+      for (std::int64_t i = 0; i < columns; ++i) {
+        const auto index = static_cast<std::uint64_t>((args.first_row + row) * args.whole_columns +
+                                                      args.first_column + i);
+        const RandomKeys keys(args.seed, index >> 32);
+        const std::uint32_t bits = keys.bits(static_cast<std::uint32_t>(index)) & kRandomBytes;
+        args.out.as<std::int32_t>()[row * columns + i] = static_cast<std::int32_t>(bits);
+      }
+    }
+  };
+  submit_rows(stream, args.out.shape[0], 16 * args.out.shape[1] * 4, fill_rows);
 }
 
 }  // namespace cpu

@@ -100,7 +100,8 @@ constexpr Line kVllm[] = {
     {"serve m --ssl-keyfile k --ssl-certfile c", "serve"},
     {"serve m --hf-overrides '{}' --chat-template t.jinja", "serve"},
     {"serve m --disable-log-requests", "serve"},
-    {"serve m --quantization fp8", "!in the type it is stored in"},
+    {"serve m --quantization fp8", "serve"},
+    {"serve m --load-in-4bit", "!pass --quantization int4"},
     {"serve m --kv-cache-dtype fp8", "serve"},
     {"serve m --kv-cache-dtype fp8_e5m2", "!no such type of the KV cache"},
     {"serve m --pipeline-parallel-size 2", "!--tensor-parallel-size N"},
@@ -219,7 +220,7 @@ std::size_t check(const Line (&lines)[count]) {
   return count;
 }
 
-TEST_CASE("each of 120 command lines is followed, or refused with a reason that helps") {
+TEST_CASE("each of 121 command lines is followed, or refused with a reason that helps") {
   CHECK(check(kOurs) + check(kVllm) + check(kSglang) + check(kLlamaCpp) + check(kOllama) >= 120);
 }
 

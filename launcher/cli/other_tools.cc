@@ -66,8 +66,6 @@ constexpr Names kWordAnswers[] = {
     {"upgrade", "nvllm is a program without an updater; install the new package over it"},
 };
 
-constexpr std::string_view kModelAsIs =
-    "a checkpoint is computed in the type it is stored in, or in that of --dtype; leave it out";
 constexpr std::string_view kOneWayToSplit =
     "a model is split over GPUs by tensor parallelism alone; pass --tensor-parallel-size N";
 constexpr std::string_view kNoAdapters =
@@ -103,10 +101,8 @@ constexpr std::string_view kStepTokens = "pass --max-num-batched-tokens N";
 
 constexpr Names kOptionAnswers[] = {
     // vLLM
-    {"--quantization", kModelAsIs},
-    {"-q", kModelAsIs},
-    {"--load-in-4bit", kModelAsIs},
-    {"--load-in-8bit", kModelAsIs},
+    {"--load-in-4bit", "pass --quantization int4"},
+    {"--load-in-8bit", "pass --quantization int8"},
     {"--trust-remote-code", kNoRemoteCode},
     {"--pipeline-parallel-size", kOneWayToSplit},
     {"-pp", kOneWayToSplit},
@@ -259,8 +255,9 @@ constexpr Names kOptionAnswers[] = {
 };
 
 constexpr Names kShortNames[] = {
-    {"-m", "--model"}, {"-c", "--max-model-len"}, {"-n", "--max-tokens"}, {"-p", "--prompt"},
-    {"-i", "--input"}, {"-o", "--output"},        {"-s", "--seed"},       {"-tp", "--tp"},
+    {"-m", "--model"},  {"-c", "--max-model-len"}, {"-n", "--max-tokens"},
+    {"-p", "--prompt"}, {"-i", "--input"},         {"-o", "--output"},
+    {"-s", "--seed"},   {"-tp", "--tp"},           {"-q", "--quantization"},
 };
 
 template <std::size_t count>

@@ -50,6 +50,8 @@ TEST_CASE("other tools: words that mean the same do the same") {
   CHECK(parse_command_line({"serve", "a", "--max_model_len=8k"}).engine.max_model_len == 8000);
   CHECK(parse_command_line({"serve", "a", "--dtype", "half"}).model.dtype ==
         parse_command_line({"serve", "a", "--dtype", "float16"}).model.dtype);
+  CHECK(parse_command_line({"serve", "a", "-q", "fp8"}).model.quantization ==
+        parse_command_line({"serve", "a", "--quantization", "fp8"}).model.quantization);
   CHECK(parse_command_line({"-"}).chat.prompt == "-");
 }
 
@@ -62,8 +64,7 @@ TEST_CASE("other tools: what is not here says why, and what to use") {
     CHECK_MESSAGE(text.ends_with(std::string(". As a prompt: nvllm-launch -- ") + word), text);
   }
   const std::pair<const char*, const char*> options[] = {
-      {"--quantization", "--dtype"},
-      {"-q", "--dtype"},
+      {"--load-in-4bit", "--quantization int4"},
       {"--calculate-kv-scales", "--kv-cache-dtype"},
       {"--pipeline-parallel-size", "--tensor-parallel-size"},
       {"-pp", "--tensor-parallel-size"},

@@ -61,6 +61,21 @@ void store_repetition_penalty(Options& options, const OptionValue& value) {
   set(options, &SamplingParams::repetition_penalty, penalty);
 }
 
+void store_quantization(Options& options, const OptionValue& value) {
+  using Format = model::QuantizationChoice::Format;
+  options.model.quantization.format =
+      value.one_of<Format>("quantization", {{"auto", Format::automatic},
+                                            {"none", Format::none},
+                                            {"fp8", Format::fp8},
+                                            {"int8", Format::int8},
+                                            {"int4", Format::int4}});
+}
+
+void store_activation_quant(Options& options, const OptionValue& value) {
+  options.model.quantization.weight_only =
+      value.one_of<bool>("activation quantization", {{"auto", false}, {"off", true}});
+}
+
 }  // namespace
 
 OptionRows join_rows(std::initializer_list<OptionRows> tables) {
@@ -100,6 +115,15 @@ OptionRows model_rows() {
                     {"half", DType::f16},
                     {"float32", DType::f32},
                     {"float", DType::f32}})},
+      {"--quantization", "auto|none|fp8|int8|int4",
+       "the weights of linear layers; auto: as the checkpoint has them, quantized\n"
+       "or not; none: dequantized; fp8, int8 and int4: what is not quantized\n"
+       "becomes so while it is loaded",
+       "auto", store_quantization},
+      {"--activation-quant", "auto|off",
+       "auto: where weights are quantized, activations may be rounded to 8 bits,\n"
+       "too, if that is faster (not with float32); off: weights alone are quantized",
+       "auto", store_activation_quant},
       {"--load-format", "auto|dummy|safetensors|gguf",
        "where the weights come from; auto: whatever is there; dummy: random\n"
        "values, the same in every run, from a config alone",

@@ -85,6 +85,7 @@ Json checkpoint_of(const runtime::CheckpointDescription& checkpoint) {
 Json parameter_of(const runtime::ParameterDescription& parameter) {
   Json json = {{"name", parameter.name},
                {"shape", parameter.shape},
+               {"format", parameter.format},
                {"bytes", parameter.bytes},
                {"slices", Json::array()}};
   for (const layers::Slice& slice : parameter.slices) {

@@ -49,12 +49,14 @@ InspectReport made_up() {
     one.parameters.push_back(
         {.name = "embedding.weight",
          .shape = {5, 8},
+         .format = "bfloat16",
          .bytes = 80,
          .slices = {{"model.embed_tokens.weight", {10, 8}, one.vocabulary, {0, 8}, 0}}});
     for (int layer = 0; layer < 2; ++layer) {
       const std::string tensors = str("model.layers.", layer, '.');
       one.parameters.push_back({.name = str("layers.", layer, ".attention.qkv.weight"),
                                 .shape = {rank == 0 ? 16 : 0, 8},
+                                .format = "bfloat16",
                                 .bytes = rank == 0 ? 256u : 0u,
                                 .slices = {}});
       if (rank == 0) {
@@ -64,6 +66,7 @@ InspectReport made_up() {
       one.parameters.push_back(
           {.name = str("layers.", layer, ".mlp.down.weight"),
            .shape = {8, 6},
+           .format = "bfloat16",
            .bytes = 96,
            .slices = {{tensors + "mlp.down_proj.weight", {8, 12}, {0, 8}, one.intermediate, 0}}});
     }

@@ -78,6 +78,17 @@ std::string kv_cache_of(const InspectReport& report) {
   return str(text, "; ", in_short(tokens), " tokens fit beside the weights in ", memory.where);
 }
 
+// Of all ranks' parameters, by how they are kept; nothing if all are kept in the model's type.
+std::map<std::string, std::uint64_t> bytes_by_format(const ModelDescription& model) {
+  std::map<std::string, std::uint64_t> bytes;
+  for (const RankDescription& rank : model.ranks) {
+    for (const runtime::ParameterDescription& parameter : rank.parameters)
+      bytes[parameter.format] += parameter.bytes;
+  }
+  if (bytes.size() == 1) bytes.clear();
+  return bytes;
+}
+
 std::string format_model(const InspectReport& report) {
   const ModelDescription& model = report.model;
   const model::ModelConfig& config = model.config;
@@ -100,6 +111,9 @@ std::string format_model(const InspectReport& report) {
                              config.dtype == model.dtype
                                  ? ""
                                  : str(", in the configuration ", name_of(config.dtype)))});
+  for (const auto& [format, bytes] : bytes_by_format(model)) {
+    table.add_row({"in memory", str(format, ": ", format_bytes(bytes))});
+  }
   table.add_row({"parameters", str(model.elements)});
   table.add_row({"KV cache", kv_cache_of(report)});
   const runtime::CheckpointDescription& checkpoint = model.checkpoint;

@@ -48,6 +48,11 @@ std::int64_t block_bytes(Encoding encoding);
 // `elements` is a multiple of block_elements(); `from` need not be aligned. Thread-safe.
 void decode(Encoding encoding, const std::byte* from, std::int64_t elements, DType to, void* out);
 
+// Unpacks whole blocks of GGUF's quantized types: an element is integer x scale + offset. Every 16
+// elements have a scale and an offset of their own.
+void decode_integers(Encoding encoding, const std::byte* from, std::int64_t elements,
+                     std::int8_t* values, float* scales, float* offsets);
+
 struct QuantizedWeight;
 
 struct StoredTensor {

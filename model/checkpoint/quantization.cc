@@ -84,6 +84,29 @@ void emit_32(T* out, __m256i integers, float scale, float offset) {
   emit_16(out + 16, _mm256_extracti128_si256(integers, 1), scales, offsets);
 }
 
+// Where decode_integers() leaves its results: bytes of signed integers, and a scale and an offset of
+// each 16 of them.
+struct IntegerOut {
+  std::int8_t* values;
+  float *scales, *offsets;
+
+  IntegerOut operator+(std::int64_t n) const {
+    return {values + n, scales + n / 16, offsets + n / 16};
+  }
+};
+
+void emit_16(IntegerOut out, __m128i integers, __m256 scale, __m256 offset) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out.values), integers);
+  *out.scales = _mm256_cvtss_f32(scale);
+  *out.offsets = _mm256_cvtss_f32(offset);
+}
+
+void emit_32(IntegerOut out, __m256i integers, float scale, float offset) {
+  const __m256 scales = _mm256_set1_ps(scale), offsets = _mm256_set1_ps(offset);
+  emit_16(out, _mm256_castsi256_si128(integers), scales, offsets);
+  emit_16(out + 16, _mm256_extracti128_si256(integers, 1), scales, offsets);
+}
+
 // Adding -0 changes nothing, not even the sign of a zero.
 constexpr float kNoOffset = -0.0f;
 
@@ -111,30 +134,30 @@ __m256i fifth_bits_of_32(const std::byte* from) {
   return _mm256_and_si256(is_set, _mm256_set1_epi8(16));
 }
 
-template <typename T>
-void decode_block_q8_0(const std::byte* block, T* out) {
+template <typename Out>
+void decode_block_q8_0(const std::byte* block, Out out) {
   emit_32(out, load_32(block + 2), load_f16(block), kNoOffset);
 }
 
-template <typename T>
-void decode_block_q4_0(const std::byte* block, T* out) {
+template <typename Out>
+void decode_block_q4_0(const std::byte* block, Out out) {
   const __m256i integers = _mm256_sub_epi8(nibbles_of_32(block + 2), _mm256_set1_epi8(8));
   emit_32(out, integers, load_f16(block), kNoOffset);
 }
 
-template <typename T>
-void decode_block_q4_1(const std::byte* block, T* out) {
+template <typename Out>
+void decode_block_q4_1(const std::byte* block, Out out) {
   emit_32(out, nibbles_of_32(block + 4), load_f16(block), load_f16(block + 2));
 }
 
-template <typename T>
-void decode_block_q5_0(const std::byte* block, T* out) {
+template <typename Out>
+void decode_block_q5_0(const std::byte* block, Out out) {
   const __m256i integers = _mm256_or_si256(nibbles_of_32(block + 6), fifth_bits_of_32(block + 2));
   emit_32(out, _mm256_sub_epi8(integers, _mm256_set1_epi8(16)), load_f16(block), kNoOffset);
 }
 
-template <typename T>
-void decode_block_q5_1(const std::byte* block, T* out) {
+template <typename Out>
+void decode_block_q5_1(const std::byte* block, Out out) {
   const __m256i integers = _mm256_or_si256(nibbles_of_32(block + 8), fifth_bits_of_32(block + 4));
   emit_32(out, integers, load_f16(block), load_f16(block + 2));
 }
@@ -157,8 +180,8 @@ Parts parts_of_k(const std::byte* packed) {
 }
 
 // Two parts: the low and the high halves of 32 bytes; `fifth`: bits of value 16 for each.
-template <typename T>
-void emit_parts(T* out, const std::byte* block, const Parts& parts, int first, __m256i nibbles,
+template <typename Out>
+void emit_parts(Out out, const std::byte* block, const Parts& parts, int first, __m256i nibbles,
                 __m256i low_fifth, __m256i high_fifth) {
   const float d = load_f16(block), minimum = load_f16(block + 2);
   emit_32(out, _mm256_or_si256(low_nibbles(nibbles), low_fifth),
@@ -169,8 +192,8 @@ void emit_parts(T* out, const std::byte* block, const Parts& parts, int first, _
           -(minimum * static_cast<float>(parts.minima[first + 1])));
 }
 
-template <typename T>
-void decode_block_q4_k(const std::byte* block, T* out) {
+template <typename Out>
+void decode_block_q4_k(const std::byte* block, Out out) {
   const Parts parts = parts_of_k(block + 4);
   const __m256i zero = _mm256_setzero_si256();
   for (int i = 0; i < 4; ++i) {
@@ -178,8 +201,8 @@ void decode_block_q4_k(const std::byte* block, T* out) {
   }
 }
 
-template <typename T>
-void decode_block_q5_k(const std::byte* block, T* out) {
+template <typename Out>
+void decode_block_q5_k(const std::byte* block, Out out) {
   const Parts parts = parts_of_k(block + 4);
   // Bit p of byte j belongs to value j of part p.
   const __m256i fifths = load_32(block + 16);
@@ -195,9 +218,9 @@ void decode_block_q5_k(const std::byte* block, T* out) {
 }
 
 // Half a block: 128 integers out of 64 bytes of low nibbles and 32 of upper bits.
-template <typename T>
+template <typename Out>
 void decode_half_q6_k(const std::byte* low, const std::byte* high, const std::byte* scales, float d,
-                      T* out) {
+                      Out out) {
   const __m256i low_0 = load_32(low), low_1 = load_32(low + 32), upper = load_32(high);
   const __m256i nibbles[4] = {low_nibbles(low_0), low_nibbles(low_1), high_nibbles(low_0),
                               high_nibbles(low_1)};
@@ -215,8 +238,8 @@ void decode_half_q6_k(const std::byte* low, const std::byte* high, const std::by
   }
 }
 
-template <typename T>
-void decode_block_q6_k(const std::byte* block, T* out) {
+template <typename Out>
+void decode_block_q6_k(const std::byte* block, Out out) {
   const float d = load_f16(block + 208);
   decode_half_q6_k(block, block + 128, block + 192, d, out);
   decode_half_q6_k(block + 64, block + 160, block + 200, d, out + 128);
@@ -286,11 +309,27 @@ void decode_dense(const std::byte* from, std::int64_t elements, To* out) {
   }
 }
 
-template <typename T, void (*decode_block)(const std::byte*, T*)>
-void decode_blocks(Encoding encoding, const std::byte* from, std::int64_t elements, T* out) {
+template <typename Out, void (*decode_block)(const std::byte*, Out)>
+void decode_blocks(Encoding encoding, const std::byte* from, std::int64_t elements, Out out) {
   const std::int64_t block = block_elements(encoding), bytes = block_bytes(encoding);
   for (std::int64_t i = 0; i < elements / block; ++i)
     decode_block(from + i * bytes, out + i * block);
+}
+
+// Whether the encoding is one of blocks with scales in them.
+template <typename Out>
+bool decode_scaled_blocks(Encoding e, const std::byte* from, std::int64_t n, Out out) {
+  switch (e) {
+    case Encoding::q8_0: decode_blocks<Out, decode_block_q8_0<Out>>(e, from, n, out); return true;
+    case Encoding::q4_0: decode_blocks<Out, decode_block_q4_0<Out>>(e, from, n, out); return true;
+    case Encoding::q4_1: decode_blocks<Out, decode_block_q4_1<Out>>(e, from, n, out); return true;
+    case Encoding::q5_0: decode_blocks<Out, decode_block_q5_0<Out>>(e, from, n, out); return true;
+    case Encoding::q5_1: decode_blocks<Out, decode_block_q5_1<Out>>(e, from, n, out); return true;
+    case Encoding::q4_k: decode_blocks<Out, decode_block_q4_k<Out>>(e, from, n, out); return true;
+    case Encoding::q5_k: decode_blocks<Out, decode_block_q5_k<Out>>(e, from, n, out); return true;
+    case Encoding::q6_k: decode_blocks<Out, decode_block_q6_k<Out>>(e, from, n, out); return true;
+    default: return false;
+  }
 }
 
 template <typename T>
@@ -300,20 +339,9 @@ void decode_to(Encoding e, const std::byte* from, std::int64_t n, void* to) {
     case Encoding::f32: return decode_dense<float>(from, n, out);
     case Encoding::f16: return decode_dense<F16>(from, n, out);
     case Encoding::bf16: return decode_dense<Bf16>(from, n, out);
-    case Encoding::q8_0: return decode_blocks<T, decode_block_q8_0<T>>(e, from, n, out);
-    case Encoding::q4_0: return decode_blocks<T, decode_block_q4_0<T>>(e, from, n, out);
-    case Encoding::q4_1: return decode_blocks<T, decode_block_q4_1<T>>(e, from, n, out);
-    case Encoding::q5_0: return decode_blocks<T, decode_block_q5_0<T>>(e, from, n, out);
-    case Encoding::q5_1: return decode_blocks<T, decode_block_q5_1<T>>(e, from, n, out);
-    case Encoding::q4_k: return decode_blocks<T, decode_block_q4_k<T>>(e, from, n, out);
-    case Encoding::q5_k: return decode_blocks<T, decode_block_q5_k<T>>(e, from, n, out);
-    case Encoding::q6_k: return decode_blocks<T, decode_block_q6_k<T>>(e, from, n, out);
     case Encoding::f8_e4m3: return decode_dense<F8E4m3>(from, n, out);
-    case Encoding::i4:
-    case Encoding::i32:
-    case Encoding::i64: break;
+    default: NVLLM_CHECK(decode_scaled_blocks(e, from, n, out), "decode ", name_of(e));
   }
-  NVLLM_CHECK(false, "decode ", name_of(e));
 }
 
 }  // namespace
@@ -326,6 +354,13 @@ void decode(Encoding encoding, const std::byte* from, std::int64_t elements, DTy
     case DType::f16: return decode_to<F16>(encoding, from, elements, out);
     default: NVLLM_CHECK(false, "decode to ", name_of(to));
   }
+}
+
+void decode_integers(Encoding encoding, const std::byte* from, std::int64_t elements,
+                     std::int8_t* values, float* scales, float* offsets) {
+  NVLLM_CHECK(elements % block_elements(encoding) == 0, name_of(encoding), " x ", elements);
+  NVLLM_CHECK(decode_scaled_blocks(encoding, from, elements, IntegerOut{values, scales, offsets}),
+              "decode ", name_of(encoding));
 }
 
 }  // namespace nvllm::model

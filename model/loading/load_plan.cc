@@ -46,6 +46,33 @@ void check_slices(const Parameter& parameter) {
               " row ", row);
 }
 
+// The rows of a slice as a packed weight of their own.
+kernels::QuantizedShape with_rows(kernels::QuantizedShape shape, const Range& rows) {
+  shape.outputs = rows.size();
+  return shape;
+}
+
+// Cuts a slice of a quantized parameter: a piece has whole rows. Cuts lie where heads begin, and
+// words of eight outputs.
+void cut_packed(const LoadPiece& whole, const StoredRows& stored, std::size_t piece_bytes,
+                std::vector<LoadPiece>& pieces) {
+  const kernels::QuantizedShape row = with_rows(*whole.packed, {0, 1});
+  const std::size_t row_bytes = std::max<std::size_t>(row.value_bytes() + row.scale_bytes(), 1);
+  const std::int64_t unit = std::lcm(stored.period, std::int64_t{8});
+  std::int64_t rows = static_cast<std::int64_t>(piece_bytes / row_bytes);
+  rows = std::max<std::int64_t>(rows >= unit ? rows - rows % unit : rows, 1);
+  LoadPiece piece = whole;
+  for (piece.rows.begin = whole.rows.begin; piece.rows.begin < whole.rows.end;
+       piece.rows.begin = piece.rows.end) {
+    const std::int64_t from = piece.rows.begin - (rows % unit == 0 ? piece.rows.begin % unit : 0);
+    piece.rows.end = std::min(from + rows, whole.rows.end);
+    piece.packed = with_rows(*whole.packed, piece.rows);
+    pieces.push_back(piece);
+    piece.to += piece.value_bytes();
+    piece.scales_to += piece.scale_bytes();
+  }
+}
+
 // Cuts a whole slice into pieces.
 void cut(const LoadPiece& whole, std::size_t piece_bytes, std::vector<LoadPiece>& pieces) {
   const StoredTensor& tensor = *whole.tensor;
@@ -55,6 +82,7 @@ void cut(const LoadPiece& whole, std::size_t piece_bytes, std::vector<LoadPiece>
     return static_cast<std::int64_t>(piece_bytes / std::max({stored, converted, std::size_t{1}}));
   };
   const StoredRows stored(whole);
+  if (whole.packed) return cut_packed(whole, stored, piece_bytes, pieces);
 
   // A piece has several rows (whole heads where the file permutes the rows of a head), or a part of
   // one row that is too long. Cuts lie where heads and blocks of the whole tensor begin.
@@ -120,11 +148,18 @@ LoadPlan plan_load(std::span<Parameter* const> parameters, const Checkpoint& che
       piece.tensor = &tensor;
       piece.rows = matrix ? slice.rows : Range{0, 1};
       piece.columns = matrix ? slice.columns : slice.rows;
-      piece.dtype = parameter->view.dtype;
-      if (piece.bytes() == 0) continue;
+      piece.dtype = parameter->type;
+      if (piece.rows.size() * piece.columns.size() == 0) continue;
       NVLLM_CHECK(parameter->view.data != nullptr, parameter->name, " has no memory");
-      const std::int64_t first = slice.to_row * (matrix ? parameter->shape[1] : 1);
-      piece.to = parameter->view.as<std::byte>() + first * size_of(piece.dtype);
+      if (parameter->quantization) {
+        piece.packed = with_rows(parameter->quantized_shape(), piece.rows);
+        const kernels::QuantizedShape before = with_rows(*piece.packed, {0, slice.to_row});
+        piece.to = parameter->view.as<std::byte>() + before.value_bytes();
+        piece.scales_to = parameter->scales.as<std::byte>() + before.scale_bytes();
+      } else {
+        const std::int64_t first = slice.to_row * (matrix ? parameter->shape[1] : 1);
+        piece.to = parameter->view.as<std::byte>() + first * size_of(piece.dtype);
+      }
       plan.bytes += piece.bytes();
       cut(piece, piece_bytes, plan.pieces);
     }

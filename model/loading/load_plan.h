@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -24,9 +25,18 @@ struct LoadPiece {
   DType dtype = DType::f32;  // to which it is converted
   std::byte* to = nullptr;   // device memory
 
-  std::size_t bytes() const {
+  // Of a quantized parameter: whole rows are packed instead (kernels/gemm/quantized_weight.h), and
+  // their scales have memory of their own. Its outputs are the piece's rows.
+  std::optional<kernels::QuantizedShape> packed = std::nullopt;
+  std::byte* scales_to = nullptr;
+
+  // What goes to `to`, and to `scales_to`.
+  std::size_t value_bytes() const {
+    if (packed) return packed->value_bytes();
     return static_cast<std::size_t>(rows.size() * columns.size()) * size_of(dtype);
   }
+  std::size_t scale_bytes() const { return packed ? packed->scale_bytes() : 0; }
+  std::size_t bytes() const { return value_bytes() + scale_bytes(); }
 };
 
 // Where the bytes of a piece's rows lie in the file.
@@ -59,8 +69,8 @@ class PieceReader {
  public:
   explicit PieceReader(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
-  // `out` takes piece.bytes().
-  void read(const LoadPiece& piece, std::byte* out);
+  // `out` takes piece.value_bytes(), `scales` piece.scale_bytes().
+  void read(const LoadPiece& piece, std::byte* out, std::byte* scales = nullptr);
 
   std::uint64_t bytes_read() const { return bytes_read_; }
 
@@ -71,9 +81,22 @@ class PieceReader {
   // A part of a tensor of the file, converted to T.
   template <typename T>
   std::vector<T> read_part(const StoredTensor& tensor, layers::Range rows, layers::Range columns);
+  struct StoredValues;
   Scales read_scales(const LoadPiece& piece);
+  StoredValues read_values(const LoadPiece& piece);
   void read_quantized(const LoadPiece& piece, std::byte* out);
 
+  // The same for parameters that stay quantized, or become so: by what the file holds.
+  void read_packed(const LoadPiece& piece, std::byte* out, std::byte* scales);
+  void pack_weight(const LoadPiece& piece, std::byte* out, std::byte* scales);
+  void pack_blocks(const LoadPiece& piece, std::byte* out, std::byte* scales);
+  void pack_floats(const LoadPiece& piece, std::byte* out, std::byte* scales);
+
+  // Which of the file's rows hold these, of whole heads or one.
+  static layers::Range stored_span(const LoadPiece& piece, const StoredRows& stored,
+                                   layers::Range run);
+  // The file's rows, until the next call.
+  const std::byte* read_rows(const LoadPiece& piece, const StoredRows& stored, layers::Range span);
   void read_run(const LoadPiece& piece, const StoredRows& stored, layers::Range run,
                 std::byte* out);
   void convert_row(const LoadPiece& piece, const StoredRows& stored, const std::byte* from,

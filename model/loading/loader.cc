@@ -30,20 +30,40 @@ constexpr int kStagingThreads = 8;  // saturate the link to a GPU
 // huge page, which two threads might otherwise both clear.
 constexpr std::size_t kInPlaceBytes = 4 << 20;
 
+// Of a quantized parameter, where its scales begin behind its values.
+std::size_t scales_at(const Parameter& parameter) {
+  return Arena::rounded(parameter.quantized_shape().value_bytes());
+}
+
 std::size_t bytes_of(const Parameter& parameter, DType dtype) {
+  if (parameter.quantization)
+    return scales_at(parameter) + parameter.quantized_shape().scale_bytes();
   return std::accumulate(parameter.shape.begin(), parameter.shape.end(), size_of(dtype),
                          std::multiplies<>());
 }
 
-TensorView view_of(const Parameter& parameter, DType dtype, void* data) {
+void bind(Parameter& parameter, DType dtype, std::byte* data) {
   NVLLM_CHECK(parameter.shape.size() == 1 || parameter.shape.size() == 2, parameter.name);
-  if (parameter.shape.size() == 1) return TensorView(data, dtype, {parameter.shape[0]});
-  return TensorView(data, dtype, {parameter.shape[0], parameter.shape[1]});
+  parameter.type = dtype;
+  if (parameter.quantization) {
+    const kernels::QuantizedShape shape = parameter.quantized_shape();
+    parameter.view = TensorView(data, DType::u8, {shape.outputs, shape.row_bytes()});
+    parameter.scales = TensorView(data + scales_at(parameter), shape.scale_type(),
+                                  {shape.outputs, shape.scale_columns()});
+  } else if (parameter.shape.size() == 1) {
+    parameter.view = TensorView(data, dtype, {parameter.shape[0]});
+  } else {
+    parameter.view = TensorView(data, dtype, {parameter.shape[0], parameter.shape[1]});
+  }
+}
+
+std::uint64_t view_bytes(const Parameter& parameter) {
+  return parameter.view.bytes() + (parameter.quantization ? parameter.scales.bytes() : 0);
 }
 
 std::uint64_t view_bytes(std::span<Parameter* const> parameters) {
   std::uint64_t bytes = 0;
-  for (const Parameter* parameter : parameters) bytes += parameter->view.bytes();
+  for (const Parameter* parameter : parameters) bytes += view_bytes(*parameter);
   return bytes;
 }
 
@@ -65,6 +85,49 @@ std::uint64_t read_parameters(std::span<Parameter* const> parameters, const Chec
   return execute_load(plan, checkpoint, backend, staged ? longest : 0, threads, progress);
 }
 
+// The same of a quantized parameter: bytes of all kinds.
+void fill_quantized(const Parameter& parameter, const Slice& slice, std::uint64_t seed,
+                    Stream& stream) {
+  kernels::QuantizedShape whole = parameter.quantized_shape();
+  whole.inputs = slice.shape[1];
+  kernels::RandomFill fill;
+  const std::int64_t words = parameter.view.shape[1] / 4;
+  fill.out = TensorView(parameter.view.rows(slice.to_row, slice.rows.size()).data, DType::i32,
+                        {slice.rows.size(), words});
+  fill.seed = XXH3_64bits_withSeed(slice.tensor.data(), slice.tensor.size(), seed);
+  fill.first_row = slice.rows.begin;
+  fill.first_column =
+      slice.columns.begin / whole.block_inputs() * kernels::kQuantizedBlockBytes / 4;
+  fill.whole_columns = whole.row_bytes() / 4;
+  kernels::random_bytes(fill, stream);
+}
+
+// Sets all scales of a parameter so that random bytes have the given standard deviation, and all
+// offsets to 0.
+void fill_scales(const Parameter& parameter, float standard_deviation, Backend& backend,
+                 Stream& stream) {
+  kernels::QuantizedShape row = parameter.quantized_shape();
+  row.outputs = 1;
+  const float deviation = row.format == kernels::WeightFormat::fp8    ? 109.0f
+                          : row.format == kernels::WeightFormat::int8 ? 73.9f
+                                                                      : 4.61f;  // of the bytes
+  const std::vector<float> scales(static_cast<std::size_t>(row.groups()),
+                                  standard_deviation / deviation);
+  const std::int64_t outputs = parameter.shape[0], some = std::min<std::int64_t>(outputs, 1024);
+  const Buffer here = backend.allocate(
+      MemoryKind::pinned, static_cast<std::size_t>(some) * row.scale_bytes(), "random scales");
+  for (std::int64_t output = 0; output < some; ++output) {
+    pack_scales(row, scales, {}, static_cast<std::byte*>(here.data()) + output * row.scale_bytes());
+  }
+  for (std::int64_t output = 0; output < outputs; output += some) {
+    const auto bytes =
+        static_cast<std::size_t>(std::min(some, outputs - output)) * row.scale_bytes();
+    backend.copy(parameter.scales.as<std::byte>() + output * row.scale_bytes(), here.data(), bytes,
+                 stream);
+  }
+  stream.synchronize();
+}
+
 // The values depend only on the tensor's name, the element's index in it and the seed.
 void fill_slice(const Parameter& parameter, const Slice& slice, float width, std::uint64_t seed,
                 Stream& stream) {
@@ -73,6 +136,7 @@ void fill_slice(const Parameter& parameter, const Slice& slice, float width, std
   const std::int64_t columns = matrix ? slice.columns.size() : slice.rows.size();
   const std::int64_t rows = matrix ? slice.rows.size() : 1;
   if (rows == 0 || columns == 0) return;
+  if (parameter.quantization) return fill_quantized(parameter, slice, seed, stream);
   const std::int64_t first = slice.to_row * (matrix ? columns : 1);
   std::byte* const to = parameter.view.as<std::byte>() + first * size_of(parameter.view.dtype);
   kernels::RandomFill fill;
@@ -84,6 +148,24 @@ void fill_slice(const Parameter& parameter, const Slice& slice, float width, std
   fill.center = name.ends_with("norm.weight") ? 1.0f : 0.0f;
   fill.width = width;
   kernels::random_fill(fill, stream);
+}
+
+// Calls function(data, bytes) for all bytes of a tensor, in order, in host memory.
+template <typename Function>
+void for_bytes(const TensorView& tensor, Backend& backend, const Function& function) {
+  const std::size_t bytes = tensor.bytes();
+  if (bytes == 0) return;
+  const auto* data = tensor.as<std::byte>();
+  if (backend.kind() == DeviceKind::cpu) return function(data, bytes);
+  const Buffer here =
+      backend.allocate(MemoryKind::pinned, std::min(bytes, kStagingBytes), "checksum");
+  const auto stream = backend.create_stream();
+  for (std::size_t done = 0; done < bytes; done += here.bytes()) {
+    const std::size_t part = std::min(here.bytes(), bytes - done);
+    backend.copy(here.data(), data + done, part, *stream);
+    stream->synchronize();
+    function(here.data(), part);
+  }
 }
 
 }  // namespace
@@ -102,7 +184,7 @@ Buffer bind_parameters(std::span<Parameter* const> parameters, DType dtype, Back
       backend.allocate(MemoryKind::device, bytes_of(parameters, dtype).allocated, "weights");
   auto* data = static_cast<std::byte*>(memory.data());
   for (Parameter* parameter : parameters) {
-    parameter->view = view_of(*parameter, dtype, data);
+    bind(*parameter, dtype, data);
     data += Arena::rounded(bytes_of(*parameter, dtype));
   }
   return memory;
@@ -133,21 +215,8 @@ std::uint64_t checksum(const Parameter& parameter, Backend& backend) {
   add(parameter.name.data(), parameter.name.size());
   add(parameter.shape.data(), parameter.shape.size() * sizeof(parameter.shape[0]));
 
-  const std::size_t bytes = parameter.view.bytes();
-  const auto* data = parameter.view.as<std::byte>();
-  if (backend.kind() == DeviceKind::cpu) {
-    add(data, bytes);
-    return XXH3_64bits_digest(state.get());
-  }
-  const Buffer here =
-      backend.allocate(MemoryKind::pinned, std::min(bytes, kStagingBytes), "checksum");
-  const auto stream = backend.create_stream();
-  for (std::size_t done = 0; done < bytes; done += here.bytes()) {
-    const std::size_t part = std::min(here.bytes(), bytes - done);
-    backend.copy(here.data(), data + done, part, *stream);
-    stream->synchronize();
-    add(here.data(), part);
-  }
+  for_bytes(parameter.view, backend, add);
+  if (parameter.quantization) for_bytes(parameter.scales, backend, add);
   return XXH3_64bits_digest(state.get());
 }
 
@@ -163,7 +232,10 @@ LoadReport load_dummy(std::span<Parameter* const> parameters, Backend& backend,
     for (const Slice& slice : parameter->slices) {
       fill_slice(*parameter, slice, width, seed, *stream);
     }
-    report.bytes_loaded += parameter->view.bytes();
+    if (parameter->quantization) {
+      fill_scales(*parameter, standard_deviation, backend, *stream);
+    }
+    report.bytes_loaded += view_bytes(*parameter);
     if (progress) {
       stream->synchronize();
       progress({.bytes = report.bytes_loaded, .total = total});

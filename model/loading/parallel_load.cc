@@ -25,7 +25,7 @@ constexpr auto kProgressInterval = std::chrono::milliseconds(100);
 // Copies one thread's data through two pinned buffers: one is filled while the other is copied.
 //
 //   read(piece, staging.next());
-//   staging.send(piece.to, piece.bytes());
+//   staging.send(piece);
 class Staging {
  public:
   Staging(Backend& backend, std::size_t bytes)
@@ -53,11 +53,15 @@ class Staging {
     return static_cast<std::byte*>(half.buffer.data());
   }
 
-  // Copies what was written to the buffer, asynchronously.
-  void send(void* to, std::size_t bytes) {
-    NVLLM_CHECK_LE(bytes, bytes_);
+  // Copies what was written to the buffer, a piece's values and then its scales, asynchronously.
+  void send(const LoadPiece& piece) {
+    NVLLM_CHECK_LE(piece.bytes(), bytes_);
     Half& half = halves_[current_];
-    backend_.copy(to, half.buffer.data(), bytes, *stream_);
+    const auto* const from = static_cast<const std::byte*>(half.buffer.data());
+    backend_.copy(piece.to, from, piece.value_bytes(), *stream_);
+    if (piece.packed) {
+      backend_.copy(piece.scales_to, from + piece.value_bytes(), piece.scale_bytes(), *stream_);
+    }
     half.copied->record(*stream_);
     current_ = 1 - current_;
   }
@@ -135,8 +139,8 @@ class ParallelLoad {
       if (i >= plan_.pieces.size()) break;
       const LoadPiece& piece = plan_.pieces[i];
       std::byte* const out = staging ? staging->next() : piece.to;
-      reader.read(piece, out);
-      if (staging) staging->send(piece.to, piece.bytes());
+      reader.read(piece, out, staging ? out + piece.value_bytes() : piece.scales_to);
+      if (staging) staging->send(piece);
       bytes_loaded_ += piece.bytes();
     }
     if (staging) staging->finish();

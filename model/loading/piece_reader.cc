@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "model/loading/load_plan.h"
+#include "model/loading/packing.h"
 
 namespace nvllm::model {
 namespace {
@@ -37,7 +38,8 @@ std::int64_t run_end(const LoadPiece& piece, const StoredRows& stored, std::int6
 
 }  // namespace
 
-void PieceReader::read(const LoadPiece& piece, std::byte* out) {
+void PieceReader::read(const LoadPiece& piece, std::byte* out, std::byte* scales) {
+  if (piece.packed) return read_packed(piece, out, scales);
   if (piece.tensor->quantized != nullptr) return read_quantized(piece, out);
   const StoredRows stored(piece);
   const std::size_t row_bytes = piece.columns.size() * size_of(piece.dtype);
@@ -49,34 +51,80 @@ void PieceReader::read(const LoadPiece& piece, std::byte* out) {
   }
 }
 
+Range PieceReader::stored_span(const LoadPiece& piece, const StoredRows& stored, Range run) {
+  if (stored.period == 1) return run;
+  Range span{piece.tensor->stored_row(run.begin), 0};
+  for (std::int64_t row = run.begin; row < run.end; ++row) {
+    const std::int64_t there = piece.tensor->stored_row(row);
+    span = {std::min(span.begin, there), std::max(span.end, there + 1)};
+  }
+  return span;
+}
+
+const std::byte* PieceReader::read_rows(const LoadPiece& piece, const StoredRows& stored,
+                                        Range span) {
+  const std::uint64_t bytes = (span.size() - 1) * stored.stride + stored.part;
+  stored_rows_.resize(std::max<std::size_t>(stored_rows_.size(), bytes));
+  read_file(*piece.tensor, stored.begin + span.begin * stored.stride, bytes, stored_rows_.data());
+  return stored_rows_.data();
+}
+
 void PieceReader::read_run(const LoadPiece& piece, const StoredRows& stored, Range run,
                            std::byte* out) {
   const StoredTensor& tensor = *piece.tensor;
-  const auto stored_row = [&](std::int64_t row) {
-    return stored.period == 1 ? row : tensor.stored_row(row);
-  };
-  Range span{stored_row(run.begin), stored_row(run.begin)};  // inclusive
-  if (stored.period == 1) span.end = run.end - 1;
-  for (std::int64_t row = run.begin; stored.period > 1 && row < run.end; ++row) {
-    span = {std::min(span.begin, stored_row(row)), std::max(span.end, stored_row(row))};
-  }
-  const std::uint64_t offset = stored.begin + span.begin * stored.stride;
-  const std::uint64_t bytes = span.size() * stored.stride + stored.part;
+  const Range span = stored_span(piece, stored, run);
   if (in_one_run(stored) || (stored.as_is && run.size() == 1)) {
-    return read_file(tensor, offset, bytes, out);
+    return read_file(tensor, stored.begin + span.begin * stored.stride,
+                     (span.size() - 1) * stored.stride + stored.part, out);
   }
-
-  stored_rows_.resize(std::max<std::size_t>(stored_rows_.size(), bytes));
-  read_file(tensor, offset, bytes, stored_rows_.data());
+  const std::byte* const rows = read_rows(piece, stored, span);
   const bool dense = stored.stride == stored.part && stored.elements == piece.columns.size();
   if (dense && stored.period == 1) {
-    return decode(tensor.encoding, stored_rows_.data(), run.size() * stored.elements, piece.dtype,
-                  out);
+    return decode(tensor.encoding, rows, run.size() * stored.elements, piece.dtype, out);
   }
   for (std::int64_t row = run.begin; row < run.end; ++row) {
-    convert_row(piece, stored, stored_rows_.data() + (stored_row(row) - span.begin) * stored.stride,
-                out);
+    const std::int64_t there = stored.period == 1 ? row : tensor.stored_row(row);
+    convert_row(piece, stored, rows + (there - span.begin) * stored.stride, out);
     out += piece.columns.size() * size_of(piece.dtype);
+  }
+}
+
+void PieceReader::pack_blocks(const LoadPiece& piece, std::byte* out, std::byte* scales_out) {
+  const StoredTensor& tensor = *piece.tensor;
+  const StoredRows stored(piece);
+  const kernels::QuantizedShape& shape = *piece.packed;
+  const std::size_t scale_bytes = shape.scale_bytes() / static_cast<std::size_t>(shape.outputs);
+  // Integers from 0 on are stored as they are in 4 bits, signed ones with what is taken off them.
+  const bool from_0 = tensor.encoding == Encoding::q4_1 || tensor.encoding == Encoding::q4_k;
+  const bool int4 = shape.format == kernels::WeightFormat::int4;
+  const int zero = int4 ? 8 : 128, added = int4 && from_0 ? 0 : zero;
+  const auto parts = static_cast<std::size_t>(stored.elements / 16);
+  std::vector<std::int8_t> integers(static_cast<std::size_t>(stored.elements));
+  std::vector<std::uint8_t> values(integers.size());
+  std::vector<float> all_scales(parts), all_offsets(parts), scales, offsets;
+  Range run{piece.rows.begin, piece.rows.begin};
+  while (run.end < piece.rows.end) {
+    run = {run.end, run_end(piece, stored, run.end)};
+    const Range span = stored_span(piece, stored, run);
+    const std::byte* const rows = read_rows(piece, stored, span);
+    for (std::int64_t row = run.begin; row < run.end; ++row) {
+      const std::int64_t there = stored.period == 1 ? row : tensor.stored_row(row);
+      decode_integers(tensor.encoding, rows + (there - span.begin) * stored.stride, stored.elements,
+                      integers.data(), all_scales.data(), all_offsets.data());
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<std::uint8_t>(integers[i] + added);
+      scales.clear(), offsets.clear();
+      for (std::int64_t i = 0; i < shape.inputs; i += shape.group) {
+        const auto part = static_cast<std::size_t>((stored.skip + i) / 16);
+        scales.push_back(all_scales[part]);
+        offsets.push_back(all_offsets[part] + static_cast<float>(zero - added) * all_scales[part]);
+      }
+      check_scales(tensor, shape, scales, offsets);
+      pack_values(shape, values.data() + stored.skip, out);
+      pack_scales(shape, scales, offsets, scales_out);
+      out += shape.row_bytes();
+      scales_out += scale_bytes;
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "layers/parameter.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/loading/loader.h"
+#include "model/loading/packing.h"
 #include "model/testing/safetensors_builder.h"
 
 namespace nvllm::model {
@@ -26,6 +28,7 @@ struct Case {
   std::string name;
   SafetensorsBuilder files;
   std::function<float(std::int64_t, std::int64_t)> value;  // of an output and an input
+  std::optional<kernels::WeightFormat> format = {};        // that it keeps, if it can
 };
 
 class Random {
@@ -154,11 +157,18 @@ std::vector<Case> all_cases(Random& random) {
   std::vector<Case> cases;
   cases.push_back(fp8(random, "blocks", {3, 4}, 16, 28));
   cases.push_back(fp8(random, "one scale", {1}, kOutputs, kInputs));
+  cases.back().format = kernels::WeightFormat::fp8;
   cases.push_back(fp8(random, "a scale per output", {kOutputs, 1}, 1, kInputs));
+  cases.back().format = kernels::WeightFormat::fp8;
   cases.push_back(packed(random));
+  cases.back().format = kernels::WeightFormat::int4;
   cases.push_back(awq(random));
+  cases.back().format = kernels::WeightFormat::int4;
   for (const bool ordered : {true, false}) {
-    for (const bool version_2 : {true, false}) cases.push_back(gptq(random, ordered, version_2));
+    for (const bool version_2 : {true, false}) {
+      cases.push_back(gptq(random, ordered, version_2));
+      if (ordered) cases.back().format = kernels::WeightFormat::int4;
+    }
   }
   return cases;
 }
@@ -214,6 +224,63 @@ TEST_CASE("every part of a quantized weight is what its definition says") {
         CAPTURE(part.columns.begin);
         CHECK(wrong<float>(made, checkpoint, *backend, part.rows, part.columns, piece_bytes) == 0);
         CHECK(wrong<Bf16>(made, checkpoint, *backend, part.rows, part.columns, piece_bytes) == 0);
+      }
+    }
+  }
+}
+
+// How many elements of some rows, kept quantized, are not as they are defined. Scales and offsets of
+// integers are rounded to 11 bits.
+int wrong_packed(const Case& made, const Checkpoint& checkpoint, Backend& backend,
+                 layers::Range rows, std::size_t piece_bytes) {
+  layers::Parameter parameter;
+  parameter.name = "m";
+  parameter.may_be_quantized = true;
+  parameter.slices = {{.tensor = "m.weight",
+                       .shape = {kOutputs, kInputs},
+                       .rows = rows,
+                       .columns = {0, kInputs},
+                       .to_row = 0}};
+  parameter.shape = {rows.size(), kInputs};
+  layers::Parameter* const parameters[] = {&parameter};
+  choose_quantization(parameters, &checkpoint, {});
+  REQUIRE(parameter.quantization.has_value());
+  CHECK(parameter.quantization->format == *made.format);
+  const bool fp8 = *made.format == kernels::WeightFormat::fp8;
+  CHECK(parameter.quantization->group == (fp8 ? 128 : kGroup));
+  const Buffer memory = bind_parameters(parameters, DType::bf16, backend);
+  load_parameters(parameters, checkpoint, backend, {.threads = 2, .piece_bytes = piece_bytes});
+  const kernels::QuantizedShape shape = parameter.quantized_shape();
+  const std::size_t scale_bytes = shape.scale_bytes() / static_cast<std::size_t>(shape.outputs);
+  std::vector<float> values(kInputs);
+  int count = 0;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    const auto at = static_cast<std::size_t>(row - rows.begin);
+    dequantize_row(
+        shape, parameter.view.as<std::byte>() + at * static_cast<std::size_t>(shape.row_bytes()),
+        parameter.scales.as<std::byte>() + at * scale_bytes, values.data());
+    for (std::int64_t column = 0; column < kInputs; ++column) {
+      // Random scales are below 2, and an offset below 16 of them.
+      const float tolerance = fp8 ? 0 : 2 * 16 * 0x1p-11f;
+      count += !(std::fabs(values[column] - made.value(row, column)) <= tolerance);
+    }
+  }
+  return count;
+}
+
+TEST_CASE("a weight that stays quantized is what its definition says") {
+  const auto backend = create_backend(DeviceKind::cpu);
+  Random random;
+  CAPTURE(random.seed());
+  for (const Case& made : all_cases(random)) {
+    if (!made.format) continue;
+    CAPTURE(made.name);
+    const TestFolder folder;
+    made.files.write(folder);
+    const Checkpoint checkpoint = open_checkpoint(folder.path());
+    for (const layers::Range rows : {layers::Range{0, kOutputs}, {3, 21}, {39, 40}}) {
+      for (const std::size_t piece_bytes : {std::size_t{1} << 20, std::size_t{900}}) {
+        CHECK(wrong_packed(made, checkpoint, *backend, rows, piece_bytes) == 0);
       }
     }
   }

@@ -1,5 +1,5 @@
-// Pieces of quantized weights: values, scales and zero points are read from their tensors, and the
-// weights computed in float32 and rounded once.
+// Pieces of quantized weights: values, scales and zero points are read from their tensors. Either
+// the weights are computed, in float32 and rounded once, or they are packed as GEMMs read them.
 #include <algorithm>
 #include <cstring>
 
@@ -7,6 +7,7 @@
 #include "base/math.h"
 #include "model/checkpoint/quantized_weight.h"
 #include "model/loading/load_plan.h"
+#include "model/loading/packing.h"
 
 namespace nvllm::model {
 namespace {
@@ -26,45 +27,47 @@ Range words_of(Range elements) {
   return {elements.begin / 8, divide_up(elements.end, std::int64_t{8})};
 }
 
-// The stored values of a piece, dense.
-struct Values {
-  std::vector<std::uint8_t> bytes;  // FP8
-  std::vector<std::int32_t> words;  // INT4
-  Range rows, columns;              // of the stored tensor
+// Words of INT4, dense.
+struct Words {
+  std::vector<std::int32_t> values;
+  Range rows, columns;  // of the stored tensor
 };
 
 // The eight integers of a word.
-void unpack(std::int32_t word, float* eight) {
+template <typename T>
+void unpack(std::int32_t word, T* eight) {
   const auto bits = static_cast<std::uint32_t>(word);
-  for (int n = 0; n < 8; ++n) eight[n] = static_cast<float>(bits >> (4 * n) & 15);
+  for (int n = 0; n < 8; ++n) eight[n] = static_cast<T>(bits >> (4 * n) & 15);
 }
 
 // Integers of some outputs and all of the piece's inputs into `out` [outputs, inputs].
-void unpack_inputs(const Values& values, bool transposed, Range outputs, Range inputs, float* out) {
+template <typename T>
+void unpack_inputs(const Words& packed, bool transposed, Range outputs, Range inputs, T* out) {
   const Range words = words_of(inputs);
-  float eight[8];
+  T eight[8];
   for (std::int64_t output = outputs.begin; output < outputs.end; ++output, out += inputs.size()) {
     for (std::int64_t word = words.begin; word < words.end; ++word) {
       const std::int64_t at =
-          transposed ? (word - words.begin) * values.columns.size() + output - values.columns.begin
-                     : (output - values.rows.begin) * words.size() + word - words.begin;
-      unpack(values.words[static_cast<std::size_t>(at)], eight);
+          transposed ? (word - words.begin) * packed.columns.size() + output - packed.columns.begin
+                     : (output - packed.rows.begin) * words.size() + word - words.begin;
+      unpack(packed.values[static_cast<std::size_t>(at)], eight);
       const Range whole{8 * word, 8 * word + 8};
       const Range part{std::max(whole.begin, inputs.begin), std::min(whole.end, inputs.end)};
       std::memcpy(out + (part.begin - inputs.begin), eight + (part.begin - whole.begin),
-                  static_cast<std::size_t>(part.size()) * sizeof(float));
+                  static_cast<std::size_t>(part.size()) * sizeof(T));
     }
   }
 }
 
 // The same where a word has eight outputs of one input, in AWQ's order.
-void unpack_awq(const Values& values, Range outputs, Range inputs, float* out) {
-  float eight[8];
+template <typename T>
+void unpack_awq(const Words& packed, Range outputs, Range inputs, T* out) {
+  T eight[8];
   for (std::int64_t input = inputs.begin; input < inputs.end; ++input) {
     const std::int32_t* const row =
-        values.words.data() + (input - inputs.begin) * values.columns.size();
+        packed.values.data() + (input - inputs.begin) * packed.columns.size();
     for (std::int64_t word = outputs.begin / 8; 8 * word < outputs.end; ++word) {
-      unpack(row[word - values.columns.begin], eight);
+      unpack(row[word - packed.columns.begin], eight);
       for (int n = 0; n < 8; ++n) {
         const std::int64_t output = 8 * word + kAwqOrder[n];
         if (output < outputs.begin || output >= outputs.end) continue;
@@ -132,8 +135,9 @@ PieceReader::Scales PieceReader::read_scales(const LoadPiece& piece) {
                          divide_up(outputs.end, weight.scale_outputs)};
   const auto stored = weight.transposed() ? read_part<float>(weight.scales, groups, outputs)
                                           : read_part<float>(weight.scales, scale_rows, groups);
-  Values zeros{.bytes = {}, .words = {}, .rows = groups, .columns = words_of(outputs)};
-  if (weight.zeros) zeros.words = read_part<std::int32_t>(*weight.zeros, zeros.rows, zeros.columns);
+  Words zeros{.values = {}, .rows = groups, .columns = words_of(outputs)};
+  if (weight.zeros)
+    zeros.values = read_part<std::int32_t>(*weight.zeros, zeros.rows, zeros.columns);
 
   // AWQ packs zero points like its values, eight outputs in its own order; GPTQ in theirs.
   std::vector<float> zero(static_cast<std::size_t>(outputs.size() * groups.size()),
@@ -164,55 +168,151 @@ PieceReader::Scales PieceReader::read_scales(const LoadPiece& piece) {
   return result;
 }
 
-void PieceReader::read_quantized(const LoadPiece& piece, std::byte* out) {
+// The stored values of a piece, dense.
+struct PieceReader::StoredValues {
+  QuantizedLayout layout;
+  Range inputs;
+  Range outputs;
+  std::vector<std::uint8_t> bytes;  // FP8
+  Words words;                      // INT4
+
+  const std::uint8_t* fp8(std::int64_t output) const {
+    return bytes.data() + (output - outputs.begin) * inputs.size();
+  }
+  // Integers of some outputs into `out` [outputs, inputs].
+  template <typename T>
+  void unpack_to(T* out, Range some) const {
+    if (layout == QuantizedLayout::awq) return unpack_awq(words, some, inputs, out);
+    unpack_inputs(words, layout == QuantizedLayout::gptq, some, inputs, out);
+  }
+};
+
+PieceReader::StoredValues PieceReader::read_values(const LoadPiece& piece) {
   const QuantizedWeight& weight = *piece.tensor->quantized;
-  const Range inputs = piece.columns;
-  const Scales scales = read_scales(piece);
-  Values values;
+  StoredValues values{weight.layout, piece.columns, piece.rows, {}, {}};
+  Words& words = values.words;
   switch (weight.layout) {
     case QuantizedLayout::fp8:
-      values.bytes = read_part<std::uint8_t>(weight.values, piece.rows, inputs);
-      break;
+      values.bytes = read_part<std::uint8_t>(weight.values, piece.rows, piece.columns);
+      return values;
     case QuantizedLayout::packed_inputs:
-      values.rows = piece.rows;
-      values.columns = words_of(inputs);
+      words.rows = piece.rows;
+      words.columns = words_of(piece.columns);
       break;
     case QuantizedLayout::awq:
-      values.rows = inputs;
-      values.columns = words_of(piece.rows);
+      words.rows = piece.columns;
+      words.columns = words_of(piece.rows);
       break;
     case QuantizedLayout::gptq:
-      values.rows = words_of(inputs);
-      values.columns = piece.rows;
+      words.rows = words_of(piece.columns);
+      words.columns = piece.rows;
       break;
   }
-  if (weight.layout != QuantizedLayout::fp8)
-    values.words = read_part<std::int32_t>(weight.values, values.rows, values.columns);
+  words.values = read_part<std::int32_t>(weight.values, words.rows, words.columns);
+  return values;
+}
 
-  const auto row_floats = static_cast<std::size_t>(inputs.size());
-  const std::int64_t rows = std::max<std::int64_t>(
-      kRunBytes / static_cast<std::int64_t>(row_floats * sizeof(float)) / 8 * 8, 8);
-  std::vector<float> floats(static_cast<std::size_t>(rows) * row_floats);
-  Range run{piece.rows.begin, piece.rows.begin};
-  while (run.end < piece.rows.end) {
-    run = {run.end, std::min(run.end - run.end % 8 + rows, piece.rows.end)};
-    const std::int64_t first = run.begin - piece.rows.begin;
+namespace {
+
+// Calls function(run) for runs of the rows, which begin at multiples of 8.
+template <typename Function>
+void for_runs(Range rows, std::size_t row_bytes, const Function& function) {
+  const std::int64_t most =
+      std::max<std::int64_t>(kRunBytes / static_cast<std::int64_t>(row_bytes + 1) / 8 * 8, 8);
+  Range run{rows.begin, rows.begin};
+  while (run.end < rows.end) {
+    run = {run.end, std::min(run.end - run.end % 8 + most, rows.end)};
+    function(run);
+  }
+}
+
+}  // namespace
+
+void PieceReader::read_quantized(const LoadPiece& piece, std::byte* out) {
+  const Range inputs = piece.columns;
+  const Scales scales = read_scales(piece);
+  const StoredValues values = read_values(piece);
+  std::vector<float> floats;
+  for_runs(piece.rows, static_cast<std::size_t>(inputs.size()) * sizeof(float), [&](Range run) {
     const std::int64_t count = run.size() * inputs.size();
-    if (weight.layout == QuantizedLayout::fp8) {
-      const auto* const from =
-          reinterpret_cast<const std::byte*>(values.bytes.data()) + first * inputs.size();
-      decode(Encoding::f8_e4m3, from, count, DType::f32, floats.data());
-    } else if (weight.layout == QuantizedLayout::awq) {
-      unpack_awq(values, run, inputs, floats.data());
+    floats.resize(std::max(floats.size(), static_cast<std::size_t>(count)));
+    if (values.layout == QuantizedLayout::fp8) {
+      decode(Encoding::f8_e4m3, reinterpret_cast<const std::byte*>(values.fp8(run.begin)), count,
+             DType::f32, floats.data());
     } else {
-      unpack_inputs(values, weight.transposed(), run, inputs, floats.data());
+      values.unpack_to(floats.data(), run);
     }
-    for (std::int64_t row = 0; row < run.size(); ++row)
-      scales.apply(first + row, floats.data() + row * inputs.size());
+    for (std::int64_t row = 0; row < run.size(); ++row) {
+      scales.apply(run.begin - piece.rows.begin + row, floats.data() + row * inputs.size());
+    }
     decode(Encoding::f32, reinterpret_cast<const std::byte*>(floats.data()), count, piece.dtype,
            out);
     out += static_cast<std::size_t>(count) * size_of(piece.dtype);
+  });
+}
+
+void PieceReader::pack_weight(const LoadPiece& piece, std::byte* out, std::byte* scales_out) {
+  const kernels::QuantizedShape& shape = *piece.packed;
+  const Scales scales = read_scales(piece);
+  const StoredValues values = read_values(piece);
+  // The stored group of each of ours, which are as large or smaller.
+  std::vector<std::int64_t> stored_group;
+  for (std::int64_t group = 0, span = 0; group * shape.group < shape.inputs; ++group) {
+    while (scales.spans[span].inputs.end <= group * shape.group) ++span;
+    stored_group.push_back(scales.spans[span].group);
   }
+  std::vector<float> own_scales(stored_group.size()), own_offsets(stored_group.size());
+  std::vector<std::uint8_t> integers;
+  const std::size_t scale_bytes = shape.scale_bytes() / static_cast<std::size_t>(shape.outputs);
+  for_runs(piece.rows, static_cast<std::size_t>(shape.inputs), [&](Range run) {
+    const std::uint8_t* row_values = nullptr;
+    if (values.layout == QuantizedLayout::fp8) {
+      row_values = values.fp8(run.begin);
+    } else {
+      integers.resize(static_cast<std::size_t>(run.size() * shape.inputs));
+      values.unpack_to(integers.data(), run);
+      row_values = integers.data();
+    }
+    for (std::int64_t row = run.begin; row < run.end; ++row, row_values += shape.inputs) {
+      for (std::size_t group = 0; group < stored_group.size(); ++group) {
+        const std::int64_t at = (row - piece.rows.begin) * scales.groups + stored_group[group];
+        own_scales[group] = scales.scales[at];
+        own_offsets[group] = (8 - scales.zeros[at]) * scales.scales[at];  // of INT4
+      }
+      check_scales(*piece.tensor, shape, own_scales, own_offsets);
+      pack_values(shape, row_values, out);
+      pack_scales(shape, own_scales, own_offsets, scales_out);
+      out += shape.row_bytes();
+      scales_out += scale_bytes;
+    }
+  });
+}
+
+void PieceReader::pack_floats(const LoadPiece& piece, std::byte* out, std::byte* scales_out) {
+  const kernels::QuantizedShape& shape = *piece.packed;
+  const std::size_t scale_bytes = shape.scale_bytes() / static_cast<std::size_t>(shape.outputs);
+  const auto row_floats = static_cast<std::size_t>(shape.inputs);
+  std::vector<float> floats;
+  for_runs(piece.rows, row_floats * sizeof(float), [&](Range run) {
+    LoadPiece part{
+        .tensor = piece.tensor, .rows = run, .columns = piece.columns, .dtype = DType::f32};
+    floats.resize(static_cast<std::size_t>(run.size()) * row_floats);
+    read(part, reinterpret_cast<std::byte*>(floats.data()));
+    for (std::int64_t row = 0; row < run.size(); ++row) {
+      const std::span weights(floats.data() + row * shape.inputs, row_floats);
+      pack_row(shape, quantize_row(shape, weights), out, scales_out);
+      out += shape.row_bytes();
+      scales_out += scale_bytes;
+    }
+  });
+}
+
+void PieceReader::read_packed(const LoadPiece& piece, std::byte* out, std::byte* scales) {
+  const StoredTensor& tensor = *piece.tensor;
+  const auto kept = packing_of(tensor);
+  if (!kept || !fits(*kept, *piece.packed)) return pack_floats(piece, out, scales);
+  if (tensor.quantized != nullptr) return pack_weight(piece, out, scales);
+  pack_blocks(piece, out, scales);
 }
 
 }  // namespace nvllm::model

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "model/loading/loader.h"
+#include "model/loading/packing.h"
 
 namespace nvllm::model {
 namespace {
@@ -24,14 +25,21 @@ std::vector<float> as_floats(const void* data, DType dtype, std::size_t count) {
   return values;
 }
 
+Buffer bind(const Decoder& decoder, const TestModelShape& shape, Backend& backend) {
+  if (shape.keep_quantized != nullptr) {
+    choose_quantization(decoder.parameters(), shape.keep_quantized, {.weight_only = true});
+  }
+  return bind_parameters(decoder.parameters(), shape.dtype, backend);
+}
+
 }  // namespace
 
 TestModel::TestModel(testing::DeviceRank& rank, const ModelConfig& config,
                      const TestModelShape& shape)
     : rank_(rank),
       decoder_(config, shard_of(rank), shape.dtype),
-      gemm_(kernels::create_gemm(*rank.backend)),
-      weights_(bind_parameters(decoder_.parameters(), shape.dtype, *rank.backend)),
+      gemm_(kernels::create_gemm(*rank.backend, shape.keep_quantized != nullptr)),
+      weights_(bind(decoder_, shape, *rank.backend)),
       cache_(*rank.backend, {.layers = config.layers,
                              .sequences = shape.sequences,
                              .tokens = shape.tokens,

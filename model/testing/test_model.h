@@ -23,6 +23,8 @@ struct TestModelShape {
   std::int64_t tokens = 0;  // of a sequence
   std::int64_t rows = 0;    // of a forward pass
   bool paged = true;
+  // Quantized weights of this checkpoint stay so; activations are not quantized.
+  const Checkpoint* keep_quantized = nullptr;
 };
 
 class TestModel {

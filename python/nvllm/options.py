@@ -64,8 +64,12 @@ def load_format(name, value):
 def quantization(name, value):
     if value == 'gguf':
         return ['--load-format=gguf']
-    raise OptionError(f'{name}={value!r}: only GGUF files may be quantized, and their weights are dequantized when '
-                      'they are loaded; pass the folder of the unquantized model, or a .gguf file', name)
+    if value in ('fp8', 'int8', 'int4'):
+        return [f'--quantization={value}']
+    if value in ('awq', 'awq_marlin', 'gptq', 'gptq_marlin', 'compressed-tensors'):
+        return ['--quantization=auto']  # the checkpoint says so itself
+    raise OptionError(f'{name}={value!r}: must be one of fp8, int8, int4, awq, gptq, compressed-tensors, gguf; '
+                      'or leave it out: a quantized checkpoint says itself how it is', name)
 
 
 def generation_config(name, value):

@@ -56,6 +56,7 @@ class KeywordsTest(unittest.TestCase):
                 ({'hf_overrides': {'a': 1}, 'rope_theta': 2}, ['--hf-overrides={"a": 1, "rope_theta": 2}']),
                 ({'generation_config': 'vllm'}, ['--generation-config=none']),
                 ({'swap_space': 4}, ['--swap-space=4']), ({'quantization': 'gguf'}, ['--load-format=gguf']),
+                ({'quantization': 'fp8'}, ['--quantization=fp8']), ({'quantization': 'awq'}, ['--quantization=auto']),
                 ({'disable_custom_all_reduce': True}, ['--collectives=nccl']),
                 ({'config': {'max_num_sequences': 3}, 'world_size': 2},
                  ['--max-num-seqs=3', '--tensor-parallel-size=2']),
@@ -75,7 +76,7 @@ class KeywordsTest(unittest.TestCase):
         self.assertEqual(self.refusal(sparse_policy='HALF').option, 'sparse_policy')
 
     def test_what_cannot_be_honoured_is_refused_by_name(self):
-        for name, value in {'quantization': 'awq', 'pipeline_parallel_size': 2, 'enable_lora': True, 'tokenizer': 'x',
+        for name, value in {'quantization': 'exl2', 'pipeline_parallel_size': 2, 'enable_lora': True, 'tokenizer': 'x',
                             'calculate_kv_scales': True, 'speculative_config': {'model': 'x'}, 'cpu_offload_gb': 4,
                             'revision': 'main', 'distributed_executor_backend': 'ray', 'load_format': 'pt',
                             'vocab_size': 3, 'sparse_stride': 4}.items():

@@ -112,7 +112,8 @@ std::size_t workspace_bytes(const model::Decoder& decoder, const RunnerOptions& 
          rope_bytes(decoder, options) +
          layers::Sampler::bytes(decoder.head().stride(), decoder.config().vocab_size,
                                 decoder.shard(), options.sampler_limits()) +
-         StepStaging::bytes(options) + results_bytes(options) + kernels::gemm_bytes(device) +
+         StepStaging::bytes(options) + results_bytes(options) +
+         kernels::gemm_bytes(device, decoder.quantized()) +
          RunnerCache::prompt_policy_bytes(decoder, options, device);
 }
 

@@ -1,13 +1,16 @@
 #include "runtime/model/open_model.h"
 
 #include <filesystem>
+#include <span>
 #include <system_error>
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "model/checkpoint/checkpoint_file.h"
 #include "model/decoder.h"
 #include "model/loading/loader.h"
+#include "model/loading/packing.h"
 #include "model/loading/tensor_check.h"
 
 namespace nvllm::runtime {
@@ -69,6 +72,11 @@ DType choose_dtype(const ModelOptions& options, const model::ModelConfig& config
 
 }  // namespace
 
+void choose_quantization(const model::Decoder& decoder, const OpenModel& model) {
+  model::choose_quantization(decoder.parameters(), model.checkpoint ? &*model.checkpoint : nullptr,
+                             model.quantization);
+}
+
 OpenModel open_model(const ModelOptions& options) {
   const Place place = find_place(options.path);
   OpenModel model;
@@ -92,6 +100,9 @@ OpenModel open_model(const ModelOptions& options) {
       has_config ? model::read_generation_config(fs::path(config_path).parent_path(), model.config)
                  : model::default_generation_config(model.config);
   model.dtype = choose_dtype(options, model.config);
+  model.quantization = options.quantization;
+  // Who asks for float32 asks for more than integers of 8 bits give.
+  if (model.dtype == DType::f32) model.quantization.weight_only = true;
   if (model.dummy) model.checkpoint.reset();
   if (model.checkpoint) {
     const model::Decoder whole(model.config, {}, model.dtype);
@@ -124,19 +135,27 @@ layers::Range divided(layers::Range range, std::int64_t by) {
   return {range.begin / by, range.end / by};
 }
 
+// "bfloat16", "int4 in groups of 32"
+std::string format_of(const layers::Parameter& parameter, DType dtype) {
+  if (!parameter.quantization) return name_of(dtype);
+  return str(kernels::name_of(parameter.quantization->format), " in groups of ",
+             parameter.quantization->group);
+}
+
 RankDescription describe_rank(const OpenModel& model, layers::Shard shard) {
   const model::Decoder decoder(model.config, shard, model.dtype);
+  choose_quantization(decoder, model);
   const model::ParameterBytes bytes = model::bytes_of(decoder.parameters(), model.dtype);
   RankDescription rank;
   rank.elements = elements_of(decoder);
   rank.bytes = bytes.used;
   rank.allocated = bytes.allocated;
-  for (const layers::Parameter* parameter : decoder.parameters()) {
-    rank.parameters.push_back(
-        {.name = parameter->name,
-         .shape = parameter->shape,
-         .bytes = static_cast<std::uint64_t>(parameter->elements()) * size_of(model.dtype),
-         .slices = parameter->slices});
+  for (layers::Parameter* const parameter : decoder.parameters()) {
+    rank.parameters.push_back({.name = parameter->name,
+                               .shape = parameter->shape,
+                               .format = format_of(*parameter, model.dtype),
+                               .bytes = model::bytes_of(std::span(&parameter, 1), model.dtype).used,
+                               .slices = parameter->slices});
   }
   // Told by the slices themselves, so that it cannot differ from what is loaded.
   const model::TensorNames& names = model.config.names;

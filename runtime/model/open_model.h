@@ -13,6 +13,7 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/config/config.h"
 #include "model/config/generation_config.h"
+#include "model/decoder.h"
 #include "runtime/options.h"
 
 namespace nvllm::runtime {
@@ -22,10 +23,14 @@ struct OpenModel {
   model::ModelConfig config;
   model::GenerationConfig generation;  // of the file beside the config.json; a GGUF file has none
   DType dtype = DType::bf16;
+  model::QuantizationChoice quantization;
   bool dummy = false;  // loaded, it has random weights
   // Absent: dummy, or a config.json alone.
   std::optional<model::Checkpoint> checkpoint;
 };
+
+// Decides which of a decoder's parameters are kept quantized, before they get their memory.
+void choose_quantization(const model::Decoder& decoder, const OpenModel& model);
 
 // Errors of every kind are one line that names the file. The checkpoint's tensors are those of the
 // configuration, by name and shape.
@@ -37,6 +42,7 @@ OpenModel open_model(const ModelOptions& options);
 struct ParameterDescription {
   std::string name;
   std::vector<std::int64_t> shape;
+  std::string format;  // "bfloat16", "int4"
   std::uint64_t bytes = 0;
   std::vector<layers::Slice> slices;
 };

@@ -42,9 +42,15 @@ std::optional<BadElement> find_bad(const void* elements, std::int64_t count, DTy
     case DType::f32: return find_bad(static_cast<const std::uint32_t*>(elements), count, kFloat);
     case DType::bf16: return find_bad(static_cast<const std::uint16_t*>(elements), count, kBfloat);
     case DType::f16: return find_bad(static_cast<const std::uint16_t*>(elements), count, kHalf);
+    case DType::u8: {  // fp8, where alone it is looked for
+      const auto* const bytes = static_cast<const std::uint8_t*>(elements);
+      const auto* const found =
+          std::find_if(bytes, bytes + count, [](std::uint8_t byte) { return (byte & 127) == 127; });
+      if (found != bytes + count) return BadElement{found - bytes, true};
+      break;
+    }
     case DType::i32:
-    case DType::i64:
-    case DType::u8: break;
+    case DType::i64: break;
   }
   return std::nullopt;  // every pattern of bits is a number
 }
@@ -83,9 +89,31 @@ std::string describe(const layers::Parameter& parameter, const BadElement& bad) 
   return parameter.name + holds;
 }
 
+// "model.layers.0.mlp.up_proj.weight holds NaN in output 7": of a quantized weight's row.
+std::string describe_output(const layers::Parameter& parameter, std::int64_t row,
+                            const char* what) {
+  for (const layers::Slice& slice : parameter.slices) {
+    if (row < slice.to_row || row >= slice.to_row + slice.rows.size()) continue;
+    return str(slice.tensor, what, " in output ", slice.rows.begin + row - slice.to_row);
+  }
+  return parameter.name + what;
+}
+
+std::optional<std::string> quantized_fault(const layers::Parameter& parameter, Backend& backend) {
+  if (const auto bad = find_bad(parameter.scales, backend)) {
+    return describe_output(parameter, bad->index / parameter.scales.shape[1],
+                           bad->nan ? " has a scale that is NaN" : " has a scale that is infinite");
+  }
+  if (parameter.quantization->format != kernels::WeightFormat::fp8) return std::nullopt;
+  const auto bad = find_bad(parameter.view, backend);
+  if (!bad) return std::nullopt;
+  return describe_output(parameter, bad->index / parameter.view.shape[1], " holds NaN");
+}
+
 }  // namespace
 
 std::optional<std::string> weight_fault(const layers::Parameter& parameter, Backend& backend) {
+  if (parameter.quantization) return quantized_fault(parameter, backend);
   const std::optional<BadElement> bad = find_bad(parameter.view, backend);
   if (!bad) return std::nullopt;
   return describe(parameter, *bad);

@@ -29,6 +29,7 @@ const char* name_of(InstructionSet set) {
   switch (set) {
     case InstructionSet::avx2: return "avx2";
     case InstructionSet::avx512: return "avx512";
+    case InstructionSet::avx512_vnni: return "avx512_vnni";
     case InstructionSet::avx512_bf16: return "avx512_bf16";
     case InstructionSet::amx_bf16: return "amx_bf16";
   }
@@ -39,6 +40,8 @@ std::vector<InstructionSet> instruction_sets() {
   std::vector<InstructionSet> sets = {InstructionSet::avx2};
   if (!has_avx512()) return sets;
   sets.push_back(InstructionSet::avx512);
+  if (!__builtin_cpu_supports("avx512vnni")) return sets;
+  sets.push_back(InstructionSet::avx512_vnni);
   if (!__builtin_cpu_supports("avx512bf16")) return sets;
   sets.push_back(InstructionSet::avx512_bf16);
   if (has_amx_bf16()) sets.push_back(InstructionSet::amx_bf16);

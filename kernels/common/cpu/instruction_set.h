@@ -10,6 +10,7 @@ namespace nvllm::kernels::cpu {
 enum class InstructionSet : std::uint8_t {
   avx2,         // and FMA and F16C: the baseline
   avx512,       // F, BW, DQ, VL
+  avx512_vnni,  // dot instruction of integers of 8 bits
   avx512_bf16,  // pairwise dot instruction of bfloat16
   amx_bf16,     // tiles
 };

@@ -1,8 +1,9 @@
 // Formats of dot products and blocks (gemm_dot.h, gemm_blocks.h) for bfloat16 with AVX512-BF16.
 #pragma once
 
-#include "kernels/common/cpu/lanes_avx512.h"
-#include "kernels/gemm/cpu/gemm_blocks.h"
+#include "kernels/gemm/cpu/quantized_lanes_avx512.h"
+// Behind the lanes.
+#include "kernels/gemm/cpu/quantized_blocks.h"
 
 namespace nvllm::kernels::cpu {
 namespace {

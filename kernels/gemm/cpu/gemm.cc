@@ -29,15 +29,48 @@ GemmTask task_of(const GemmCall& call) {
           .out_stride = out.stride[0],
           .x_stride = x.stride[0],
           .residual_stride = residual.stride[0],
-          .dtype = call.weight.values.dtype,
-          .out_f32 = out.dtype == DType::f32};
+          .dtype = call.weight.type(),
+          .out_f32 = out.dtype == DType::f32,
+          .format = call.weight.format,
+          .weight_only = call.weight.quantized.weight_only,
+          .group = static_cast<std::int32_t>(call.weight.quantized.group),
+          .scales = call.weight.quantized.scales.data};
 }
 
-const GemmKernels& kernels_of(InstructionSet set, DType type) {
+const DotKernels& quantized_dots(InstructionSet set, const GemmTask& gemm) {
+  if (set == InstructionSet::avx2) return quantized_dots_avx2(gemm);
+  const bool floats = gemm.format == WeightFormat::fp8 || gemm.weight_only;
+  if (floats || set == InstructionSet::avx512) return quantized_dots_avx512(gemm);
+  return quantized_dots_avx512_vnni(gemm.format);
+}
+
+const BlockKernels& quantized_blocks(InstructionSet set, const GemmTask& gemm) {
+  const bool bf16 = gemm.dtype == DType::bf16;
+  if (bf16 && set == InstructionSet::amx_bf16) return quantized_blocks_amx_bf16();
+  const bool integers = gemm.format != WeightFormat::fp8 && !gemm.weight_only && gemm.group >= 32;
+  if (integers && set >= InstructionSet::avx512_vnni)
+    return quantized_blocks_avx512_vnni(gemm.format);
+  if (bf16 && set == InstructionSet::avx512_bf16) return quantized_blocks_avx512_bf16();
+  return set == InstructionSet::avx2 ? quantized_blocks_avx2(gemm.dtype)
+                                     : quantized_blocks_avx512(gemm.dtype);
+}
+
+const GemmKernels& float_kernels(InstructionSet set, DType type) {
   const bool bf16 = type == DType::bf16;
   if (bf16 && set == InstructionSet::amx_bf16) return gemm_kernels_amx_bf16();
   if (bf16 && set == InstructionSet::avx512_bf16) return gemm_kernels_avx512_bf16();
   return set == InstructionSet::avx2 ? gemm_kernels_avx2(type) : gemm_kernels_avx512(type);
+}
+
+GemmKernels kernels_of(InstructionSet set, const GemmTask& gemm) {
+  if (!is_quantized(gemm.format)) return float_kernels(set, gemm.dtype);
+  return {quantized_dots(set, gemm), quantized_blocks(set, gemm)};
+}
+
+std::int64_t weight_bytes(const GemmTask& gemm) {  // of an output
+  if (!is_quantized(gemm.format))
+    return gemm.inputs * static_cast<std::int64_t>(size_of(gemm.dtype));
+  return QuantizedShape{gemm.format, gemm.outputs, gemm.inputs, gemm.group}.row_bytes();
 }
 
 // How the rows and outputs of a gemm are divided: into cells as even as can be, one per thread.
@@ -113,16 +146,15 @@ class CpuGemm final : public Gemm {
   void measure(std::span<const GemmCall> alike, Stream& stream) override {
     const GemmTask gemm = task_of(alike.front());
     stream.synchronize();
-    reserve(packed_floats(kernels_of(set_, gemm.dtype), gemm));
+    reserve(packed_floats(kernels_of(set_, gemm), gemm));
   }
 
  private:
   // The one task of a GEMM; small enough for a stream to store in place.
   void submit(const GemmCall& call, Stream& stream) {
     auto& queue = nvllm::cpu::stream(stream);
-    const auto task = [this, gemm = task_of(call), &pool = queue.thread_pool()] {
-      run_task(gemm, pool);
-    };
+    if (pool_ == nullptr) pool_ = &queue.thread_pool();
+    const auto task = [this, gemm = task_of(call)] { run_task(gemm, *pool_); };
     static_assert(sizeof(task) <= nvllm::cpu::Task::kInlineBytes);
     queue.submit(task);
   }
@@ -139,7 +171,7 @@ class CpuGemm final : public Gemm {
   // On the stream's thread, as all that follows.
   void run_task(const GemmTask& gemm, ThreadPool& pool) {
     if (gemm.rows == 0 || gemm.outputs == 0) return;
-    const GemmKernels& kernels = kernels_of(set_, gemm.dtype);
+    const GemmKernels kernels = kernels_of(set_, gemm);
     reserve(packed_floats(kernels, gemm));
     if (few_rows(gemm)) {
       run_dots(kernels, gemm, pool);
@@ -152,19 +184,19 @@ class CpuGemm final : public Gemm {
     // A thread takes kPieceBytes of x or of weights at least, which it reads in a few microseconds.
     constexpr std::int64_t kPieceBytes = 32 << 10, kOutputs = GemmKernels::kDotOutputs,
                            kInputs = GemmKernels::kPrepareInputs;
-    const std::int64_t size = size_of(gemm.dtype);
-    const auto grain = [&](std::int64_t elements) {
-      return std::max<std::int64_t>(1, kPieceBytes / (elements * size + 1));
+    const auto grain = [&](std::int64_t bytes) {
+      return std::max<std::int64_t>(1, kPieceBytes / (bytes + 1));
     };
+    const auto x_bytes = static_cast<std::int64_t>(size_of(gemm.dtype)) * kInputs;
     for (std::int64_t first = 0; first < gemm.rows; first += GemmKernels::kMaxDotRows) {
       const int rows =
           static_cast<int>(std::min<std::int64_t>(gemm.rows - first, GemmKernels::kMaxDotRows));
-      pool.run(divide_up(gemm.inputs, kInputs), grain(kInputs * rows),
+      pool.run(divide_up(gemm.inputs, kInputs), grain(x_bytes * rows),
                [&](std::int64_t begin, std::int64_t end) {
                  kernels.prepare(gemm, first, rows, begin * kInputs,
                                  std::min(end * kInputs, gemm.inputs), packed());
                });
-      pool.run(divide_up(gemm.outputs, kOutputs), grain(kOutputs * gemm.inputs),
+      pool.run(divide_up(gemm.outputs, kOutputs), grain(kOutputs * weight_bytes(gemm)),
                [&](std::int64_t begin, std::int64_t end) {
                  kernels.dot(gemm, first, rows, packed(), begin * kOutputs,
                              std::min(end * kOutputs, gemm.outputs));
@@ -224,6 +256,7 @@ class CpuGemm final : public Gemm {
 
   Backend& backend_;
   const InstructionSet set_;
+  ThreadPool* pool_ = nullptr;  // of the streams that it is used with
   Buffer workspace_;
 };
 

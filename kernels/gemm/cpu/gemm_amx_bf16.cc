@@ -234,4 +234,8 @@ const GemmKernels& gemm_kernels_amx_bf16() {
   return kKernels<DotInTiles, InTiles>;
 }
 
+const BlockKernels& quantized_blocks_amx_bf16() {
+  return kQuantizedBlocks<InTiles>;
+}
+
 }  // namespace nvllm::kernels::cpu

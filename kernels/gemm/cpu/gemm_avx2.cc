@@ -1,5 +1,6 @@
-#include "kernels/common/cpu/lanes_avx2.h"
-#include "kernels/gemm/cpu/gemm_blocks.h"
+#include "kernels/gemm/cpu/quantized_lanes_avx2.h"
+// Behind the lanes.
+#include "kernels/gemm/cpu/quantized_blocks.h"
 
 namespace nvllm::kernels::cpu {
 
@@ -9,6 +10,14 @@ const GemmKernels& gemm_kernels_avx2(DType type) {
     case DType::bf16: return kKernels<Dot<DotOfPairs>, InRegisters<BlocksOfFloats<Bf16>>>;
     default: return kKernels<Dot<DotOfFloats<F16>>, InRegisters<BlocksOfFloats<F16>>>;
   }
+}
+
+const DotKernels& quantized_dots_avx2(const GemmTask& gemm) {
+  return choose_dots(gemm);
+}
+
+const BlockKernels& quantized_blocks_avx2(DType type) {
+  return choose_blocks(type);
 }
 
 }  // namespace nvllm::kernels::cpu

@@ -6,4 +6,8 @@ const GemmKernels& gemm_kernels_avx512_bf16() {
   return kKernels<Dot<DotOfBf16>, InRegisters<BlocksOfBf16>>;
 }
 
+const BlockKernels& quantized_blocks_avx512_bf16() {
+  return kQuantizedBlocks<InRegisters<BlocksOfBf16>>;
+}
+
 }  // namespace nvllm::kernels::cpu

@@ -154,8 +154,39 @@ struct InRegisters {
   }
 };
 
-// `Multiply`: InRegisters, or what has the same members.
+// Weights of x's own type. `Multiply`: InRegisters, or what has the same members.
 template <typename Multiply>
+struct FloatWeights {
+  using Format = typename Multiply::Format;
+  static constexpr int kStretchUnit = Multiply::kStepUnit;  // stretches begin at multiples of it
+
+  // Of outputs [begin, end), `inputs` inputs from `input` on: in place, or packed.
+  static Weights stretch(const GemmTask& gemm, std::int64_t begin, std::int64_t end,
+                         std::int64_t input, std::int64_t inputs, float* packed) {
+    const auto* weight =
+        static_cast<const typename Format::Element*>(gemm.weight) + begin * gemm.inputs + input;
+    const auto stride = gemm.inputs * static_cast<std::int64_t>(sizeof(*weight));
+    // Whoever has this block has the next outputs, too.
+    const bool last = input + inputs == gemm.inputs;
+    const auto* next = last ? weight - input + (end - begin) * gemm.inputs : weight + inputs;
+    Weights weights = {.data = weight,
+                       .stride = stride,
+                       .next = last && end == gemm.outputs ? nullptr : next,
+                       .next_stride = stride,
+                       .fetch_begin = 0,
+                       .fetch_end = 0};
+    if (!Multiply::in_place(stride, end - begin, inputs)) {
+      pack_rows<Format, Multiply::kGroup, Multiply::kWeightStride>(weight, gemm.inputs, end - begin,
+                                                                   inputs, packed);
+      weights.data = packed;
+      weights.stride = Multiply::kWeightStride * sizeof(float);
+    }
+    return weights;
+  }
+};
+
+// `Source`: FloatWeights, or what has the same members.
+template <typename Multiply, typename Source = FloatWeights<Multiply>>
 struct Blocks {
   using Format = typename Multiply::Format;
   using T = typename Format::Element;
@@ -191,31 +222,17 @@ struct Blocks {
     [[maybe_unused]] const typename Multiply::Scope scope;
     alignas(64) float packed_weights[kOutputs * Multiply::kWeightStride];
     alignas(64) float sums[kBlockRows * kOutputs];
-    const T* weight = static_cast<const T*>(gemm.weight) + begin * gemm.inputs;
-    const std::int64_t stride = gemm.inputs * static_cast<std::int64_t>(sizeof(T));
-    const std::int64_t x_stride = panel_floats(gemm.inputs);
-    const std::int64_t units = steps_of(gemm.inputs) / Multiply::kStepUnit;
-    const std::int64_t stretches = divide_up(units * Multiply::kStepUnit, Multiply::kSteps);
+    const std::int64_t x_stride = panel_floats(gemm.inputs), steps = steps_of(gemm.inputs);
+    const std::int64_t units = divide_up(steps, Source::kStretchUnit);
+    const std::int64_t stretches = divide_up(units * Source::kStretchUnit, Multiply::kSteps);
     for (std::int64_t stretch = 0; stretch < stretches; ++stretch) {
       const bool last = stretch + 1 == stretches;
-      const std::int64_t from = units * stretch / stretches * Multiply::kStepUnit;
-      const std::int64_t to = units * (stretch + 1) / stretches * Multiply::kStepUnit;
+      const std::int64_t from = units * stretch / stretches * Source::kStretchUnit;
+      const std::int64_t to =
+          smaller(units * (stretch + 1) / stretches * Source::kStretchUnit, steps);
       const std::int64_t input = from * Format::kPerStep;
       const std::int64_t inputs = smaller(gemm.inputs, to * Format::kPerStep) - input;
-      Weights weights = {.data = weight + input,
-                         .stride = stride,
-                         .next = weight + input + inputs,
-                         .next_stride = stride,
-                         .fetch_begin = 0,
-                         .fetch_end = 0};
-      // Whoever has this block has the next outputs, too.
-      if (last) weights.next = end < gemm.outputs ? weight + (end - begin) * gemm.inputs : nullptr;
-      if (!Multiply::in_place(stride, end - begin, inputs)) {
-        pack_rows<Format, Multiply::kGroup, Multiply::kWeightStride>(
-            weight + input, gemm.inputs, end - begin, inputs, packed_weights);
-        weights.data = packed_weights;
-        weights.stride = Multiply::kWeightStride * sizeof(float);
-      }
+      Weights weights = Source::stretch(gemm, begin, end, input, inputs, packed_weights);
       for (std::int64_t row = 0; row < rows; row += kRows) {
         const std::int64_t some = smaller(rows - row, kRows);
         float* some_sums = sums + row * kOutputs;
@@ -231,22 +248,26 @@ struct Blocks {
   }
 };
 
-template <typename DotWay, typename Multiply>
-constexpr GemmKernels kKernels = {
-    .row_floats = DotWay::row_floats,
-    .prepare = DotWay::prepare,
-    .dot = DotWay::run,
+template <typename DotWay>
+constexpr DotKernels kDots = {
+    .row_floats = DotWay::row_floats, .prepare = DotWay::prepare, .dot = DotWay::run};
+
+template <typename Multiply, typename Source = FloatWeights<Multiply>>
+constexpr BlockKernels kBlocks = {
     .panel_rows = Lanes::kCount,
-    .block_rows = Blocks<Multiply>::kBlockRows,
+    .block_rows = Blocks<Multiply, Source>::kBlockRows,
     .block_outputs = Multiply::kOutputs,
     .unit_rows = Multiply::kUnitRows,
     .unit_outputs = Multiply::kUnitOutputs,
     .row_cost = Multiply::kRowCost,
     .output_cost = Multiply::kOutputCost,
-    .panel_floats = Blocks<Multiply>::panel_floats,
-    .pack_panel = Blocks<Multiply>::pack_panel,
-    .block = Blocks<Multiply>::block,
+    .panel_floats = Blocks<Multiply, Source>::panel_floats,
+    .pack_panel = Blocks<Multiply, Source>::pack_panel,
+    .block = Blocks<Multiply, Source>::block,
 };
+
+template <typename DotWay, typename Multiply>
+constexpr GemmKernels kKernels = {kDots<DotWay>, kBlocks<Multiply>};
 
 }  // namespace
 }  // namespace nvllm::kernels::cpu

@@ -3,9 +3,11 @@
 // compiled once per instruction set (gemm_avx2.cc and so on).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "device/dtype.h"
+#include "kernels/gemm/quantized_weight.h"
 
 namespace nvllm::kernels::cpu {
 
@@ -18,18 +20,24 @@ struct GemmTask {
   const void* residual;  // nullptr: none; may be out
   std::int64_t rows, outputs, inputs;
   std::int64_t out_stride, x_stride, residual_stride;  // in elements
-  DType dtype;
+  DType dtype;  // of x, bias and residual, and of a weight that is not quantized
   bool out_f32;
+  WeightFormat format;
+  // Of a quantized weight.
+  bool weight_only;
+  std::int32_t group;
+  const void* scales;
 };
 
 // Every output's sum is taken in an order that depends on `inputs` and on which of the ways it
 // goes, but not on how the work is divided.
-struct GemmKernels {
-  // 1. For few rows: the weights are read once, in place, in the order in which they lie. Rows of x
-  // come prepared (an opaque format), `row_floats` floats for each.
+//
+// 1. For few rows: the weights are read once, in place, in the order in which they lie. Rows of x
+// come prepared (an opaque format), `row_floats` floats for each.
+struct DotKernels {
   static constexpr int kMaxDotRows = 16;
-  static constexpr int kDotOutputs = 16;     // ranges of outputs begin at multiples of it
-  static constexpr int kPrepareInputs = 64;  // ranges of inputs, likewise
+  static constexpr int kDotOutputs = 16;      // ranges of outputs begin at multiples of it
+  static constexpr int kPrepareInputs = 128;  // ranges of inputs, likewise
   std::int64_t (*row_floats)(std::int64_t inputs);
   // Of `rows` <= kMaxDotRows rows from first_row on, the inputs [begin, end).
   void (*prepare)(const GemmTask& gemm, std::int64_t first_row, int rows, std::int64_t begin,
@@ -37,10 +45,12 @@ struct GemmKernels {
   // Of the same rows, the outputs [begin, end).
   void (*dot)(const GemmTask& gemm, std::int64_t first_row, int rows, const float* prepared,
               std::int64_t begin, std::int64_t end);
+};
 
-  // 2. For many rows: blocks of outputs by stretches of rows. x comes packed in panels of
-  // panel_rows rows (an opaque format). Sums lie in registers while a stretch of the inputs goes
-  // by, then in a buffer of the block.
+// 2. For many rows: blocks of outputs by stretches of rows. x comes packed in panels of panel_rows
+// rows (an opaque format). Sums lie in registers while a stretch of the inputs goes by, then in a
+// buffer of the block.
+struct BlockKernels {
   int panel_rows;
   int block_rows, block_outputs;  // of a block, at most
   int unit_rows, unit_outputs;    // blocks begin at multiples of them, of panel_rows also
@@ -53,11 +63,25 @@ struct GemmKernels {
                 std::int64_t first_row, std::int64_t rows);
 };
 
+struct GemmKernels : DotKernels, BlockKernels {};
+
 // Tables of one instruction set, for float32, bfloat16 or float16. To be called only where the
 // processor has it.
 const GemmKernels& gemm_kernels_avx2(DType type);
 const GemmKernels& gemm_kernels_avx512(DType type);
 const GemmKernels& gemm_kernels_avx512_bf16();
 const GemmKernels& gemm_kernels_amx_bf16();
+
+// Of quantized weights: dot products, which are chosen by format and by whether x may be quantized;
+// and blocks that dequantize weights for x of a type.
+const DotKernels& quantized_dots_avx2(const GemmTask& gemm);
+const DotKernels& quantized_dots_avx512(const GemmTask& gemm);
+const BlockKernels& quantized_blocks_avx2(DType type);
+const BlockKernels& quantized_blocks_avx512(DType type);
+const BlockKernels& quantized_blocks_avx512_bf16();
+const BlockKernels& quantized_blocks_amx_bf16();
+// Where x may be quantized, of int8 and int4; blocks take groups of 32 inputs or more.
+const DotKernels& quantized_dots_avx512_vnni(WeightFormat format);
+const BlockKernels& quantized_blocks_avx512_vnni(WeightFormat format);
 
 }  // namespace nvllm::kernels::cpu

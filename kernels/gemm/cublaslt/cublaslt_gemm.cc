@@ -128,21 +128,30 @@ const cublasLtMatmulAlgo_t* CublasltGemm::guess(const Shape& shape, GemmProblem&
   return found->second.has_value() ? &*found->second : nullptr;
 }
 
+bool CublasltGemm::enqueue(GemmProblem& problem, const cublasLtMatmulAlgo_t* algorithm,
+                           Stream& stream) {
+  if (algorithm == nullptr) return false;
+  const cublasStatus_t status = problem.enqueue(handle_.get(), *algorithm, workspace_.data(),
+                                                kWorkspaceBytes, nvllm::cuda::native(stream));
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
+    return false;  // what was measured need not fit fewer rows
+  }
+  check_cublaslt(status, "gemm");
+  return true;
+}
+
 bool CublasltGemm::enqueue(const GemmCall& call, Stream& stream) {
   if (!GemmProblem::possible(call)) return false;
-  const cublasLtHandle_t handle = handle_.get();
+  handle_.get();
   GemmProblem problem(call);
-  const auto works = [&](const cublasLtMatmulAlgo_t* algorithm) {
-    if (algorithm == nullptr) return false;
-    const cublasStatus_t status = problem.enqueue(handle, *algorithm, workspace_.data(),
-                                                  kWorkspaceBytes, nvllm::cuda::native(stream));
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
-      return false;  // what was measured need not fit fewer rows
-    }
-    check_cublaslt(status, "gemm");
-    return true;
-  };
-  return works(measured(call, problem)) || works(guess(Shape(call), problem));
+  return enqueue(problem, measured(call, problem), stream) ||
+         enqueue(problem, guess(Shape(call), problem), stream);
+}
+
+bool CublasltGemm::enqueue_fp8(const GemmCall& call, const ScaledOperands& scaled, Stream& stream) {
+  handle_.get();
+  GemmProblem problem(call, scaled);
+  return enqueue(problem, guess(Shape(call), problem), stream);
 }
 
 void CublasltGemm::tune(std::span<const GemmCall> alike, Stream& stream) {

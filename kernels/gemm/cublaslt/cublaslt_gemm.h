@@ -28,6 +28,9 @@ class CublasltGemm {
   // enqueued, if cuBLASLt has no algorithm for it.
   bool enqueue(const GemmCall& call, Stream& stream);
 
+  // The same of an fp8 weight, with x in fp8, too.
+  bool enqueue_fp8(const GemmCall& call, const ScaledOperands& scaled, Stream& stream);
+
   // The same as Gemm's, of calls whose prologues are done. What is known is not measured again.
   void tune(std::span<const GemmCall> alike, Stream& stream);
   const GemmConfigurations& configurations() const { return found_; }
@@ -56,6 +59,8 @@ class CublasltGemm {
   const std::string& machine();
   // nullptr: nothing was measured for such a GEMM, or cuBLASLt has no algorithm.
   const cublasLtMatmulAlgo_t* measured(const GemmCall& call, GemmProblem& problem);
+  // False if the algorithm is none, or does not fit after all.
+  bool enqueue(GemmProblem& problem, const cublasLtMatmulAlgo_t* algorithm, Stream& stream);
   const cublasLtMatmulAlgo_t* guess(const Shape& shape, GemmProblem& problem);
 
   Backend& backend_;

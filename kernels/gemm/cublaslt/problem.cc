@@ -27,6 +27,7 @@ cudaDataType_t cuda_type(DType type) {
   switch (type) {
     case DType::f32: return CUDA_R_32F;
     case DType::bf16: return CUDA_R_16BF;
+    case DType::u8: return CUDA_R_8F_E4M3;
     default: return CUDA_R_16F;
   }
 }
@@ -104,11 +105,11 @@ GemmConfig config_of(const cublasLtMatmulAlgo_t& algorithm) {
   return config;
 }
 
-GemmProblem::GemmProblem(const GemmCall& call)
+GemmProblem::GemmProblem(const GemmCall& call, const ScaledOperands* scaled)
     : type(cuda_type(call.weight.values.dtype)),
       out_type(cuda_type(call.operands.out.dtype)),
       weight_data(call.weight.values.data),
-      x_data(x_of(call).data),
+      x_data(scaled != nullptr ? scaled->x : x_of(call).data),
       residual_data(adds_to(call).data),
       out_data(out_of(call).data),
       beta(call.operands.residual.data != nullptr ? 1.0f : 0.0f) {
@@ -120,15 +121,25 @@ GemmProblem::GemmProblem(const GemmCall& call)
     set(gemm, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set<const void*>(gemm, CUBLASLT_MATMUL_DESC_BIAS_POINTER, call.weight.bias.data);
   }
+  if (scaled != nullptr) {
+    const auto groups = static_cast<std::int32_t>(CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+    set(gemm, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, groups);
+    set(gemm, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, groups);
+    set<const void*>(gemm, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scaled->weight_scales);
+    set<const void*>(gemm, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scaled->x_scales);
+  }
+  const TensorView multiplied = x_of(call);
   describe(weight, call.weight.values);
-  describe(x, x_of(call));
+  describe(x, scaled == nullptr
+                  ? multiplied
+                  : TensorView(nullptr, DType::u8, {multiplied.shape[0], multiplied.shape[1]}));
   describe(out, out_of(call));
   describe(residual, adds_to(call));
 }
 
 bool GemmProblem::possible(const GemmCall& call) {
   const bool adds = call.weight.bias.data != nullptr || call.operands.residual.data != nullptr;
-  return call.weight.inputs() > 0 && (!adds || call.operands.out.dtype == call.weight.values.dtype);
+  return call.weight.inputs() > 0 && (!adds || call.operands.out.dtype == call.weight.type());
 }
 
 cublasStatus_t GemmProblem::enqueue(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,

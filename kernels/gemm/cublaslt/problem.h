@@ -14,11 +14,18 @@
 
 namespace nvllm::kernels::cuda {
 
+// x in fp8, and scales of it and of an fp8 weight: [inputs / 128, rows] and [inputs / 128, outputs].
+struct ScaledOperands {
+  const std::byte* x;
+  const float *x_scales, *weight_scales;
+};
+
 // All matrices are column-major to it, so everything is transposed,
 // outᵀ [outputs, rows] = weightᵀᵀ [outputs, inputs] · xᵀ [inputs, rows] + residualᵀ. Takes
 // a checked call without its prologue and epilogue. Points into itself and into the call's tensors.
 struct GemmProblem {
-  explicit GemmProblem(const GemmCall& call);
+  explicit GemmProblem(const GemmCall& call) : GemmProblem(call, nullptr) {}
+  GemmProblem(const GemmCall& call, const ScaledOperands& scaled) : GemmProblem(call, &scaled) {}
   GemmProblem(const GemmProblem&) = delete;
   GemmProblem& operator=(const GemmProblem&) = delete;
 
@@ -50,6 +57,9 @@ struct GemmProblem {
   const void *weight_data, *x_data, *residual_data;
   void* out_data;
   float beta;
+
+ private:
+  GemmProblem(const GemmCall& call, const ScaledOperands* scaled);
 };
 
 // An Error with `what` if the call failed.

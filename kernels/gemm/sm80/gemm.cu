@@ -4,6 +4,7 @@
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/cublaslt/cublaslt_gemm.h"
 #include "kernels/gemm/gemm_steps.h"
+#include "kernels/gemm/sm80/quantized_gemm.h"
 #include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels::cuda {
@@ -14,7 +15,8 @@ constexpr std::int64_t kMaxDotRows = 4;
 
 class CudaGemm final : public Gemm {
  public:
-  explicit CudaGemm(Backend& backend) : cublaslt_(backend) {}
+  CudaGemm(Backend& backend, bool quantized)
+      : cublaslt_(backend), quantized_(backend, cublaslt_, quantized) {}
 
   GemmConfigurations configurations() const override { return cublaslt_.configurations(); }
   void adopt(GemmConfigurations configurations) override {
@@ -30,8 +32,8 @@ class CudaGemm final : public Gemm {
     GemmPlan plan;
     plan.prologue = shape.fusion.prologue;
     plan.epilogue = shape.fusion.epilogue;
-    if (gemv_.takes(shape)) {
-      plan.kernel = GemmKernel::gemv;
+    if (gemv_takes(shape)) {
+      plan.kernel = gemv_of(shape);
       return plan;
     }
     if (shape.deferred && plan.prologue == Prologue::rms_norm) {
@@ -60,8 +62,11 @@ class CudaGemm final : public Gemm {
     enqueue_prologue(call, stream);
     switch (call.plan.kernel) {
       case GemmKernel::gemv: gemv_.enqueue(call, stream); break;
+      case GemmKernel::quantized_gemv: quantized_gemv_.enqueue(call, stream); break;
       case GemmKernel::small_m: small_m_.enqueue(call, stream); break;
       case GemmKernel::lm_head: lm_head_.enqueue(call, stream); break;
+      case GemmKernel::dequantize:
+      case GemmKernel::fp8: quantized_.enqueue(call, stream); break;
       case GemmKernel::cublaslt:
         if (!cublaslt_.enqueue(call, stream)) dot(call, stream);
         break;
@@ -83,6 +88,13 @@ class CudaGemm final : public Gemm {
   }
 
  private:
+  bool gemv_takes(const GemmShape& shape) const {
+    return gemv_.takes(shape) || quantized_gemv_.takes(shape);
+  }
+  static GemmKernel gemv_of(const GemmShape& shape) {
+    return is_quantized(shape.format) ? GemmKernel::quantized_gemv : GemmKernel::gemv;
+  }
+
   static void set_small_m(GemmPlan& plan, const SmallMTiling& tiling) {
     plan.kernel = GemmKernel::small_m;
     plan.tiling = tiling;
@@ -92,16 +104,20 @@ class CudaGemm final : public Gemm {
   // Of a GEMM whose prologue is done: the kernel that also does the epilogue, if there is one.
   void plan_own_kernel(GemmPlan& plan, const GemmShape& whole) {
     auto tiling = small_m_.plan(whole);
-    const bool fused = tiling || gemv_.takes(whole) || plan.epilogue == Epilogue::none;
+    const bool fused = tiling || gemv_takes(whole) || plan.epilogue == Epilogue::none;
     const GemmShape shape = fused ? whole : ahead_of_epilogue(whole);
     if (!fused) tiling = small_m_.plan(shape);
     plan.epilogue_kernel = !fused;
     if (tiling) {
       set_small_m(plan, *tiling);
       plan.prologue_early = plan.prologue_kernel;
-    } else if (gemv_.takes(shape)) {
-      plan.kernel = GemmKernel::gemv;
-      plan.prologue_early = plan.prologue_kernel && gemv_.loads_all_at_once(shape);
+    } else if (gemv_takes(shape)) {
+      plan.kernel = gemv_of(shape);
+      const bool at_once = is_quantized(shape.format) ? quantized_gemv_.loads_all_at_once(shape)
+                                                      : gemv_.loads_all_at_once(shape);
+      plan.prologue_early = plan.prologue_kernel && at_once;
+    } else if (is_quantized(shape.format)) {
+      plan.kernel = quantized_.kernel_of(shape);
     } else {
       const bool few = shape.type == DType::f32 && shape.m <= kMaxDotRows;
       plan.kernel = few ? GemmKernel::dot : GemmKernel::cublaslt;
@@ -116,15 +132,17 @@ class CudaGemm final : public Gemm {
   }
 
   const Gemv gemv_;
+  const QuantizedGemv quantized_gemv_;
   SmallM small_m_;
   const LmHead lm_head_;
   CublasltGemm cublaslt_;
+  QuantizedGemm quantized_;
 };
 
 }  // namespace
 
-std::unique_ptr<Gemm> create_gemm(Backend& backend) {
-  return std::make_unique<CudaGemm>(backend);
+std::unique_ptr<Gemm> create_gemm(Backend& backend, bool quantized) {
+  return std::make_unique<CudaGemm>(backend, quantized);
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -112,6 +112,9 @@ struct NormedRows {
     return reinterpret_cast<Vector<T>*>(rows + row * row_bytes) + vector;
   }
 
+  // kPending: later groups of asynchronous copies that need not have arrived; -1: copies are in no
+  // group.
+  template <int kPending = -1>
   __device__ void finish(const GemmParams<T>& p) const {
     constexpr int kAtOnce = 4;  // chunks of a warp that are on their way together
     const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
@@ -136,7 +139,11 @@ struct NormedRows {
         if (lane == 0) sums[chunk] = sum;
       }
     }
-    wait_for_async_copies();
+    if constexpr (kPending < 0) {
+      wait_for_async_copies();
+    } else {
+      wait_for_copies<kPending>();
+    }
     __syncthreads();
     for (int i = threadIdx.x; i < p.rows * vectors; i += blockDim.x) {
       const int row = i / vectors, v = i % vectors;
@@ -193,6 +200,56 @@ struct NormedSlices {
     return __fadd_rn(x, __shfl_xor_sync(~0u, x, 2));
   }
 };
+
+// --- the end -------------------------------------------------------------------------------------
+
+// A warp's sums of its tiles, to its place in shared memory.
+template <int kHalves, int kTiles>
+__device__ __forceinline__ void put_sums(const float (&d)[kTiles][4],
+                                         float (&sums)[kHalves * 8][kTiles * kTileOutputs]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      float* to = &sums[half * 8 + lane / 4][tile * kTileOutputs + lane % 4 * 2];
+      *reinterpret_cast<float2*>(to) = make_float2(d[tile][2 * half], d[tile][2 * half + 1]);
+    }
+  }
+}
+
+// The row of a thread's first element of the result, and what that is added to.
+struct OwnOutput {
+  int row;
+  float residual;
+};
+
+// Adds up the sums of all warps, and makes results of them. For all threads of the block.
+template <bool kGated, int kWarps, typename T, int kRows, int kOutputs>
+__device__ __forceinline__ void add_and_store(const GemmParams<T>& p,
+                                              const float (&sums)[kWarps][kRows][kOutputs],
+                                              int share, const OwnOutput& own) {
+  const int first_output = blockIdx.x * share;
+  const int outputs = min(share, p.outputs - first_output);
+  const auto sum_of = [&](int row, int column) {
+    float sum = 0;
+#pragma unroll
+    for (int other = 0; other < kWarps; ++other) sum += sums[other][row][column];
+    return sum;
+  };
+  constexpr int kColumns = kGated ? kOutputs / 2 : kOutputs;
+  for (int i = threadIdx.x; i < p.rows * kColumns; i += kWarps * 32) {
+    const int row = i / kColumns, column = i % kColumns;
+    if (column >= outputs) continue;
+    const float sum = sum_of(row, column);
+    const int output = first_output + column;
+    if constexpr (kGated) {
+      store_gated(p, row, output, sum, sum_of(row, share + column));
+      continue;
+    }
+    store_output(p, row, output, sum, row == own.row ? own.residual : residual_of(p, row, output));
+  }
+}
 
 // --- the kernel ----------------------------------------------------------------------------------
 
@@ -314,33 +371,10 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
     }
   }
 
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      float* to = &sums[warp][half * 8 + group][tile * kTileOutputs + lane % 4 * 2];
-      *reinterpret_cast<float2*>(to) = make_float2(d[tile][2 * half], d[tile][2 * half + 1]);
-    }
-  }
+  put_sums<kHalves>(d, sums[warp]);
   __syncthreads();
-  const auto sum_of = [&](int row, int column) {
-    float sum = 0;
-#pragma unroll
-    for (int other = 0; other < kWarps; ++other) sum += sums[other][row][column];
-    return sum;
-  };
-  constexpr int kColumns = kGated ? kOutputs / 2 : kOutputs;
-  for (int i = threadIdx.x; i < p.rows * kColumns; i += kWarps * 32) {
-    const int row = i / kColumns, column = i % kColumns;
-    if (column >= outputs) continue;
-    const float sum = sum_of(row, column);
-    const int output = first_output + column;
-    if constexpr (kGated) {
-      store_gated(p, row, output, sum, sum_of(row, share + column));
-      continue;
-    }
-    store_output(p, row, output, sum, row == own_row ? residual : residual_of(p, row, output));
-  }
+  const OwnOutput own{own_row, residual};
+  add_and_store<kGated, kWarps>(p, sums, share, own);
 }
 
 }  // namespace nvllm::kernels::cuda

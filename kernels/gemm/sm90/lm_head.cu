@@ -67,7 +67,8 @@ LmHead::LmHead()
 
 bool LmHead::takes(const GemmShape& shape) const {
   if (!is_hopper_ || shape.m < kMinRows || shape.m > kMaxRows || shape.inputs == 0) return false;
-  if (shape.type == DType::f32 || shape.out_type != DType::f32) return false;
+  if (is_quantized(shape.format) || shape.type == DType::f32) return false;
+  if (shape.out_type != DType::f32) return false;
   const bool plain = !shape.bias && !shape.residual && shape.fusion.epilogue == Epilogue::none;
   if (!plain || !shape.vectors.weight || !shape.vectors.x) return false;
   const int tiles = tiles_of(shape.outputs);

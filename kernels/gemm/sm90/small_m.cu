@@ -93,7 +93,7 @@ int resident_blocks(int cluster) {
 
 std::optional<SmallMTiling> SmallM::plan(const GemmShape& shape) {
   if (shape.m < kSmallMMinRows || shape.m > kSmallMMaxRows) return std::nullopt;
-  if (shape.type == DType::f32) return std::nullopt;
+  if (is_quantized(shape.format) || shape.type == DType::f32) return std::nullopt;
   const GemmFusion& fusion = shape.fusion;
   const bool gated = fusion.epilogue == Epilogue::gated_activation;
   if (gated && (fusion.activation != Activation::silu || shape.bias)) return std::nullopt;

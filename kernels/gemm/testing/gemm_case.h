@@ -4,9 +4,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -24,6 +26,13 @@
 
 namespace nvllm::kernels::testing {
 
+// Of a setting with a quantized weight; `group` is 0 with others.
+struct QuantizedSetting {
+  WeightFormat format = WeightFormat::fp8;
+  std::int64_t group = 0;
+  bool weight_only = true;
+};
+
 struct Setting {
   std::int64_t m = 1, outputs = 1, inputs = 1;
   DType type = DType::f32;
@@ -31,12 +40,15 @@ struct Setting {
   std::int64_t x_gap = 0, out_gap = 0, shift = 0;
   Prologue prologue = Prologue::none;
   Activation activation = Activation::silu;
+  QuantizedSetting quantized{};
 
   std::string describe() const {
-    return str(name_of(type), " ", m, " x ", inputs, " -> ", outputs, float_out ? " float" : "",
-               bias ? " bias" : "", residual ? " residual" : "", in_place ? " in place" : "",
-               " gaps ", x_gap, " ", out_gap, " shift ", shift, " prologue ",
-               static_cast<int>(prologue), " ", static_cast<int>(activation));
+    return str(quantized.group == 0 ? "" : name_of(quantized.format), " ", quantized.group, " ",
+               quantized.weight_only ? "" : "quantized x ", name_of(type), " ", m, " x ", inputs,
+               " -> ", outputs, float_out ? " float" : "", bias ? " bias" : "",
+               residual ? " residual" : "", in_place ? " in place" : "", " gaps ", x_gap, " ",
+               out_gap, " shift ", shift, " prologue ", static_cast<int>(prologue), " ",
+               static_cast<int>(activation));
   }
 };
 
@@ -56,16 +68,100 @@ inline GemmCall plain_call(const GemmWeight& weight, const GemmOperands& operand
   return call;
 }
 
+// A quantized weight of random values, on the host and in the backend's memory.
+class PackedWeight {
+ public:
+  // Sets `weight` to its values.
+  PackedWeight(Backend& backend, const Setting& s, std::mt19937& random, const Matrix& weight)
+      : backend_(backend),
+        setting_(s.quantized),
+        type_(s.type),
+        shape_{s.quantized.format, s.outputs, s.inputs, s.quantized.group},
+        values_(backend, shape_.value_bytes()),
+        scales_(backend, shape_.scale_bytes()) {
+    const std::size_t row_scales =
+        shape_.scale_columns() * static_cast<std::int64_t>(size_of(shape_.scale_type()));
+    std::vector<float> floats(static_cast<std::size_t>(s.inputs));
+    for (std::int64_t output = 0; output < s.outputs; ++output) {
+      std::byte* const values = values_.host() + output * shape_.row_bytes();
+      std::byte* const scales = scales_.host() + output * row_scales;
+      pack_row(shape_, random_row(random), values, scales);
+      dequantize_row(shape_, values, scales, floats.data());
+      for (std::int64_t i = 0; i < s.inputs; ++i)
+        put(weight.here, output, i, floats[static_cast<std::size_t>(i)]);
+    }
+  }
+
+  void upload(Stream& stream) {
+    values_.upload(stream);
+    scales_.upload(stream);
+  }
+  GemmWeight there() const { return of(values_.device(), scales_.device()); }
+  GemmWeight here() const { return of(values_.host(), scales_.host()); }
+
+ private:
+  struct Memory {
+    Memory(Backend& backend, std::size_t bytes)
+        : backend(backend),
+          there(backend.allocate(MemoryKind::device, bytes, "test")),
+          here(backend.allocate(MemoryKind::pinned, bytes, "test")) {}
+    std::byte* host() const { return static_cast<std::byte*>(here.data()); }
+    std::byte* device() const { return static_cast<std::byte*>(there.data()); }
+    void upload(Stream& stream) { backend.copy(there.data(), here.data(), here.bytes(), stream); }
+
+    Backend& backend;
+    Buffer there, here;
+  };
+
+  GemmWeight of(std::byte* values, std::byte* scales) const {
+    GemmWeight weight{.values = TensorView(values, DType::u8, {shape_.outputs, shape_.row_bytes()}),
+                      .format = shape_.format};
+    weight.quantized = {
+        .scales = TensorView(scales, shape_.scale_type(), {shape_.outputs, shape_.scale_columns()}),
+        .inputs = shape_.inputs,
+        .group = shape_.group,
+        .type = type_,
+        .weight_only = setting_.weight_only};
+    return weight;
+  }
+
+  // Weights of about 0.3. Formats with offsets have them.
+  QuantizedRow random_row(std::mt19937& random) const {
+    const bool fp8 = shape_.format == WeightFormat::fp8, int4 = shape_.format == WeightFormat::int4;
+    std::uniform_real_distribution<float> around(0.5f, 1.5f);
+    QuantizedRow row;
+    for (std::int64_t i = 0; i < shape_.inputs; ++i) {
+      auto value = static_cast<std::uint8_t>(random() % (int4 ? 16 : 256));
+      if (fp8 && (value & 127) == 127) value = 0;
+      row.values.push_back(value);
+    }
+    for (std::int64_t i = 0; i < shape_.inputs; i += shape_.group) {
+      const float step = fp8 ? 0.003f : int4 ? 0.07f : 0.004f;
+      row.scales.push_back(step * around(random));
+      row.offsets.push_back(step * 3 * (around(random) - 1));
+    }
+    return row;
+  }
+
+  Backend& backend_;
+  QuantizedSetting setting_;
+  DType type_;
+  QuantizedShape shape_;
+  Memory values_, scales_;
+};
+
 // All tensors of one GEMM.
 struct GemmTensors {
   Setting setting;
   Matrix x, weight, bias, residual, out, norm_weight, prepared;
+  std::optional<PackedWeight> packed;  // a quantized weight, whose values are `weight`'s
 
   GemmTensors(Backend& backend, const Setting& s, unsigned seed)
       : setting(s),
         x(backend, s.type, s.m, s.prologue == Prologue::gated_activation ? 2 * s.inputs : s.inputs,
           s.x_gap, s.shift),
-        weight(backend, s.type, s.outputs, s.inputs, 0, s.shift),
+        weight(backend, s.quantized.group == 0 ? s.type : DType::f32, s.outputs, s.inputs, 0,
+               s.shift),
         bias(backend, s.type, 1, s.outputs, 0, s.shift),
         residual(backend, s.type, s.m, s.outputs, s.out_gap, s.shift),
         out(backend, s.float_out ? DType::f32 : s.type, s.m, s.outputs, s.out_gap, s.shift),
@@ -79,6 +175,7 @@ struct GemmTensors {
     norm_weight.fill(random, 1, 0.2f);
     out.fill(random, std::nanf(""), 0);  // who reads it, or forgets to write it, is found out
     if (s.in_place) copy_values(residual.here, out.here);
+    if (s.quantized.group > 0) packed.emplace(backend, s, random, weight);
     prepared.fill(random, std::nanf(""), 0);
   }
 
@@ -92,12 +189,13 @@ struct GemmTensors {
     for (Matrix* one : {&x, &weight, &bias, &residual, &out, &norm_weight, &prepared}) {
       one->upload(stream);
     }
+    if (packed) packed->upload(stream);
     stream.synchronize();  // the first GEMM demands it of constants
   }
 
   GemmArguments arguments() const {
     GemmArguments all;
-    all.weight = {.values = weight.there};
+    all.weight = packed ? packed->there() : GemmWeight{.values = weight.there};
     if (setting.bias) all.weight.bias = vector_of(bias.there);
     all.operands = {.out = out.there, .x = x.there};
     if (setting.residual) all.operands.residual = residual.there;
@@ -127,6 +225,39 @@ struct GemmTensors {
   }
 };
 
+// What a quantized weight adds to the error of a sum: its values may be rounded to x's type; and
+// where x may be quantized, a group's values of x are off by half a step of 8 bits.
+class QuantizedError {
+ public:
+  QuantizedError(const Setting& s, const TensorView& x, const TensorView& weight)
+      : setting_(s), x_(x), weight_(weight) {}
+
+  double of(std::int64_t row, std::int64_t output, double terms) const {
+    if (setting_.quantized.group == 0) return 0;
+    double error = precision_of(setting_.type).ulp / 2 * terms;
+    if (setting_.quantized.weight_only) return error;
+    const bool fp8 = setting_.quantized.format == WeightFormat::fp8;
+    const std::int64_t group = fp8 ? kFp8Group : 32;
+    for (std::int64_t begin = 0; begin < setting_.inputs; begin += group) {
+      const std::int64_t end = std::min(begin + group, setting_.inputs);
+      double largest = 0;
+      for (std::int64_t i = begin; i < end; ++i)
+        largest = std::max(largest, std::fabs(double{get(x_, row, i)}));
+      for (std::int64_t i = begin; i < end; ++i) {
+        const double value = std::fabs(double{get(x_, row, i)});
+        const double half_step =
+            fp8 ? std::max(value / 16, largest / 448 * 0x1p-10) : largest / 254;
+        error += half_step * 1.01 * std::fabs(double{get(weight_, output, i)});
+      }
+    }
+    return error;
+  }
+
+ private:
+  const Setting& setting_;
+  TensorView x_, weight_;
+};
+
 // How many results are further from the definition than rounding explains. A sum of n terms in
 // float32, in any order, is off by at most n roundings of the terms' absolute sum (of 2^-23, since
 // tensor cores cut off where others round); then come the roundings to out's type, which may fall
@@ -137,13 +268,14 @@ inline int count_wrong(const GemmTensors& gemm, const TensorView& x, const Tenso
   const bool adds = s.residual || s.in_place;
   std::vector<char> memory(static_cast<std::size_t>(out.here.elements()) * size_of(out.here.dtype));
   const TensorView reference(memory.data(), out.here.dtype, {s.m, s.outputs});
-  GemmWeight weight{.values = gemm.weight.here};
+  GemmWeight weight = gemm.packed ? gemm.packed->here() : GemmWeight{.values = gemm.weight.here};
   if (s.bias) weight.bias = vector_of(gemm.bias.here);
   GemmOperands operands{.out = reference, .x = x};
   if (adds) operands.residual = residual;
   gemm_reference(plain_call(weight, operands));
 
   const Precision precision = precision_of(out.here.dtype);
+  const QuantizedError quantized(s, x, gemm.weight.here);
   const TermSums term_sum(x, gemm.weight.here);
   int wrong = 0;
   for (std::int64_t r = 0; r < s.m; ++r) {
@@ -160,7 +292,7 @@ inline int count_wrong(const GemmTensors& gemm, const TensorView& x, const Tenso
       const float added = adds ? get(residual, r, o) : 0.0f;
       const float before = right - added - (s.bias ? get(gemm.bias.here, 0, o) : 0.0f);
       const double tolerance =
-          static_cast<double>(s.inputs + 2) * 0x1p-23 * terms +
+          static_cast<double>(s.inputs + 2) * 0x1p-23 * terms + quantized.of(r, o, terms) +
           precision.ulp * (std::fabs(right) + std::fabs(right - added) + std::fabs(before)) +
           2 * precision.min;
       wrong += !(std::fabs(double{value} - right) <= tolerance);

@@ -1,6 +1,7 @@
 #include "kernels/gemm/testing/references.h"
 
 #include <cmath>
+#include <vector>
 
 #include "base/check.h"
 #include "kernels/gemm/gemm_steps.h"
@@ -25,18 +26,35 @@ double norm_factor(const GemmCall& call, std::int64_t row) {
   return 1 / std::sqrt(sum / static_cast<double>(call.weight.inputs()) + prologue.epsilon);
 }
 
+// An output's weights.
+template <typename T>
+std::vector<float> weights_of(const GemmWeight& weight, std::int64_t output) {
+  std::vector<float> row(static_cast<std::size_t>(weight.inputs()));
+  if (is_quantized(weight.format)) {
+    const TensorView &values = weight.values, &scales = weight.quantized.scales;
+    dequantize_row(weight.quantized_shape(), values.as<std::byte>() + output * values.shape[1],
+                   scales.as<std::byte>() + output * scales.shape[1] * size_of(scales.dtype),
+                   row.data());
+    return row;
+  }
+  for (std::int64_t i = 0; i < weight.inputs(); ++i)
+    row[static_cast<std::size_t>(i)] = element<T>(weight.values, output, i);
+  return row;
+}
+
 // The GEMM alone, of x to out.
 template <typename T, typename Out>
 void multiply(const GemmCall& call, const TensorView& x, const TensorView& out) {
   const bool deferred = call.plan.prologue == Prologue::deferred_rms_norm;
   const TensorView &residual = call.operands.residual, &bias = call.weight.bias;
-  for (std::int64_t row = 0; row < out.shape[0]; ++row) {
-    const double factor = deferred ? norm_factor(call, row) : 1;
-    for (std::int64_t output = 0; output < out.shape[1]; ++output) {
+  for (std::int64_t output = 0; output < out.shape[1]; ++output) {
+    const std::vector<float> weights = weights_of<T>(call.weight, output);
+    for (std::int64_t row = 0; row < out.shape[0]; ++row) {
+      const double factor = deferred ? norm_factor(call, row) : 1;
       // A sum in double has no rounding worth speaking of, hence no order.
       double sum = 0;
       for (std::int64_t i = 0; i < call.weight.inputs(); ++i) {
-        sum += double{element<T>(x, row, i)} * element<T>(call.weight.values, output, i);
+        sum += double{element<T>(x, row, i)} * weights[static_cast<std::size_t>(i)];
       }
       sum *= factor;
       if (bias.data != nullptr) sum += to_float(bias.as<T>()[output]);
@@ -80,10 +98,10 @@ void gemm_reference(const GemmCall& call) {
     x = prepared_x(call);
   }
   if (call.plan.epilogue == Epilogue::gated_activation) out = gate_up_of(call);
-  switch (call.weight.format) {
-    case WeightFormat::f32: multiply<float, float>(call, x, out); break;
-    case WeightFormat::bf16: multiply<Bf16>(call, x, out); break;
-    case WeightFormat::f16: multiply<F16>(call, x, out); break;
+  switch (call.weight.type()) {
+    case DType::f32: multiply<float, float>(call, x, out); break;
+    case DType::bf16: multiply<Bf16>(call, x, out); break;
+    default: multiply<F16>(call, x, out); break;
   }
   if (call.plan.epilogue == Epilogue::gated_activation) {
     gated_activation_reference(epilogue_activation(call));
@@ -93,7 +111,7 @@ void gemm_reference(const GemmCall& call) {
 
 void defer_norm_reference(const GemmCall& call) {
   const TensorView& out = call.operands.out;
-  NVLLM_CHECK(out.dtype == call.weight.values.dtype, "out is ", out.describe());
+  NVLLM_CHECK(out.dtype == call.weight.type(), "out is ", out.describe());
   switch (out.dtype) {
     case DType::f32: return defer_norm<float>(call.operands);
     case DType::bf16: return defer_norm<Bf16>(call.operands);

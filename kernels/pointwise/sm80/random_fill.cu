@@ -44,6 +44,17 @@ __global__ void __launch_bounds__(kTileBlockThreads)
   }
 }
 
+__global__ void __launch_bounds__(256)
+    random_bytes_kernel(int* out, const Params p, long long columns, long long words) {
+  const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
+  for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < words;
+       i += step) {
+    const unsigned long long index = p.first + i / columns * p.whole_columns + i % columns;
+    const RandomKeys keys(p.seed, index >> 32);
+    out[i] = static_cast<int>(keys.bits(static_cast<unsigned>(index)) & kRandomBytes);
+  }
+}
+
 }  // namespace
 
 void random_fill(const RandomFill& args, Stream& stream) {
@@ -58,6 +69,14 @@ void random_fill(const RandomFill& args, Stream& stream) {
     kernel<<<tiles.grid, tiles.block, 0, nvllm::cuda::native(stream)>>>(args.out.as<T>(), p, tiles);
     nvllm::cuda::check(cudaGetLastError(), "launching random_fill");
   });
+}
+
+void random_bytes(const RandomFill& args, Stream& stream) {
+  const auto first = args.first_row * args.whole_columns + args.first_column;
+  const Params p{args.seed, static_cast<unsigned long long>(first), args.whole_columns, 0, 0};
+  random_bytes_kernel<<<1024, 256, 0, nvllm::cuda::native(stream)>>>(
+      args.out.as<int>(), p, args.out.shape[1], args.out.elements());
+  nvllm::cuda::check(cudaGetLastError(), "launching random_bytes");
 }
 
 }  // namespace nvllm::kernels::cuda

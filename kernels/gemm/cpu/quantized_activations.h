@@ -1,0 +1,58 @@
+// Rows of x as dot products with quantized weights read them: in the order of a weight's blocks.
+#pragma once
+
+#include "kernels/gemm/cpu/gemm_kernels.h"
+
+namespace nvllm::kernels::cpu {
+
+inline constexpr int kActivationGroup = 32;  // inputs that share a scale of a quantized x
+
+// A block of a row of x, quantized: scale[group] * integer. It is followed by other blocks, so its
+// size is a multiple of a cache line. kParts: 64 inputs each.
+//
+// Word k of a weight's thread (quantized_weight.h) belongs to a step of 16 (int8) or 32 (int4)
+// inputs, and so does each dword of integers: scales[k] is theirs.
+template <int kParts>
+struct alignas(64) QuantizedActivations {
+  // Of the integers at bytes' places; of int4 those in the low halves of bytes, then in the high.
+  std::int8_t integers[kParts * 64];
+  // For each scale and offset of the weight's block the sums of scale * integer of its inputs:
+  // -zero times the sum, and the sum itself; zeros behind.
+  float sums[8];
+  float scales[4];
+  float padding[4];
+};
+
+template <int kParts>
+std::int64_t quantized_activation_floats(std::int64_t inputs) {
+  const std::int64_t blocks = (inputs + kParts * 64 - 1) / (kParts * 64);
+  return blocks * static_cast<std::int64_t>(sizeof(QuantizedActivations<kParts>) / sizeof(float));
+}
+
+// DotKernels::prepare of them: int8's blocks have one part, int4's two. kZero: what kernels that
+// multiply integers leave to subtract from each weight. Scales and sums are multiplied by
+// kScaleUnit.
+template <int kParts, int kZero>
+void quantize_activations(const GemmTask& gemm, std::int64_t first_row, int rows,
+                          std::int64_t begin, std::int64_t end, float* prepared);
+
+// x in float32 in the order in which kernels dequantize a block, as many floats as a block has
+// inputs.
+// Of integers, x is multiplied by kScaleUnit.
+//
+//   fp8   floats 32 h + 16 b to 32 h + 16 b + 15: bytes 32 h + b, 32 h + b + 2, ... of the block
+//   int8  floats 16 e to 16 e + 15: bytes e of its dwords
+//   int4  floats 16 n to 16 n + 15: bits 4 n of its dwords
+template <WeightFormat kFormat>
+std::int64_t float_activation_floats(std::int64_t inputs) {
+  constexpr std::int64_t kInputs = kFormat == WeightFormat::int4 ? 128 : 64;
+  return (inputs + kInputs - 1) / kInputs * kInputs;
+}
+template <WeightFormat kFormat>
+void order_activations(const GemmTask& gemm, std::int64_t first_row, int rows, std::int64_t begin,
+                       std::int64_t end, float* prepared);
+
+// Where the inputs of a block are in that order.
+const std::uint8_t* float_places(WeightFormat format);
+
+}  // namespace nvllm::kernels::cpu

@@ -1,0 +1,241 @@
+// Few rows by quantized weights: dot products of a weight's blocks, as they lie in memory, with
+// rows of x in their order. After the lanes of an instruction set (quantized_lanes_*.h).
+//
+// Where x may be quantized, the terms are integers: all of a dword belong to one group of the
+// weight and of x, so its sum is converted to a float and multiplied by both scales. Otherwise
+// weights are dequantized in registers.
+#pragma once
+
+#include "kernels/gemm/cpu/gemm_blocks.h"
+#include "kernels/gemm/cpu/quantized_activations.h"
+
+namespace nvllm::kernels::cpu {
+namespace {
+
+// Rows of a quantized weight in memory.
+struct QuantizedRows {
+  const std::byte *values, *scales;
+  std::int64_t blocks, row_bytes, scale_bytes;  // of a row
+
+  explicit QuantizedRows(const GemmTask& gemm)
+      : values(static_cast<const std::byte*>(gemm.weight)),
+        scales(static_cast<const std::byte*>(gemm.scales)) {
+    const std::int64_t inputs = gemm.format == WeightFormat::int4 ? 128 : 64;
+    blocks = (gemm.inputs + inputs - 1) / inputs;
+    row_bytes = blocks * kQuantizedBlockBytes;
+    scale_bytes = (gemm.inputs + 127) / 128 * 128 / gemm.group * 4;
+  }
+  QuantizedRows from(std::int64_t output) const {
+    QuantizedRows rows = *this;
+    rows.values += output * row_bytes;
+    rows.scales += output * scale_bytes;
+    return rows;
+  }
+};
+
+// The dot products of integers. `Of`: Integers, or what has the same members.
+template <WeightFormat kFormat, typename Of = Integers<kFormat>>
+struct IntegerTerms {
+  static constexpr int kParts = kFormat == WeightFormat::int4 ? 2 : 1;
+  using Block = QuantizedActivations<kParts>;
+  static constexpr auto prepare = quantize_activations<kParts, Of::kZero>;
+  static constexpr auto row_floats = quantized_activation_floats<kParts>;
+  static constexpr std::int64_t kBlockFloats = sizeof(Block) / sizeof(float);
+
+  // Adds to sums[r * stride] those of a block with kR rows of x. kPairs: its scales.
+  template <int kPairs, int kR>
+  static void add(const std::byte* values, const std::byte* scales, const float* x,
+                  std::int64_t x_stride, Lanes::Floats* sums) {
+    const Of weights(values);
+    const Lanes::Floats both = BlockLanes::load_scales<kPairs>(scales);
+    const Lanes::Floats scale = BlockLanes::spread<kPairs, 0>(both);
+    for (int r = 0; r < kR; ++r) {
+      const Block& block = *reinterpret_cast<const Block*>(x + r * x_stride);
+      const Lanes::Floats terms = BlockLanes::to_floats(weights.dot(block.integers));
+      const Lanes::Floats factor =
+          BlockLanes::multiply(scale, BlockLanes::repeat_four(block.scales));
+      sums[r] = Lanes::multiply_add(both, BlockLanes::load_eight(block.sums), sums[r]);
+      sums[r] = Lanes::multiply_add(terms, factor, sums[r]);
+    }
+  }
+};
+
+// The dot products of floats.
+template <WeightFormat kFormat>
+struct FloatTerms {
+  static constexpr auto prepare = order_activations<kFormat>;
+  static constexpr auto row_floats = float_activation_floats<kFormat>;
+  static constexpr std::int64_t kBlockFloats = kFormat == WeightFormat::int4 ? 128 : 64;
+
+  // Calls use(v, weights) with each vector of a block's weights in their order. Those of integers
+  // are to be multiplied by kScaleUnit.
+  template <int kPairs, typename Use>
+  static void dequantize(const std::byte* values, const std::byte* scales, Use&& use) {
+    const Numbers<kFormat> numbers(values);
+    if constexpr (kFormat == WeightFormat::fp8) {
+      float scale;
+      __builtin_memcpy(&scale, scales, sizeof(scale));
+      const Lanes::Floats factor = Lanes::all(scale * 256);
+      for (int v = 0; v < numbers.kVectors; ++v)
+        use(v, BlockLanes::multiply(numbers.get(v), factor));
+    } else {
+      const Lanes::Floats both = BlockLanes::load_scales<kPairs>(scales);
+      const Lanes::Floats scale = BlockLanes::spread<kPairs, 0>(both);
+      const Lanes::Floats offset = BlockLanes::spread<kPairs, 1>(both);
+      for (int v = 0; v < numbers.kVectors; ++v)
+        use(v, Lanes::multiply_add(numbers.get(v), scale, offset));
+    }
+  }
+
+  template <int kPairs, int kR>
+  static void add(const std::byte* values, const std::byte* scales, const float* x,
+                  std::int64_t x_stride, Lanes::Floats* sums) {
+    dequantize<kPairs>(values, scales, [&](int v, Lanes::Floats weights) {
+      for (int r = 0; r < kR; ++r) {
+        const Lanes::Floats xs = Lanes::load(x + r * x_stride + v * Lanes::kCount);
+        sums[r] = Lanes::multiply_add(weights, xs, sums[r]);
+      }
+    });
+  }
+};
+
+template <int kN>
+struct Constant {
+  static constexpr int value = kN;
+};
+
+// Calls `run` with the Constant of the scales in a block, 4, 2 or 1, and with the number of blocks
+// that share them.
+template <typename Run>
+inline void with_pairs(const GemmTask& gemm, Run&& run) {
+  const int inputs = gemm.format == WeightFormat::int4 ? 128 : 64;
+  switch (inputs / gemm.group) {
+    case 4: return run(Constant<4>(), 1);
+    case 2: return run(Constant<2>(), 1);
+    case 1: return run(Constant<1>(), 1);
+    default: return run(Constant<1>(), 2);
+  }
+}
+
+template <typename Terms>
+struct QuantizedDot {
+  static constexpr int kMaxRows = 4;  // at a time
+  static constexpr int kSums = DotKernels::kDotOutputs;
+
+  static std::int64_t row_floats(std::int64_t inputs) { return Terms::row_floats(inputs); }
+
+  static void prepare(const GemmTask& gemm, std::int64_t first_row, int rows, std::int64_t begin,
+                      std::int64_t end, float* prepared) {
+    Terms::prepare(gemm, first_row, rows, begin, end, prepared);
+  }
+
+  static void run(const GemmTask& gemm, std::int64_t first_row, int row_count,
+                  const float* prepared, std::int64_t begin, std::int64_t end) {
+    const QuantizedRows weight(gemm);
+    const std::int64_t x_stride = row_floats(gemm.inputs);
+    const int passes = (row_count + kMaxRows - 1) / kMaxRows;
+    for (std::int64_t o = begin; o < end; o += kSums) {
+      const std::int64_t count = end - o < kSums ? end - o : kSums;
+      alignas(64) float sums[DotKernels::kMaxDotRows * kSums];
+      for (int pass = 0; pass < passes; ++pass) {
+        const int from = row_count * pass / passes, to = row_count * (pass + 1) / passes;
+        // The first pass reads weights from memory.
+        const bool fetch = pass == 0 && o + kSums + kFetchBytes / weight.row_bytes < gemm.outputs;
+        some_rows(gemm, to - from, weight.from(o), fetch ? kFetchBytes : 0,
+                  prepared + from * x_stride, x_stride, count, sums + from * kSums);
+      }
+      finish_sums(gemm, first_row, row_count, o, count, sums);
+    }
+  }
+
+ private:
+  // Rows lie one after the other, and several are read at once; so that memory is read in one
+  // stream nevertheless, lines are fetched in the order in which they lie, this far ahead.
+  static constexpr std::int64_t kFetchBytes = 4096;
+
+  static void some_rows(const GemmTask& gemm, int rows, const QuantizedRows& weight,
+                        std::int64_t fetch, const float* x, std::int64_t x_stride,
+                        std::int64_t count, float* sums) {
+    with_pairs(gemm, [&](auto pairs, int share) {
+      constexpr int kPairs = decltype(pairs)::value;
+      switch (rows) {
+        case 1: return outputs<kPairs, 1>(weight, share, fetch, x, x_stride, count, sums);
+        case 2: return outputs<kPairs, 2>(weight, share, fetch, x, x_stride, count, sums);
+        case 3: return outputs<kPairs, 3>(weight, share, fetch, x, x_stride, count, sums);
+        default: return outputs<kPairs, 4>(weight, share, fetch, x, x_stride, count, sums);
+      }
+    });
+  }
+
+  // Sums of `count` outputs with kR rows of x, to sums[row * kSums + output].
+  template <int kPairs, int kR>
+  static void outputs(const QuantizedRows& weight, int share, std::int64_t fetch, const float* x,
+                      std::int64_t x_stride, std::int64_t count, float* sums) {
+    constexpr int kOutputs = kR * 4 > Lanes::kAccumulators ? 2 : 4;
+    std::int64_t o = 0;
+    for (; o + kOutputs <= count; o += kOutputs)
+      group<kPairs, kR, kOutputs>(weight.from(o), share, fetch, x, x_stride, sums + o);
+    for (; o < count; ++o)
+      group<kPairs, kR, 1>(weight.from(o), share, fetch, x, x_stride, sums + o);
+  }
+
+  template <int kPairs, int kR, int kOutputs>
+  static void group(const QuantizedRows& weight, int share, std::int64_t fetch, const float* x,
+                    std::int64_t x_stride, float* sums) {
+    const std::byte* next = weight.values + fetch;
+    const std::byte* next_scales =
+        weight.scales + fetch / kQuantizedBlockBytes / share * kPairs * 4;
+    Lanes::Floats sum[4][kR];
+    for (int o = 0; o < 4; ++o) {
+      for (int r = 0; r < kR; ++r) sum[o][r] = Lanes::zero();
+    }
+    for (std::int64_t b = 0; b < weight.blocks; ++b, x += Terms::kBlockFloats) {
+      const std::byte* const values = weight.values + b * kQuantizedBlockBytes;
+      const std::byte* const scales = weight.scales + b / share * kPairs * 4;
+      _mm_prefetch(next_scales + b / share * kPairs * 4 * kOutputs, _MM_HINT_T1);
+      for (int o = 0; o < kOutputs; ++o) {
+        _mm_prefetch(next, _MM_HINT_T1);
+        next += kQuantizedBlockBytes;
+        Terms::template add<kPairs, kR>(values + o * weight.row_bytes,
+                                        scales + o * weight.scale_bytes, x, x_stride, sum[o]);
+      }
+    }
+    for (int r = 0; r < kR; ++r) {
+      const __m128 all = BlockLanes::sum4(sum[0][r], sum[1][r], sum[2][r], sum[3][r]);
+      alignas(16) float four[4];
+      _mm_store_ps(four, all);
+      for (int o = 0; o < kOutputs; ++o) sums[r * kSums + o] = four[o];
+    }
+  }
+
+  static void finish_sums(const GemmTask& gemm, std::int64_t first_row, int rows, std::int64_t o,
+                          std::int64_t count, const float* sums) {
+    for (int r = 0; r < rows; ++r) {
+      for (std::int64_t lane = 0; lane < count; lane += Lanes::kCount) {
+        const std::int64_t left = count - lane;
+        Lanes::Floats values = Lanes::load(sums + r * kSums + lane);
+        const std::int64_t some = left < Lanes::kCount ? left : Lanes::kCount;
+        switch (gemm.dtype) {
+          case DType::f32: finish<float>(gemm, first_row + r, 1, o + lane, some, &values); break;
+          case DType::bf16: finish<Bf16>(gemm, first_row + r, 1, o + lane, some, &values); break;
+          default: finish<F16>(gemm, first_row + r, 1, o + lane, some, &values);
+        }
+      }
+    }
+  }
+};
+
+inline const DotKernels& choose_dots(const GemmTask& gemm) {
+  switch (gemm.format) {
+    case WeightFormat::fp8: return kDots<QuantizedDot<FloatTerms<WeightFormat::fp8>>>;
+    case WeightFormat::int8:
+      return gemm.weight_only ? kDots<QuantizedDot<FloatTerms<WeightFormat::int8>>>
+                              : kDots<QuantizedDot<IntegerTerms<WeightFormat::int8>>>;
+    default:
+      return gemm.weight_only ? kDots<QuantizedDot<FloatTerms<WeightFormat::int4>>>
+                              : kDots<QuantizedDot<IntegerTerms<WeightFormat::int4>>>;
+  }
+}
+
+}  // namespace
+}  // namespace nvllm::kernels::cpu

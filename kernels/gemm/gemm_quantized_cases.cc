@@ -1,0 +1,184 @@
+// GEMMs with quantized weights against their plain definition, on whichever backend is linked.
+#include <array>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "kernels/gemm/testing/gemm_case.h"
+
+namespace nvllm::kernels::testing {
+namespace {
+
+const std::vector<QuantizedSetting> kFormats = {
+    {WeightFormat::fp8, 128}, {WeightFormat::int8, 16},  {WeightFormat::int8, 32},
+    {WeightFormat::int8, 64}, {WeightFormat::int8, 128}, {WeightFormat::int4, 32},
+    {WeightFormat::int4, 64}, {WeightFormat::int4, 128}};
+
+TEST_CASE_TEMPLATE("with a quantized weight a GEMM is what its definition says", T, float, Bf16,
+                   F16) {
+  BACKEND_OR_SKIP(backend);
+  Fixture fixture(*backend);
+  std::mt19937 random(11);
+  // M, outputs, inputs
+  const std::vector<std::array<std::int64_t, 3>> shapes = {
+      {0, 8, 128},    {1, 0, 128},    {1, 1, 1},     {1, 8, 128},    {1, 64, 512},
+      {2, 24, 100},   {3, 33, 576},   {4, 389, 64},  {8, 64, 1024},  {9, 48, 384},
+      {16, 96, 640},  {17, 64, 512},  {31, 65, 200}, {33, 128, 256}, {64, 192, 320},
+      {112, 64, 384}, {129, 64, 128}, {200, 130, 72}};
+  for (const QuantizedSetting& quantized : kFormats) {
+    for (const auto& shape : shapes) {
+      Setting setting{.m = shape[0], .outputs = shape[1], .inputs = shape[2], .type = dtype_of<T>};
+      setting.quantized = quantized;
+      setting.float_out = random() % 4 == 0;
+      setting.bias = random() % 2 == 0;
+      setting.residual = random() % 2 == 0;
+      setting.in_place = !setting.float_out && random() % 4 == 0;
+      if (random() % 4 == 0) setting.x_gap = 8, setting.out_gap = 16;
+      fixture.check(setting, random());
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("with a quantized weight GEMVs of all sizes are what their definition says", T,
+                   Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  GPU_SHAPES_OR_SKIP();
+  Fixture fixture(*backend);
+  std::mt19937 random(14);
+  // outputs, inputs: long sums and short ones, of all instances of kernels
+  const std::vector<std::array<std::int64_t, 2>> shapes = {
+      {4096, 1024}, {1024, 2048}, {1000, 3072}, {2560, 4096}, {264, 9728}, {3333, 2560}, {8, 24}};
+  for (const QuantizedSetting& quantized : kFormats) {
+    for (const auto& shape : shapes) {
+      for (const Prologue prologue : {Prologue::none, Prologue::rms_norm}) {
+        constexpr std::int64_t kM[] = {1, 2, 3, 4, 7, 8, 13, 16};
+        const std::int64_t m = kM[random() % 8];
+        Setting setting{.m = m, .outputs = shape[0], .inputs = shape[1], .type = dtype_of<T>};
+        setting.quantized = quantized;
+        setting.prologue = prologue;
+        setting.bias = random() % 2 == 0;
+        setting.residual = random() % 2 == 0;
+        if (prologue == Prologue::none) setting.x_gap = 8, setting.out_gap = 16;
+        fixture.check(setting, random());
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "up to 16 rows by a quantized weight are a GEMV, with a norm where every block can repeat it") {
+  BACKEND_OR_SKIP(backend);
+  if (backend->kind() != DeviceKind::cuda) SKIP_TEST("the CPU has one kernel");
+  const auto gemm = create_gemm(*backend);
+  for (const QuantizedSetting& quantized : kFormats) {
+    for (const std::int64_t m : {1, 4, 5, 16, 17}) {
+      CAPTURE(m);
+      GemmShape shape{.m = m,
+                      .outputs = 4096,
+                      .inputs = 1024,
+                      .format = quantized.format,
+                      .group = quantized.group,
+                      .weight_only = true};
+      shape.fusion.prologue = Prologue::rms_norm;
+      const GemmPlan normed = gemm->plan(shape);
+      CHECK((normed.kernel == GemmKernel::quantized_gemv) == (m <= 16));
+      CHECK(normed.prologue_kernel == (m > 4));
+      shape.fusion = {.epilogue = Epilogue::gated_activation};
+      CHECK(gemm->plan(shape).epilogue_kernel == (m > 16));
+      shape.fusion.activation = Activation::gelu;
+      CHECK(gemm->plan(shape).epilogue_kernel);
+      shape.fusion = {};
+      shape.vectors.x = false;
+      CHECK(gemm->plan(shape).kernel != GemmKernel::quantized_gemv);
+      shape.vectors.x = true;
+      shape.type = shape.out_type = DType::f32;
+      CHECK(gemm->plan(shape).kernel != GemmKernel::quantized_gemv);
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("x may be quantized, too, within half a step", T, float, Bf16) {
+  BACKEND_OR_SKIP(backend);
+  Fixture fixture(*backend);
+  std::mt19937 random(12);
+  for (QuantizedSetting quantized : kFormats) {
+    quantized.weight_only = false;
+    for (const std::int64_t m : {1, 5, 16, 40, 144, 272}) {
+      for (const std::int64_t inputs : {128, 576, 1024}) {
+        Setting setting{.m = m, .outputs = 64, .inputs = inputs, .type = dtype_of<T>};
+        setting.quantized = quantized;
+        setting.residual = random() % 2 == 0;
+        fixture.check(setting, random());
+      }
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("prologues of a GEMM with a quantized weight", T, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  Fixture fixture(*backend);
+  std::mt19937 random(13);
+  for (const QuantizedSetting& quantized : kFormats) {
+    for (const std::int64_t m : {1, 4, 8, 16, 48, 130}) {
+      for (const Prologue prologue : {Prologue::rms_norm, Prologue::gated_activation}) {
+        Setting setting{.m = m, .outputs = 128, .inputs = 512, .type = dtype_of<T>};
+        setting.quantized = quantized;
+        setting.prologue = prologue;
+        setting.residual = prologue == Prologue::gated_activation;
+        fixture.check(setting, random());
+      }
+    }
+  }
+}
+
+TEST_CASE("a row's result does not depend on the rows beside it") {
+  BACKEND_OR_SKIP(backend);
+  Fixture fixture(*backend);
+  for (const QuantizedSetting& quantized : kFormats) {
+    Setting setting{.m = 24, .outputs = 64, .inputs = 512, .type = DType::bf16};
+    setting.quantized = quantized;
+    GemmTensors all(*backend, setting, 5);
+    all.upload(*fixture.stream);
+    fixture.run(all);
+    all.out.fetch(*fixture.stream);
+    const Matrix first = [&] {
+      Matrix copy(*backend, DType::bf16, 24, 64);
+      GemmTensors::copy_values(all.out.here, copy.here);
+      return copy;
+    }();
+    // The others change, the last row stays.
+    for (std::int64_t r = 0; r < 23; ++r) {
+      for (std::int64_t i = 0; i < 512; ++i) put(all.x.here, r, i, 3.0f);
+    }
+    all.x.upload(*fixture.stream);
+    fixture.run(all);
+    all.out.fetch(*fixture.stream);
+    int other = 0;
+    for (std::int64_t o = 0; o < 64; ++o)
+      other += get(all.out.here, 23, o) != get(first.here, 23, o);
+    CHECK(other == 0);
+  }
+}
+
+TEST_CASE("a quantized weight that does not fit is refused") {
+  BACKEND_OR_SKIP(backend);
+  Fixture fixture(*backend);
+  Setting setting{.m = 2, .outputs = 32, .inputs = 256, .type = DType::bf16};
+  setting.quantized = {WeightFormat::int4, 32};
+  const GemmTensors tensors(*backend, setting, 1);
+  const auto refusal = [&](auto&& change) {
+    GemmArguments bad = tensors.arguments();
+    change(bad.weight);
+    return fixture.refusal(bad);
+  };
+  CHECK(refusal([](GemmWeight& w) { w.quantized.group = 48; }) ==
+        "gemm: weight has groups of 48 inputs, which int4 does not have");
+  CHECK(refusal([](GemmWeight& w) { w.quantized.group = 16; }) ==
+        "gemm: weight has groups of 16 inputs, which int4 does not have");
+  CHECK(refusal([](GemmWeight& w) { w.values.shape[1] = 64; }) != "");
+  CHECK(refusal([](GemmWeight& w) { w.quantized.scales.dtype = DType::f32; }) != "");
+  CHECK(refusal([](GemmWeight& w) { w.quantized.scales.shape[1] = 2; }) != "");
+}
+
+}  // namespace
+}  // namespace nvllm::kernels::testing

@@ -1,0 +1,224 @@
+#include "kernels/gemm/quantized_weight.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace nvllm::kernels {
+namespace {
+
+constexpr int kThreads = 4, kThreadBytes = 16;  // that share a block
+
+std::array<float, 256> make_fp8_table() {
+  std::array<float, 256> table{};
+  for (int byte = 0; byte < 256; ++byte) {
+    const int exponent = byte >> 3 & 15, mantissa = byte & 7;
+    const float magnitude = exponent == 0
+                                ? std::ldexp(static_cast<float>(mantissa), -9)
+                                : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+    table[byte] = byte & 128 ? -magnitude : magnitude;
+    if ((byte & 127) == 127) table[byte] = std::nanf("");
+  }
+  return table;
+}
+
+int zero_of(WeightFormat format) {
+  return format == WeightFormat::int8 ? 128 : 8;
+}
+
+std::array<BlockPlace, 128> make_places(WeightFormat format) {
+  std::array<BlockPlace, 128> places{};
+  for (int thread = 0; thread < kThreads; ++thread) {
+    for (int word = 0; word < kThreadBytes / 4; ++word) {
+      const int first = thread * kThreadBytes + word * 4;  // byte
+      if (format != WeightFormat::int4) {
+        constexpr std::array kOf = {0, 1, 8, 9};
+        for (int e = 0; e < 4; ++e) places[16 * word + 2 * thread + kOf[e]] = {first + e, 0};
+        continue;
+      }
+      for (int n = 0; n < 8; ++n) {
+        const int pair = n % 4;
+        const int input = 32 * word + 16 * (pair / 2) + 8 * (pair % 2) + 2 * thread + n / 4;
+        places[input] = {first + n / 2, n % 2 * 4};
+      }
+    }
+  }
+  return places;
+}
+
+const std::array<BlockPlace, 128>& places_of(WeightFormat format) {
+  static const auto bytes = make_places(WeightFormat::fp8);
+  static const auto nibbles = make_places(WeightFormat::int4);
+  return format == WeightFormat::int4 ? nibbles : bytes;
+}
+
+__m128i load_16(const std::uint8_t* from) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+}
+
+// Words k of all four threads, of k = 0 to 3, to all words of each thread.
+void store_by_thread(__m128i k0, __m128i k1, __m128i k2, __m128i k3, std::byte* out) {
+  const __m128i low_01 = _mm_unpacklo_epi32(k0, k1), low_23 = _mm_unpacklo_epi32(k2, k3);
+  const __m128i high_01 = _mm_unpackhi_epi32(k0, k1), high_23 = _mm_unpackhi_epi32(k2, k3);
+  auto* const to = reinterpret_cast<__m128i*>(out);
+  _mm_storeu_si128(to, _mm_unpacklo_epi64(low_01, low_23));
+  _mm_storeu_si128(to + 1, _mm_unpackhi_epi64(low_01, low_23));
+  _mm_storeu_si128(to + 2, _mm_unpacklo_epi64(high_01, high_23));
+  _mm_storeu_si128(to + 3, _mm_unpackhi_epi64(high_01, high_23));
+}
+
+// A block of 64 bytes, and one of 128 integers of 4 bits, to 64 bytes.
+void pack_bytes(const std::uint8_t* in, std::byte* out) {
+  const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
+  const auto word = [&](int k) { return _mm_shuffle_epi8(load_16(in + 16 * k), order); };
+  store_by_thread(word(0), word(1), word(2), word(3), out);
+}
+void pack_nibbles(const std::uint8_t* in, std::byte* out) {
+  // A byte of a word has an input of the first half of a step, and the one 8 further.
+  const auto word = [&](int k) {
+    const __m128i first = load_16(in + 32 * k), second = load_16(in + 32 * k + 16);
+    const __m128i low = _mm_unpacklo_epi8(first, second), high = _mm_unpackhi_epi8(first, second);
+    return _mm_or_si128(low, _mm_slli_epi16(high, 4));
+  };
+  store_by_thread(word(0), word(1), word(2), word(3), out);
+}
+
+F16 to_unit(float value) {
+  return from_float<F16>(value / kScaleUnit);
+}
+
+}  // namespace
+
+const char* name_of(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::f32: return "float32";
+    case WeightFormat::bf16: return "bfloat16";
+    case WeightFormat::f16: return "float16";
+    case WeightFormat::fp8: return "fp8";
+    case WeightFormat::int8: return "int8";
+    case WeightFormat::int4: return "int4";
+  }
+  return "?";
+}
+
+float fp8_to_float(std::uint8_t byte) {
+  static const std::array<float, 256> table = make_fp8_table();
+  return table[byte];
+}
+
+std::uint8_t float_to_fp8(float value) {
+  const std::uint8_t sign = std::signbit(value) ? 128 : 0;
+  const float magnitude = std::fabs(value);
+  if (std::isnan(value)) return sign | 127;
+  if (magnitude == 0) return sign;
+  if (magnitude >= kMaxFp8) return sign | 126;
+  // Below 2^-6 the step is 2^-9; above it an eighth of the power of two.
+  int exponent = 0;
+  std::frexp(magnitude, &exponent);  // magnitude < 2^exponent
+  const int step = std::max(exponent - 4, -9);
+  const auto steps = static_cast<int>(std::nearbyint(std::ldexp(magnitude, -step)));
+  // `steps` has up to 16, which is the next exponent's 8: the sum carries by itself.
+  const int code = step == -9 ? steps : (step + 10) * 8 + (steps - 8);
+  return sign | static_cast<std::uint8_t>(code);
+}
+
+BlockPlace place_in_block(WeightFormat format, int input) {
+  return places_of(format)[static_cast<std::size_t>(input)];
+}
+
+void pack_values(const QuantizedShape& shape, const std::uint8_t* values, std::byte* out) {
+  const auto pack = shape.format == WeightFormat::int4 ? pack_nibbles : pack_bytes;
+  const std::int64_t in_block = shape.block_inputs(), whole = shape.inputs / in_block;
+  for (std::int64_t block = 0; block < whole; ++block) {
+    pack(values + block * in_block, out + block * kQuantizedBlockBytes);
+  }
+  if (whole == shape.row_blocks()) return;
+  std::array<std::uint8_t, 128> padded{};
+  std::memcpy(padded.data(), values + whole * in_block,
+              static_cast<std::size_t>(shape.inputs - whole * in_block));
+  pack(padded.data(), out + whole * kQuantizedBlockBytes);
+}
+
+void pack_scales(const QuantizedShape& shape, std::span<const float> scales,
+                 std::span<const float> offsets, std::byte* out) {
+  for (std::size_t group = 0; group < static_cast<std::size_t>(shape.groups()); ++group) {
+    const float scale = group < scales.size() ? scales[group] : 0;
+    if (shape.format == WeightFormat::fp8) {
+      std::memcpy(out + group * sizeof(float), &scale, sizeof(float));
+      continue;
+    }
+    const float offset = group < offsets.size() ? offsets[group] : 0;
+    const F16 both[] = {to_unit(scale), to_unit(offset)};
+    std::memcpy(out + group * sizeof(both), both, sizeof(both));
+  }
+}
+
+void pack_row(const QuantizedShape& shape, const QuantizedRow& row, std::byte* values,
+              std::byte* scales) {
+  NVLLM_CHECK_EQ(row.values.size(), static_cast<std::size_t>(shape.inputs));
+  NVLLM_CHECK_LE(static_cast<std::size_t>(shape.inputs),
+                 row.scales.size() * static_cast<std::size_t>(shape.group));
+  pack_values(shape, row.values.data(), values);
+  pack_scales(shape, row.scales, row.offsets, scales);
+}
+
+void dequantize_row(const QuantizedShape& shape, const std::byte* values, const std::byte* scales,
+                    float* out) {
+  const auto& places = places_of(shape.format);
+  const std::int64_t in_block = shape.block_inputs();
+  for (std::int64_t i = 0; i < shape.inputs; ++i) {
+    const BlockPlace place = places[static_cast<std::size_t>(i % in_block)];
+    const auto byte =
+        static_cast<std::uint8_t>(values[i / in_block * kQuantizedBlockBytes + place.byte]);
+    const std::int64_t group = i / shape.group;
+    if (shape.format == WeightFormat::fp8) {
+      float scale = 0;
+      std::memcpy(&scale, scales + group * sizeof(float), sizeof(float));
+      out[i] = scale * fp8_to_float(byte);
+      continue;
+    }
+    F16 both[2];
+    std::memcpy(both, scales + group * sizeof(both), sizeof(both));
+    const int integer =
+        shape.format == WeightFormat::int4 ? byte >> place.shift & 15 : static_cast<int>(byte);
+    out[i] = to_float(both[0]) * kScaleUnit * static_cast<float>(integer - zero_of(shape.format)) +
+             to_float(both[1]) * kScaleUnit;
+  }
+}
+
+QuantizedRow quantize_row(const QuantizedShape& shape, std::span<const float> weights) {
+  const bool fp8 = shape.format == WeightFormat::fp8;
+  const int zero = fp8 ? 0 : zero_of(shape.format);
+  const float max_value = fp8 ? kMaxFp8 : static_cast<float>(zero - 1);
+  QuantizedRow row;
+  row.values.resize(weights.size());
+  for (std::size_t begin = 0; begin < weights.size();
+       begin += static_cast<std::size_t>(shape.group)) {
+    const std::size_t end = std::min(begin + static_cast<std::size_t>(shape.group), weights.size());
+    float largest = 0;
+    for (std::size_t i = begin; i < end; ++i) largest = std::max(largest, std::fabs(weights[i]));
+    // Integers are rounded with the scale as it will be read.
+    float scale = largest / max_value;
+    if (!fp8) scale = to_float(to_unit(scale)) * kScaleUnit;
+    const float inverse = scale > 0 ? 1 / scale : 0;
+    for (std::size_t i = begin; i < end; ++i) {
+      const float value = weights[i] * inverse;
+      if (fp8) {
+        row.values[i] = float_to_fp8(value);
+      } else {
+        const auto integer = static_cast<int>(std::nearbyint(value)) + zero;
+        row.values[i] = static_cast<std::uint8_t>(std::clamp(integer, 0, 2 * zero - 1));
+      }
+    }
+    row.scales.push_back(scale);
+    if (!fp8) row.offsets.push_back(0);
+  }
+  return row;
+}
+
+}  // namespace nvllm::kernels

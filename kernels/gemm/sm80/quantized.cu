@@ -1,0 +1,214 @@
+#include <cuda_fp8.h>
+
+#include "device/cuda/stream.h"
+#include "kernels/common/sm80/types.cuh"
+#include "kernels/gemm/sm80/quantized.h"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// --- weights as floats ---------------------------------------------------------------------------
+
+struct DequantizeParams {
+  const unsigned* values;  // of the first output
+  const void* scales;      // likewise
+  long long words;         // 16 of each block
+  int inputs, row_blocks, groups, group;
+  bool whole_vectors;  // rows of out are vectors of 16 bytes
+};
+
+__device__ __forceinline__ float fp8_to_float(unsigned byte) {
+  __nv_fp8_e4m3 value;
+  value.__x = static_cast<__nv_fp8_storage_t>(byte);
+  return static_cast<float>(value);
+}
+
+// A step's 16 inputs from the words of four threads; nibbles: which of two steps of int4.
+template <WeightFormat kFormat>
+__device__ __forceinline__ void unpack(const unsigned (&words)[4], int step, float (&out)[16]) {
+#pragma unroll
+  for (int thread = 0; thread < 4; ++thread) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {  // inputs 2t, 2t + 1, 2t + 8, 2t + 9
+      const int input = 2 * thread + e % 2 + e / 2 * 8;
+      if constexpr (kFormat == WeightFormat::int4) {
+        const int nibble = 2 * step + e / 2 + 4 * (e % 2);
+        out[input] = static_cast<float>(words[thread] >> (4 * nibble) & 15) - 8;
+      } else if constexpr (kFormat == WeightFormat::int8) {
+        out[input] = static_cast<float>(words[thread] >> (8 * e) & 255) - 128;
+      } else {
+        out[input] = fp8_to_float(words[thread] >> (8 * e) & 255);
+      }
+    }
+  }
+}
+
+template <WeightFormat kFormat>
+__device__ __forceinline__ float2 scale_of(const void* scales, long long at) {
+  if constexpr (kFormat == WeightFormat::fp8) {
+    return make_float2(static_cast<const float*>(scales)[at], 0);
+  }
+  const float2 both = __half22float2(static_cast<const __half2*>(scales)[at]);
+  return make_float2(both.x * kScaleUnit, both.y * kScaleUnit);
+}
+
+// A thread has word k of all four threads of a block: neighbouring inputs.
+template <WeightFormat kFormat, typename T>
+__global__ void __launch_bounds__(kThreads) dequantize_kernel(T* out, const DequantizeParams p) {
+  constexpr int kSteps = kFormat == WeightFormat::int4 ? 2 : 1;
+  const long long i = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i * 4 >= p.words) return;
+  const long long block = i / 4;
+  const int k = static_cast<int>(i % 4);
+  const long long output = block / p.row_blocks;
+  const int first = (static_cast<int>(block % p.row_blocks) * 4 + k) * 16 * kSteps;
+  unsigned words[4];
+#pragma unroll
+  for (int thread = 0; thread < 4; ++thread) words[thread] = p.values[block * 16 + thread * 4 + k];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int input = first + step * 16;
+    if (input >= p.inputs) break;
+    const float2 scale = scale_of<kFormat>(p.scales, output * p.groups + input / p.group);
+    float values[16];
+    unpack<kFormat>(words, step, values);
+    T* const to = out + output * p.inputs + input;
+    constexpr int kElements = Vector<T>::kElements;
+#pragma unroll
+    for (int v = 0; v < 16 / kElements; ++v) {
+      Floats<T> floats;
+#pragma unroll
+      for (int e = 0; e < kElements; ++e)
+        floats.element[e] = __fmaf_rn(values[v * kElements + e], scale.x, scale.y);
+      const Vector<T> vector = narrow(floats);
+      if (p.whole_vectors) {
+        if (input + v * kElements < p.inputs) store_vector(to + v * kElements, vector);
+        continue;
+      }
+      for (int e = 0; e < kElements && input + v * kElements + e < p.inputs; ++e)
+        to[v * kElements + e] = narrow<T>(floats.element[e]);
+    }
+  }
+}
+
+template <WeightFormat kFormat, typename T>
+void launch(const TensorView& out, const DequantizeParams& p, cudaStream_t stream) {
+  const long long threads = (p.words + 3) / 4;
+  const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+  dequantize_kernel<kFormat><<<blocks, kThreads, 0, stream>>>(out.as<T>(), p);
+  nvllm::cuda::check(cudaGetLastError(), "launching dequantize");
+}
+
+template <WeightFormat kFormat>
+void launch(const TensorView& out, const DequantizeParams& p, cudaStream_t stream) {
+  switch (out.dtype) {
+    case DType::f32: return launch<kFormat, float>(out, p, stream);
+    case DType::bf16: return launch<kFormat, Bf16>(out, p, stream);
+    default: return launch<kFormat, F16>(out, p, stream);
+  }
+}
+
+// --- activations in fp8 --------------------------------------------------------------------------
+
+// A warp has 128 inputs of a row; a lane what is a word of the blocks.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    quantize_rows_kernel(const T* x, long long x_stride, unsigned* values, float* scales, int rows,
+                         int groups) {
+  const long long warp = (static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  const int lane = threadIdx.x % 32;
+  const long long row = warp / groups;
+  const int group = static_cast<int>(warp % groups);
+  if (row >= rows) return;
+  const int thread = lane % 16 / 4, k = lane % 4;
+  const T* const from = x + row * x_stride + group * 128 + lane / 16 * 64 + 16 * k + 2 * thread;
+  float inputs[4];
+#pragma unroll
+  for (int e = 0; e < 4; ++e) inputs[e] = widen(from[e % 2 + e / 2 * 8]);
+  float largest = 0;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) largest = fmaxf(largest, fabsf(inputs[e]));
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2)
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
+  const float scale = largest / kMaxFp8;
+  const float inverse = largest > 0 ? kMaxFp8 / largest : 0.0f;
+  unsigned word = 0;
+#pragma unroll
+  for (int e = 0; e < 4; ++e)
+    word |= static_cast<unsigned>(__nv_fp8_e4m3(inputs[e] * inverse).__x) << (8 * e);
+  values[(row * groups + group) * 32 + lane] = word;
+  if (lane == 0) scales[static_cast<long long>(group) * rows + row] = scale;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    transpose_scales_kernel(const float* scales, float* out, int outputs, int groups) {
+  __shared__ float tile[32][33];
+  const int x = threadIdx.x % 32, y = threadIdx.x / 32;
+  const int output = blockIdx.x * 32, group = blockIdx.y * 32;
+  for (int i = y; i < 32; i += kThreads / 32) {
+    if (output + i < outputs && group + x < groups)
+      tile[i][x] = scales[static_cast<long long>(output + i) * groups + group + x];
+  }
+  __syncthreads();
+  for (int i = y; i < 32; i += kThreads / 32) {
+    if (group + i < groups && output + x < outputs)
+      out[static_cast<long long>(group + i) * outputs + output + x] = tile[x][i];
+  }
+}
+
+}  // namespace
+
+void dequantize(const GemmWeight& weight, std::int64_t first, const TensorView& out,
+                Stream& stream) {
+  const QuantizedShape shape = weight.quantized_shape();
+  const TensorView& scales = weight.quantized.scales;
+  const std::int64_t outputs = out.shape[0];
+  if (outputs == 0 || shape.inputs == 0) return;
+  DequantizeParams p{};
+  p.values =
+      reinterpret_cast<const unsigned*>(weight.values.as<std::byte>() + first * shape.row_bytes());
+  p.scales = scales.as<std::byte>() +
+             first * shape.scale_columns() * static_cast<std::int64_t>(size_of(scales.dtype));
+  p.words = outputs * shape.row_blocks() * (kQuantizedBlockBytes / 4);
+  p.inputs = static_cast<int>(shape.inputs);
+  p.row_blocks = static_cast<int>(shape.row_blocks());
+  p.groups = static_cast<int>(shape.groups());
+  p.group = static_cast<int>(shape.group);
+  p.whole_vectors =
+      out.aligned(16) && shape.inputs * static_cast<std::int64_t>(size_of(out.dtype)) % 16 == 0;
+  const cudaStream_t native = nvllm::cuda::native(stream);
+  switch (shape.format) {
+    case WeightFormat::fp8: return launch<WeightFormat::fp8>(out, p, native);
+    case WeightFormat::int8: return launch<WeightFormat::int8>(out, p, native);
+    default: return launch<WeightFormat::int4>(out, p, native);
+  }
+}
+
+void quantize_rows(const TensorView& x, const Fp8Rows& out, Stream& stream) {
+  const int rows = static_cast<int>(x.shape[0]), groups = static_cast<int>(x.shape[1] / 128);
+  const long long threads = static_cast<long long>(rows) * groups * 32;
+  const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+  auto* const values = reinterpret_cast<unsigned*>(out.values);
+  const cudaStream_t native = nvllm::cuda::native(stream);
+  if (x.dtype == DType::bf16) {
+    quantize_rows_kernel<<<blocks, kThreads, 0, native>>>(x.as<Bf16>(), x.stride[0], values,
+                                                          out.scales, rows, groups);
+  } else {
+    quantize_rows_kernel<<<blocks, kThreads, 0, native>>>(x.as<F16>(), x.stride[0], values,
+                                                          out.scales, rows, groups);
+  }
+  nvllm::cuda::check(cudaGetLastError(), "launching quantize_rows");
+}
+
+void transpose_scales(const TensorView& scales, float* out, Stream& stream) {
+  const int outputs = static_cast<int>(scales.shape[0]), groups = static_cast<int>(scales.shape[1]);
+  const dim3 grid((outputs + 31) / 32, (groups + 31) / 32);
+  transpose_scales_kernel<<<grid, kThreads, 0, nvllm::cuda::native(stream)>>>(scales.as<float>(),
+                                                                              out, outputs, groups);
+  nvllm::cuda::check(cudaGetLastError(), "launching transpose_scales");
+}
+
+}  // namespace nvllm::kernels::cuda

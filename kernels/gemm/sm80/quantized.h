@@ -1,0 +1,28 @@
+// What GEMMs with quantized weights need beside their own kernels: weights as floats, and
+// activations in fp8.
+#pragma once
+
+#include <cstdint>
+
+#include "device/backend.h"
+#include "kernels/gemm/gemm.h"
+
+namespace nvllm::kernels::cuda {
+
+// Writes the weights of outputs [first, first + out.shape[0]) to out, [some outputs, inputs], dense,
+// rounded once to its type.
+void dequantize(const GemmWeight& weight, std::int64_t first, const TensorView& out,
+                Stream& stream);
+
+// Rows of activations in fp8, in the order of a quantized weight's blocks, with a scale of each row
+// and 128 inputs.
+struct Fp8Rows {
+  std::byte* values = nullptr;  // [rows, inputs]; inputs are a multiple of 128
+  float* scales = nullptr;      // [inputs / 128, rows]
+};
+void quantize_rows(const TensorView& x, const Fp8Rows& out, Stream& stream);
+
+// The scales of an fp8 weight, [outputs, groups], as [groups, outputs].
+void transpose_scales(const TensorView& scales, float* out, Stream& stream);
+
+}  // namespace nvllm::kernels::cuda

@@ -1,0 +1,116 @@
+#include <algorithm>
+
+#include "device/cuda/stream.h"
+#include "kernels/gemm/backends.h"
+#include "kernels/gemm/gemm_steps.h"
+#include "kernels/gemm/sm80/quantized.h"
+#include "kernels/gemm/sm80/quantized_gemm.h"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+constexpr std::int64_t kAlignment = 256;  // bytes, and of outputs taken at a time
+
+// With fewer rows reading the weight takes the time, and a kernel that keeps x has less to do.
+constexpr std::int64_t kMinFp8Rows = 129;
+
+std::int64_t rounded(std::int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// Some columns of a matrix.
+TensorView columns_of(TensorView matrix, std::int64_t first, std::int64_t count) {
+  matrix.data = matrix.as<std::byte>() + first * static_cast<std::int64_t>(size_of(matrix.dtype));
+  matrix.shape[1] = count;
+  return matrix;
+}
+
+// The same GEMM without prologue and epilogue, and with other operands.
+GemmCall plain_part(const GemmCall& call, const TensorView& out, const TensorView& x,
+                    const TensorView& residual) {
+  GemmCall part;
+  part.plan.shape = call.plan.shape;
+  part.weight = call.weight;
+  part.operands = {.out = out, .x = x, .residual = residual};
+  return part;
+}
+
+}  // namespace
+
+QuantizedGemm::QuantizedGemm(Backend& backend, CublasltGemm& cublaslt, bool at_once)
+    : backend_(backend),
+      cublaslt_(cublaslt),
+      is_hopper_(nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) == 9) {
+  if (at_once) reserve();
+}
+
+void QuantizedGemm::reserve() {
+  if (memory_.data() != nullptr) return;
+  memory_ = backend_.allocate(MemoryKind::device, kQuantizedGemmBytes, "quantized GEMM workspace");
+}
+
+GemmKernel QuantizedGemm::kernel_of(const GemmShape& shape) {
+  reserve();
+  const bool takes = is_hopper_ && shape.format == WeightFormat::fp8 && !shape.weight_only &&
+                     shape.type != DType::f32 && shape.m >= kMinFp8Rows &&
+                     shape.inputs % kFp8Group == 0 && shape.outputs % 16 == 0;
+  return takes ? GemmKernel::fp8 : GemmKernel::dequantize;
+}
+
+void QuantizedGemm::enqueue(const GemmCall& call, Stream& stream) {
+  if (call.plan.kernel == GemmKernel::fp8 && enqueue_fp8(call, stream)) return;
+  enqueue_dequantized(call, stream);
+}
+
+void QuantizedGemm::enqueue_dequantized(const GemmCall& call, Stream& stream) {
+  const TensorView out = out_of(call), x = x_of(call), &residual = call.operands.residual;
+  const std::int64_t inputs = call.weight.inputs(), outputs = call.weight.outputs();
+  const auto output_bytes = inputs * static_cast<std::int64_t>(size_of(x.dtype));
+  std::int64_t at_once =
+      static_cast<std::int64_t>(kQuantizedGemmBytes) / std::max<std::int64_t>(output_bytes, 1);
+  at_once = std::max<std::int64_t>(at_once / kAlignment * kAlignment, 1);
+  for (std::int64_t first = 0; first < outputs; first += at_once) {
+    const std::int64_t count = std::min(at_once, outputs - first);
+    const TensorView floats(memory_.data(), x.dtype, {count, inputs});
+    dequantize(call.weight, first, floats, stream);
+    GemmCall part = plain_part(call, columns_of(out, first, count), x, {});
+    if (residual.data != nullptr) part.operands.residual = columns_of(residual, first, count);
+    part.weight = {.values = floats};
+    if (call.weight.bias.data != nullptr) part.weight.bias = call.weight.bias.rows(first, count);
+    if (!cublaslt_.enqueue(part, stream)) dot(part, stream);
+  }
+}
+
+bool QuantizedGemm::enqueue_fp8(const GemmCall& call, Stream& stream) {
+  const TensorView out = out_of(call), x = x_of(call), &residual = call.operands.residual;
+  const std::int64_t rows = x.shape[0], inputs = x.shape[1], groups = inputs / kFp8Group;
+  const std::int64_t scale_bytes = rounded(groups * call.weight.outputs() * 4);
+  const auto memory = static_cast<std::int64_t>(kQuantizedGemmBytes) - scale_bytes - kAlignment;
+  // Equal parts of at most as many rows as there is memory for.
+  const std::int64_t most = memory / (inputs + groups * 4);
+  if (most < kMinFp8Rows) return false;
+  const std::int64_t parts = (rows + most - 1) / most;
+  const std::int64_t at_once = ((rows + parts - 1) / parts + 15) / 16 * 16;
+
+  auto* const weight_scales = static_cast<float*>(memory_.data());
+  const Fp8Rows fp8{static_cast<std::byte*>(memory_.data()) + scale_bytes, nullptr};
+  transpose_scales(call.weight.quantized.scales, weight_scales, stream);
+  for (std::int64_t first = 0; first < rows; first += at_once) {
+    const std::int64_t count = std::min(at_once, rows - first);
+    Fp8Rows some = fp8;
+    some.scales = reinterpret_cast<float*>(fp8.values + rounded(count * inputs));
+    const TensorView some_x = x.rows(first, count);
+    GemmCall part = plain_part(call, out.rows(first, count), some_x, {});
+    if (residual.data != nullptr) part.operands.residual = residual.rows(first, count);
+    quantize_rows(some_x, some, stream);
+    const ScaledOperands scaled{some.values, some.scales, weight_scales};
+    if (!cublaslt_.enqueue_fp8(part, scaled, stream)) {
+      // Without the first part there is none at all: the others are not larger.
+      if (first == 0) return false;
+      enqueue_dequantized(part, stream);
+    }
+  }
+  return true;
+}
+
+}  // namespace nvllm::kernels::cuda

@@ -1,0 +1,33 @@
+// QuantizedGemm: GEMMs of many rows with quantized weights, and all that no other kernel takes.
+#pragma once
+
+#include "device/backend.h"
+#include "kernels/gemm/cublaslt/cublaslt_gemm.h"
+#include "kernels/gemm/gemm.h"
+
+namespace nvllm::kernels::cuda {
+
+class QuantizedGemm {
+ public:
+  // at_once: takes its memory now, else with the first plan.
+  QuantizedGemm(Backend& backend, CublasltGemm& cublaslt, bool at_once);
+
+  // fp8 where x may be quantized and cuBLASLt multiplies fp8 with scales of groups; else dequantize.
+  GemmKernel kernel_of(const GemmShape& shape);
+  // Of a call of either, whose prologue is done, without its epilogue.
+  void enqueue(const GemmCall& call, Stream& stream);
+
+ private:
+  void reserve();
+  // Some outputs at a time, as many as have room in memory as floats.
+  void enqueue_dequantized(const GemmCall& call, Stream& stream);
+  // Some rows at a time. False: cuBLASLt has no algorithm, and nothing is enqueued.
+  bool enqueue_fp8(const GemmCall& call, Stream& stream);
+
+  Backend& backend_;
+  CublasltGemm& cublaslt_;
+  bool is_hopper_;
+  Buffer memory_;
+};
+
+}  // namespace nvllm::kernels::cuda

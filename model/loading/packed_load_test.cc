@@ -1,0 +1,216 @@
+// Weights that stay quantized while they are loaded, or become so: every encoding, parts of ranks,
+// pieces of every size.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "device/backend.h"
+#include "model/loading/loader.h"
+#include "model/loading/loader_fixture.h"
+#include "model/loading/packing.h"
+
+namespace nvllm::model {
+namespace {
+
+using kernels::WeightFormat;
+using layers::Range;
+using Format = QuantizationChoice::Format;
+
+constexpr std::int64_t kOutputs = 48, kInputs = 512, kHeads = 3;
+
+struct Part {
+  Range rows, columns;
+};
+constexpr Part kParts[] = {{{0, kOutputs}, {0, kInputs}},
+                           {{5, 37}, {0, kInputs}},
+                           {{0, kOutputs}, {128, 400}},
+                           {{16, 32}, {384, kInputs}}};
+
+// Loads a part as a parameter whose quantization is chosen so.
+struct Loaded {
+  Loaded(const Checkpoint& checkpoint, Backend& backend, const Part& part, Format format,
+         std::size_t piece_bytes, bool staged) {
+    parameter.name = "m";
+    parameter.may_be_quantized = true;
+    parameter.slices = {{.tensor = "m.weight",
+                         .shape = {kOutputs, kInputs},
+                         .rows = part.rows,
+                         .columns = part.columns,
+                         .to_row = 0}};
+    parameter.shape = {part.rows.size(), part.columns.size()};
+    layers::Parameter* const parameters[] = {&parameter};
+    choose_quantization(parameters, &checkpoint, {.format = format});
+    memory = bind_parameters(parameters, DType::f32, backend);
+    load_parameters(parameters, checkpoint, backend,
+                    {.threads = 2, .piece_bytes = piece_bytes, .progress = {}, .staged = staged});
+  }
+
+  std::vector<float> row(std::int64_t row) const {
+    const kernels::QuantizedShape shape = parameter.quantized_shape();
+    std::vector<float> out(static_cast<std::size_t>(shape.inputs));
+    dequantize_row(shape, parameter.view.as<std::byte>() + row * shape.row_bytes(),
+                   parameter.scales.as<std::byte>() + static_cast<std::size_t>(row) *
+                                                          shape.scale_bytes() /
+                                                          static_cast<std::size_t>(shape.outputs),
+                   out.data());
+    return out;
+  }
+
+  layers::Parameter parameter;
+  Buffer memory;
+};
+
+// All values of the weight, [outputs, inputs].
+std::vector<float> values_of(const TestFiles& files) {
+  const std::vector<std::byte> bytes = files.values("m.weight", DType::f32);
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+// How many elements are off by more than tolerance(row's elements of a group of 16).
+template <typename Tolerance>
+int wrong(const Loaded& loaded, const std::vector<float>& values, const Part& part,
+          const Tolerance& tolerance) {
+  int count = 0;
+  for (std::int64_t row = part.rows.begin; row < part.rows.end; ++row) {
+    const std::vector<float> got = loaded.row(row - part.rows.begin);
+    for (std::int64_t i = part.columns.begin; i < part.columns.end; ++i) {
+      const float* const right = values.data() + row * kInputs;
+      const float off = std::fabs(got[i - part.columns.begin] - right[i]);
+      count += !(off <= tolerance(right, i));
+    }
+  }
+  return count;
+}
+
+float largest(const float* row, std::int64_t begin, std::int64_t end) {
+  float most = 0;
+  for (std::int64_t i = begin; i < std::min(end, kInputs); ++i)
+    most = std::max(most, std::fabs(row[i]));
+  return most;
+}
+
+TEST_CASE("GGUF's blocks stay what they are, but for scales of 11 bits") {
+  const auto backend = create_backend(DeviceKind::cpu);
+  for (const Encoding encoding : kEncodings) {
+    const bool blocks = encoding >= Encoding::q8_0 && encoding <= Encoding::q6_k;
+    if (!blocks) continue;
+    CAPTURE(std::string(name_of(encoding)));
+    for (const std::int64_t rotary : {std::int64_t{0}, kHeads}) {
+      TestFiles files;
+      files.add("m.weight", encoding, {kOutputs, kInputs}, rotary);
+      const Checkpoint checkpoint = files.write();
+      const std::vector<float> values = values_of(files);
+      for (const Part& part : kParts) {
+        for (const std::size_t piece_bytes : {std::size_t{1} << 20, std::size_t{3000}}) {
+          const Loaded loaded(checkpoint, *backend, part, Format::automatic, piece_bytes,
+                              piece_bytes == 3000);
+          REQUIRE(loaded.parameter.quantization.has_value());
+          const bool int4 = encoding == Encoding::q4_0 || encoding == Encoding::q4_1 ||
+                            encoding == Encoding::q4_k;
+          CHECK(loaded.parameter.quantization->format ==
+                (int4 ? WeightFormat::int4 : WeightFormat::int8));
+          // Scale and offset are rounded to 11 bits, and 32 neighbours have the same ones: the
+          // offset is no larger than all of them.
+          const auto tolerance = [](const float* row, std::int64_t i) {
+            return 3 * largest(row, i / 32 * 32, i / 32 * 32 + 32) * 0x1p-11f + 0x1p-30f;
+          };
+          CHECK(wrong(loaded, values, part, tolerance) == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a scale that no format has is refused by name") {
+  const auto backend = create_backend(DeviceKind::cpu);
+  const StoredTensor tensor{.name = "m.weight", .shape = {}, .stored_name = "blk.0.m"};
+  const kernels::QuantizedShape int8{WeightFormat::int8, 1, 32, 32};
+  const std::vector<float> scales = {300};
+  CHECK_THROWS_WITH(check_scales(tensor, int8, scales, {}),
+                    "blk.0.m: a scale of 300 is beyond 255.875, the largest of int8 weights; pass "
+                    "--quantization none");
+  CHECK_THROWS_WITH_AS(check_scales(tensor, int8, {}, scales),
+                       doctest::Contains("an offset of 300"), Error);
+  CHECK_NOTHROW(check_scales(tensor, {WeightFormat::fp8, 1, 128, 128}, scales, {}));
+}
+
+TEST_CASE("floats are quantized while they are loaded, if that is wanted") {
+  const auto backend = create_backend(DeviceKind::cpu);
+  for (const Encoding encoding : {Encoding::f32, Encoding::bf16}) {
+    TestFiles files;
+    files.add("m.weight", encoding, {kOutputs, kInputs});
+    const Checkpoint checkpoint = files.write();
+    const std::vector<float> values = values_of(files);
+    for (const Part& part : kParts) {
+      for (const auto& [format, step] : {std::pair{Format::fp8, 1 / 16.0f},
+                                         {Format::int8, 1 / 254.0f},
+                                         {Format::int4, 1 / 14.0f}}) {
+        const Loaded loaded(checkpoint, *backend, part, format, 3000, false);
+        REQUIRE(loaded.parameter.quantization.has_value());
+        CHECK(loaded.parameter.quantization->group == 128);
+        const std::int64_t from = part.columns.begin;
+        const auto tolerance = [from, half = step, fp8 = format == Format::fp8](const float* row,
+                                                                                std::int64_t i) {
+          const std::int64_t begin = from + (i - from) / 128 * 128;
+          const float most = largest(row, begin, begin + 128);
+          if (fp8) return std::max(std::fabs(row[i]) * half, most * 0x1p-19f) * 1.01f;
+          return most * half * 1.01f;
+        };
+        CHECK(wrong(loaded, values, part, tolerance) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("what is quantized stays so, and 'none' makes floats of it") {
+  const auto backend = create_backend(DeviceKind::cpu);
+  TestFiles files;
+  files.add("m.weight", Encoding::q8_0, {kOutputs, kInputs});
+  const Checkpoint checkpoint = files.write();
+  const auto quantization = [&](Format format, const Part& part) {
+    return Loaded(checkpoint, *backend, part, format, 1 << 20, false).parameter.quantization;
+  };
+  const layers::Quantization as_stored{WeightFormat::int8, 32, false};
+  CHECK(quantization(Format::automatic, kParts[0]) == as_stored);
+  CHECK(quantization(Format::int4, kParts[0]) == as_stored);
+  CHECK_FALSE(quantization(Format::none, kParts[0]).has_value());
+  // A part that begins inside of a block of 128 inputs.
+  CHECK_FALSE(quantization(Format::automatic, {{0, 8}, {64, 192}}).has_value());
+}
+
+TEST_CASE("parts of one parameter in two encodings get the finer format") {
+  const auto backend = create_backend(DeviceKind::cpu);
+  TestFiles files;
+  files.add("q.weight", Encoding::q4_k, {kOutputs, kInputs});
+  files.add("v.weight", Encoding::q6_k, {kOutputs, kInputs});
+  files.add("f.weight", Encoding::bf16, {kOutputs, kInputs});
+  const Checkpoint checkpoint = files.write();
+  const auto chosen = [&](const std::string& first, const std::string& second) {
+    layers::Parameter parameter;
+    parameter.name = "both";
+    parameter.may_be_quantized = true;
+    parameter.shape = {2 * kOutputs, kInputs};
+    for (const std::string& tensor : {first, second}) {
+      parameter.slices.push_back({.tensor = tensor,
+                                  .shape = {kOutputs, kInputs},
+                                  .rows = {0, kOutputs},
+                                  .columns = {0, kInputs},
+                                  .to_row = tensor == first ? 0 : kOutputs});
+    }
+    layers::Parameter* const parameters[] = {&parameter};
+    choose_quantization(parameters, &checkpoint, {});
+    return parameter.quantization;
+  };
+  CHECK(chosen("q.weight", "v.weight") == layers::Quantization{WeightFormat::int8, 16, false});
+  CHECK_FALSE(chosen("q.weight", "f.weight").has_value());
+}
+
+}  // namespace
+}  // namespace nvllm::model

@@ -1,0 +1,124 @@
+#include "model/loading/packing.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "model/checkpoint/quantized_weight.h"
+
+namespace nvllm::model {
+namespace {
+
+using kernels::WeightFormat;
+using layers::Parameter;
+using layers::Slice;
+
+constexpr std::int64_t kCut = 128;  // inputs at whose multiples a part of a weight may begin
+
+std::optional<Packing> packing_of(const QuantizedWeight& weight, std::int64_t inputs) {
+  const bool whole_rows = weight.groups == 1 || weight.scale_inputs >= inputs;
+  if (weight.layout == QuantizedLayout::fp8) {
+    if (!whole_rows && weight.scale_inputs % kernels::kFp8Group != 0) return std::nullopt;
+    return Packing{};
+  }
+  if (weight.group_of) return std::nullopt;  // inputs in another order
+  if (whole_rows || weight.scale_inputs % 128 == 0) return Packing{WeightFormat::int4, 128};
+  if (weight.scale_inputs % 32 != 0 || 128 % weight.scale_inputs != 0) return std::nullopt;
+  return Packing{WeightFormat::int4, weight.scale_inputs};
+}
+
+// Of all slices together.
+std::optional<Packing> common(const std::optional<Packing>& a, const std::optional<Packing>& b) {
+  if (!a || !b) return std::nullopt;
+  const bool fp8 = a->format == WeightFormat::fp8;
+  if (fp8 != (b->format == WeightFormat::fp8)) return std::nullopt;
+  if (fp8) return a;
+  return Packing{std::min(a->format, b->format), std::min(a->group, b->group)};
+}
+
+std::optional<Packing> packing_of(const Parameter& parameter, const Checkpoint& checkpoint) {
+  std::optional<Packing> all;
+  for (std::size_t i = 0; i < parameter.slices.size(); ++i) {
+    const Slice& slice = parameter.slices[i];
+    const auto one = packing_of(checkpoint.get(slice.tensor, slice.shape));
+    all = i == 0 ? one : common(all, one);
+  }
+  // Scales of safetensors belong to one format.
+  for (const Slice& slice : parameter.slices) {
+    const StoredTensor& tensor = checkpoint.get(slice.tensor, slice.shape);
+    const auto one = packing_of(tensor);
+    if (!all || (tensor.quantized && (one->format != all->format || one->group != all->group)))
+      return std::nullopt;
+  }
+  return all;
+}
+
+std::optional<Packing> packing_of(QuantizationChoice::Format format) {
+  switch (format) {
+    case QuantizationChoice::Format::fp8: return Packing{};
+    case QuantizationChoice::Format::int8: return Packing{WeightFormat::int8, 128};
+    case QuantizationChoice::Format::int4: return Packing{WeightFormat::int4, 128};
+    default: return std::nullopt;
+  }
+}
+
+bool can_be_cut(const Parameter& parameter) {
+  return std::ranges::all_of(parameter.slices,
+                             [](const Slice& slice) { return slice.columns.begin % kCut == 0; });
+}
+
+}  // namespace
+
+std::optional<Packing> packing_of(const StoredTensor& tensor) {
+  if (tensor.quantized != nullptr) return packing_of(*tensor.quantized, tensor.shape.back());
+  switch (tensor.encoding) {
+    case Encoding::q4_0:
+    case Encoding::q4_1:
+    case Encoding::q4_k: return Packing{WeightFormat::int4, 32};
+    case Encoding::q5_0:
+    case Encoding::q5_1:
+    case Encoding::q5_k:
+    case Encoding::q8_0: return Packing{WeightFormat::int8, 32};
+    case Encoding::q6_k: return Packing{WeightFormat::int8, 16};
+    default: return std::nullopt;
+  }
+}
+
+bool fits(const Packing& packing, const kernels::QuantizedShape& shape) {
+  const bool fp8 = packing.format == WeightFormat::fp8;
+  if (fp8 || shape.format == WeightFormat::fp8) return packing.format == shape.format;
+  return shape.format <= packing.format && shape.group <= packing.group;
+}
+
+void check_scales(const StoredTensor& tensor, const kernels::QuantizedShape& shape,
+                  std::span<const float> scales, std::span<const float> offsets) {
+  if (shape.format == WeightFormat::fp8) return;
+  const auto check = [&](std::span<const float> values, const char* what) {
+    for (const float value : values) {
+      if (!(std::fabs(value) > kernels::kMaxScale)) continue;
+      fail(tensor.stored_name, ": ", what, " of ", value, " is beyond ", kernels::kMaxScale,
+           ", the largest of ", name_of(shape.format), " weights; pass --quantization none");
+    }
+  };
+  check(scales, "a scale");
+  check(offsets, "an offset");
+}
+
+void choose_quantization(std::span<Parameter* const> parameters, const Checkpoint* checkpoint,
+                         const QuantizationChoice& choice) {
+  using Format = QuantizationChoice::Format;
+  for (Parameter* parameter : parameters) {
+    parameter->quantization.reset();
+    if (!parameter->may_be_quantized || parameter->elements() == 0 || !can_be_cut(*parameter))
+      continue;
+    std::optional<Packing> packing = packing_of(choice.format);
+    if (choice.format != Format::none && checkpoint != nullptr) {
+      const auto stored = packing_of(*parameter, *checkpoint);
+      if (stored) packing = stored;
+    }
+    if (!packing) continue;
+    parameter->quantization = {packing->format, packing->group, choice.weight_only};
+  }
+}
+
+}  // namespace nvllm::model

@@ -1,0 +1,39 @@
+// Which weights stay quantized, and in which of the formats that GEMMs read
+// (kernels/gemm/quantized_weight.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "kernels/gemm/quantized_weight.h"
+#include "layers/parameter.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/loading/quantization_choice.h"
+
+namespace nvllm::model {
+
+// A format without loss for what a tensor holds: integers of more bits and smaller groups would do,
+// too.
+struct Packing {
+  kernels::WeightFormat format = kernels::WeightFormat::fp8;
+  std::int64_t group = kernels::kFp8Group;
+};
+
+// Nothing if the tensor is not quantized, or quantized as no format is: then it can only become
+// floats.
+std::optional<Packing> packing_of(const StoredTensor& tensor);
+
+// Whether a weight of this shape holds what has that packing, exactly.
+bool fits(const Packing& packing, const kernels::QuantizedShape& shape);
+
+// An Error if scales or offsets are too large for the shape's format. (NaN passes: it shows in the
+// answers, and is looked for then.)
+void check_scales(const StoredTensor& tensor, const kernels::QuantizedShape& shape,
+                  std::span<const float> scales, std::span<const float> offsets);
+
+// Decides for each parameter, before memory is bound. checkpoint: nullptr with random weights.
+void choose_quantization(std::span<layers::Parameter* const> parameters,
+                         const Checkpoint* checkpoint, const QuantizationChoice& choice);
+
+}  // namespace nvllm::model
