@@ -27,7 +27,7 @@ _CUDA_DEFINES = select({
     "//conditions:default": [],
 })
 
-_CPU_DEPS = ["//kernels/common:arguments", "//kernels/common:cpu_vector", "//base", "//device"]
+_CPU_DEPS = ["//kernels/common:arguments", "//kernels/common:cpu_vector", "//kernels/common:e4m3_vector", "//base", "//device"]
 _CUDA_DEPS = ["//kernels/common:arguments", "//kernels/common:cuda_headers", "//base", "//device"]
 
 def _if_cuda(labels):

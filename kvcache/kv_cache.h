@@ -33,7 +33,7 @@ struct BlockShape {
   std::int64_t block_size = 0;  // tokens
   std::int64_t kv_heads = 0;    // this rank's; may be 0
   std::int64_t head_dim = 0;
-  DType dtype = DType::bf16;
+  DType dtype = DType::bf16;  // u8: E4m3 (device/e4m3.h)
 
   // The elements of a block's keys in one layer.
   std::int64_t layer_elements() const { return block_size * kv_heads * head_dim; }
@@ -61,6 +61,23 @@ inline kernels::KvView block_views(void* data, const BlockShape& shape, std::int
   auto* const keys = static_cast<unsigned char*>(data);
   return {.keys = half(keys), .values = half(keys + shape.layer_bytes() / 2), .block_table = {}};
 }
+
+// The scales of a cache of E4m3 (kernels/attention/kv_scales.h): [layers][2][kv_heads], float32, on
+// the device and on the host. Without memory: all are 1.
+struct KvScales {
+  const float* device = nullptr;
+  const float* host = nullptr;
+  std::int64_t kv_heads = 0;
+
+  TensorView of_layer(std::int64_t layer) const { return of_layer(device, layer); }
+  TensorView on_host(std::int64_t layer) const { return of_layer(host, layer); }
+
+ private:
+  TensorView of_layer(const float* from, std::int64_t layer) const {
+    if (from == nullptr) return {};
+    return {const_cast<float*>(from + 2 * kv_heads * layer), DType::f32, {2, kv_heads}};
+  }
+};
 
 // Of one rank, since it began; counted when the copy is enqueued.
 struct KvTraffic {
@@ -122,6 +139,11 @@ class KvCache {
  public:
   virtual ~KvCache() = default;
 
+  // Scales of keys and values, which norm_rope_store() and attention are to be given. Their memory
+  // outlives the cache. They are set before the first step.
+  const KvScales& scales() const { return scales_; }
+  virtual void set_scales(const KvScales& scales) { scales_ = scales; }
+
   // The token ids of all blocks, [blocks, block_size], int32, dense. A pass writes them, and
   // penalties read them.
   virtual TensorView tokens() const = 0;
@@ -150,6 +172,9 @@ class KvCache {
 
   // Of all steps since the start.
   virtual KvTraffic traffic() const { return {}; }
+
+ private:
+  KvScales scales_;
 };
 
 // A cache of nothing but views, one per layer: all of it is on the device, and whoever has the

@@ -78,7 +78,7 @@ void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Conte
     in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.layer, 1);
     run(plan.qkv, qkv_.weight(), in);
     norm_rope_and_store(qkv, pass, context);
-    pass.kv.run_attention(pass.layer, attention_of(heads, qkv, pass.batch), context.stream);
+    pass.kv.run_attention(pass.layer, attention_of(heads, qkv, pass), context.stream);
     run(plan.output, output_.weight(),
         add_operands(stream, heads, plan.output, &mlp_norm_, context));
   }
@@ -143,6 +143,7 @@ void DecoderLayer::norm_rope_and_store(TensorView qkv, const Pass& pass,
   args.positions = pass.batch.positions;
   args.slots = pass.batch.slots;
   args.kv = pass.kv.store_view(pass.layer, context.stream);
+  args.kv_scales = pass.kv.scales().of_layer(pass.layer);
   args.heads = part_.q.size();
   args.only_rows_are_new = true;
   kernels::norm_rope_store(args, context.stream);
@@ -150,13 +151,15 @@ void DecoderLayer::norm_rope_and_store(TensorView qkv, const Pass& pass,
 
 // All but where keys and values are.
 kernels::Attention DecoderLayer::attention_of(TensorView out, TensorView qkv,
-                                              const Batch& batch) const {
+                                              const Pass& pass) const {
+  const Batch& batch = pass.batch;
   const std::int64_t rows = qkv.shape[0];
   kernels::Attention args;
   args.out = TensorView(out.data, out.dtype, {rows, part_.q.size(), head_dim_});
   args.q = TensorView(qkv.data, qkv.dtype, {rows, part_.q.size(), head_dim_});
   args.q.stride[0] = qkv.stride[0];
   args.kv.block_table = batch.block_table;
+  args.kv_scales = pass.kv.scales().of_layer(pass.layer);
   args.query_start = batch.query_start;
   args.kv_length = batch.kv_length;
   args.group = part_.group;

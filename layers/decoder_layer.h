@@ -82,7 +82,7 @@ class DecoderLayer {
   kernels::LayerPlan plan(const ResidualStream& stream, const Pass& pass,
                           const Context& context) const;
   void norm_rope_and_store(TensorView qkv, const Pass& pass, const Context& context) const;
-  kernels::Attention attention_of(TensorView out, TensorView qkv, const Batch& batch) const;
+  kernels::Attention attention_of(TensorView out, TensorView qkv, const Pass& pass) const;
 
   HeadPart part_;
   std::int64_t head_dim_;

@@ -35,6 +35,8 @@ constexpr const char* name_of(KvMode mode, Residence residence) {
 }
 enum class PrefillAttention : std::uint8_t { full, minference, xattention, automatic };
 enum class DecodeAttention : std::uint8_t { full, quest };
+// The type of keys and values in the cache; `automatic`: that of the computation.
+enum class KvCacheDtype : std::uint8_t { automatic, fp8_e4m3 };
 
 // How the GPU's GEMM configurations are chosen: by what is known of their shapes; by measurements
 // of earlier runs where there are any; or these, and what is missing is measured now.
@@ -52,7 +54,8 @@ struct EngineOptions {
   std::int64_t block_size = 16;
   double gpu_memory_utilization = 0.9;  // of a GPU's whole memory, by everything this program takes
   std::optional<std::int64_t> kv_cache_memory_bytes;  // of each rank; absent: what is left of it
-  std::optional<std::int64_t> max_model_len;          // absent: the model's limit, or what fits
+  KvCacheDtype kv_cache_dtype = KvCacheDtype::automatic;
+  std::optional<std::int64_t> max_model_len;  // absent: the model's limit, or what fits
   std::int64_t max_num_seqs = 256;
   std::int64_t max_num_batched_tokens = 8192;
   // On the CPU: how long a step with a prompt's rows should take; prompts are cut to fit
@@ -99,10 +102,10 @@ struct EngineOptions {
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(block_size, gpu_memory_utilization, kv_cache_memory_bytes, max_model_len, max_num_seqs,
-            max_num_batched_tokens, prefill_step_s, prefix_caching, scheduling, preemption,
-            swap_space_bytes, kv_offload, kv_offloading_bytes, ring_slots, resident_blocks,
-            host_attention, host_threads, transfer_block, kv_buffers, max_seq_len,
+    archive(block_size, gpu_memory_utilization, kv_cache_memory_bytes, kv_cache_dtype,
+            max_model_len, max_num_seqs, max_num_batched_tokens, prefill_step_s, prefix_caching,
+            scheduling, preemption, swap_space_bytes, kv_offload, kv_offloading_bytes, ring_slots,
+            resident_blocks, host_attention, host_threads, transfer_block, kv_buffers, max_seq_len,
             prefill_attention, decode_attention, graphs, async_scheduling, tuning, gemm_tuning_file,
             seed, profile);
   }
@@ -136,6 +139,13 @@ inline constexpr std::int64_t kAutomaticSparseTokens = 65536;
 std::string sparse_refusal(const EngineOptions& options);
 // The same as an Error.
 void check_sparse_attention(const EngineOptions& options);
+
+// What a cache of FP8 can be used with.
+
+// Why it cannot with what else the options ask for, in one line; empty: it can.
+std::string kv_cache_dtype_refusal(const EngineOptions& options);
+// The same as an Error, also if heads of this length cannot be kept in FP8.
+void check_kv_cache_dtype(const EngineOptions& options, std::int64_t head_dim);
 
 // Which modes of the cache let the host's cores attend.
 

@@ -120,10 +120,16 @@ void check_attention_rows(const Attention& args, const char* operation) {
   if (args.out.shape != q.shape)
     fail(operation, ": out is ", args.out.describe(), ", which does not fit q, ", q.describe());
   check_kv_view(args.kv, operation);
+  const bool of_e4m3 = args.kv.keys.dtype == DType::u8;
+  if (of_e4m3 && args.kv.head_dim() % kAlignment != 0) {
+    fail(operation, ": keys are ", args.kv.keys.describe(),
+         ", E4M3; head_dim must be a multiple of ", kAlignment);
+  }
   check_vectors(operation, args.kv.keys, "keys");
   check_vectors(operation, args.kv.values, "values");
-  if (args.kv.keys.dtype != q.dtype || args.kv.head_dim() != q.shape[2])
+  if ((args.kv.keys.dtype != q.dtype && !of_e4m3) || args.kv.head_dim() != q.shape[2])
     fail(operation, ": keys are ", args.kv.keys.describe(), ", which do not fit q, ", q.describe());
+  check_kv_scales(args.kv_scales, args.kv, operation);
   check_heads(operation, args);
   if (args.lse.data == nullptr) return;
   check_dense(operation, args.lse, "lse", DType::f32, 2);

@@ -6,6 +6,7 @@
 
 #include "device/backend.h"
 #include "device/tensor_view.h"
+#include "kernels/attention/kv_scales.h"
 #include "kernels/attention/kv_view.h"
 
 namespace nvllm::kernels {
@@ -27,6 +28,9 @@ struct Attention {
   TensorView out{};  // [rows, heads, head_dim], of q's type or float32
   TensorView q{};    // [rows, heads, head_dim]; rows may lie apart (stride[0])
   KvView kv{};
+  // [2, kv_heads], float32, of a cache of E4m3: what a head's keys, and its values, are multiplied
+  // by. May be none, which stands for 1.
+  TensorView kv_scales{};
   // [sequences + 1], int32, ascending. Rows before the first or behind the last are not touched.
   TensorView query_start{};
   TensorView kv_length{};  // [sequences], int32: tokens in the view
@@ -52,9 +56,10 @@ struct Attention {
   std::int64_t max_kv_length = 0;
 };
 
-// Enqueues it. q and the cache have one type (float32, bfloat16 or float16), head_dim is a multiple
-// of 8 and at most kMaxHeadDim, and every head begins at a multiple of 16 bytes. Rows, sequences
-// and heads may be any number, also 0. Otherwise it throws an Error that names the argument.
+// Enqueues it. q is float32, bfloat16 or float16, and the cache has its type or is of E4m3
+// (DType::u8; device/e4m3.h). head_dim is a multiple of 8, with E4m3 of 16, and at most
+// kMaxHeadDim, and every head begins at a multiple of 16 bytes. Rows, sequences and heads may be
+// any number, also 0. Otherwise it throws an Error that names the argument.
 void attention(const Attention& args, Stream& stream);
 
 // The same where the first decode_sequences sequences have one row each, and the others more. If

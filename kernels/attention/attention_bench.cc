@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -35,8 +36,11 @@ struct Shape {
   bool part = false;  // of tokens before the rows, all visible; results are float32
   std::int64_t layers =
       1;  // whose keys and values a block holds, one behind the other, as the engine's do
+  bool e4m3 = false;  // the cache
 
   bool prefill() const { return rows > 1; }
+  DType kv_type() const { return e4m3 ? DType::u8 : DType::bf16; }
+  std::int64_t kv_size() const { return e4m3 ? 1 : 2; }
 };
 
 // Memory of normally distributed numbers: with zeros the clocks would be higher.
@@ -46,6 +50,25 @@ Buffer random_memory(Backend& backend, Stream& stream, std::int64_t elements) {
   fill.out = TensorView(buffer.data(), DType::bf16, {1, elements});
   fill.whole_columns = elements;
   random_fill(fill, stream);
+  return buffer;
+}
+
+// The same of E4m3, between -1.875 and 1.875: bytes from the host, over and over.
+Buffer random_e4m3(Backend& backend, Stream& stream, std::int64_t bytes) {
+  const std::int64_t piece = std::min<std::int64_t>(bytes, 1 << 22);
+  const Buffer host =
+      backend.allocate(MemoryKind::pinned, static_cast<std::size_t>(piece), "benchmark");
+  std::mt19937 random(7);
+  for (std::int64_t i = 0; i < piece; ++i) {
+    static_cast<unsigned char*>(host.data())[i] = static_cast<unsigned char>(random() & 0xbf);
+  }
+  Buffer buffer =
+      backend.allocate(MemoryKind::device, static_cast<std::size_t>(bytes), "benchmark");
+  for (std::int64_t at = 0; at < bytes; at += piece) {
+    backend.copy(static_cast<char*>(buffer.data()) + at, host.data(),
+                 static_cast<std::size_t>(std::min(piece, bytes - at)), stream);
+  }
+  stream.synchronize();
   return buffer;
 }
 
@@ -104,7 +127,7 @@ class Work {
     const std::int64_t cache = blocks * shape.block_size * shape.kv_heads * shape.head_dim;
     // Beyond 50 MB of L2, several times over; graphs use one cache after the other.
     const std::int64_t caches =
-        shape.prefill() ? 1 : std::max<std::int64_t>(1, kDistinct / (4 * cache));
+        shape.prefill() ? 1 : std::max<std::int64_t>(1, kDistinct / (2 * shape.kv_size() * cache));
     // With one layer, all keys precede all values; with several, a block has those of each layer.
     const std::int64_t part = shape.layers == 1 ? cache : cache / blocks;
     q_ = random_memory(backend, stream, rows * shape.heads * shape.head_dim);
@@ -142,14 +165,17 @@ class Work {
     call.max_kv_length = shape.tokens;
     call.only_rows_are_new = !shape.prefill();  // as in a step of the engine
     for (std::int64_t i = 0; i < caches; ++i) {
-      caches_.push_back(random_memory(backend, stream, 2 * cache * shape.layers));
+      const std::int64_t elements = 2 * cache * shape.layers;
+      caches_.push_back(shape.e4m3 ? random_e4m3(backend, stream, elements)
+                                   : random_memory(backend, stream, elements));
       for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-        auto* data = static_cast<Bf16*>(caches_.back().data()) + layer * 2 * part;
+        auto* data =
+            static_cast<unsigned char*>(caches_.back().data()) + layer * 2 * part * shape.kv_size();
         for (TensorView* half : {&call.kv.keys, &call.kv.values}) {
-          *half = TensorView(data, DType::bf16,
+          *half = TensorView(data, shape.kv_type(),
                              {blocks, shape.block_size, shape.kv_heads, shape.head_dim});
           if (shape.layers > 1) half->stride[0] = 2 * part * shape.layers;
-          data += part;
+          data += part * shape.kv_size();
         }
         calls_.push_back(call);
       }
@@ -168,8 +194,8 @@ class Work {
     return 4.0 * static_cast<double>(shape_.sequences * shape_.heads * shape_.head_dim) * seen;
   }
   double bytes() const {
-    return 4.0 * static_cast<double>(shape_.sequences * shape_.tokens * shape_.kv_heads *
-                                     shape_.head_dim);
+    return 2.0 * static_cast<double>(shape_.kv_size() * shape_.sequences * shape_.tokens *
+                                     shape_.kv_heads * shape_.head_dim);
   }
 
  private:
@@ -287,8 +313,9 @@ void attention_in_layers(benchmark::State& state, DeviceKind kind, Shape shape) 
 }
 
 std::string name_of_case(DeviceKind kind, const Shape& shape) {
-  return std::string("attention/") + name_of(kind) + "/bfloat16/" + std::to_string(shape.heads) +
-         "x" + std::to_string(shape.kv_heads) + "x" + std::to_string(shape.head_dim) +
+  return std::string("attention/") + name_of(kind) +
+         (shape.e4m3 ? "/bfloat16_to_e4m3/" : "/bfloat16/") + std::to_string(shape.heads) + "x" +
+         std::to_string(shape.kv_heads) + "x" + std::to_string(shape.head_dim) +
          (shape.part        ? "/part/"
           : shape.prefill() ? "/prefill/"
                             : "/decode/") +
@@ -326,11 +353,16 @@ const bool registered = [] {
       {DeviceKind::cuda, {1, 1, 32768, 32, 8, 128, 16}},
       {DeviceKind::cuda, {64, 1, 1024, 32, 8, 128, 16}},
       {DeviceKind::cuda, {256, 1, 1024, 32, 8, 128, 16}}};
-  for (const auto& [kind, shape] : cases) {
-    benchmark::RegisterBenchmark(name_of_case(kind, shape).c_str(), [kind = kind, shape = shape](
+  const auto add = [](DeviceKind kind, const Shape& shape) {
+    benchmark::RegisterBenchmark(name_of_case(kind, shape).c_str(), [kind, shape](
                                                                         benchmark::State& state) {
       attention_in_graph(state, kind, shape);
     })->UseRealTime();
+  };
+  for (const auto& [kind, shape] : cases) add(kind, shape);
+  for (auto [kind, shape] : cases) {
+    shape.e4m3 = true;
+    add(kind, shape);
   }
   for (const Shape& shape : {Shape{1, 1, 1024, 16, 8, 128, 16},
                              {8, 1, 1024, 16, 8, 128, 16},

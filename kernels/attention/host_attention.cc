@@ -24,8 +24,11 @@ class Run {
  public:
   Run(const HostAttention& args, std::vector<float>& scratch)
       : args_(args),
-        shared_{
-            .q = args.q, .group = args.group, .first_head = args.first_head, .scale = args.scale},
+        shared_{.q = args.q,
+                .kv_scales = args.kv_scales,
+                .group = args.group,
+                .first_head = args.first_head,
+                .scale = args.scale},
         head_dim_(args.q.shape[2]),
         heads_(args.q.shape[1]),
         kv_heads_(heads_ == 0 ? 0 : (args.first_head + heads_ - 1) / args.group + 1),
@@ -34,7 +37,8 @@ class Run {
         tile_rows_(std::min<std::int64_t>({args.group, heads_, cpu::kTileRows})),
         task_floats_(cpu::partial_floats(tile_rows_, head_dim_)),
         tasks_(static_cast<std::int64_t>(args.blocks.size()) * tasks_of_block()),
-        attend_(cpu::attend_task(args.q.dtype, {})) {
+        kv_type_(args.of_e4m3 ? DType::u8 : args.q.dtype),
+        attend_(cpu::attend_task(args.q.dtype, kv_type_, {})) {
     const auto floats = static_cast<std::size_t>(tasks_ * task_floats_);
     if (scratch.size() < floats) scratch.resize(floats);
     partials_ = scratch.data();
@@ -78,7 +82,7 @@ class Run {
   // Arguments of attention to one block, which stands for a whole sequence.
   Attention attention_to(const HostAttentionBlock& block) const {
     const auto tensor = [&](std::int64_t offset) {
-      return TensorView(const_cast<unsigned char*>(block.data) + offset, args_.q.dtype,
+      return TensorView(const_cast<unsigned char*>(block.data) + offset, kv_type_,
                         {1, args_.block_tokens, args_.kv_heads, head_dim_});
     };
     Attention attention = shared_;
@@ -112,6 +116,7 @@ class Run {
   const HostAttention& args_;
   const Attention shared_;  // what the blocks have in common
   const std::int64_t head_dim_, heads_, kv_heads_, runs_, tiles_, tile_rows_, task_floats_, tasks_;
+  const DType kv_type_;
   const cpu::AttendTask attend_;
   float* partials_ = nullptr;
 };

@@ -17,7 +17,8 @@
 namespace nvllm::kernels {
 
 // A whole block that a row attends to: keys at `data` + HostAttention::keys, values at `data` +
-// HostAttention::values, each [block_tokens, kv_heads, head_dim] of the type of q, dense.
+// HostAttention::values, each [block_tokens, kv_heads, head_dim] of the type of q or of E4m3,
+// dense.
 struct HostAttentionBlock {
   std::int32_t row = 0;
   const unsigned char* data = nullptr;
@@ -31,6 +32,8 @@ struct HostAttention {
   std::span<const HostAttentionBlock> blocks;  // by ascending row
   std::int64_t keys = 0, values = 0;           // bytes from where a block begins
   std::int64_t block_tokens = 0, kv_heads = 0;
+  bool of_e4m3 = false;    // keys and values; else they are of the type of q
+  TensorView kv_scales{};  // in host memory
   // As in kernels::Attention.
   std::int64_t group = 1, first_head = 0;
   float scale = 1.0f;

@@ -6,11 +6,11 @@ namespace nvllm::kernels {
 namespace {
 
 void check_cache(const TensorView& cache, const char* name, const char* operation) {
-  const bool known =
-      cache.dtype == DType::f32 || cache.dtype == DType::bf16 || cache.dtype == DType::f16;
+  const bool known = cache.dtype == DType::f32 || cache.dtype == DType::bf16 ||
+                     cache.dtype == DType::f16 || cache.dtype == DType::u8;
   if (!known) {
     fail(operation, ": ", name, " is ", cache.describe(),
-         "; it must be float32, bfloat16 or float16");
+         "; it must be float32, bfloat16 or float16, or uint8 (E4M3)");
   }
   if (cache.rank != 4) {
     fail(operation, ": ", name, " is ", cache.describe(),

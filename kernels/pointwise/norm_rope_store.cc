@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "kernels/common/arguments.h"
+#include "kernels/common/cpu/e4m3_vector.h"
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
 #include "kernels/pointwise/backends.h"
@@ -27,7 +28,8 @@ void check_norm_rope_store(const NormRopeStore& args) {
 
   kCheck.require_floats(args.qkv, "qkv", 2, "[rows, (heads + 2 * kv_heads) * head_dim]");
   const std::int64_t rows = args.qkv.shape[0];
-  const DType type = args.kv.keys.dtype;
+  const DType type = args.kv.keys.dtype == DType::u8 ? args.qkv.dtype : args.kv.keys.dtype;
+  check_kv_scales(args.kv_scales, args.kv, kCheck.operation());
   kCheck.require_dense(args.qkv, "qkv", type, {rows, (args.heads + 2 * kv_heads) * head_dim});
   if ((args.q_norm.data == nullptr) != (args.k_norm.data == nullptr)) {
     fail("norm_rope_store: only ", args.q_norm.data == nullptr ? "k" : "q",
@@ -67,8 +69,8 @@ float norm_scale(const T* head, std::int64_t head_dim, float epsilon) {
 }
 
 // `to` may be `from`. norm: nullptr: none.
-template <typename T>
-void norm_and_rotate(const T* from, T* to, const T* norm, float epsilon, const float* cos_sin,
+template <typename T, typename To>
+void norm_and_rotate(const T* from, To* to, const T* norm, float epsilon, const float* cos_sin,
                      std::int64_t head_dim) {
   const std::int64_t half = head_dim / 2;
   const float scale = norm == nullptr ? 1.0f : norm_scale(from, head_dim, epsilon);
@@ -91,8 +93,8 @@ void norm_and_rotate(const T* from, T* to, const T* norm, float epsilon, const f
       high = high * scale * to_float(norm[half + i]);
     }
     const float cosine = cos_sin[i], sine = cos_sin[half + i];
-    to[i] = from_float<T>(low * cosine - high * sine);
-    to[half + i] = from_float<T>(high * cosine + low * sine);
+    to[i] = from_float<To>(low * cosine - high * sine);
+    to[half + i] = from_float<To>(high * cosine + low * sine);
   }
 }
 
@@ -122,11 +124,27 @@ struct Job {
     const T* v = k + kv_heads * head_dim;
     for (std::int64_t head = 0; head < kv_heads; ++head) {
       const std::int64_t to = args.kv.offset(block, inside, head);
-      norm_and_rotate(k, args.kv.keys.as<T>() + to, args.k_norm.as<T>(), args.epsilon, cos_sin,
-                      head_dim);
-      std::memcpy(args.kv.values.as<T>() + to, v, head_dim * sizeof(T));
+      if (args.kv.keys.dtype == DType::u8) {
+        store_as_e4m3(k, v, cos_sin, head, to);
+      } else {
+        norm_and_rotate(k, args.kv.keys.as<T>() + to, args.k_norm.as<T>(), args.epsilon, cos_sin,
+                        head_dim);
+        std::memcpy(args.kv.values.as<T>() + to, v, head_dim * sizeof(T));
+      }
       k += head_dim, v += head_dim;
     }
+  }
+
+  void store_as_e4m3(const T* k, const T* v, const float* cos_sin, std::int64_t kv_head,
+                     std::int64_t to) const {
+    const std::int64_t head_dim = args.kv.head_dim();
+    float rotated[kMaxHeadDim];
+    norm_and_rotate(k, rotated, args.k_norm.as<T>(), args.epsilon, cos_sin, head_dim);
+    const auto load = [](const auto* from) { return load8(from); };
+    store_e4m3(args.kv.keys.as<E4m3>() + to, rotated, head_dim,
+               1 / key_scale(args.kv_scales, kv_head), load);
+    store_e4m3(args.kv.values.as<E4m3>() + to, v, head_dim,
+               1 / value_scale(args.kv_scales, kv_head), load);
   }
 };
 

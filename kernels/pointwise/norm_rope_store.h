@@ -6,6 +6,7 @@
 
 #include "device/backend.h"
 #include "device/tensor_view.h"
+#include "kernels/attention/kv_scales.h"
 #include "kernels/attention/kv_view.h"
 
 namespace nvllm::kernels {
@@ -14,7 +15,8 @@ namespace nvllm::kernels {
 //   q and k: RMSNorm over each head, where there are norm weights; then, with half = head_dim / 2,
 //     (x[i], x[i + half]) = (x[i] cos[i] - x[i + half] sin[i], x[i + half] cos[i] + x[i] sin[i]),
 //     all in float32, rounded once.
-//   q is changed in place; k and v go to the cache and stay as they are in qkv.
+//   q is changed in place; k and v go to the cache and stay as they are in qkv. A cache of E4m3
+//   gets k and v times 1 / scale, in float32, rounded once (device/e4m3.h).
 struct NormRopeStore {
   TensorView qkv;        // [rows, (heads + 2 * kv_heads) * head_dim], dense
   TensorView q_norm;     // [head_dim]; data == nullptr: no norm
@@ -23,6 +25,7 @@ struct NormRopeStore {
   TensorView positions;  // [rows], int32, each below cos_sin's positions
   TensorView slots;      // [rows], int64; negative: this row's k and v are not stored
   KvView kv;
+  TensorView kv_scales{};  // of a cache of E4m3: kernels/attention/kv_scales.h
   std::int64_t heads = 0;  // also 0: a rank may have none
   float epsilon = 1e-6f;
 
@@ -32,8 +35,9 @@ struct NormRopeStore {
   bool only_rows_are_new = false;
 };
 
-// Enqueues it. qkv, norms and cache of one type (float32, bfloat16 or float16), head_dim even, at
-// most kMaxHeadDim; any number of rows, also 0; otherwise an Error that names the argument.
+// Enqueues it. qkv and norms of one type (float32, bfloat16 or float16), the cache of the same or
+// of E4m3, head_dim even, at most kMaxHeadDim; any number of rows, also 0; otherwise an Error that
+// names the argument.
 void norm_rope_store(const NormRopeStore& args, Stream& stream);
 void check_norm_rope_store(const NormRopeStore& args);
 

@@ -20,12 +20,14 @@ struct Layout {
   std::int64_t gap = 0;
 };
 
-// One call: its tensors' values on the host.
-template <typename T>
+// One call: its tensors' values on the host. Kv: the type of the cache.
+template <typename T, typename Kv = T>
 struct Case {
   std::int64_t rows, heads, kv_heads, head_dim, block_size;
   Layout layout;
-  std::vector<T> qkv, q_norm, k_norm, keys, values;  // norms: empty for none
+  std::vector<T> qkv, q_norm, k_norm;  // norms: empty for none
+  std::vector<Kv> keys, values;
+  std::vector<float> scales;  // of E4m3; empty: none
   std::vector<float> cos_sin;
   std::vector<std::int32_t> positions;
   std::vector<std::int64_t> slots;
@@ -60,8 +62,8 @@ struct Case {
       positions.push_back(static_cast<std::int32_t>(random() % kPositions));
       slots.push_back(row % 5 == 3 ? -1 - static_cast<std::int64_t>(random() % 3) : all[row]);
     }
-    keys.assign(cache_elements(), from_float<T>(-7));
-    values.assign(cache_elements(), from_float<T>(-9));
+    keys.assign(cache_elements(), from_float<Kv>(-7));
+    values.assign(cache_elements(), from_float<Kv>(-9));
   }
 
   std::int64_t blocks() const { return rows / block_size + 2; }
@@ -80,7 +82,7 @@ struct Case {
   std::int64_t cache_elements() const { return blocks() * strides()[0]; }
 
   NormRopeStore call(T* qkv, T* q_norm, T* k_norm, float* cos_sin, std::int32_t* positions,
-                     std::int64_t* slots, T* keys, T* values) const {
+                     std::int64_t* slots, Kv* keys, Kv* values, float* scales) const {
     NormRopeStore call;
     call.qkv = {qkv, dtype_of<T>, {rows, width()}};
     if (!this->q_norm.empty()) {
@@ -90,8 +92,9 @@ struct Case {
     call.cos_sin = {cos_sin, DType::f32, {kPositions, head_dim}};
     call.positions = {positions, DType::i32, {rows}};
     call.slots = {slots, DType::i64, {rows}};
-    call.kv.keys = {keys, dtype_of<T>, {blocks(), block_size, kv_heads, head_dim}};
-    call.kv.values = {values, dtype_of<T>, {blocks(), block_size, kv_heads, head_dim}};
+    call.kv.keys = {keys, dtype_of<Kv>, {blocks(), block_size, kv_heads, head_dim}};
+    call.kv.values = {values, dtype_of<Kv>, {blocks(), block_size, kv_heads, head_dim}};
+    if (!this->scales.empty()) call.kv_scales = {scales, DType::f32, {2, kv_heads}};
     call.kv.keys.stride = call.kv.values.stride = strides();
     call.heads = heads;
     call.only_rows_are_new = rows % 2 == 1;
@@ -100,7 +103,8 @@ struct Case {
 
   void run_reference() {
     norm_rope_store_reference(call(qkv.data(), q_norm.data(), k_norm.data(), cos_sin.data(),
-                                   positions.data(), slots.data(), keys.data(), values.data()));
+                                   positions.data(), slots.data(), keys.data(), values.data(),
+                                   scales.data()));
   }
 
   // On the backend. The tensors lie `shift` elements after an aligned address.
@@ -114,10 +118,11 @@ struct Case {
     Placed slots_there(backend, *stream, slots, shift);
     Placed keys_there(backend, *stream, keys, shift);
     Placed values_there(backend, *stream, values, shift);
-    norm_rope_store(
-        call(qkv_there.data(), q_norm_there.data(), k_norm_there.data(), cos_sin_there.data(),
-             positions_there.data(), slots_there.data(), keys_there.data(), values_there.data()),
-        *stream);
+    Placed scales_there(backend, *stream, scales, shift);
+    norm_rope_store(call(qkv_there.data(), q_norm_there.data(), k_norm_there.data(),
+                         cos_sin_there.data(), positions_there.data(), slots_there.data(),
+                         keys_there.data(), values_there.data(), scales_there.data()),
+                    *stream);
     qkv = qkv_there.fetch();
     keys = keys_there.fetch();
     values = values_there.fetch();
@@ -142,8 +147,8 @@ int count_wrong(const T* got, const T* right, std::int64_t head_dim) {
   return wrong;
 }
 
-template <typename T>
-void check_same(const Case<T>& got, const Case<T>& right) {
+template <typename T, typename Kv>
+void check_same(const Case<T, Kv>& got, const Case<T, Kv>& right) {
   // All of qkv but q, and all of the values, are copies.
   int wrong_q = 0, wrong_keys = 0, changed = 0;
   for (std::int64_t row = 0; row < got.rows; ++row) {
@@ -160,29 +165,30 @@ void check_same(const Case<T>& got, const Case<T>& right) {
   CHECK(changed == 0);
   CHECK(same_bits(got.values, right.values));
   // What is not a key of one of the rows is as it was, so equal in both.
-  std::vector<T> rest = got.keys, expected_rest = right.keys;
+  std::vector<Kv> rest = got.keys, expected_rest = right.keys;
   const auto stride = got.strides();
   for (const std::int64_t slot : got.slots) {
     for (std::int64_t head = 0; slot >= 0 && head < got.kv_heads; ++head) {
       const std::int64_t at =
           slot / got.block_size * stride[0] + slot % got.block_size * stride[1] + head * stride[2];
       wrong_keys += count_wrong(&got.keys[at], &right.keys[at], got.head_dim);
-      std::fill_n(&rest[at], got.head_dim, T{});
-      std::fill_n(&expected_rest[at], got.head_dim, T{});
+      std::fill_n(&rest[at], got.head_dim, Kv{});
+      std::fill_n(&expected_rest[at], got.head_dim, Kv{});
     }
   }
   CHECK(wrong_keys == 0);
   CHECK(same_bits(rest, expected_rest));
 }
 
-template <typename T>
-void check_against_reference(Backend& backend, const Case<T>& wanted_here, std::int64_t shift = 0) {
+template <typename T, typename Kv>
+void check_against_reference(Backend& backend, const Case<T, Kv>& wanted_here,
+                             std::int64_t shift = 0) {
   CAPTURE(wanted_here.rows);
   CAPTURE(wanted_here.heads);
   CAPTURE(wanted_here.kv_heads);
   CAPTURE(wanted_here.head_dim);
   CAPTURE(shift);
-  Case<T> got = wanted_here, right = wanted_here;
+  Case<T, Kv> got = wanted_here, right = wanted_here;
   got.run(backend, shift);
   right.run_reference();
   check_same(got, right);
@@ -217,6 +223,64 @@ TEST_CASE_TEMPLATE("norm_rope_store finds its way in caches of any strides", T, 
       check_against_reference(*backend, Case<T>(280, 9, 3, 32, true, {heads_first, gap}));
     }
   }
+}
+
+// How many bytes of E4m3 differ.
+int count_different(const std::vector<E4m3>& a, const std::vector<E4m3>& b) {
+  int different = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) different += a[i].bits != b[i].bits;
+  return different;
+}
+
+// A key's rounding may fall to either side where float32's own roundings move it across the middle
+// between two numbers, so to one of some thousands.
+TEST_CASE_TEMPLATE("norm_rope_store keeps keys and values as E4m3 of their scales", T, float, Bf16,
+                   F16) {
+  BACKEND_OR_SKIP(backend);
+  constexpr std::int64_t kShapes[][4] = {
+      {1, 32, 8, 128}, {7, 9, 3, 64},  {3, 0, 2, 64},   {4, 3, 0, 64},    {5, 2, 1, 16},
+      {3, 14, 2, 80},  {2, 4, 4, 256}, {600, 5, 1, 16}, {33, 16, 8, 128}, {9, 7, 1, 100}};
+  for (const auto& shape : kShapes) {
+    for (const bool norm : {true, false}) {
+      for (const std::int64_t shift : {0, 1}) {
+        CAPTURE(norm);
+        Case<T, E4m3> wanted_here(shape[0], shape[1], shape[2], shape[3], norm, {}, 17);
+        check_against_reference(*backend, wanted_here, shift);
+        for (std::int64_t i = 0; i < 2 * shape[2]; ++i) {
+          wanted_here.scales.push_back(
+              std::ldexp(1 + 0.3f * static_cast<float>(i % 3), static_cast<int>(i % 7) - 4));
+        }
+        check_against_reference(*backend, wanted_here, shift);
+        Case<T, E4m3> got = wanted_here, right = wanted_here;
+        got.run(*backend, shift);
+        right.run_reference();
+        const auto stored = shape[0] * shape[2] * shape[3];
+        CHECK(count_different(got.keys, right.keys) <= 2 + stored / 2000);
+      }
+    }
+  }
+}
+
+TEST_CASE("norm_rope_store keeps what is too large for E4m3 as 448, and NaN as NaN") {
+  BACKEND_OR_SKIP(backend);
+  Case<Bf16, E4m3> c(1, 0, 1, 64, false, {}, 16);
+  c.slots = {0};
+  c.positions = {0};
+  for (int i = 0; i < 32; ++i) c.cos_sin[i] = 1, c.cos_sin[32 + i] = 0;
+  c.qkv.assign(128, from_float<Bf16>(500));
+  c.qkv[1] = from_float<Bf16>(-1e30f);
+  c.qkv[2] = c.qkv[66] = from_float<Bf16>(testing::kNan);
+  c.qkv[3] = c.qkv[67] = from_float<Bf16>(3.0f);
+  c.qkv[68] = from_float<Bf16>(testing::kInfinity);
+  c.run(*backend);
+  CHECK(to_float(c.keys[0]) == 448);
+  CHECK(to_float(c.keys[1]) == -448);
+  CHECK(std::isnan(to_float(c.keys[2])));
+  CHECK(to_float(c.keys[3]) == 3);
+  CHECK(to_float(c.values[0]) == 448);
+  CHECK(std::isnan(to_float(c.values[2])));
+  CHECK(to_float(c.values[3]) == 3);
+  CHECK(to_float(c.values[4]) == 448);
 }
 
 TEST_CASE("the bits of a head depend neither on the other heads nor on the other rows") {
@@ -342,6 +406,13 @@ TEST_CASE("norm_rope_store refuses arguments that do not fit, by name") {
           bad.kv.keys = bad.kv.values = tensor(DType::bf16, {4, 8, 1, 258});
         }) == "norm_rope_store: keys");
   CHECK(why([](NormRopeStore& bad) { bad.heads = -1; }) == "norm_rope_store: heads");
+  CHECK(why([&](NormRopeStore& bad) {
+          bad.kv_scales = tensor(DType::f32, {2, 1});
+        }).find("norm_rope_store: kv_scales are given, but keys are bfloat16") == 0);
+  CHECK(why([&](NormRopeStore& bad) {
+          bad.kv.keys = bad.kv.values = tensor(DType::u8, {4, 8, 1, 16});
+          bad.kv_scales = tensor(DType::f32, {2, 2});
+        }) == "norm_rope_store: kv_scales");
   CHECK(why([](NormRopeStore& bad) { bad.heads = 3; }) == "norm_rope_store: qkv");
   CHECK(why([](NormRopeStore& bad) { bad.qkv.stride[0] = 80; }) == "norm_rope_store: qkv");
   CHECK(why([](NormRopeStore& bad) { bad.qkv.dtype = DType::f16; }) == "norm_rope_store: qkv");

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "device/e4m3.h"
 #include "device/tensor_view.h"
 #include "device/testing/backend_under_test.h"
 #include "testing/sanitizers.h"
@@ -43,6 +44,10 @@ struct Limits<Bf16> {
 template <>
 struct Limits<F16> {
   static constexpr float kUlp = 0x1p-10f, kMin = 0x1p-24f, kMax = 65504.0f;
+};
+template <>
+struct Limits<E4m3> {
+  static constexpr float kUlp = 0x1p-3f, kMin = 0x1p-9f, kMax = 448.0f;
 };
 
 // Values in a backend's memory, `shift` elements after an aligned address, between guards that

@@ -94,11 +94,17 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
                             HostAttention::Limits{.shape = shape,
                                                   .heads = options.heads,
                                                   .sequences = options.sequences,
-                                                  .threads = options.host_threads},
+                                                  .threads = options.host_threads,
+                                                  .query_dtype = options.query_dtype},
                             options_.hooks);
     host_share_ = options.host_share.value_or(0.0);
     if (!options.host_share) measure_host();
   }
+}
+
+void ChunkedCache::set_scales(const KvScales& scales) {
+  KvCache::set_scales(scales);
+  if (host_attention_) host_attention_->set_scales(scales);
 }
 
 // Waits for write-outs that still run; nobody else waits for them.

@@ -72,7 +72,8 @@ struct ChunkedOptions {
   // attention. nullopt: chosen by the speeds of the cores and of the link, which are measured when
   // the cache is made. Must be 0 with Quest.
   std::optional<double> host_share = 0.0;
-  int host_threads = 0;  // 0: one for each core that the process may run on
+  int host_threads = 0;             // 0: one for each core that the process may run on
+  DType query_dtype = DType::bf16;  // with a cache of E4m3; other caches have the queries' type
   OffloadHooks hooks = {};
 };
 
@@ -97,6 +98,7 @@ class ChunkedCache final : public KvCache {
   void end_pass(Stream& stream) override;
   void end_step(Stream& stream) override;
   void end_sequence(std::uint32_t slot) override;
+  void set_scales(const KvScales& scales) override;
   KvTraffic traffic() const override { return traffic_; }
 
   double host_share() const { return host_share_; }

@@ -29,7 +29,7 @@ HostAttention::HostAttention(Backend& backend, const Limits& limits, const Offlo
                   static_cast<std::int64_t>(size_of(limits.shape.dtype))),
       max_row_stride_((limits.heads + 2 * limits.shape.kv_heads) * limits.shape.head_dim),
       queries_(backend.allocate(MemoryKind::pinned,
-                                bytes_of(limits.sequences * max_row_stride_, limits.shape.dtype),
+                                bytes_of(limits.sequences * max_row_stride_, limits.queries()),
                                 "host attention")),
       out_(backend.allocate(
           MemoryKind::pinned,
@@ -61,9 +61,10 @@ kernels::HostAttention HostAttention::attention(std::int64_t rows) const {
   kernels::HostAttention args;
   args.out = TensorView(out_.data(), DType::f32, {rows, limits_.heads, shape.head_dim});
   args.lse = TensorView(lse_.data(), DType::f32, {rows, limits_.heads});
-  args.q = TensorView(queries_.data(), shape.dtype, {rows, limits_.heads, shape.head_dim});
+  args.q = TensorView(queries_.data(), limits_.queries(), {rows, limits_.heads, shape.head_dim});
   args.block_tokens = shape.block_size;
   args.kv_heads = shape.kv_heads;
+  args.of_e4m3 = shape.dtype == DType::u8;
   return args;
 }
 
@@ -97,6 +98,7 @@ void HostAttention::launch(std::int64_t layer, const kernels::Attention& args, c
   call.group = args.group;
   call.first_head = args.first_head;
   call.scale = args.scale;
+  call.kv_scales = scales_.on_host(layer);
   // Nobody but these calls touches pool and scratch, and each is waited for before the next one.
   stream_->host_call(
       [this, call, plan = plan_] { kernels::host_attention(call, pool_, scratch_); });

@@ -35,9 +35,12 @@ class HostAttention {
  public:
   struct Limits {
     BlockShape shape;
-    std::int64_t heads = 0;      // this rank's query heads
-    std::int64_t sequences = 0;  // of a step
-    int threads = 0;             // 0: one for each core that the process may run on
+    std::int64_t heads = 0;           // this rank's query heads
+    std::int64_t sequences = 0;       // of a step
+    int threads = 0;                  // 0: one for each core that the process may run on
+    DType query_dtype = DType::bf16;  // with a cache of E4m3; else the cache's is the queries' type
+
+    DType queries() const { return shape.dtype == DType::u8 ? query_dtype : shape.dtype; }
   };
 
   // Ledger: "host attention" (pinned). `hooks` must outlive it.
@@ -51,6 +54,9 @@ class HostAttention {
   // passes attend to. Empty: the next passes do not use host attention.
   void plan(std::vector<kernels::HostAttentionBlock> blocks, std::int64_t rows);
   bool planned() const { return plan_ != nullptr; }
+
+  // Of a cache of E4m3; before the first launch().
+  void set_scales(const KvScales& scales) { scales_ = scales; }
 
   // written: an event after which the blocks' contents are there; nullptr: they are there already.
   void launch(std::int64_t layer, const kernels::Attention& args, const Event* written,
@@ -82,6 +88,7 @@ class HostAttention {
   Backend& backend_;
   const Limits limits_;
   const OffloadHooks& hooks_;
+  KvScales scales_;
   const std::int64_t part_bytes_;
   // Query rows at most so many elements apart are copied in one piece with what lies between them.
   const std::int64_t max_row_stride_;

@@ -61,7 +61,9 @@ int run_bench(const Options& options, runtime::OpenModel model, std::int64_t sta
     std::optional<std::string> error;
     try {
       subject.info = session.info();
-      subject.cost = cost_of(config, subject.dtype, static_cast<int>(subject.info.ranks.size()));
+      const bool fp8 = options.engine.kv_cache_dtype == runtime::KvCacheDtype::fp8_e4m3;
+      subject.cost = cost_of(config, subject.dtype, fp8 ? DType::u8 : subject.dtype,
+                             static_cast<int>(subject.info.ranks.size()));
       Trace trace;
       LoadGenerator load(session.client(), options.engine.profile ? &trace : nullptr);
       BenchProgress progress(now_ns());

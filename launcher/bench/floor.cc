@@ -8,7 +8,8 @@
 namespace nvllm::launcher {
 namespace {
 
-ModelCost cost_of_rank(const model::ModelConfig& config, DType dtype, layers::Shard shard) {
+ModelCost cost_of_rank(const model::ModelConfig& config, DType dtype, DType kv_dtype,
+                       layers::Shard shard) {
   const layers::HeadPart heads = layers::heads_of(config.heads, config.kv_heads, shard);
   const double hidden = static_cast<double>(config.hidden_size);
   const double q = static_cast<double>(heads.q.size() * config.head_dim);
@@ -20,7 +21,7 @@ ModelCost cost_of_rank(const model::ModelConfig& config, DType dtype, layers::Sh
   const double element = static_cast<double>(size_of(dtype));
   return {.layer_bytes = layer_weights * element,
           .head_bytes = vocabulary * hidden * element,
-          .kv_bytes = 2 * depth * kv * element,
+          .kv_bytes = 2 * depth * kv * static_cast<double>(size_of(kv_dtype)),
           .layer_flops = 2 * layer_weights,
           .head_flops = 2 * vocabulary * hidden,
           .attention_flops = 4 * depth * q};
@@ -36,10 +37,10 @@ StepWork work_of_prefill(double prompts, double tokens) {
 
 }  // namespace
 
-ModelCost cost_of(const model::ModelConfig& config, DType dtype, int ranks) {
+ModelCost cost_of(const model::ModelConfig& config, DType dtype, DType kv_dtype, int ranks) {
   ModelCost max;
   for (int rank = 0; rank < ranks; ++rank) {
-    const ModelCost cost = cost_of_rank(config, dtype, {rank, ranks});
+    const ModelCost cost = cost_of_rank(config, dtype, kv_dtype, {rank, ranks});
     for (const auto part :
          {&ModelCost::layer_bytes, &ModelCost::head_bytes, &ModelCost::kv_bytes,
           &ModelCost::layer_flops, &ModelCost::head_flops, &ModelCost::attention_flops}) {

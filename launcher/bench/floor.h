@@ -38,7 +38,7 @@ struct ModelCost {
   double head_flops = 0;       // and with the LM head's
   double attention_flops = 0;  // of one row, per token of its context
 };
-ModelCost cost_of(const model::ModelConfig& config, DType dtype, int ranks);
+ModelCost cost_of(const model::ModelConfig& config, DType dtype, DType kv_dtype, int ranks);
 
 // Whether the weights come from memory at each step, as the floor assumes. If a cache holds them
 // they come faster, and nothing can be said about a share of the floor.

@@ -36,15 +36,15 @@ struct Model {
 
 std::vector<Model> models() {
   return {
-      {cost_of(qwen3(1024, 3072, 28, 16), DType::bf16, 1),
+      {cost_of(qwen3(1024, 3072, 28, 16), DType::bf16, DType::bf16, 1),
        {0.297, 0.483, 1.98, 7.29},
        {1.7, 25, 262},
        3.68},
-      {cost_of(qwen3(2560, 9728, 36, 32), DType::bf16, 1),
+      {cost_of(qwen3(2560, 9728, 36, 32), DType::bf16, DType::bf16, 1),
        {1.86, 2.10, 4.02, 11.9},
        {12, 127, 927},
        7.9},
-      {cost_of(qwen3(4096, 12288, 36, 32), DType::bf16, 1),
+      {cost_of(qwen3(4096, 12288, 36, 32), DType::bf16, DType::bf16, 1),
        {3.47, 3.71, 5.62, 14.7},
        {23, 210, 1261},
        11.3},
@@ -106,16 +106,18 @@ TEST_CASE("with as many sequences as may run, the next begins when one ends") {
 
 TEST_CASE("on several ranks the one with most to do counts") {
   const model::ModelConfig config = qwen3(4096, 12288, 36, 32);
-  const ModelCost one = cost_of(config, DType::bf16, 1), two = cost_of(config, DType::bf16, 2);
+  const ModelCost one = cost_of(config, DType::bf16, DType::bf16, 1),
+                  two = cost_of(config, DType::bf16, DType::bf16, 2);
   CHECK(two.layer_bytes == doctest::Approx(one.layer_bytes / 2));
   CHECK(two.kv_bytes == doctest::Approx(one.kv_bytes / 2));
-  CHECK(cost_of(config, DType::f32, 1).layer_bytes == 2 * one.layer_bytes);
+  CHECK(cost_of(config, DType::f32, DType::f32, 1).layer_bytes == 2 * one.layer_bytes);
+  CHECK(cost_of(config, DType::bf16, DType::u8, 1).kv_bytes == one.kv_bytes / 2);
 
   model::ModelConfig uneven = config;  // two ranks: 6 and 3 query heads, 2 and 1 KV heads
   uneven.heads = 9;
   uneven.kv_heads = 3;
-  CHECK(cost_of(uneven, DType::bf16, 2).kv_bytes ==
-        doctest::Approx(cost_of(uneven, DType::bf16, 1).kv_bytes * 2 / 3));
+  CHECK(cost_of(uneven, DType::bf16, DType::bf16, 2).kv_bytes ==
+        doctest::Approx(cost_of(uneven, DType::bf16, DType::bf16, 1).kv_bytes * 2 / 3));
 }
 
 }  // namespace nvllm::launcher

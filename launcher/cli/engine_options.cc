@@ -8,6 +8,7 @@
 namespace nvllm::launcher {
 namespace {
 
+using runtime::KvCacheDtype;
 using runtime::KvOffload;
 using runtime::Preemption;
 using runtime::Scheduling;
@@ -160,6 +161,14 @@ OptionRows engine_rows() {
       {"--kv-cache-memory-bytes", "BYTES",
        "memory of each rank's KV cache: 4G, 512M (of 1024), or bytes", "what is left",
        into.amount(&EngineOptions::kv_cache_memory_bytes, 1, kMaxBytes)},
+      {"--kv-cache-dtype", "auto|fp8|fp8_e4m3",
+       "type of keys and values in the KV cache; auto: the model's; fp8: 8 bits\n"
+       "(e4m3), by the scales that the checkpoint has, or 1",
+       "auto",
+       into.one_of(&EngineOptions::kv_cache_dtype, "type of the KV cache",
+                   {{"auto", KvCacheDtype::automatic},
+                    {"fp8", KvCacheDtype::fp8_e4m3},
+                    {"fp8_e4m3", KvCacheDtype::fp8_e4m3}})},
       {"--enable-prefix-caching", nullptr,
        "whether prompts with the same beginning share its KV cache, in whole\n"
        "blocks (--block-size; with --kv-offload those of --transfer-block)",
@@ -271,6 +280,7 @@ void check_engine(const Options& options) {
   refuse_unused_host_options(options);
   if (const std::string why = runtime::sparse_refusal(engine); !why.empty()) refuse(why);
   if (const std::string why = runtime::host_attention_refusal(engine); !why.empty()) refuse(why);
+  if (const std::string why = runtime::kv_cache_dtype_refusal(engine); !why.empty()) refuse(why);
   if (engine.max_num_batched_tokens < engine.max_num_seqs) {
     refuse("--max-num-batched-tokens ", engine.max_num_batched_tokens,
            ": less than --max-num-seqs ", engine.max_num_seqs,

@@ -76,9 +76,7 @@ constexpr std::string_view kNoRemoteCode =
     "no code of a model is ever run: its family is built in, or the model is refused; leave it out";
 constexpr std::string_view kAllOnGpu =
     "the whole model is on the GPUs, and --device cpu puts it on the CPU; leave it out";
-constexpr std::string_view kKvType =
-    "keys and values are kept in the model's own type; leave it out, and pass --kv-offload for "
-    "contexts that do not fit";
+constexpr std::string_view kKvType = "pass --kv-cache-dtype fp8 for a KV cache in 8 bits";
 constexpr std::string_view kAlwaysOn = "is always on; leave it out";
 constexpr std::string_view kThreads =
     "the CPU's cores are divided among the ranks; use taskset to have it use fewer";
@@ -105,7 +103,6 @@ constexpr Names kOptionAnswers[] = {
     // vLLM
     {"--load-in-4bit", "pass --quantization int4"},
     {"--load-in-8bit", "pass --quantization int8"},
-    {"--kv-cache-dtype", kKvType},
     {"--trust-remote-code", kNoRemoteCode},
     {"--pipeline-parallel-size", kOneWayToSplit},
     {"-pp", kOneWayToSplit},
@@ -151,7 +148,8 @@ constexpr Names kOptionAnswers[] = {
     {"--disable-sliding-window", "models with a sliding window are refused; leave it out"},
     {"--nnodes", "more than one machine is not supported; leave it out"},
     {"--data-parallel-rank", "start one server per copy, each with its own --port and GPUs"},
-    {"--calculate-kv-scales", kKvType},
+    {"--calculate-kv-scales",
+     "scales of --kv-cache-dtype fp8 are those of the checkpoint, or 1; leave it out"},
     // SGLang
     {"--model-path", "pass --model MODEL"},
     {"--tp-size", "pass --tp N"},

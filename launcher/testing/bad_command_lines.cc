@@ -27,6 +27,12 @@ std::vector<BadCommandLine> engine_lines() {
       {{"generate", "--prompt-ids=1", "--max-seq-len=4K", "--kv-offload=layerwise"},
        "--max-seq-len 4096: keeps one sequence on the device, and --kv-offload keeps them in host "
        "memory; pass one of the two"},
+      {{"generate", "--prompt-ids=1", "--kv-cache-dtype=fp8", "--prefill-attention=xattention"},
+       "--kv-cache-dtype fp8: --prefill-attention selects tokens by keys that are not quantized; "
+       "pass --prefill-attention full, or --kv-cache-dtype auto"},
+      {{"generate", "--prompt-ids=1", "--kv-cache-dtype=fp8", "--decode-attention=quest"},
+       "--kv-cache-dtype fp8: --decode-attention quest selects pages by keys that are not "
+       "quantized; pass --decode-attention full, or --kv-cache-dtype auto"},
       bad("--kv-buffers=1",
           "--kv-buffers 1: a buffer cannot be loaded while it is read, and nothing would be loaded "
           "ahead; pass 2 or more"),

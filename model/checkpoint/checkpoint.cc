@@ -79,6 +79,11 @@ std::string only_gguf(const std::string& folder, const std::vector<std::string>&
   return (fs::path(folder) / names.front()).string();
 }
 
+// "model.layers.0.self_attn.k_scale" or "model.layers.0.self_attn.k_proj.k_scale"
+bool is_kv_scale(std::string_view name) {
+  return name.ends_with(".k_scale") || name.ends_with(".v_scale");
+}
+
 }  // namespace
 
 Checkpoint::Checkpoint(std::vector<CheckpointFile> files, std::vector<StoredTensor> tensors,
@@ -86,7 +91,8 @@ Checkpoint::Checkpoint(std::vector<CheckpointFile> files, std::vector<StoredTens
     : files_(std::move(files)), config_json_(std::move(config_json)) {
   for (StoredTensor& tensor : tensors) {
     NVLLM_CHECK_LT(tensor.file, files_.size());
-    const auto [at, is_new] = tensors_.try_emplace(tensor.name, tensor);
+    auto& tensors = is_kv_scale(tensor.name) ? kv_scales_ : tensors_;
+    const auto [at, is_new] = tensors.try_emplace(tensor.name, tensor);
     if (!is_new) {
       fail("tensor ", printable(tensor.name), " is in ", files_[at->second.file].path(),
            " and again in ", files_[tensor.file].path());

@@ -100,6 +100,8 @@ class Checkpoint {
   const std::vector<CheckpointFile>& files() const { return files_; }
   const std::map<std::string, StoredTensor, std::less<>>& tensors() const { return tensors_; }
   const StoredTensor* find(std::string_view name) const;  // nullptr: not there
+  // The scales of a KV cache in FP8, which are no weights and not among tensors().
+  const std::map<std::string, StoredTensor, std::less<>>& kv_scales() const { return kv_scales_; }
   // The tensor, or an Error that names the files, the tensor, what is expected and what was found.
   const StoredTensor& get(std::string_view name, const std::vector<std::int64_t>& shape) const;
 
@@ -110,7 +112,7 @@ class Checkpoint {
 
  private:
   std::vector<CheckpointFile> files_;
-  std::map<std::string, StoredTensor, std::less<>> tensors_;
+  std::map<std::string, StoredTensor, std::less<>> tensors_, kv_scales_;
   std::string config_json_;
 };
 

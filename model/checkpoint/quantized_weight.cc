@@ -44,7 +44,7 @@ class QuantizedWeightJoiner {
         join_transposed(name.substr(0, name.size() - 8));
       }
     }
-    drop_unused();
+    drop_query_scales();
     std::vector<StoredTensor> all = std::move(repeated_);
     for (auto& [name, tensor] : tensors_) all.push_back(std::move(tensor));
     return all;
@@ -229,12 +229,10 @@ class QuantizedWeightJoiner {
     if (usual) weight.group_of.reset();
   }
 
-  // Scales of a quantized KV cache.
-  void drop_unused() {
+  // Of attention with quantized queries, which there is none here.
+  void drop_query_scales() {
     for (const std::string& name : names()) {
-      for (const char* scale : {".k_scale", ".v_scale", ".q_scale"}) {
-        if (name.ends_with(scale)) tensors_.erase(name);
-      }
+      if (name.ends_with(".q_scale")) tensors_.erase(name);
     }
   }
 

@@ -78,13 +78,15 @@ TEST_CASE("a quantized weight has its usual name, and its parts are no tensors o
   }
 }
 
-TEST_CASE("scales of activations and of KV caches are left out") {
+TEST_CASE("scales of activations, of queries and of KV caches are no weights") {
   const TestFolder folder;
   SafetensorsBuilder files = fp8();
   files.set("m.input_scale", "F32", {1}, std::vector<float>{1});
   files.set("a.k_scale", "F32", {}, std::vector<float>{1});
+  files.set("a.q_scale", "F32", {}, std::vector<float>{1});
   files.write(folder);
   CHECK(open_checkpoint(folder.path()).tensors().size() == 1);
+  CHECK(open_checkpoint(folder.path()).kv_scales().size() == 1);
 }
 
 TEST_CASE("what quantization_config asks for and is not supported is named") {

@@ -108,6 +108,7 @@ PROGRAM = {
     'block_size': option('--block-size'),
     'gpu_memory_utilization': option('--gpu-memory-utilization'),
     'kv_cache_memory_bytes': option('--kv-cache-memory-bytes'),
+    'kv_cache_dtype': option('--kv-cache-dtype'),
     'enable_prefix_caching': switch('--enable-prefix-caching', '--no-enable-prefix-caching'),
     'scheduling': option('--scheduling'),
     'preemption': option('--preemption'),
@@ -165,8 +166,8 @@ VLLM = {
     'num_gpu_blocks_override': only(why='pass kv_cache_memory_bytes'),
     'num_lookahead_slots': only(0, why='speculative decoding is not supported; leave it out'),
     'speculative_config': only(why='speculative decoding is not supported; leave it out'),
-    'kv_cache_dtype': only('auto', why='the KV cache has the type of the computation; pass dtype'),
-    'calculate_kv_scales': only(False, why='the KV cache is not quantized; leave it out'),
+    'calculate_kv_scales': only(False, why='scales of a KV cache in FP8 are those of the checkpoint, or 1; leave it '
+                                           'out'),
     'enable_chunked_prefill': only(True, why='prompts longer than max_num_batched_tokens take several steps; raise '
                                              'that instead'),
     'max_num_partial_prefills': nothing,

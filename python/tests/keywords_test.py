@@ -68,6 +68,7 @@ class KeywordsTest(unittest.TestCase):
         self.assertEqual(arguments(kvcache_block_size=256), ['--block-size=256'])
         self.assertEqual(arguments(enable_cpu_offload=True, num_gpu_blocks=8, kvcache_block_size=1024),
                          ['--kv-offload=chunked', '--ring-slots=8', '--transfer-block=1024'])
+        self.assertEqual(arguments(kv_cache_dtype='fp8'), ['--kv-cache-dtype=fp8'])
         self.assertEqual(arguments(enable_cpu_offload=True, num_kv_buffers=4),
                          ['--kv-offload=layerwise', '--kv-buffers=4'])
         self.assertEqual(arguments(sparse_policy='QUEST', num_gpu_blocks=-1), ['--decode-attention=quest'])
@@ -76,7 +77,7 @@ class KeywordsTest(unittest.TestCase):
 
     def test_what_cannot_be_honoured_is_refused_by_name(self):
         for name, value in {'quantization': 'exl2', 'pipeline_parallel_size': 2, 'enable_lora': True, 'tokenizer': 'x',
-                            'kv_cache_dtype': 'fp8', 'speculative_config': {'model': 'x'}, 'cpu_offload_gb': 4,
+                            'calculate_kv_scales': True, 'speculative_config': {'model': 'x'}, 'cpu_offload_gb': 4,
                             'revision': 'main', 'distributed_executor_backend': 'ray', 'load_format': 'pt',
                             'vocab_size': 3, 'sparse_stride': 4}.items():
             with self.subTest(name):

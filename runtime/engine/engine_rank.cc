@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "device/host_memory.h"
+#include "model/loading/kv_scales.h"
 #include "runtime/memory/workspace.h"
 #include "runtime/runner/gemm_tuning.h"
 
@@ -32,6 +33,11 @@ void EngineRank::make_runner(const RunnerOptions& options, const std::string& ge
   if (profile && !trace_) trace_.emplace();
   options_ = options;
   options_.keeps_results = me_.rank() == 0;
+  kv_scales_.clear();
+  if (options.kv_cache_dtype == KvCacheDtype::fp8_e4m3 && model_.model().checkpoint) {
+    kv_scales_ = model::read_kv_scales(*model_.model().checkpoint, model_.model().config,
+                                       model_.decoder().heads().kv);
+  }
   model_.await_bound();
   runner_.reset();
   require_workspace(options_, backend_.kind(), backend_.memory().available,
@@ -88,7 +94,7 @@ void EngineRank::make_cache(std::int64_t blocks, std::int64_t host_blocks,
                             std::int64_t device_slots, bool all_resident) {
   const Trace::Span span(trace(), "host", "make cache");
   // Ranks do not wait for each other here, so a refused allocation comes back as this call's error.
-  runner_->make_cache(blocks, host_blocks, device_slots, all_resident);
+  runner_->make_cache(blocks, host_blocks, device_slots, all_resident, kv_scales_);
 }
 
 void EngineRank::commit_cache() {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/trace.h"
 #include "device/backend.h"
@@ -65,6 +66,7 @@ class EngineRank {
   std::optional<Trace> trace_;
   RunnerOptions options_;
   std::string tuning_problem_;
+  std::vector<float> kv_scales_;  // of this rank's heads, for a cache of E4m3; empty: all are 1
   std::optional<ModelRunner> runner_;
   std::int64_t last_step_ns_ = 0;
 };

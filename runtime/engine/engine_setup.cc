@@ -45,6 +45,7 @@ RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_mode
       .keeps_results = false,
       .steps_ahead = options.async_scheduling ? 2 : 1,
       .kv_mode = options.kv_mode(),
+      .kv_cache_dtype = options.kv_cache_dtype,
       .ring_slots = options.ring_slots,
       .host_attention = options.host_attention,
       .host_threads = options.host_threads,
@@ -111,12 +112,14 @@ struct Runners {
   std::vector<std::string> notes;
 };
 
-Runners make_runners(EngineOptions requested, std::int64_t model_limit, ipc::GroupCaller& caller,
-                     DeviceKind device) {
+Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
+                     ipc::GroupCaller& caller, DeviceKind device) {
+  const std::int64_t model_limit = config.max_position_embeddings;
   Runners made;
   const auto make = [&] {
     check_sparse_attention(requested);
     check_host_attention(requested);
+    check_kv_cache_dtype(requested, config.head_dim);
     made.options = resolve_options(requested, model_limit);
     made.runner = runner_options(made.options, wanted_model_len(made.options, model_limit),
                                  requested.max_num_batched_tokens);
@@ -137,8 +140,9 @@ Runners make_runners(EngineOptions requested, std::int64_t model_limit, ipc::Gro
 
 EngineSetup set_up_engine(const EngineOptions& requested, ipc::Member& me, ipc::GroupCaller& caller,
                           ipc::RequestServer& server, const EngineRank& own) {
-  const std::int64_t model_limit = own.model().config.max_position_embeddings;
-  Runners made = make_runners(requested, model_limit, caller, own.device());
+  const model::ModelConfig& config = own.model().config;
+  const std::int64_t model_limit = config.max_position_embeddings;
+  Runners made = make_runners(requested, config, caller, own.device());
   const EngineOptions& options = made.options;
   ModelLoading loading(me, caller, server);
   loading.await_all();

@@ -61,8 +61,9 @@ GemmTuningReport ModelRunner::gemm_tuning() {
 }
 
 void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks,
-                             std::int64_t device_slots, bool all_resident) {
-  cache_.make(blocks, host_blocks, device_slots, all_resident);
+                             std::int64_t device_slots, bool all_resident,
+                             std::vector<float> kv_scales) {
+  cache_.make(blocks, host_blocks, device_slots, all_resident, std::move(kv_scales));
 }
 
 kvcache::KvTraffic ModelRunner::kv_traffic() const {

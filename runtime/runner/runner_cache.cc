@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -59,7 +60,7 @@ kvcache::BlockShape RunnerCache::block_shape() const {
           .block_size = options_.block_size,
           .kv_heads = decoder_.heads().kv.size(),
           .head_dim = decoder_.config().head_dim,
-          .dtype = decoder_.dtype()};
+          .dtype = is_fp8() ? DType::u8 : decoder_.dtype()};
 }
 
 std::optional<kvcache::QuestLimits> RunnerCache::quest_limits(std::int64_t blocks) const {
@@ -106,6 +107,7 @@ kvcache::ChunkedOptions RunnerCache::chunked_options(std::int64_t blocks, std::i
           .tokens = options_.max_model_len,
           .host_share = options_.host_attention,
           .host_threads = host_threads(),
+          .query_dtype = decoder_.dtype(),
           .hooks = options_.offload_hooks};
 }
 
@@ -117,21 +119,47 @@ CacheBytes RunnerCache::bytes() const {
                                                            decodes_by_quest()) +
                      quest_block,
             .host_block = kvcache::LayerwiseCache::host_bytes(shape),
-            .fixed = sparse_bytes(true)};
+            .fixed = sparse_bytes(true) + scale_bytes()};
   }
   if (options_.kv_mode != KvMode::chunked) {
-    return {.block = shape.bytes() + quest_block, .fixed = sparse_bytes(false)};
+    return {.block = shape.bytes() + quest_block, .fixed = sparse_bytes(false) + scale_bytes()};
   }
   return {.block = kvcache::ChunkedCache::device_bytes_per_block(shape, decodes_by_quest()),
           .host_block = shape.kv_bytes(),
-          .fixed = kvcache::ChunkedCache::device_bytes(shape, chunked_options(0, 0, false)),
+          .fixed = kvcache::ChunkedCache::device_bytes(shape, chunked_options(0, 0, false)) +
+                   scale_bytes(),
           .device_slot = shape.kv_bytes() +
                          static_cast<std::size_t>(options_.max_num_seqs) * sizeof(std::int32_t)};
 }
 
+// Of scales that a checkpoint may have; a model without them leaves this free.
+std::size_t RunnerCache::scale_bytes() const {
+  const kvcache::BlockShape shape = block_shape();
+  return is_fp8() ? static_cast<std::size_t>(2 * shape.layers * shape.kv_heads) * sizeof(float) : 0;
+}
+
 void RunnerCache::make(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots,
-                       bool all_resident) {
+                       bool all_resident, std::vector<float> kv_scales) {
   NVLLM_CHECK(!made(), "there is a cache already");
+  make_mode(blocks, host_blocks, device_slots, all_resident);
+  if (is_fp8() && !kv_scales.empty()) set_scales(std::move(kv_scales));
+}
+
+void RunnerCache::set_scales(std::vector<float> scales) {
+  NVLLM_CHECK_EQ(scales.size() * sizeof(float), scale_bytes());
+  scales_ = std::move(scales);
+  device_scales_ = backend_.allocate(MemoryKind::device, scale_bytes(), "kv scales");
+  const Buffer staging = backend_.allocate(MemoryKind::pinned, scale_bytes(), "kv scales");
+  std::memcpy(staging.data(), scales_.data(), scale_bytes());
+  backend_.copy(device_scales_.data(), staging.data(), scale_bytes(), stream_);
+  stream_.synchronize();
+  cache_->set_scales({.device = static_cast<const float*>(device_scales_.data()),
+                      .host = scales_.data(),
+                      .kv_heads = block_shape().kv_heads});
+}
+
+void RunnerCache::make_mode(std::int64_t blocks, std::int64_t host_blocks,
+                            std::int64_t device_slots, bool all_resident) {
   if (options_.kv_mode == KvMode::layerwise) {
     return use(std::make_unique<kvcache::LayerwiseCache>(
                    backend_, block_shape(), blocks, options_.kv_buffers, 0, decodes_by_quest()),

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "device/backend.h"
 #include "kvcache/chunked/chunked_cache.h"
@@ -44,8 +45,9 @@ class RunnerCache {
   // Makes the cache, once. blocks: on the device, or in host memory if the mode keeps them there;
   // then there are no host_blocks to swap to. device_slots: in chunked mode, slots for whole blocks
   // (kvcache/chunked/device_slots.h). all_resident: every block has a slot of its own for good.
+  // kv_scales: of a cache of E4m3, [layers][2][this rank's KV heads]; empty: all are 1.
   void make(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots,
-            bool all_resident);
+            bool all_resident, std::vector<float> kv_scales = {});
   bool made() const { return cache_ != nullptr; }
   // Touches the memory of a paged cache that lies in the host's, so that it is really there.
   void commit(const std::function<void()>& progress);
@@ -61,6 +63,11 @@ class RunnerCache {
   bool is_sparse() const {
     return decodes_by_quest() || options_.prefill_attention != PrefillAttention::full;
   }
+  void make_mode(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots,
+                 bool all_resident);
+  bool is_fp8() const { return options_.kv_cache_dtype == KvCacheDtype::fp8_e4m3; }
+  std::size_t scale_bytes() const;
+  void set_scales(std::vector<float> scales);
   std::optional<kvcache::QuestLimits> quest_limits(std::int64_t blocks) const;
   kvcache::SparseLimits sparse_limits() const;
   std::size_t sparse_bytes(bool layerwise) const;
@@ -74,6 +81,8 @@ class RunnerCache {
   Backend& backend_;
   Stream& stream_;
   const RunnerOptions& options_;
+  std::vector<float> scales_;  // of a cache of E4m3, on the host; empty: none
+  Buffer device_scales_;
   std::unique_ptr<kvcache::PromptPolicy> prompt_policy_;  // nullptr: none
   std::unique_ptr<kvcache::KvCache> storage_;             // under a sparse cache
   std::unique_ptr<kvcache::KvCache> cache_;

@@ -27,6 +27,7 @@ struct RunnerOptions {
   bool keeps_results = false;  // rank 0: copies the results of steps to the host
   int steps_ahead = 2;         // steps that may be enqueued without their results being taken
   KvMode kv_mode = KvMode::paged;
+  KvCacheDtype kv_cache_dtype = KvCacheDtype::automatic;
   // As in EngineOptions.
   std::int64_t ring_slots = 16;
   std::optional<double> host_attention = 0.0;
@@ -42,8 +43,8 @@ struct RunnerOptions {
   template <class Archive>
   void serialize(Archive& archive) {
     archive(max_model_len, max_num_seqs, max_num_batched_tokens, max_logit_rows, block_size, graphs,
-            keeps_results, steps_ahead, kv_mode, ring_slots, host_attention, host_threads,
-            kv_buffers, part_rows, prefill_attention, decode_attention);
+            keeps_results, steps_ahead, kv_mode, kv_cache_dtype, ring_slots, host_attention,
+            host_threads, kv_buffers, part_rows, prefill_attention, decode_attention);
   }
 
   // Sizes of the largest step, in which every slot has a row: rows, rows whose logits are wanted,

@@ -188,14 +188,14 @@ AttentionGroup row_group(const Attention& args, std::int64_t sequence, std::int6
           .first_visible = tokens};
 }
 
-AttendTask attend_task(DType type, std::optional<InstructionSet> set) {
+AttendTask attend_task(DType type, DType kv_type, std::optional<InstructionSet> set) {
   const InstructionSet best = instruction_sets().back();
   const bool wide = std::min(set.value_or(best), best) >= InstructionSet::avx512;
-  return wide ? attend_task_avx512(type) : attend_task_avx2(type);
+  return wide ? attend_task_avx512(type, kv_type) : attend_task_avx2(type, kv_type);
 }
 
 void attention(const Attention& args, Stream& stream, std::optional<InstructionSet> set) {
-  const AttendTask attend = attend_task(args.q.dtype, set);
+  const AttendTask attend = attend_task(args.q.dtype, args.kv.keys.dtype, set);
   auto& queue = nvllm::cpu::stream(stream);
   queue.submit([args, attend, &pool = queue.thread_pool()] { Run(args, attend, pool)(); });
 }

@@ -125,13 +125,14 @@ struct alignas(64) AttentionScratch {
 using AttendTask = void (*)(const Attention& args, const AttentionGroup& group,
                             const AttentionTask& partial, AttentionScratch& scratch);
 
-// For float32, bfloat16 or float16, to be called only where the processor has the instructions. The
-// bits of the result do not depend on how rows are grouped, nor on where tokens are split if that
-// is at multiples of kTileTokens, but they differ between instruction sets.
-AttendTask attend_task_avx2(DType type);
-AttendTask attend_task_avx512(DType type);
+// For queries of float32, bfloat16 or float16 and a cache of the same type, or of E4m3 (DType::u8),
+// to be called only where the processor has the instructions. The bits of the result do not depend
+// on how rows are grouped, nor on where tokens are split if that is at multiples of kTileTokens,
+// but they differ between instruction sets.
+AttendTask attend_task_avx2(DType type, DType kv_type);
+AttendTask attend_task_avx512(DType type, DType kv_type);
 
 // The function of the best instruction set that this processor has, or of `set` if that is less.
-AttendTask attend_task(DType type, std::optional<InstructionSet> set);
+AttendTask attend_task(DType type, DType kv_type, std::optional<InstructionSet> set);
 
 }  // namespace nvllm::kernels::cpu

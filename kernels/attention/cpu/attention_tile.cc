@@ -1,10 +1,10 @@
 // Runs one attention task on the CPU: up to 64 packed rows, tile by tile of 64 tokens, with an
 // online softmax in float32.
 //
-// Each tile packs its keys transposed and its values widened, computes scores as a GEMM of the
-// queries with the transposed keys, turns them into weights relative to the running maximum of the
-// row, and adds a GEMM of the weights with the values to the rescaled output. Both GEMMs are the
-// same register-blocked loop.
+// Each tile packs its keys transposed and its values widened to float32, also those of E4m3,
+// computes scores as a GEMM of the queries with the transposed keys, turns them into weights
+// relative to the running maximum of the row, and adds a GEMM of the weights with the values to the
+// rescaled output. Both GEMMs are the same register-blocked loop.
 //
 // This file is compiled twice, with the Lanes of AVX2 and, with NVLLM_AVX512 defined, of AVX-512.
 // All of it is in an unnamed namespace for the reason that lanes_avx2.h gives.
@@ -22,6 +22,7 @@
 #endif
 // The instruction set's Lanes come first.
 #include "kernels/attention/cpu/attention_kernels.h"
+#include "kernels/attention/cpu/e4m3_lanes.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -137,7 +138,8 @@ inline void multiply(const Factors& f, std::int64_t begin, std::int64_t end, std
   }
 }
 
-template <typename T>
+// Kv: the type of the keys and values, T or E4m3.
+template <typename T, typename Kv>
 class Tile {
  public:
   Tile(const Attention& args, const AttentionGroup& group, const AttentionTask& task,
@@ -176,9 +178,11 @@ class Tile {
 
  private:
   static constexpr std::int64_t kLanes = Lanes::kCount;
+  static constexpr bool kSame = std::is_same_v<T, Kv>;
 
   void load_queries() {
-    const Floats scale = Lanes::all(args_.scale * kLog2E);
+    const float of_keys = kSame ? 1.0f : key_scale(args_.kv_scales, group_.kv_head);
+    const Floats scale = Lanes::all(args_.scale * kLog2E * of_keys);
     for (std::int64_t r = 0; r < task_.rows; ++r) {
       const T* from = args_.q.as<T>() + group_.in_q(args_, task_.first_row + r);
       widen(from, scratch_.q + r * padded_, scale);
@@ -186,13 +190,14 @@ class Tile {
   }
 
   // Loads a head and pads it with zeros.
-  void widen(const T* from, float* to, Floats factor) const {
+  template <typename From>
+  void widen(const From* from, float* to, Floats factor) const {
     std::int64_t i = 0;
     for (; i + kLanes <= head_dim_; i += kLanes) {
-      Lanes::store(to + i, Lanes::load(from + i) * factor);
+      Lanes::store(to + i, load_lanes(from + i) * factor);
     }
     if (i < head_dim_) {
-      Lanes::store(to + i, Lanes::load_part(from + i, head_dim_ - i) * factor);
+      Lanes::store(to + i, load_lanes_part(from + i, head_dim_ - i) * factor);
       i += kLanes;
     }
     for (; i < padded_; i += kLanes) Lanes::store(to + i, Lanes::zero());
@@ -259,21 +264,21 @@ class Tile {
 
   // Prefetches a head of the next tile while this one is read: the gaps between the heads of
   // neighbouring tokens hide the pattern from the hardware prefetcher.
-  void fetch(const T* head) const {
-    constexpr std::int64_t kLine = 64 / sizeof(T);
+  void fetch(const Kv* head) const {
+    constexpr std::int64_t kLine = 64 / sizeof(Kv);
     for (std::int64_t i = 0; i < head_dim_; i += kLine) _mm_prefetch(head + i, _MM_HINT_T0);
   }
 
-  const T* key(std::int64_t t) const { return args_.kv.keys.as<T>() + scratch_.offsets[t]; }
+  const Kv* key(std::int64_t t) const { return args_.kv.keys.as<Kv>() + scratch_.offsets[t]; }
 
   // Transposes the keys. Zeros fill the last vector of tokens.
   void pack_keys(std::int64_t count) {
     for (std::int64_t t = 0; t < count; t += kLanes) {
       const std::int64_t tokens = std::min(kLanes, count - t);
       for (std::int64_t j = t; j < t + tokens; ++j) {
-        fetch(args_.kv.keys.as<T>() + scratch_.next_offsets[j]);
+        fetch(args_.kv.keys.as<Kv>() + scratch_.next_offsets[j]);
       }
-      if constexpr (std::is_same_v<T, Bf16>) {
+      if constexpr (std::is_same_v<Kv, Bf16>) {
         for (std::int64_t i = 0; i < head_dim_; i += 2 * kLanes) pack_pairs(t, tokens, i);
       } else {
         for (std::int64_t i = 0; i < head_dim_; i += kLanes) pack_floats(t, tokens, i);
@@ -282,7 +287,7 @@ class Tile {
   }
 
   void pack_values(std::int64_t count) {
-    const T* values = args_.kv.values.as<T>();
+    const Kv* values = args_.kv.values.as<Kv>();
     for (std::int64_t t = 0; t < count; ++t) {
       fetch(values + scratch_.next_offsets[t]);
       widen(values + scratch_.offsets[t], scratch_.values + t * padded_, Lanes::all(1));
@@ -294,8 +299,8 @@ class Tile {
     Floats x[kLanes];
     for (std::int64_t j = 0; j < kLanes; ++j) {
       x[j] = j >= tokens          ? Lanes::zero()
-             : elements == kLanes ? Lanes::load(key(t + j) + i)
-                                  : Lanes::load_part(key(t + j) + i, elements);
+             : elements == kLanes ? load_lanes(key(t + j) + i)
+                                  : load_lanes_part(key(t + j) + i, elements);
     }
     Lanes::transpose(x);
     float* to = scratch_.keys + i * kTileTokens + t;
@@ -357,9 +362,15 @@ class Tile {
     }
   }
 
+  // What the weighted values are multiplied by.
+  float out_scale() const { return value_scale(args_.kv_scales, group_.kv_head); }
+
   void store_partial() {
     const PartialRows to = partial_rows(task_.partial, task_.rows, head_dim_);
     std::copy_n(scratch_.out, task_.rows * padded_, to.out);
+    if constexpr (!kSame) {
+      for (std::int64_t i = 0; i < task_.rows * padded_; ++i) to.out[i] *= out_scale();
+    }
     std::copy_n(scratch_.row_max, task_.rows, to.row_max);
     std::copy_n(scratch_.sum, task_.rows, to.sum);
   }
@@ -368,7 +379,7 @@ class Tile {
   void store_result() {
     for (std::int64_t r = 0; r < task_.rows; ++r) {
       const float sum = scratch_.sum[r];
-      const Floats factor = Lanes::all(sum == 0 ? 0.0f : 1 / sum);
+      const Floats factor = Lanes::all(sum == 0 ? 0.0f : kSame ? 1 / sum : out_scale() / sum);
       Out* out = args_.out.as<Out>() + group_.in_out(args_, task_.first_row + r);
       for (std::int64_t i = 0; i < head_dim_; i += kLanes) {
         Lanes::store_part(out + i, Lanes::load(scratch_.out + r * padded_ + i) * factor,
@@ -389,23 +400,29 @@ class Tile {
   std::int64_t visible_[kTileRows];  // counted in entries of the list, if there is one
 };
 
-template <typename T>
+template <typename T, typename Kv>
 void attend_task(const Attention& args, const AttentionGroup& group, const AttentionTask& task,
                  AttentionScratch& scratch) {
-  Tile<T>(args, group, task, scratch).attend();
+  Tile<T, Kv>(args, group, task, scratch).attend();
+}
+
+template <typename T>
+AttendTask attend_task_of(bool of_e4m3) {
+  return of_e4m3 ? attend_task<T, E4m3> : attend_task<T, T>;
 }
 
 }  // namespace
 
 #if defined(NVLLM_AVX512)
-AttendTask attend_task_avx512(DType type) {
+AttendTask attend_task_avx512(DType type, DType kv_type) {
 #else
-AttendTask attend_task_avx2(DType type) {
+AttendTask attend_task_avx2(DType type, DType kv_type) {
 #endif
+  const bool of_e4m3 = kv_type == DType::u8;
   switch (type) {
-    case DType::f32: return attend_task<float>;
-    case DType::bf16: return attend_task<Bf16>;
-    default: return attend_task<F16>;
+    case DType::f32: return attend_task_of<float>(of_e4m3);
+    case DType::bf16: return attend_task_of<Bf16>(of_e4m3);
+    default: return attend_task_of<F16>(of_e4m3);
   }
 }
 

@@ -1,104 +1,14 @@
-// Attention on the GPU: the kernels for Ampere and later, and the choice of a kernel.
-//
-// float32 has a kernel of its own (float32_rows.cuh), which serves as a check. With bfloat16 and
-// float16, few packed rows per sequence run in the decode kernels (decode.cuh, on Hopper
-// ../sm90/decode.cu), more rows in the prefill kernels (prefill.cuh, on Hopper ../sm90/prefill.cu).
-// The Hopper kernels decline heads that they do not support. Heads are padded to 64, 128 or 256.
-#include <algorithm>
-
-#include "kernels/attention/backends.h"
-#include "kernels/attention/sm80/decode.cuh"
-#include "kernels/attention/sm80/float32_rows.cuh"
-#include "kernels/attention/sm80/prefill.cuh"
-#include "kernels/common/sm80/launch.cuh"
+// Attention on the GPU to a cache of the rows' type (attention_launch.cuh); attention_e4m3.cu has
+// the rest.
+#include "kernels/attention/sm80/attention_launch.cuh"
 
 namespace nvllm::kernels::cuda {
-namespace {
-
-__global__ void __launch_bounds__(plain::kWarps * 32)
-    attention_float32_kernel(const AttentionParams<float> p) {
-  const AttentionPart<float> part(p, blockIdx.z, blockIdx.y);
-  const int packed_row = blockIdx.x * plain::kWarps + threadIdx.y;
-  if (packed_row >= part.packed_rows) return;
-  plain::Row row = plain::start_row(part, packed_row);
-  plain::add_tokens(part, packed_row, row);
-  plain::write_row(part, packed_row, row);
-}
-
-void attention_float32(const Attention& args, cudaStream_t stream) {
-  const AttentionParams<float> p(args);
-  const long long rows = args.max_query_rows * p.max_group_heads();
-  const dim3 blocks(blocks_for(rows, plain::kWarps), p.kv_heads(),
-                    static_cast<unsigned>(args.kv_length.shape[0]));
-  attention_float32_kernel<<<blocks, dim3(32, plain::kWarps), 0, stream>>>(p);
-  nvllm::cuda::check(cudaGetLastError(), "launching attention");
-}
-
-template <typename T, int D>
-__global__ void __launch_bounds__(decode::kWarps<D> * 32)
-    decode_kernel(const AttentionParams<T> p) {
-  decode::attend<T, D>(AttentionPart<T>(p, blockIdx.z, blockIdx.y));
-}
-
-template <typename T>
-void attention_decode(const Attention& args, cudaStream_t stream) {
-  const AttentionParams<T> p(args);
-  with_padded_head(p.head_dim, [&]<int D>() {
-    decode::launch<D>(decode_kernel<T, D>, p, args.max_query_rows, args.kv_length.shape[0],
-                      args.max_kv_length, stream);
-  });
-}
-
-// The grid has an upper bound of the blocks of all sequences. Blocks find their rows themselves, so
-// a captured graph may change the lengths.
-template <typename T, int D>
-__global__ void __launch_bounds__(prefill::kWarps * 32) prefill_kernel(const AttentionParams<T> p) {
-  using namespace prefill;
-  extern __shared__ __align__(128) unsigned char shared[];
-  const RowBlock block =
-      find_row_block(p, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x), kRows);
-  if (block.sequence < 0) return;
-  const AttentionPart<T> part(p, block.sequence, blockIdx.y);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const unsigned queries = shared_address(shared);
-  Rows<T, D> rows(queries, warp * 16, lane, p.scale);
-  bool started = false;
-  add_tokens<T, D>(part, block.first_row, queries, started, rows);
-  write_rows<T, D>(part, block.first_row + warp * 16, rows);
-}
-
-template <typename T>
-void attention_prefill(const Attention& args, cudaStream_t stream) {
-  const AttentionParams<T> p(args);
-  const dim3 blocks(static_cast<unsigned>(p.max_row_blocks(args.q.shape[0], prefill::kRows)),
-                    p.kv_heads());
-  with_padded_head(p.head_dim, [&]<int D>() {
-    const auto kernel = prefill_kernel<T, D>;
-    allow_shared_memory(kernel, prefill::kSharedBytes<D>, "preparing attention");
-    kernel<<<blocks, prefill::kWarps * 32, prefill::kSharedBytes<D>, stream>>>(p);
-    nvllm::cuda::check(cudaGetLastError(), "launching attention");
-  });
-}
-
-// Up to this many packed rows per sequence the decode kernel is faster, which reads the tokens once
-// per 16 rows with several warps; beyond, the prefill kernel, which reads them once per 64 rows.
-constexpr long long kDecodeRows = 32;
-
-template <typename T>
-void attention_on_tensor_cores(const Attention& args, cudaStream_t stream) {
-  if (args.max_query_rows * std::min(args.group, args.q.shape[1]) <= kDecodeRows) {
-    if (!attention_decode_sm90<T>(args, stream)) attention_decode<T>(args, stream);
-  } else if (!attention_prefill_sm90<T>(args, stream)) {
-    attention_prefill<T>(args, stream);
-  }
-}
-
-}  // namespace
 
 void attention(const Attention& args, Stream& stream) {
   const cudaStream_t native = nvllm::cuda::native(stream);
+  if (args.kv.keys.dtype == DType::u8) return attention_e4m3(args, native);
   switch (args.q.dtype) {
-    case DType::f32: return attention_float32(args, native);
+    case DType::f32: return attention_float32<float>(args, native);
     case DType::bf16: return attention_on_tensor_cores<Bf16>(args, native);
     default: return attention_on_tensor_cores<F16>(args, native);
   }

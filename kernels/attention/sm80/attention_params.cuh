@@ -3,23 +3,48 @@
 // The query heads of a KV head share its keys and values, so a kernel sees the rows of one sequence
 // and one KV head as packed rows: packed row i is head i % group_heads of query row i /
 // group_heads.
+//
+// The type T of the templates is that of the rows and of the cache, or E4m3Cache<Row> for rows of
+// type Row and a cache of E4m3.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include "device/cuda/stream.h"
 #include "kernels/attention/attention.h"
+#include "kernels/common/sm80/e4m3.cuh"
 #include "kernels/common/sm80/types.cuh"
 
 namespace nvllm::kernels::cuda {
 
+template <typename Row>
+struct E4m3Cache {};
+
+template <typename T>
+struct AttentionTypes {
+  using Row = T;
+  using Kv = T;
+  static constexpr bool kE4m3 = false;
+};
+template <typename T>
+struct AttentionTypes<E4m3Cache<T>> {
+  using Row = T;
+  using Kv = E4m3;
+  static constexpr bool kE4m3 = true;
+};
+template <typename T>
+inline constexpr bool kIsE4m3 = AttentionTypes<T>::kE4m3;
+
 template <typename T>
 struct AttentionParams {
-  T* out;
-  float* floats;  // instead of out; nullptr: results are of type T
-  const T* q;
-  const T* keys;
-  const T* values;
+  using Row = typename AttentionTypes<T>::Row;
+  using Kv = typename AttentionTypes<T>::Kv;
+
+  Row* out;
+  float* floats;  // instead of out; nullptr: results are of type Row
+  const Row* q;
+  const Kv* keys;
+  const Kv* values;
   const int* block_table;  // nullptr: sequence s has block s
   const int* query_start;
   const int* kv_length;
@@ -35,13 +60,15 @@ struct AttentionParams {
   int group, first_head;
   int head_dim;
   float scale;
+  const float* kv_scales;  // of E4m3: [2][scale_heads]; nullptr: all are 1
+  int scale_heads;
 
   explicit AttentionParams(const Attention& args)
-      : out(args.out.as<T>()),
+      : out(args.out.as<Row>()),
         floats(args.out.dtype == DType::f32 ? args.out.as<float>() : nullptr),
-        q(args.q.as<T>()),
-        keys(args.kv.keys.as<T>()),
-        values(args.kv.values.as<T>()),
+        q(args.q.as<Row>()),
+        keys(args.kv.keys.as<Kv>()),
+        values(args.kv.values.as<Kv>()),
         block_table(args.kv.block_table.as<int>()),
         query_start(args.query_start.as<int>()),
         kv_length(args.kv_length.as<int>()),
@@ -59,7 +86,9 @@ struct AttentionParams {
         group(static_cast<int>(args.group)),
         first_head(static_cast<int>(args.first_head)),
         head_dim(static_cast<int>(args.q.shape[2])),
-        scale(args.scale) {
+        scale(args.scale),
+        kv_scales(args.kv_scales.as<float>()),
+        scale_heads(static_cast<int>(args.kv.kv_heads())) {
     for (int shift = 0; shift < 31; ++shift) {
       if (block_size == 1 << shift) block_shift = shift;
     }
@@ -80,7 +109,7 @@ struct AttentionParams {
     if (floats != nullptr) {
       floats[at] = value;
     } else {
-      out[at] = narrow<T>(value);
+      out[at] = narrow<Row>(value);
     }
   }
   // `at` is even.
@@ -88,10 +117,19 @@ struct AttentionParams {
     if (floats != nullptr) {
       *reinterpret_cast<float2*>(floats + at) = make_float2(low, high);
     } else {
-      const unsigned bits = narrow<T>(low).bits;
-      *reinterpret_cast<unsigned*>(out + at) = bits | static_cast<unsigned>(narrow<T>(high).bits)
+      const unsigned bits = narrow<Row>(low).bits;
+      *reinterpret_cast<unsigned*>(out + at) = bits | static_cast<unsigned>(narrow<Row>(high).bits)
                                                           << 16;
     }
+  }
+
+  // What scores are multiplied by, and weighted values, of a KV head.
+  __device__ __forceinline__ float score_scale(int kv_head) const {
+    if constexpr (!kIsE4m3<T>) return scale;
+    return kv_scales == nullptr ? scale : scale * kv_scales[kv_head];
+  }
+  __device__ __forceinline__ float value_scale(int kv_head) const {
+    return !kIsE4m3<T> || kv_scales == nullptr ? 1.0f : kv_scales[scale_heads + kv_head];
   }
 
   __device__ __forceinline__ int head_begin(int kv_head) const {
@@ -146,7 +184,7 @@ struct AttentionRows {
   int packed_rows;  // 0: nothing to do
   int head_begin, group_heads;
 
-  __device__ __forceinline__ const T* query(int packed_row) const {
+  __device__ __forceinline__ const typename AttentionTypes<T>::Row* query(int packed_row) const {
     return p.q + (first_row + packed_row / group_heads) * p.q_row +
            (head_begin + packed_row % group_heads) * p.head_dim;
   }
@@ -219,6 +257,8 @@ template <typename T>
 bool attention_prefill_sm90(const Attention& args, cudaStream_t stream);
 template <typename T>
 bool attention_decode_sm90(const Attention& args, cudaStream_t stream);
+// Attention to a cache of E4m3 (attention_e4m3.cu).
+void attention_e4m3(const Attention& args, cudaStream_t stream);
 
 // Calls function.operator()<D>() for the length D to which kernels pad heads with zeros.
 template <typename Function>

@@ -143,7 +143,7 @@ __device__ __forceinline__ void store_part(const Rows& rows, int count, int lane
     if (row >= count) continue;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
-      *reinterpret_cast<float2*>(&to.out[row][n * 8 + 2 * (lane % 4)]) =
+      *reinterpret_cast<float2*>(&to.out[row][rows.column(n)]) =
           make_float2(rows.out[n][2 * i], rows.out[n][2 * i + 1]);
     }
     if (lane % 4 == 0) to.row_max[row] = rows.row_max[i], to.sum[row] = rows.sum[i];
@@ -171,18 +171,24 @@ __device__ __forceinline__ void attend(const TokenPart& part) {
   const auto copy_tile = [&](int next, int half) {
     const unsigned keys = ring + half * 2 * kTileBytes<D>;
     if (next < end) {
-      copy_tokens<D, kTile>(part, next * kTile, keys, keys + kTileBytes<D>, 0, lane);
+      copy_tokens<T, D, kTile>(part, next * kTile, keys, keys + kTileBytes<D>, 0, lane);
     }
     commit_copies();  // an empty group at the end keeps all waits alike
   };
-  if (warp == 0) copy_queries<D>(part, first_row, queries, 0, lane);
+  if constexpr (!kIsE4m3<T>) {
+    if (warp == 0) copy_queries<D>(part, first_row, queries, 0, lane);
+  }
   copy_tile(tile, 0);
   copy_tile(tile + kWarps<D>, 1);
   wait_for_copies<1>();
   __syncthreads();  // the queries are there
 
-  WarpRows<T, D, kTile> rows(queries, 0, lane, part.p.scale);
-  rows.start();
+  WarpRows<T, D, kTile> rows(queries, 0, lane, part.p.score_scale(part.kv_head));
+  if constexpr (kIsE4m3<T>) {
+    rows.start(part, first_row);
+  } else {
+    rows.start();
+  }
   const int visible[2] = {part.visible(first_row + lane / 4),
                           part.visible(first_row + lane / 4 + 8)};
   const int min_visible = part.visible(first_row);
@@ -194,7 +200,7 @@ __device__ __forceinline__ void attend(const TokenPart& part) {
     __syncwarp();
     copy_tile(tile + 2 * kWarps<D>, half);
   }
-  rows.finish();
+  rows.finish(part.p.value_scale(part.kv_head));
   wait_for_copies<0>();
   __syncthreads();  // the partial results overwrite the tiles
 

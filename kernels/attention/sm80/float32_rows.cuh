@@ -10,12 +10,13 @@ namespace nvllm::kernels::cuda::plain {
 inline constexpr int kWarps = 4;
 inline constexpr int kElements = kMaxHeadDim / 32;  // of a head, per lane at most
 
-__device__ __forceinline__ void load_head(float (&element)[kElements], const float* head,
+template <typename Kv>
+__device__ __forceinline__ void load_head(float (&element)[kElements], const Kv* head,
                                           int head_dim) {
 #pragma unroll
   for (int i = 0; i < kElements; ++i) {
     const int at = i * 32 + static_cast<int>(threadIdx.x);
-    element[i] = at < head_dim ? head[at] : 0.0f;
+    element[i] = at < head_dim ? widen(head[at]) : 0.0f;
   }
 }
 
@@ -27,7 +28,8 @@ struct Row {
   float sum = 0;  // of this lane's tokens
 };
 
-__device__ __forceinline__ Row start_row(const AttentionRows<float>& part, int packed_row) {
+template <typename T>
+__device__ __forceinline__ Row start_row(const AttentionRows<T>& part, int packed_row) {
   Row row;
   load_head(row.q, part.query(packed_row), part.p.head_dim);
   return row;
@@ -38,6 +40,7 @@ template <typename Part>
 __device__ __forceinline__ void add_tokens(const Part& part, int packed_row, Row& state) {
   const int tokens = max(0, part.visible(packed_row));
   auto& [q, out, row_max, sum] = state;
+  const float scale = part.p.score_scale(part.kv_head);
   // It takes 32 tokens at a time; lane t has the score of the t-th.
   for (int first = 0; first < tokens; first += 32) {
     const int count = min(32, tokens - first);
@@ -49,7 +52,7 @@ __device__ __forceinline__ void add_tokens(const Part& part, int packed_row, Row
       for (int i = 0; i < kElements; ++i) dot += q[i] * k[i];
 #pragma unroll
       for (int lanes = 16; lanes > 0; lanes /= 2) dot += __shfl_xor_sync(~0u, dot, lanes);
-      if (static_cast<int>(threadIdx.x) == t) score = dot * part.p.scale * kLog2E;
+      if (static_cast<int>(threadIdx.x) == t) score = dot * scale * kLog2E;
     }
     float new_max = fmaxf(row_max, score);
 #pragma unroll
@@ -72,9 +75,10 @@ __device__ __forceinline__ void add_tokens(const Part& part, int packed_row, Row
   }
 }
 
-__device__ __forceinline__ void write_row(const AttentionRows<float>& part, int row,
-                                          const Row& state) {
-  const AttentionParams<float>& p = part.p;
+template <typename T>
+__device__ __forceinline__ void write_row(const AttentionRows<T>& part, int row, const Row& state) {
+  const AttentionParams<T>& p = part.p;
+  const float value_scale = p.value_scale(part.kv_head);
   float sum = state.sum;
 #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
@@ -83,7 +87,7 @@ __device__ __forceinline__ void write_row(const AttentionRows<float>& part, int 
 #pragma unroll
   for (int i = 0; i < kElements; ++i) {
     const int at = i * 32 + static_cast<int>(threadIdx.x);
-    if (at < p.head_dim) to[at] = sum == 0 ? 0.0f : state.out[i] / sum;
+    if (at < p.head_dim) to[at] = sum == 0 ? 0.0f : state.out[i] * value_scale / sum;
   }
   if (p.lse != nullptr && threadIdx.x == 0)
     p.lse[part.index(row)] = log_sum_exp(state.row_max, sum);

@@ -4,60 +4,17 @@
 //
 // Tiles are [rows][D], where D is the head's length padded with zeros to 64, 128 or 256. Chunk c of
 // 8 elements of row r lies at chunk c ^ (r % 8), so that the 8 rows of a matrix that ldmatrix reads
-// lie in different banks.
-//
-// Fragment layout of a 16 x 8 accumulator of mma: lane l has the columns 2 (l % 4) and the next;
-// elements [0] and [1] are of row l / 4, [2] and [3] of row l / 4 + 8.
+// lie in different banks. Tiles of E4m3 and what is done with them are in e4m3_rows.cuh.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/attention/sm80/attention_params.cuh"
+#include "kernels/attention/sm80/e4m3_rows.cuh"
+#include "kernels/attention/sm80/mma.cuh"
 #include "kernels/common/sm80/types.cuh"
 
 namespace nvllm::kernels::cuda {
-
-struct Quad {
-  unsigned word[4];
-};
-
-// Loads four 8 x 8 matrices; lanes 8 i to 8 i + 7 give the addresses of matrix i's rows.
-template <bool kTransposed>
-__device__ __forceinline__ Quad load_matrices(unsigned address) {
-  Quad q;
-  if constexpr (kTransposed) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(q.word[0]), "=r"(q.word[1]), "=r"(q.word[2]), "=r"(q.word[3])
-                 : "r"(address)
-                 : "memory");
-  } else {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(q.word[0]), "=r"(q.word[1]), "=r"(q.word[2]), "=r"(q.word[3])
-                 : "r"(address)
-                 : "memory");
-  }
-  return q;
-}
-
-// sum += a b, 16 x 16 times 16 x 8.
-template <typename T>
-__device__ __forceinline__ void multiply_add(float (&sum)[4], const Quad& a, unsigned b0,
-                                             unsigned b1) {
-  if constexpr (dtype_of<T> == DType::bf16) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b0), "r"(b1));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b0), "r"(b1));
-  }
-}
-
-template <typename T>
-__device__ __forceinline__ unsigned pack(float low, float high) {
-  return narrow<T>(low).bits | static_cast<unsigned>(narrow<T>(high).bits) << 16;
-}
 
 // The address of a chunk in a tile.
 template <int D>
@@ -73,13 +30,21 @@ struct WholeRows {
   }
 };
 
+// The layout of tiles of keys and values, where nothing else is said.
+template <typename T, int D>
+using UsualTile = std::conditional_t<kIsE4m3<T>, E4m3Tile<D>, WholeRows<D>>;
+// The bytes of a key or value in a tile.
+template <typename T, int D>
+inline constexpr int kHeadBytes = D*(kIsE4m3<T> ? 1 : 2);
+
 // A warp copies the keys and values of tokens [first, first + kTokens) into rows [row, row +
 // kTokens) of two tiles, with zeros for tokens that the sequence does not have. All lanes call it
 // together.
-template <int D, int kTokens, typename Part>
+template <typename T, int D, int kTokens, typename Part>
 __device__ __forceinline__ void copy_tokens(const Part& part, int first, unsigned keys,
                                             unsigned values, int row, int lane) {
-  constexpr int kChunks = D / 8;
+  using Tile = UsualTile<T, D>;
+  constexpr int kChunks = kHeadBytes<T, D> / 16, kElements = D / kChunks;
   static_assert(kTokens <= 32 && kTokens * kChunks % 32 == 0);
   // Each lane finds the offset of one token. Lanes beyond the last token repeat it: they must not
   // read the block table beyond its end.
@@ -88,11 +53,11 @@ __device__ __forceinline__ void copy_tokens(const Part& part, int first, unsigne
   for (int i = 0; i < kTokens * kChunks / 32; ++i) {
     const int token = (i * 32 + lane) / kChunks;
     const int chunk = lane % kChunks;
-    const long long offset = __shfl_sync(~0u, mine, token) + chunk * 8;
-    const bool valid = first + token < part.tokens && chunk * 8 < part.p.head_dim;
+    const long long offset = __shfl_sync(~0u, mine, token) + chunk * kElements;
+    const bool valid = first + token < part.tokens && chunk * kElements < part.p.head_dim;
     const long long from = valid ? offset : 0;
-    copy_chunk(chunk_at<D>(keys, row + token, chunk), part.p.keys + from, valid);
-    copy_chunk(chunk_at<D>(values, row + token, chunk), part.p.values + from, valid);
+    copy_chunk(Tile::at(keys, row + token, chunk), part.p.keys + from, valid);
+    copy_chunk(Tile::at(values, row + token, chunk), part.p.values + from, valid);
   }
 }
 
@@ -114,7 +79,7 @@ __device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, int f
 
 // The state of the rows. Tile::at(tile, row, chunk) is the address of a chunk of a tile of keys or
 // values.
-template <typename T, int D, int kTokens, typename Tile = WholeRows<D>>
+template <typename T, int D, int kTokens, typename Tile = UsualTile<T, D>>
 class WarpRows {
  public:
   float out[D / 8][4] = {};                   // not yet divided by the sum
@@ -124,6 +89,11 @@ class WarpRows {
   // The warp's queries are rows [row, row + 16) of a tile in shared memory, which must not change.
   __device__ __forceinline__ WarpRows(unsigned queries, int row, int lane, float scale)
       : queries_(queries), row_(row), lane_(lane), scale_(scale * kLog2E) {}
+
+  // The first of the two columns of out[n][..] that this lane has, once finish() has been called.
+  __device__ __forceinline__ int column(int n) const {
+    return kIsE4m3<T> ? e4m3_column(n, lane_) : n * 8 + 2 * (lane_ % 4);
+  }
 
   // To be called once the queries are in shared memory.
   __device__ __forceinline__ void start() {
@@ -137,6 +107,65 @@ class WarpRows {
   // memory, with zeros for those that do not exist.
   __device__ __forceinline__ void start(const AttentionRows<T>& part, int first) {
     static_assert(kKeepQueries);
+    if constexpr (kIsE4m3<T>) {
+      e4m3_scales_ = load_queries_for_e4m3(part, first, lane_, kept_);
+      return;
+    } else {
+      load_kept(part, first);
+    }
+  }
+
+  // Adds a tile whose first token has this number. visible[i]: how many tokens the lane's rows see.
+  // If all 16 rows see the whole tile, `masked` may be false.
+  __device__ __forceinline__ void add(unsigned keys, unsigned values, int first, bool masked,
+                                      const int (&visible)[2]) {
+    float score[kTokens / 8][4] = {};
+    if constexpr (kIsE4m3<T>) {
+      multiply_e4m3_keys<Tile, D, kTokens>(keys, lane_, kept_, score);
+    } else {
+      multiply_keys(keys, score);
+    }
+#pragma unroll
+    for (int n = 0; n < kTokens / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        score[n][i] *= kIsE4m3<T> ? scale_ * e4m3_scales_.row[i / 2] : scale_;
+      }
+    }
+    if (masked) {
+#pragma unroll
+      for (int n = 0; n < kTokens / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int token = first + n * 8 + 2 * (lane_ % 4) + i % 2;
+          if (token >= visible[i / 2]) score[n][i] = -INFINITY;
+        }
+      }
+    }
+    exponentiate(score);
+    if constexpr (kIsE4m3<T>) {
+      add_e4m3_values<Tile, D, kTokens>(values, lane_, score, out);
+    } else {
+      add_values(values, score);
+    }
+  }
+
+  // Adds the sums of the lanes that share a row. value_scale: of E4m3, which the weighted values
+  // are multiplied by.
+  __device__ __forceinline__ void finish(float value_scale) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      sum[i] += __shfl_xor_sync(~0u, sum[i], 1);
+      sum[i] += __shfl_xor_sync(~0u, sum[i], 2);
+    }
+    if constexpr (kIsE4m3<T>) finish_e4m3_values<D>(value_scale, out);
+  }
+
+ private:
+  // Longer heads leave no registers for the queries. Those for E4m3 are in no other place.
+  static constexpr bool kKeepQueries = D <= 128 || kIsE4m3<T>;
+
+  __device__ __forceinline__ void load_kept(const AttentionRows<T>& part, int first) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = first + lane_ / 4 + 8 * i;
@@ -152,44 +181,6 @@ class WarpRows {
       }
     }
   }
-
-  // Adds a tile whose first token has this number. visible[i]: how many tokens the lane's rows see.
-  // If all 16 rows see the whole tile, `masked` may be false.
-  __device__ __forceinline__ void add(unsigned keys, unsigned values, int first, bool masked,
-                                      const int (&visible)[2]) {
-    float score[kTokens / 8][4] = {};
-    multiply_keys(keys, score);
-#pragma unroll
-    for (int n = 0; n < kTokens / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) score[n][i] *= scale_;
-    }
-    if (masked) {
-#pragma unroll
-      for (int n = 0; n < kTokens / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int token = first + n * 8 + 2 * (lane_ % 4) + i % 2;
-          if (token >= visible[i / 2]) score[n][i] = -INFINITY;
-        }
-      }
-    }
-    exponentiate(score);
-    add_values(values, score);
-  }
-
-  // Adds the sums of the lanes that share a row.
-  __device__ __forceinline__ void finish() {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      sum[i] += __shfl_xor_sync(~0u, sum[i], 1);
-      sum[i] += __shfl_xor_sync(~0u, sum[i], 2);
-    }
-  }
-
- private:
-  // Longer heads leave no registers for the queries.
-  static constexpr bool kKeepQueries = D <= 128;
 
   __device__ __forceinline__ Quad load_queries(int step) const {
     return load_matrices<false>(chunk_at<D>(queries_, row_ + lane_ % 16, step * 2 + lane_ / 16));
@@ -278,6 +269,7 @@ class WarpRows {
   int row_, lane_;
   float scale_;
   Quad kept_[kKeepQueries ? D / 16 : 1];
+  E4m3QueryScales e4m3_scales_;
 };
 
 }  // namespace nvllm::kernels::cuda

@@ -42,12 +42,14 @@ __device__ __forceinline__ void add_tokens(const Part& part, int block_row, unsi
   };
   const auto copy_tile = [&](int tile) {
     const unsigned keys = keys_of(tile);
-    copy_tokens<D, kWarpTokens>(part, tile * kTokens<D> + warp * kWarpTokens, keys,
-                                keys + kTileBytes<D>, warp * kWarpTokens, lane);
+    copy_tokens<T, D, kWarpTokens>(part, tile * kTokens<D> + warp * kWarpTokens, keys,
+                                   keys + kTileBytes<D>, warp * kWarpTokens, lane);
     commit_copies();
   };
   if (started) {
     __syncthreads();  // all warps are done with the last tile of the tokens before
+  } else if constexpr (kIsE4m3<T>) {
+    rows.start(part, row);
   } else {
     copy_queries<D, T>(part, row, queries, warp * 16, lane);
   }
@@ -58,7 +60,9 @@ __device__ __forceinline__ void add_tokens(const Part& part, int block_row, unsi
   for (int tile = 0; tile < tiles; ++tile) {
     wait_for_copies<0>();
     __syncthreads();  // the tile has arrived, and all warps are done with the one before it
-    if (tile == 0 && !started) rows.start();
+    if constexpr (!kIsE4m3<T>) {
+      if (tile == 0 && !started) rows.start();
+    }
     if (tile + 1 < tiles) copy_tile(tile + 1);
     const int first = tile * kTokens<D>;
     if (first < max_visible) {
@@ -75,18 +79,18 @@ __device__ __forceinline__ void write_rows(const AttentionRows<T>& part, int row
                                            Rows<T, D>& rows) {
   const AttentionParams<T>& p = part.p;
   const int lane = threadIdx.x % 32;
-  rows.finish();
+  rows.finish(p.value_scale(part.kv_head));
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int packed_row = row + lane / 4 + 8 * i;
     if (packed_row >= part.packed_rows) break;
     const long long index = part.index(packed_row);
     const float factor = rows.sum[i] == 0 ? 0.0f : 1 / rows.sum[i];
-    const long long to = index * p.head_dim + 2 * (lane % 4);
+    const long long to = index * p.head_dim;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
-      if (n * 8 < p.head_dim) {
-        p.store(to + n * 8, rows.out[n][2 * i] * factor, rows.out[n][2 * i + 1] * factor);
+      if (rows.column(n) < p.head_dim) {
+        p.store(to + rows.column(n), rows.out[n][2 * i] * factor, rows.out[n][2 * i + 1] * factor);
       }
     }
     if (p.lse != nullptr && lane % 4 == 0) {

@@ -1,13 +1,13 @@
 // Decode attention on Hopper with split-KV over warps and the blocks of a cluster.
 //
 // The blocks of a cluster split the tokens of a sequence and a KV head; each has all of its rows,
-// up to 16 packed ones. Every warp has KV tiles of 16 tokens of its own, with a fixed stride, and a
-// private ring of kStages tiles that it fills ahead (TMA boxes, or cp.async where a tile may cross
-// cache blocks); no warp waits for another before the end. The partial results of the warps are
-// then combined in each block, and each block sends every block of the cluster its share of them
-// through distributed shared memory, announced by an mbarrier. The order of all sums is fixed by
-// the numbers of warps and blocks; neither depends on how tiles are copied. attend() is the work of
-// a block; decode.cu launches it.
+// up to 16 packed ones. Every warp has KV tiles of 16 tokens, of E4m3 32, of its own, with a fixed
+// stride, and a private ring of kStages tiles that it fills ahead (TMA boxes, or cp.async where a
+// tile may cross cache blocks); no warp waits for another before the end. The partial results of
+// the warps are then combined in each block, and each block sends every block of the cluster its
+// share of them through distributed shared memory, announced by an mbarrier. The order of all sums
+// is fixed by the numbers of warps and blocks; neither depends on how tiles are copied. attend() is
+// the work of a block; decode_launch.cuh launches it.
 #pragma once
 
 #include "kernels/attention/sm80/decode.cuh"
@@ -18,35 +18,40 @@
 namespace nvllm::kernels::cuda::decode_sm90 {
 
 using decode::kRows;
-inline constexpr int kTokens = 16;     // of a tile
+inline constexpr int kBoxTokens = 16;  // of a box
+// Tokens of a tile: as many bytes for each type of the cache.
+template <typename T>
+inline constexpr int kTokens = kIsE4m3<T> ? 32 : 16;
 inline constexpr int kMaxBlocks = 16;  // of a cluster
 inline constexpr int kStages = 3;      // tiles that a warp copies ahead
 
-// How KV tiles are copied: in bulk, as one TMA box each, which lies within a block of the cache; or
-// in chunks of 16 bytes, which may lie anywhere.
+// How KV tiles are copied: in bulk, as TMA boxes, each of which lies within a block of the cache;
+// or in chunks of 16 bytes, which may lie anywhere.
 enum class Copy { boxes, chunks };
 
-template <int D, Copy kCopy>
-struct Tile;
-template <int D>
-struct Tile<D, Copy::chunks> : WholeRows<D> {};
+template <typename T, int D, Copy kCopy>
+struct Tile : UsualTile<T, D> {};  // of E4m3 also in boxes
 // Rows of 64 elements, in which the upper halves of all tokens follow the lower ones, as a bulk
 // copy with a swizzle of 128 bytes writes them.
 template <int D>
-struct Tile<D, Copy::boxes> {
+struct HalvedRows {
   static __device__ __forceinline__ unsigned at(unsigned tile, int row, int chunk) {
-    return tile + (chunk / 8 * kTokens + row) * 128 + ((chunk & 7) ^ (row & 7)) * 16;
+    return tile + (chunk / 8 * kBoxTokens + row) * 128 + ((chunk & 7) ^ (row & 7)) * 16;
   }
 };
+template <int D>
+struct Tile<Bf16, D, Copy::boxes> : HalvedRows<D> {};
+template <int D>
+struct Tile<F16, D, Copy::boxes> : HalvedRows<D> {};
 
 // The partial result of a warp.
 template <int D>
 using Part = decode::Part<D, 8>;
 
 // The layout of a block's shared memory, in bytes.
-template <int D, int kWarps>
+template <typename T, int D, int kWarps>
 struct SharedLayout {
-  static constexpr int kTile = kTokens * D * 2;      // of keys; values take as much
+  static constexpr int kTile = kTokens<T> * kHeadBytes<T, D>;  // of keys; values take as much
   static constexpr int kRing = kStages * 2 * kTile;  // of a warp, reused for its partial result
   static constexpr int kBarriers = kWarps * kRing;
   static constexpr int kReceived = kBarriers + (kWarps * kStages + 2) / 2 * 16;
@@ -61,52 +66,61 @@ struct SharedLayout {
 
 #if __CUDA_ARCH__ >= 900
 
-// The tiles of a warp: every step-th one from `first` on.
+// The tiles of a warp: every step-th one from `first` on. A tile is kBoxes boxes.
 template <typename T>
 class WarpTiles {
  public:
+  static constexpr int kBoxes = kTokens<T> / kBoxTokens;
+
   __device__ __forceinline__ WarpTiles(const AttentionPart<T>& part, int first, int step, int lane)
       : part_(part), first_(first), step_(step), lane_(lane), blocks_(find_block(lane)) {
-    const int tiles = (part.tokens + kTokens - 1) / kTokens;
+    const int tiles = (part.tokens + kTokens<T> - 1) / kTokens<T>;
     count_ = tiles > first ? (tiles - first + step - 1) / step : 0;
   }
 
   __device__ __forceinline__ int count() const { return count_; }
-  __device__ __forceinline__ int token(int i) const { return (first_ + i * step_) * kTokens; }
-
-  // The cache block of tile i. The warp must ask for its tiles in order.
-  __device__ __forceinline__ int block(int i) {
-    if (i % 32 == 0 && i > 0) blocks_ = find_block(i + lane_);
-    return __shfl_sync(~0u, blocks_, i % 32);
+  __device__ __forceinline__ int token(int i) const { return (first_ + i * step_) * kTokens<T>; }
+  // How many boxes of tile i have tokens of the sequence.
+  __device__ __forceinline__ int boxes(int i) const {
+    return kBoxes == 1 ? 1 : min(kBoxes, (part_.tokens - token(i) + kBoxTokens - 1) / kBoxTokens);
   }
-  // The index of the tile's first token in its cache block.
-  __device__ __forceinline__ int within(int i) const {
+
+  // The cache block of a box of tile i. The warp must ask for its tiles in order.
+  __device__ __forceinline__ int block(int i, int box) {
+    const int number = i * kBoxes + box;
+    if (number % 32 == 0 && number > 0) blocks_ = find_block(number + lane_);
+    return __shfl_sync(~0u, blocks_, number % 32);
+  }
+  // The index of the box's first token in its cache block.
+  __device__ __forceinline__ int within(int i, int box) const {
     const auto& p = part_.p;
-    if (p.block_table == nullptr) return token(i);
-    return p.block_shift >= 0 ? token(i) & (p.block_size - 1) : token(i) % p.block_size;
+    const int first = token(i) + box * kBoxTokens;
+    if (p.block_table == nullptr) return first;
+    return p.block_shift >= 0 ? first & (p.block_size - 1) : first % p.block_size;
   }
 
  private:
-  // Looks up any tile of the block table, also one beyond the sequence, since the length may not be
+  // Looks up any box of the block table, also one beyond the sequence, since the length may not be
   // known yet.
-  __device__ __forceinline__ int find_block(int i) const {
+  __device__ __forceinline__ int find_block(int number) const {
     const auto& p = part_.p;
     if (p.block_table == nullptr) return part_.sequence;
-    const int block = p.block_shift >= 0 ? token(i) >> p.block_shift : token(i) / p.block_size;
+    const int first = token(number / kBoxes) + number % kBoxes * kBoxTokens;
+    const int block = p.block_shift >= 0 ? first >> p.block_shift : first / p.block_size;
     if (block >= p.table_width) return 0;
     return p.block_table[static_cast<long long>(part_.sequence) * p.table_width + block];
   }
 
   const AttentionPart<T>& part_;
   int first_, step_, lane_, count_;
-  int blocks_;  // of tile lane + a multiple of 32
+  int blocks_;  // of box lane + a multiple of 32
 };
 
 // The ring of a warp: shared memory for kStages of its tiles.
 template <typename T, int D, Copy kCopy>
 class Ring {
  public:
-  using Layout = Tile<D, kCopy>;
+  using Layout = Tile<T, D, kCopy>;
 
   __device__ __forceinline__ Ring(unsigned tiles, unsigned barriers, int lane)
       : tiles_(tiles), barriers_(barriers), lane_(lane) {
@@ -127,17 +141,20 @@ class Ring {
                                        const CUtensorMap& all_values) const {
     if constexpr (kCopy == Copy::chunks) {
       if (i < tiles.count()) {
-        copy_tokens<D, kTokens>(part, tiles.token(i), keys(stage), values(stage), 0, lane_);
+        copy_tokens<T, D, kTokens<T>>(part, tiles.token(i), keys(stage), values(stage), 0, lane_);
       }
       commit_copies();
     } else if (i < tiles.count()) {
-      const int block = tiles.block(i), within = tiles.within(i);
-      if (lane_ > 0) return;
-      arrived(stage).arrive_and_expect(2 * kTile);
-      copy_box(keys(stage), all_keys, 0, within, 0, part.kv_head, block, arrived(stage),
-               leaves_first_);
-      copy_box(values(stage), all_values, 0, within, 0, part.kv_head, block, arrived(stage),
-               leaves_first_);
+      const int boxes = tiles.boxes(i);
+      if (lane_ == 0) arrived(stage).arrive_and_expect(boxes * 2 * kBox);
+#pragma unroll
+      for (int box = 0; box < WarpTiles<T>::kBoxes; ++box) {
+        const int block = tiles.block(i, box), within = tiles.within(i, box);
+        if (lane_ > 0 || box >= boxes) continue;
+        const unsigned to = box * kBox;
+        copy_box_of(keys(stage) + to, all_keys, within, part.kv_head, block, arrived(stage));
+        copy_box_of(values(stage) + to, all_values, within, part.kv_head, block, arrived(stage));
+      }
     }
   }
 
@@ -148,8 +165,9 @@ class Ring {
       wait_for_copies<kStages - 1>();
     } else {
       arrived(stage).wait(parity);
-      for (int at = max(0, tokens) * (D / 8) + lane_; at < kTokens * (D / 8); at += 32) {
-        const unsigned to = Layout::at(values(stage), at / (D / 8), at % (D / 8));
+      constexpr int kChunks = kHeadBytes<T, D> / 16;
+      for (int at = max(0, tokens) * kChunks + lane_; at < kTokens<T> * kChunks; at += 32) {
+        const unsigned to = Layout::at(values(stage), at / kChunks, at % kChunks);
         asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
       }
     }
@@ -157,8 +175,21 @@ class Ring {
   }
 
  private:
-  static constexpr int kTile = SharedLayout<D, 1>::kTile;
-  __device__ __forceinline__ Barrier arrived(int stage) const { return {barriers_ + stage * 8}; }
+  static constexpr int kTile = SharedLayout<T, D, 1>::kTile;
+  static constexpr int kBox = kTile / WarpTiles<T>::kBoxes;
+  __device__ __forceinline__ Barrier arrived(int stage) const {
+    return {barriers_ + stage * 8};
+  }
+
+  __device__ __forceinline__ void copy_box_of(unsigned to, const CUtensorMap& from, int within,
+                                              int kv_head, int block,
+                                              const Barrier& arrived) const {
+    if constexpr (kIsE4m3<T>) {
+      copy_box(to, from, 0, within, kv_head, block, arrived, leaves_first_);
+    } else {
+      copy_box(to, from, 0, within, 0, kv_head, block, arrived, leaves_first_);
+    }
+  }
 
   unsigned tiles_, barriers_;
   int lane_;
@@ -181,7 +212,7 @@ class Combine {
   }
 
   __device__ __forceinline__ Part<D>& part_of(int warp) const {
-    return *reinterpret_cast<Part<D>*>(memory_ + warp * SharedLayout<D, kWarps>::kRing);
+    return *reinterpret_cast<Part<D>*>(memory_ + warp * SharedLayout<T, D, kWarps>::kRing);
   }
 
   // All threads call it together, once all partial results are stored.
@@ -207,7 +238,7 @@ class Combine {
   // Where the data of a block arrive: the quads that this block finishes, and its row maxima and
   // sums.
   __device__ __forceinline__ int quads_from(int block) const {
-    return SharedLayout<D, kWarps>::kReceived + block * share_ * 16;
+    return SharedLayout<T, D, kWarps>::kReceived + block * share_ * 16;
   }
   __device__ __forceinline__ int sums_from(int block, int rows) const {
     return quads_from(blocks_) + block * rows * 8;
@@ -298,7 +329,7 @@ template <int D, int kWarps, Copy kCopy, typename T>
 __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtensorMap& keys,
                                        const CUtensorMap& values, bool settled,
                                        unsigned char* memory) {
-  using Here = SharedLayout<D, kWarps>;
+  using Here = SharedLayout<T, D, kWarps>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int blocks = gridDim.x, rank = blockIdx.x;
   const unsigned base = shared_address(memory);
@@ -318,7 +349,7 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
     return;
   }
   const int old_tokens = settled ? part.first_visible - 1 : 0;
-  const auto is_old = [&](int i) { return tiles.token(i) + kTokens <= old_tokens; };
+  const auto is_old = [&](int i) { return tiles.token(i) + kTokens<T> <= old_tokens; };
   const auto copy = [&](int i, int stage) { ring.copy(part, tiles, i, stage, keys, values); };
   if (settled) {
 #pragma unroll
@@ -332,7 +363,8 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
     if (!is_old(stage)) copy(stage, stage);
   }
 
-  WarpRows<T, D, kTokens, typename Ring<T, D, kCopy>::Layout> sums(0, 0, lane, p.scale);
+  WarpRows<T, D, kTokens<T>, typename Ring<T, D, kCopy>::Layout> sums(0, 0, lane,
+                                                                      p.score_scale(part.kv_head));
   sums.start(part, 0);
   const int visible[2] = {part.visible(lane / 4), part.visible(lane / 4 + 8)};
   const int min_visible = part.visible(0);
@@ -340,12 +372,13 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
   for (int i = 0; i < tiles.count(); ++i) {
     const int token = tiles.token(i);
     ring.wait(stage, parity, part.tokens - token);
-    sums.add(ring.keys(stage), ring.values(stage), token, token + kTokens > min_visible, visible);
+    sums.add(ring.keys(stage), ring.values(stage), token, token + kTokens<T> > min_visible,
+             visible);
     __syncwarp();
     copy(i + kStages, stage);
     if (++stage == kStages) stage = 0, parity ^= 1;
   }
-  sums.finish();
+  sums.finish(p.value_scale(part.kv_head));
   if (kCopy == Copy::chunks) wait_for_copies<0>();
   __syncwarp();  // the warp's partial result overwrites its tiles
   decode::store_part(sums, part.packed_rows, lane, combine.part_of(warp));

@@ -8,10 +8,12 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "device/cpu/stream.h"
+#include "device/e4m3.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/backends.h"
 #include "kernels/attention/testing/references.h"
@@ -37,12 +39,13 @@ inline AttentionShape whole_groups(std::vector<Sequence> sequences, std::int64_t
 }
 
 // One call: its tensors' values on the host. Keys and values are kept per sequence and token, and
-// laid out as the shape says when it is run; what no token lies in is NaN.
-template <typename T>
+// laid out as the shape says when it is run; what no token lies in is NaN. Kv: the cache's type.
+template <typename T, typename Kv = T>
 struct AttentionCase {
   AttentionShape shape;
-  std::vector<T> q;     // [rows][heads][head_dim]
-  std::vector<T> k, v;  // [sequence][token][kv_head][head_dim]
+  std::vector<T> q;              // [rows][heads][head_dim]
+  std::vector<Kv> k, v;          // [sequence][token][kv_head][head_dim]
+  std::vector<float> kv_scales;  // [2][kv_heads], of E4m3; empty: none
   float scale;
   std::int64_t q_gap = 0;       // elements between rows of q
   std::int64_t slack_rows = 0;  // by which the bounds are larger than they need to be
@@ -67,8 +70,8 @@ struct AttentionCase {
     std::mt19937 bits(seed);
     std::normal_distribution<float> normal;
     for (T& value : c.q) value = from_float<T>(normal(bits));
-    for (T& value : c.k) value = from_float<T>(1.5f * normal(bits));
-    for (T& value : c.v) value = from_float<T>(normal(bits));
+    for (Kv& value : c.k) value = from_float<Kv>(1.5f * normal(bits));
+    for (Kv& value : c.v) value = from_float<Kv>(normal(bits));
     return c;
   }
 
@@ -107,6 +110,7 @@ struct AttentionCase {
     const Cache cache = make_cache();
     const Placed q_there(backend, stream, rows_apart());
     const Placed keys(backend, stream, cache.keys), values(backend, stream, cache.values);
+    const Placed scales(backend, stream, kv_scales);
     const Placed table(backend, stream, cache.table), starts_there(backend, stream, starts),
         lengths_there(backend, stream, lengths), visible_there(backend, stream, visible);
     out.assign(rows() * row_elements(), from_float<T>(-77));
@@ -122,6 +126,7 @@ struct AttentionCase {
     args.q.stride[0] += q_gap;
     args.kv.keys = keys.view({cache.blocks, cache.block_size, shape.kv_heads, shape.head_dim});
     args.kv.values = values.view({cache.blocks, cache.block_size, shape.kv_heads, shape.head_dim});
+    if (!kv_scales.empty()) args.kv_scales = scales.view({2, shape.kv_heads});
     if (shape.block_size > 0) args.kv.block_table = table.view({sequences, cache.width});
     args.query_start = starts_there.view({sequences + 1});
     args.kv_length = lengths_there.view({sequences});
@@ -159,7 +164,7 @@ struct AttentionCase {
   // Keys and values as they lie in a cache.
   struct Cache {
     std::int64_t block_size, width, blocks;  // width: of the table
-    std::vector<T> keys, values;             // [blocks][block_size][kv_head][head_dim]
+    std::vector<Kv> keys, values;            // [blocks][block_size][kv_head][head_dim]
     std::vector<std::int32_t> table;
   };
 
@@ -177,7 +182,7 @@ struct AttentionCase {
     std::iota(ids.begin(), ids.end(), 0);
     if (paged && layout != 0) std::shuffle(ids.begin(), ids.end(), std::mt19937(layout));
     cache.table.assign(sequences * cache.width, ids.empty() ? 0 : ids.back());
-    cache.keys.assign(cache.blocks * cache.block_size * token_elements(), from_float<T>(kNan));
+    cache.keys.assign(cache.blocks * cache.block_size * token_elements(), from_float<Kv>(kNan));
     cache.values = cache.keys;
     std::int64_t from = 0;
     for (std::int64_t s = 0; s < sequences; ++s) {
@@ -215,13 +220,14 @@ inline bool close(float got, float expected, float tolerance) {
 //
 // A score is a dot of head_dim terms and at most S = |q| |k| scale, off by a few of float32's
 // roundings of S; its weight is off by that relatively, and log-sum-exp absolutely. Tensor cores
-// take weights in T, so there each is off by a rounding of T more. A result is an average of values
+// take weights in T, with a cache of E4m3 in float16, so there each is off by a rounding of that
+// more. A result is an average of values
 // with these weights: the relative error of the weights, times the largest |v|, is its error.
-template <typename T>
-int count_wrong(const AttentionCase<T>& got, const std::vector<float>& out,
+template <typename T, typename Kv>
+int count_wrong(const AttentionCase<T, Kv>& got, const std::vector<float>& out,
                 const std::vector<float>& lse, bool expected_rounded) {
   const std::int64_t head_dim = got.shape.head_dim;
-  const auto longest = [&](const std::vector<T>& x) {
+  const auto longest = [&](const auto& x) {
     double max_value = 0;
     for (std::size_t head = 0; head < x.size() / head_dim; ++head) {
       double sum = 0;
@@ -234,12 +240,19 @@ int count_wrong(const AttentionCase<T>& got, const std::vector<float>& out,
     return static_cast<float>(std::sqrt(max_value));
   };
   float largest_v = 0;
-  for (const T value : got.v) {
+  for (const Kv value : got.v) {
     if (std::isfinite(to_float(value))) largest_v = std::max(largest_v, std::fabs(to_float(value)));
   }
-  const float score = longest(got.q) * longest(got.k) * got.scale;
+  float of_keys = got.kv_scales.empty() ? 1.0f : 0.0f, of_values = of_keys;
+  for (std::size_t i = 0; i < got.kv_scales.size(); ++i) {
+    float& largest = i < got.kv_scales.size() / 2 ? of_keys : of_values;
+    largest = std::max(largest, got.kv_scales[i]);
+  }
+  largest_v *= of_values;
+  const float score = longest(got.q) * longest(got.k) * of_keys * got.scale;
+  using Weight = std::conditional_t<std::is_same_v<T, Kv>, T, F16>;
   const float of_lse = (16 * score + 32) * 0x1p-24f;
-  const float of_weight = of_lse + (got.weights_rounded ? Limits<T>::kUlp / 2 : 0);
+  const float of_weight = of_lse + (got.weights_rounded ? Limits<Weight>::kUlp / 2 : 0);
   const float of_out = Limits<T>::kUlp / 2 * (expected_rounded ? 2 : 1);
   int wrong = 0;
   for (std::size_t i = 0; i < got.out.size(); ++i) {
@@ -252,17 +265,17 @@ int count_wrong(const AttentionCase<T>& got, const std::vector<float>& out,
   return wrong;
 }
 
-template <typename T>
-int count_wrong(const AttentionCase<T>& got, const AttentionCase<T>& expected) {
+template <typename T, typename Kv>
+int count_wrong(const AttentionCase<T, Kv>& got, const AttentionCase<T, Kv>& expected) {
   std::vector<float> out;
   for (const T value : expected.out) out.push_back(to_float(value));
   return count_wrong(got, out, expected.lse, true);
 }
 
-template <typename T>
-void check_against_reference(Backend& backend, const AttentionCase<T>& input) {
-  AttentionCase<T> got = input;
-  AttentionCase<T> expected = input;
+template <typename T, typename Kv>
+void check_against_reference(Backend& backend, const AttentionCase<T, Kv>& input) {
+  AttentionCase<T, Kv> got = input;
+  AttentionCase<T, Kv> expected = input;
   got.run(backend);
   expected.run_reference();
   CHECK(count_wrong(got, expected) == 0);

@@ -6,13 +6,14 @@
 #include <limits>
 #include <numeric>
 
+#include "device/e4m3.h"
 #include "kernels/common/arguments.h"
 
 namespace nvllm::kernels {
 namespace {
 
 // Attention of one head of one row.
-template <typename T, typename Out>
+template <typename T, typename Kv, typename Out>
 void attend(const Attention& args, std::int64_t sequence, std::int64_t row, std::int64_t head,
             const std::vector<std::int32_t>& tokens) {
   const std::int64_t head_dim = args.q.shape[2];
@@ -22,13 +23,15 @@ void attend(const Attention& args, std::int64_t sequence, std::int64_t row, std:
   const auto offset_of = [&, &kv = args.kv](std::int64_t token) {
     return kv.offset(kv.block_of(sequence, token), token % kv.block_size(), kv_head);
   };
+  const double of_keys = key_scale(args.kv_scales, kv_head);
+  const double of_values = value_scale(args.kv_scales, kv_head);
   std::vector<double> weights(tokens.size());
   double row_max = -std::numeric_limits<double>::infinity();
   for (std::size_t t = 0; t < tokens.size(); ++t) {
-    const T* k = args.kv.keys.as<T>() + offset_of(tokens[t]);
+    const Kv* k = args.kv.keys.as<Kv>() + offset_of(tokens[t]);
     double dot = 0;
     for (std::int64_t i = 0; i < head_dim; ++i) dot += double{to_float(q[i])} * to_float(k[i]);
-    weights[t] = dot * args.scale;
+    weights[t] = dot * of_keys * args.scale;
     row_max = std::max(row_max, weights[t]);
   }
   if (std::isinf(row_max) && row_max < 0) row_max = 0;  // all weights are 0
@@ -39,10 +42,10 @@ void attend(const Attention& args, std::int64_t sequence, std::int64_t row, std:
   for (std::int64_t i = 0; i < head_dim; ++i) {
     double value = 0;
     for (std::size_t t = 0; t < tokens.size(); ++t) {
-      const T* v = args.kv.values.as<T>() + offset_of(tokens[t]);
+      const Kv* v = args.kv.values.as<Kv>() + offset_of(tokens[t]);
       value += weights[t] * to_float(v[i]);
     }
-    out[i] = from_float<Out>(sum == 0 ? 0.0f : static_cast<float>(value / sum));
+    out[i] = from_float<Out>(sum == 0 ? 0.0f : static_cast<float>(value * of_values / sum));
   }
   if (args.lse.data != nullptr) {
     args.lse.as<float>()[row * heads + head] = static_cast<float>(row_max + std::log(sum));
@@ -87,8 +90,11 @@ void combine(const CombineAttention& args, std::int64_t head) {
 void attend_reference(const Attention& args, std::int64_t sequence, std::int64_t row,
                       std::int64_t head, const std::vector<std::int32_t>& tokens) {
   with_element_type(args.q.dtype, [&]<typename T>(T) {
-    args.out.dtype == DType::f32 ? attend<T, float>(args, sequence, row, head, tokens)
-                                 : attend<T, T>(args, sequence, row, head, tokens);
+    const auto with_cache_of = [&]<typename Kv>(Kv) {
+      args.out.dtype == DType::f32 ? attend<T, Kv, float>(args, sequence, row, head, tokens)
+                                   : attend<T, Kv, T>(args, sequence, row, head, tokens);
+    };
+    args.kv.keys.dtype == DType::u8 ? with_cache_of(E4m3{}) : with_cache_of(T{});
   });
 }
 

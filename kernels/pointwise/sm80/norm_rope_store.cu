@@ -1,8 +1,11 @@
 // Norms, rotation and store on the GPU. A few lanes hold a head in registers, each the vectors at
 // one place of its lower and of its upper half, and take several heads of a row, for which the
-// cosines and sines are the same.
+// cosines and sines are the same. Kv is the type of the cache: that of the rows, or E4m3.
+#include <type_traits>
+
 #include "base/check.h"
 #include "kernels/common/arguments.h"
+#include "kernels/common/sm80/e4m3.cuh"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm80/types.cuh"
 #include "kernels/pointwise/backends.h"
@@ -16,7 +19,7 @@ constexpr int kManyHeads = 4;  // that lanes take one after the other, where the
 // Fewer heads than this leave most of a GPU idle: then lanes take one each.
 constexpr std::int64_t kFewHeads = 4096;
 
-template <typename T>
+template <typename T, typename Kv>
 struct Params {
   T* qkv;
   const T* q_norm;  // nullptr: no norms
@@ -24,8 +27,9 @@ struct Params {
   const float* cos_sin;
   const int* positions;
   const long long* slots;
-  T* keys;
-  T* values;
+  Kv* keys;
+  Kv* values;
+  const float* kv_scales;  // with E4m3; nullptr: all are 1
   long long block_size, block_stride, token_stride, head_stride;
   long long rows;
   unsigned heads, kv_heads;
@@ -37,7 +41,6 @@ struct Params {
 };
 
 // Where thread and its lanes are.
-template <typename T>
 struct Place {
   long long row;
   unsigned group;
@@ -47,7 +50,8 @@ struct Place {
   long long stored = -1;
   const float* cos_sin = nullptr;
 
-  __device__ __forceinline__ explicit Place(const Params<T>& p) {
+  template <typename T, typename Kv>
+  __device__ __forceinline__ explicit Place(const Params<T, Kv>& p) {
     const unsigned item = (blockIdx.x * kBlockThreads + threadIdx.x) >> p.lanes_bits;
     const unsigned its_row = item / p.groups;
     row = its_row;
@@ -65,7 +69,7 @@ struct Place {
 
 // Where head number `head` of a row (q's, k's, v's) goes; nullptr: nowhere.
 template <typename T>
-__device__ __forceinline__ T* destination(const Params<T>& p, unsigned head, T* from,
+__device__ __forceinline__ T* destination(const Params<T, T>& p, unsigned head, T* from,
                                           long long stored) {
   if (head < p.heads) return from;
   if (stored < 0) return nullptr;
@@ -74,10 +78,36 @@ __device__ __forceinline__ T* destination(const Params<T>& p, unsigned head, T* 
   return (value ? p.values : p.keys) + stored + kv_head * p.head_stride;
 }
 
+// Where a head of k or v goes in a cache of E4m3, and what its numbers are multiplied by.
+struct E4m3Place {
+  E4m3* to;
+  float factor;
+
+  template <typename T>
+  __device__ __forceinline__ E4m3Place(const Params<T, E4m3>& p, unsigned head, long long stored) {
+    const bool value = head >= p.heads + p.kv_heads;
+    const unsigned kv_head = head - p.heads - (value ? p.kv_heads : 0);
+    to = (value ? p.values : p.keys) + stored + kv_head * p.head_stride;
+    factor = p.kv_scales == nullptr ? 1.0f : __frcp_rn(p.kv_scales[head - p.heads]);
+  }
+
+  // A vector's worth of neighbouring numbers.
+  template <typename T>
+  __device__ __forceinline__ void store(int at, const Floats<T>& x) const {
+    static_assert(Vector<T>::kElements % 4 == 0);
+#pragma unroll
+    for (int i = 0; i < Vector<T>::kElements; i += 4) {
+      const unsigned low = narrow_to_e4m3(x.element[i] * factor, x.element[i + 1] * factor);
+      const unsigned high = narrow_to_e4m3(x.element[i + 2] * factor, x.element[i + 3] * factor);
+      *reinterpret_cast<unsigned*>(to + at + i) = low | high << 16;
+    }
+  }
+};
+
 // 1 / sqrt(mean + epsilon) in all lanes of a group, which add up their squares. All of a warp call
 // it.
-template <typename T>
-__device__ __forceinline__ float norm_scale(const Params<T>& p, float squares) {
+template <typename T, typename Kv>
+__device__ __forceinline__ float norm_scale(const Params<T, Kv>& p, float squares) {
   for (int lanes = 1; lanes < 1 << p.lanes_bits; lanes *= 2) {
     squares += __shfl_xor_sync(0xffffffffu, squares, lanes);
   }
@@ -115,13 +145,26 @@ __device__ __forceinline__ Floats<T> scaled(const Vector<T>& vector, float scale
   return x;
 }
 
+template <typename T>
+__device__ __forceinline__ void rotate(Floats<T>& x, Floats<T>& y, const Floats<T>& cosine,
+                                       const Floats<T>& sine) {
+#pragma unroll
+  for (int i = 0; i < Vector<T>::kElements; ++i) {
+    const float c = cosine.element[i], s = sine.element[i];
+    const float a = x.element[i], b = y.element[i];
+    x.element[i] = fmaf(a, c, -__fmul_rn(b, s));
+    y.element[i] = fmaf(b, c, __fmul_rn(a, s));
+  }
+}
+
 // For halves of whole vectors that lie at multiples of 16 bytes.
-template <typename T, int kHeads, bool kNorm>
-__global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<T> p) {
+template <typename T, typename Kv, int kHeads, bool kNorm>
+__global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<T, Kv> p) {
   let_next_kernel_come();
   if (!p.settled) wait_for_previous_kernel();
   constexpr int kElements = Vector<T>::kElements;
-  const Place<T> at(p);
+  constexpr bool kSame = std::is_same_v<T, Kv>;
+  const Place at(p);
   const int half = p.head_dim / 2;
   const int first = at.lane * kElements;
   const bool inside = at.inside && first < half;
@@ -165,23 +208,27 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
       scale = norm_scale(p, add_squares(high[h], add_squares(low[h], 0)));
     }
     if (!inside || head >= heads) continue;
-    T* const to = destination(p, head, row + head * p.head_dim - first, at.stored);
-    if (to == nullptr) continue;
+    T* to = row + head * p.head_dim - first;
+    if constexpr (kSame) to = destination(p, head, to, at.stored);
+    if (to == nullptr || (!kSame && head >= p.heads && at.stored < 0)) continue;
+    [[maybe_unused]] Floats<T> x, y;
     if (head < p.heads + p.kv_heads) {
-      Floats<T> x, y;
       if constexpr (kNorm) {
         x = scaled(low[h], scale, low_weight), y = scaled(high[h], scale, high_weight);
       } else {
         x = widen(low[h]), y = widen(high[h]);
       }
-#pragma unroll
-      for (int i = 0; i < kElements; ++i) {
-        const float c = cosine.element[i], s = sine.element[i];
-        const float a = x.element[i], b = y.element[i];
-        x.element[i] = fmaf(a, c, -__fmul_rn(b, s));
-        y.element[i] = fmaf(b, c, __fmul_rn(a, s));
+      rotate<T>(x, y, cosine, sine);
+      if (kSame || head < p.heads) low[h] = narrow(x), high[h] = narrow(y);
+    } else if constexpr (!kSame) {
+      x = widen(low[h]), y = widen(high[h]);
+    }
+    if constexpr (!kSame) {
+      if (head >= p.heads) {
+        const E4m3Place place(p, head, at.stored);
+        place.store<T>(first, x), place.store<T>(half + first, y);
+        continue;
       }
-      low[h] = narrow(x), high[h] = narrow(y);
     }
     store_vector(to + first, low[h]);
     store_vector(to + half + first, high[h]);
@@ -189,11 +236,12 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
 }
 
 // For everything else: a warp per head, element by element.
-template <typename T>
-__global__ void __launch_bounds__(kBlockThreads) elements_kernel(const Params<T> p) {
+template <typename T, typename Kv>
+__global__ void __launch_bounds__(kBlockThreads) elements_kernel(const Params<T, Kv> p) {
   begin_after_previous_kernel(true);
   constexpr int kPairs = kMaxHeadDim / 2 / 32;  // of a lane
-  const Place<T> at(p);
+  constexpr bool kSame = std::is_same_v<T, Kv>;
+  const Place at(p);
   const int half = p.head_dim / 2;
   const unsigned head = at.group;
   T* const from = p.qkv + (at.row * (p.heads + 2 * p.kv_heads) + head) * p.head_dim;
@@ -208,25 +256,35 @@ __global__ void __launch_bounds__(kBlockThreads) elements_kernel(const Params<T>
     squares = fmaf(x[k], x[k], fmaf(y[k], y[k], squares));
   }
   const float scale = norm_scale(p, squares);
-  T* const to = destination(p, head, from, at.stored);
-  if (to == nullptr) return;
+  T* to = from;
+  if constexpr (kSame) to = destination(p, head, from, at.stored);
+  if (to == nullptr || (!kSame && head >= p.heads && at.stored < 0)) return;
   const bool rotates = head < p.heads + p.kv_heads;
   const T* weight = head < p.heads ? p.q_norm : p.k_norm;
 #pragma unroll
   for (int k = 0; k < kPairs; ++k) {
     const int i = at.lane + k * 32;
     if (i >= half) continue;
-    if (!rotates) {
+    if (kSame && !rotates) {
       to[i] = from[i], to[half + i] = from[half + i];
       continue;
     }
     float a = x[k], b = y[k];
-    if (p.q_norm != nullptr) {
+    if (rotates && p.q_norm != nullptr) {
       a *= scale * widen(weight[i]), b *= scale * widen(weight[half + i]);
     }
-    const float c = at.cos_sin[i], s = at.cos_sin[half + i];
-    to[i] = narrow<T>(fmaf(a, c, -__fmul_rn(b, s)));
-    to[half + i] = narrow<T>(fmaf(b, c, __fmul_rn(a, s)));
+    const float c = rotates ? at.cos_sin[i] : 1, s = rotates ? at.cos_sin[half + i] : 0;
+    const float low = fmaf(a, c, -__fmul_rn(b, s)), high = fmaf(b, c, __fmul_rn(a, s));
+    if constexpr (!kSame) {
+      if (head >= p.heads) {
+        const E4m3Place place(p, head, at.stored);
+        place.to[i] = narrow<E4m3>((rotates ? low : x[k]) * place.factor);
+        place.to[half + i] = narrow<E4m3>((rotates ? high : y[k]) * place.factor);
+        continue;
+      }
+    }
+    to[i] = narrow<T>(low);
+    to[half + i] = narrow<T>(high);
   }
 }
 
@@ -243,17 +301,18 @@ bool in_vectors(const NormRopeStore& args) {
   return fits;
 }
 
-template <typename T>
-Params<T> params(const NormRopeStore& args) {
-  Params<T> p;
+template <typename T, typename Kv>
+Params<T, Kv> params(const NormRopeStore& args) {
+  Params<T, Kv> p;
   p.qkv = args.qkv.as<T>();
   p.q_norm = args.q_norm.as<T>();
   p.k_norm = args.k_norm.as<T>();
   p.cos_sin = args.cos_sin.as<float>();
   p.positions = args.positions.as<int>();
   p.slots = args.slots.as<long long>();
-  p.keys = args.kv.keys.as<T>();
-  p.values = args.kv.values.as<T>();
+  p.keys = args.kv.keys.as<Kv>();
+  p.values = args.kv.values.as<Kv>();
+  p.kv_scales = args.kv_scales.as<float>();
   p.block_size = args.kv.block_size();
   p.block_stride = args.kv.keys.stride[0];
   p.token_stride = args.kv.keys.stride[1];
@@ -268,9 +327,9 @@ Params<T> params(const NormRopeStore& args) {
   return p;
 }
 
-template <typename T>
+template <typename T, typename Kv>
 void launch(const NormRopeStore& args, cudaStream_t stream) {
-  Params<T> p = params<T>(args);
+  Params<T, Kv> p = params<T, Kv>(args);
   const unsigned heads = p.heads + 2 * p.kv_heads;
   const bool vectors = in_vectors<T>(args);
   const bool few = p.rows * heads < kFewHeads;
@@ -285,9 +344,10 @@ void launch(const NormRopeStore& args, cudaStream_t stream) {
   const long long threads = items << p.lanes_bits;
   const bool norm = p.q_norm != nullptr;
   const auto kernel =
-      !vectors ? elements_kernel<T>
-      : few    ? (norm ? vectors_kernel<T, 1, true> : vectors_kernel<T, 1, false>)
-            : (norm ? vectors_kernel<T, kManyHeads, true> : vectors_kernel<T, kManyHeads, false>);
+      !vectors ? elements_kernel<T, Kv>
+      : few    ? (norm ? vectors_kernel<T, Kv, 1, true> : vectors_kernel<T, Kv, 1, false>)
+               : (norm ? vectors_kernel<T, Kv, kManyHeads, true>
+                       : vectors_kernel<T, Kv, kManyHeads, false>);
   launch_early("launching norm_rope_store", kernel, blocks_for(threads, kBlockThreads),
                kBlockThreads, stream, p);
 }
@@ -295,8 +355,10 @@ void launch(const NormRopeStore& args, cudaStream_t stream) {
 }  // namespace
 
 void norm_rope_store(const NormRopeStore& args, Stream& stream) {
-  with_element_type(args.qkv.dtype,
-                    [&]<typename T>(T) { launch<T>(args, nvllm::cuda::native(stream)); });
+  with_element_type(args.qkv.dtype, [&]<typename T>(T) {
+    const cudaStream_t native = nvllm::cuda::native(stream);
+    args.kv.keys.dtype == DType::u8 ? launch<T, E4m3>(args, native) : launch<T, T>(args, native);
+  });
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "device/e4m3.h"
 #include "kernels/common/arguments.h"
 #include "kernels/common/host_device.h"
 
@@ -93,6 +94,16 @@ void norm_rope_store_rows(const NormRopeStore& args) {
     for (std::int64_t head = 0; head < kv_heads; ++head) {
       norm_and_rotate(k + head * head_dim, args.k_norm, args.epsilon, cos_sin, head_dim, rotated);
       const std::int64_t to = args.kv.offset(slot / block_size, slot % block_size, head);
+      if (args.kv.keys.dtype == DType::u8) {
+        const float of_keys = 1 / key_scale(args.kv_scales, head);
+        const float of_values = 1 / value_scale(args.kv_scales, head);
+        for (std::int64_t i = 0; i < head_dim; ++i) {
+          const float value = to_float(v[head * head_dim + i]);
+          args.kv.keys.as<E4m3>()[to + i] = from_float<E4m3>(rotated[i] * of_keys);
+          args.kv.values.as<E4m3>()[to + i] = from_float<E4m3>(value * of_values);
+        }
+        continue;
+      }
       T* key = args.kv.keys.as<T>() + to;
       T* value = args.kv.values.as<T>() + to;
       for (std::int64_t i = 0; i < head_dim; ++i) {

@@ -22,7 +22,7 @@ class PromptJob {
   explicit PromptJob(const SparseAttention& args)
       : args_(args),
         shared_(args.attention_args()),
-        attend_(attend_task(args.q.dtype, {})),
+        attend_(attend_task(args.q.dtype, args.kv.keys.dtype, {})),
         tiles_((args.q.shape[0] + kTileRows - 1) / kTileRows) {}
 
   std::int64_t tasks() const { return tiles_ * args_.q.shape[1]; }
@@ -66,7 +66,9 @@ class PromptJob {
 class PageJob {
  public:
   explicit PageJob(const PageAttention& args)
-      : args_(args), shared_(args.attention_args()), attend_(attend_task(args.q.dtype, {})) {}
+      : args_(args),
+        shared_(args.attention_args()),
+        attend_(attend_task(args.q.dtype, args.kv.keys.dtype, {})) {}
 
   void operator()(std::int64_t begin, std::int64_t end) const {
     AttentionScratch scratch;

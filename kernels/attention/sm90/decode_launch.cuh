@@ -1,0 +1,185 @@
+// Decode attention (few query rows per sequence) on Hopper: the kernel of decode.cuh, its launch
+// configuration and tensor maps, for the files that compile it for one type of cache each.
+//
+// Rows of bfloat16 or float16, head_dim 64 or 128, up to 16 packed rows per sequence and KV head.
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/attention/sm90/decode.cuh"
+#include "kernels/attention/sm90/producer.cuh"
+#include "kernels/common/sm90/tma.cuh"
+
+namespace nvllm::kernels::cuda {
+namespace decode_sm90 {
+namespace {
+
+// The stages of 8 warps take almost all shared memory of a multiprocessor; they belong to one
+// block, or to two.
+constexpr int kFewWarps = 4, kManyWarps = 8;
+constexpr int kMinBlockTokens = 64;  // combining costs about as much
+constexpr int kPortableBlocks = 8;   // of a cluster: the portable maximum
+// Registers of a thread: few enough that a block of the kernel before or after fits beside this
+// one.
+constexpr int kMaxRegisters = 168;
+
+template <typename T, int D, int kWarps, Copy kCopy>
+__global__ void __maxnreg__(kMaxRegisters)
+    decode_kernel_sm90(const AttentionParams<T> p, const __grid_constant__ CUtensorMap keys,
+                       const __grid_constant__ CUtensorMap values, bool settled) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(1024) unsigned char memory[];
+  attend<D, kWarps, kCopy>(p, keys, values, settled, memory);
+#endif
+}
+
+// The tensor map of keys or values in E4m3, for boxes of kBoxTokens tokens of a head, which lie in
+// shared memory as E4m3Tile says.
+template <int D>
+CUtensorMap describe_e4m3(const TensorView& cache) {
+  const auto size = [&](int axis) { return static_cast<cuuint64_t>(cache.shape[axis]); };
+  const auto stride = [&](int axis) { return static_cast<cuuint64_t>(cache.stride[axis]); };
+  const cuuint64_t shape[]{D, size(1), size(2), size(0)};
+  const cuuint64_t strides[]{stride(1), stride(2), stride(0)};
+  const cuuint32_t box[]{D, kBoxTokens, 1, 1}, steps[]{1, 1, 1, 1};
+  CUtensorMap map{};
+  const CUresult result =
+      tensor_map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, cache.data, shape, strides, box,
+                           steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                           D == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+                           CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) fail("attention: describing E4m3 to the GPU: CUresult ", result);
+  return map;
+}
+
+// The tensor map of a layer's keys or values: boxes of kBoxTokens tokens of a head, in which the
+// upper halves of the elements follow the lower ones. L2 promotion is off: with promotion to 256
+// bytes 5% more is read.
+template <typename T, int D>
+CUtensorMap describe(const TensorView& cache) {
+  if constexpr (kIsE4m3<T>) return describe_e4m3<D>(cache);
+  constexpr int kHalf = sm90::kHalf;
+  const std::array<Dimension, 5> dimensions{{{kHalf, 1, kHalf},
+                                             {cache.shape[1], cache.stride[1], kBoxTokens},
+                                             {D / kHalf, kHalf, D / kHalf},
+                                             {cache.shape[2], cache.stride[2], 1},
+                                             {cache.shape[0], cache.stride[0], 1}}};
+  return describe_tensor("attention", cache.dtype, cache.data, dimensions,
+                         CU_TENSOR_MAP_L2_PROMOTION_NONE);
+}
+
+struct Plan {
+  int warps;   // of a block
+  int blocks;  // of a cluster
+};
+
+// The configuration for `units` pairs of a sequence and a KV head, by bounds that hold for all
+// replays of a graph. While there are few units, all blocks run at once, one to a multiprocessor,
+// and clusters are as large as fits; clusters of four and more blocks cannot fill the GPU, since
+// each lies within one GPC, and GPCs have unequal sizes. With many units, two blocks share a
+// multiprocessor where that leaves hardly any idle at the end; with E4m3 always, since tiles come
+// so fast that the beginnings and ends of units count, which overlap then. Where E4m3 has no tile
+// for each of many warps, blocks have few.
+Plan plan_of(long long units, long long max_tokens, bool of_e4m3) {
+  const long long processors = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
+  const long long pairs = 2 * processors;
+  const bool filled = units > processors && (of_e4m3 || (units - 1) % pairs >= pairs * 9 / 10);
+  Plan plan{filled ? kFewWarps : kManyWarps, 1};
+  while (plan.blocks < kPortableBlocks) {
+    const int blocks = 2 * plan.blocks;
+    const long long capacity = blocks < 4 ? processors : processors * 9 / 10;
+    if (units * blocks > capacity || max_tokens < blocks * kMinBlockTokens) break;
+    plan.blocks = blocks;
+  }
+  if (units * kMaxBlocks <= processors / 2 && max_tokens >= 2 * kMaxBlocks * kMinBlockTokens) {
+    plan.blocks = kMaxBlocks;
+  }
+  constexpr int kTile = kTokens<E4m3Cache<Bf16>>;
+  if (of_e4m3 && max_tokens < plan.blocks * kManyWarps * kTile) plan.warps = kFewWarps;
+  return plan;
+}
+
+// Whether tensor maps can describe a cache: strides are multiples of 16 bytes.
+template <typename T>
+bool can_be_described(const TensorView& cache) {
+  const auto& stride = cache.stride;
+  const bool of_e4m3 = kIsE4m3<T>;
+  return sm90::can_be_described(cache) &&
+         (!of_e4m3 || (stride[0] % 16 == 0 && stride[1] % 16 == 0 && stride[2] % 16 == 0));
+}
+
+// Whether all clusters of this configuration can run at once.
+template <typename Kernel>
+bool runs_at_once(Kernel kernel, const cudaLaunchConfig_t& config) {
+  int clusters = 0;
+  nvllm::cuda::check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+      "preparing attention");
+  nvllm::cuda::check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config),
+                     "preparing attention");
+  return clusters >= static_cast<int>(config.gridDim.y * config.gridDim.z);
+}
+
+template <int D, int kWarps, Copy kCopy, typename T>
+void launch(const Attention& args, const AttentionParams<T>& p, int blocks, cudaStream_t stream) {
+  const auto kernel = decode_kernel_sm90<T, D, kWarps, kCopy>;
+  const int bytes = SharedLayout<T, D, kWarps>::bytes(args.max_query_rows * p.max_group_heads());
+  allow_shared_memory(kernel, bytes, "preparing attention");
+  const auto map_of = [&](const TensorView& cache) {
+    return kCopy == Copy::boxes ? describe<T, D>(cache) : CUtensorMap{};
+  };
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(1, p.kv_heads(), p.sequences);
+  config.blockDim = dim3(kWarps * 32);
+  config.dynamicSmemBytes = bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  const auto cluster_of = [&](int count) {
+    config.gridDim.x = attributes[1].val.clusterDim.x = count;
+  };
+  cluster_of(blocks);
+  if (blocks > kPortableBlocks && !runs_at_once(kernel, config)) cluster_of(kPortableBlocks);
+  const bool settled = args.only_rows_are_new && p.visible == nullptr;
+  nvllm::cuda::check(
+      cudaLaunchKernelEx(&config, kernel, p, map_of(args.kv.keys), map_of(args.kv.values), settled),
+      "launching attention");
+}
+
+template <int D, typename T>
+void launch(const Attention& args, cudaStream_t stream) {
+  const AttentionParams<T> p(args);
+  const bool boxes = (p.block_table == nullptr || p.block_size % kBoxTokens == 0) &&
+                     can_be_described<T>(args.kv.keys) && can_be_described<T>(args.kv.values);
+  const Plan plan =
+      plan_of(static_cast<long long>(p.sequences) * p.kv_heads(), args.max_kv_length, kIsE4m3<T>);
+  const auto with_warps = [&]<int kWarps>() {
+    boxes ? launch<D, kWarps, Copy::boxes>(args, p, plan.blocks, stream)
+          : launch<D, kWarps, Copy::chunks>(args, p, plan.blocks, stream);
+  };
+  plan.warps == kFewWarps ? with_warps.template operator()<kFewWarps>()
+                          : with_warps.template operator()<kManyWarps>();
+}
+
+}  // namespace
+}  // namespace decode_sm90
+
+template <typename T>
+bool attention_decode_sm90(const Attention& args, cudaStream_t stream) {
+  const std::int64_t heads = args.q.shape[1], head_dim = args.q.shape[2];
+  const std::int64_t rows = args.max_query_rows * std::min(args.group, heads);
+  if ((head_dim != 64 && head_dim != 128) || rows > decode_sm90::kRows || !is_hopper()) {
+    return false;
+  }
+  head_dim == 64 ? decode_sm90::launch<64, T>(args, stream)
+                 : decode_sm90::launch<128, T>(args, stream);
+  return true;
+}
+
+}  // namespace nvllm::kernels::cuda

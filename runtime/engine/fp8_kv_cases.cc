@@ -1,0 +1,260 @@
+// A KV cache in FP8: the same tokens in every mode of the cache, however prompts are cut, shared,
+// swapped or spread over ranks; and near those of a cache that is not quantized.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "model/testing/safetensors_builder.h"
+#include "model/testing/test_folder.h"
+#include "runtime/engine/testing/test_engine.h"
+#include "testing/device_ranks.h"
+
+namespace nvllm::runtime {
+namespace {
+
+using Answers = std::vector<std::vector<Answer>>;
+
+constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
+constexpr std::int64_t kMaxLen = 64;                                     // four blocks
+
+OpenModel open_float32() {
+  return open_model({.path = kModel, .dtype = DType::f32});
+}
+
+// Answers that take all the room there is after prompts of these lengths.
+std::vector<Request> requests_of(const OpenModel& model, const std::vector<std::int64_t>& lengths) {
+  std::mt19937 random(7);
+  std::vector<Request> requests;
+  for (const std::int64_t length : lengths) {
+    Request& request = requests.emplace_back();
+    for (std::int64_t i = 0; i < length; ++i) {
+      request.prompt.push_back(static_cast<std::int32_t>(
+          random() % static_cast<std::uint32_t>(model.config.vocab_size)));
+    }
+    request.sampling.temperature = 0;
+    request.sampling.repetition_penalty = 1.2f;
+    request.sampling.max_tokens.reset();
+    request.sampling.ignore_eos = true;
+    request.sampling.logprobs = 0;
+  }
+  return requests;
+}
+
+EngineOptions fp8() {
+  EngineOptions options;
+  options.max_model_len = kMaxLen;
+  options.max_num_seqs = 8;
+  options.kv_cache_dtype = KvCacheDtype::fp8_e4m3;
+  return options;
+}
+
+Answers run(const OpenModel& model, int ranks, const EngineOptions& options,
+            const std::vector<Request>& requests) {
+  TestEngine engine(model, ranks, options);
+  Answers answers = engine.run(requests);
+  engine.stop();
+  return answers;
+}
+
+// What is wrong with the first bad answer; empty: nothing.
+std::string compare(const Answers& got, const Answers& right) {
+  for (std::size_t i = 0; i < right.size(); ++i) {
+    if (const std::string& error = got[i].front().error; !error.empty()) return error;
+    if (got[i].front().tokens != right[i].front().tokens)
+      return str("request ", i, ": other tokens");
+  }
+  return {};
+}
+
+struct Way {
+  const char* name;
+  EngineOptions options;
+  int ranks = 1;
+  const char* kv_mode = "paged";
+};
+
+EngineOptions offloaded(KvOffload mode) {
+  EngineOptions options = fp8();
+  options.kv_offload = mode;
+  options.transfer_block = 16;
+  options.kv_buffers = 2;
+  options.ring_slots = 3;
+  options.kv_offloading_bytes = std::int64_t{64} << 20;
+  options.resident_blocks = 0;
+  options.max_num_batched_tokens = 24;
+  return options;
+}
+
+std::vector<Way> all_ways() {
+  std::vector<Way> ways;
+  for (const int ranks : {1, 2, 3}) {
+    Way cut{"prompts in pieces", fp8(), ranks};
+    cut.options.max_num_batched_tokens = 24;
+    cut.options.graphs = ranks != 2;
+    ways.push_back(cut);
+    Way swapped{"swapped", fp8(), ranks};
+    swapped.options.block_size = 4;
+    swapped.options.kv_cache_memory_bytes = 0;  // set by the model
+    ways.push_back(swapped);
+    ways.push_back({"layer-wise", offloaded(KvOffload::layerwise), ranks, "layerwise"});
+    ways.push_back({"chunked", offloaded(KvOffload::chunked), ranks, "chunked"});
+    Way by_host{"chunked, the host's cores attending", offloaded(KvOffload::chunked), ranks,
+                "chunked"};
+    by_host.options.host_attention = 0.5;
+    by_host.options.host_threads = 2;
+    ways.push_back(by_host);
+  }
+  Way contiguous{"contiguous", fp8(), 1, "contiguous"};
+  contiguous.options.max_seq_len = kMaxLen;
+  ways.push_back(contiguous);
+  Way staying{"chunked, some of it staying", offloaded(KvOffload::chunked), 1, "resident"};
+  staying.options.resident_blocks = 6;
+  ways.push_back(staying);
+  return ways;
+}
+
+// Of all ranks, a quarter of what float32 takes.
+std::uint64_t token_bytes(const OpenModel& model) {
+  return static_cast<std::uint64_t>(2 * model.config.layers * model.config.kv_heads *
+                                    model.config.head_dim);
+}
+
+TEST_CASE("FP8 KV: the same tokens, whichever way") {
+  RANKS_OR_SKIP(1);
+  const OpenModel model = open_float32();
+  const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1, 5, 40});
+  const Answers right = run(model, 1, fp8(), requests);
+  for (Way& way : all_ways()) {
+    RANKS_OR_SKIP(way.ranks);
+    CAPTURE(way.name);
+    CAPTURE(way.ranks);
+    if (way.options.kv_cache_memory_bytes) {  // two of the sequences, and a little more
+      way.options.kv_cache_memory_bytes = static_cast<std::int64_t>(
+          (token_bytes(model) + sizeof(std::int32_t)) * (2 * kMaxLen + 16) / way.ranks);
+    }
+    TestEngine engine(model, way.ranks, way.options);
+    const Answers got = engine.run(requests);
+    CHECK(compare(got, right) == "");
+    CHECK(got.front().front().kv_mode == way.kv_mode);
+    // Again, with beginnings that are in the cache.
+    CHECK(compare(engine.run(requests, 100), right) == "");
+    const EngineStatistics statistics = engine.client().statistics();
+    if (way.options.kv_cache_memory_bytes) CHECK(statistics.scheduler.preemptions > 0);
+    if (way.options.host_attention != 0.0) CHECK(statistics.kv_bytes_by_host > 0);
+    engine.stop();
+  }
+}
+
+TEST_CASE("FP8 KV: it takes a byte a number, and is near what is not quantized") {
+  RANKS_OR_SKIP(1);
+  const OpenModel model = open_float32();
+  const std::vector<Request> requests = requests_of(model, {20, 40, 60});
+  EngineOptions plain = fp8();
+  plain.kv_cache_dtype = KvCacheDtype::automatic;
+  const Answers exact = run(model, 1, plain, requests);
+  TestEngine engine(model, 1, fp8());
+  CHECK(engine.info().kv_bytes_per_token - sizeof(std::int32_t) == token_bytes(model));
+  const Answers got = engine.run(requests);
+  bool equal = true;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const float ours = got[i].front().logprobs.front().chosen.logprob;
+    const float theirs = exact[i].front().logprobs.front().chosen.logprob;
+    CHECK(std::fabs(ours - theirs) < 0.25f);
+    equal = equal && ours == theirs;
+  }
+  CHECK_FALSE(equal);
+  engine.stop();
+}
+
+// The test model with scales for the keys and values of all layers, in a file of their own.
+void write_scaled_model(const model::TestFolder& folder, const OpenModel& of, float key_scale,
+                        float value_scale) {
+  namespace fs = std::filesystem;
+  constexpr const char* kIndex = "model.safetensors.index.json";
+  model::SafetensorsBuilder scales;
+  std::string entries;
+  for (std::int64_t layer = 0; layer < of.config.layers; ++layer) {
+    for (const auto& [which, scale] : {std::pair{"k", key_scale}, {"v", value_scale}}) {
+      const std::string name = str("model.layers.", layer, ".self_attn.", which, "_scale");
+      scales.set(name, "F32", {1}, std::vector<float>{scale});
+      entries += "\"" + name + "\":\"scales.safetensors\",";
+    }
+  }
+  scales.write(folder);
+  fs::rename(folder.path("model.safetensors"), folder.path("scales.safetensors"));
+  for (const fs::directory_entry& file : fs::directory_iterator(kModel)) {
+    fs::copy(file.path(), folder.path(file.path().filename().string()),
+             fs::copy_options::overwrite_existing);
+  }
+  std::ifstream in(folder.path(kIndex));
+  std::string index{std::istreambuf_iterator<char>(in), {}};
+  index.insert(index.find('{', index.find("\"weight_map\"")) + 1, entries);
+  fs::permissions(folder.path(kIndex), fs::perms::owner_write, fs::perm_options::add);
+  folder.write(kIndex, index);
+}
+
+TEST_CASE("FP8 KV: the checkpoint's scales, on every rank") {
+  RANKS_OR_SKIP(1);
+  const OpenModel plain = open_float32();
+  const std::vector<Request> requests = requests_of(plain, {20, 40, 60});
+  const Answers right = run(plain, 1, fp8(), requests);
+  const auto logprob = [](const Answers& of, std::size_t i) {
+    return of[i].front().logprobs.front().chosen.logprob;
+  };
+  struct Case {
+    float key, value;
+    int ranks;
+    bool near;  // the result, to that without scales
+  };
+  // Powers of 2 change the rounding of the smallest numbers alone. By the last ones nearly
+  // everything is larger than 448.
+  for (const Case& each :
+       {Case{0.5f, 0.25f, 1, true}, {0.0625f, 0.125f, 3, true}, {0x1p-13f, 0x1p-13f, 2, false}}) {
+    RANKS_OR_SKIP(each.ranks);
+    CAPTURE(each.key);
+    const model::TestFolder folder;
+    write_scaled_model(folder, plain, each.key, each.value);
+    const OpenModel scaled = open_model({.path = folder.path(), .dtype = DType::f32});
+    const Answers got = run(scaled, each.ranks, fp8(), requests);
+    float largest = 0;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      largest = std::max(largest, std::fabs(logprob(got, i) - logprob(right, i)));
+    }
+    CHECK((largest < 0.25f) == each.near);
+    // A cache that is not quantized has no use for them.
+    EngineOptions unquantized = fp8();
+    unquantized.kv_cache_dtype = KvCacheDtype::automatic;
+    CHECK(compare(run(scaled, 1, unquantized, requests), run(plain, 1, unquantized, requests)) ==
+          "");
+  }
+}
+
+TEST_CASE("FP8 KV: what it cannot be used with is refused before anything is loaded") {
+  EngineOptions options = fp8();
+  options.prefill_attention = PrefillAttention::xattention;
+  CHECK(kv_cache_dtype_refusal(options).find("--kv-cache-dtype fp8: --prefill-attention") == 0);
+  options = fp8();
+  options.decode_attention = DecodeAttention::quest;
+  CHECK(kv_cache_dtype_refusal(options).find("--kv-cache-dtype fp8: --decode-attention quest") ==
+        0);
+  CHECK(kv_cache_dtype_refusal(fp8()).empty());
+  CHECK_NOTHROW(check_kv_cache_dtype(fp8(), 80));
+  CHECK_THROWS_WITH_AS(check_kv_cache_dtype(fp8(), 72),
+                       "--kv-cache-dtype fp8: the model's head_dim is 72, which is no multiple of "
+                       "16; pass --kv-cache-dtype auto",
+                       Error);
+}
+
+}  // namespace
+}  // namespace nvllm::runtime
