@@ -27,7 +27,8 @@ kernels::GemmWeight gemm_weight(const Parameter& weight, const TensorView& bias)
                         .inputs = weight.shape[1],
                         .group = weight.quantization->group,
                         .type = weight.type,
-                        .weight_only = weight.quantization->weight_only}};
+                        .weight_only = weight.quantization->weight_only,
+                        .blocks = weight.quantization->blocks}};
 }
 
 ColumnParallelLinear::ColumnParallelLinear(const std::string& name,

@@ -28,6 +28,7 @@ struct Quantization {
   kernels::WeightFormat format = kernels::WeightFormat::fp8;
   std::int64_t group = kernels::kFp8Group;
   bool weight_only = false;  // GEMMs leave activations as they are
+  bool blocks = false;       // scales of 128 outputs are the same (kernels::GemmWeight)
 
   bool operator==(const Quantization&) const = default;
 };

@@ -52,6 +52,8 @@ struct GemmWeight {
     DType type = DType::bf16;  // of x, bias and residual
     // x stays as it is. Otherwise a kernel may quantize its rows, where that is faster.
     bool weight_only = false;
+    // Scales are the same for 128 outputs together, from multiples of 128 on (fp8).
+    bool blocks = false;
   } quantized{};
 
   std::int64_t outputs() const { return values.shape[0]; }
@@ -147,9 +149,9 @@ struct GemmPlan {
 // Sums are taken in float32 (order unspecified) and rounded to out's type once; or again when a
 // bias or a residual is added. With bfloat16, subnormal values (below 1.2e-38) may count as zero,
 // as processors have it. All tensors are of one type (float32, bfloat16 or float16), but out may be
-// float32 whatever the others are, and a weight may be quantized. Any number of rows, outputs and inputs, also 0 (with 0 inputs
-// the sum is 0). Rows of x, out and residual may lie apart (stride[0] >= columns), those of x only
-// without prologue; everything else is dense.
+// float32 whatever the others are, and a weight may be quantized. Any number of rows, outputs and
+// inputs, also 0 (with 0 inputs the sum is 0). Rows of x, out and residual may lie apart
+// (stride[0] >= columns), those of x only without prologue; everything else is dense.
 struct GemmOperands {
   TensorView out;         // [M, outputs]; after a gated activation [M, outputs / 2]
   TensorView x;           // [M, inputs]; before a gated activation [M, 2 * inputs], gate first

@@ -39,10 +39,10 @@ void check_rows(const TensorView& tensor, const char* name, const char* shape, s
 // Values and scales, as quantized_weight.h says.
 void check_quantized(const GemmWeight& weight) {
   const QuantizedShape shape = weight.quantized_shape();
-  const std::int64_t group = shape.group, least = shape.format == WeightFormat::int4 ? 32 : 16;
+  const std::int64_t group = shape.group, min_group = shape.format == WeightFormat::int4 ? 32 : 16;
   const bool fits = shape.format == WeightFormat::fp8
                         ? group == kFp8Group
-                        : group >= least && group <= 128 && 128 % group == 0;
+                        : group >= min_group && group <= 128 && 128 % group == 0;
   if (!fits) {
     fail("gemm: weight has groups of ", group, " inputs, which ", name_of(shape.format),
          " does not have");

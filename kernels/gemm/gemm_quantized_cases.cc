@@ -81,7 +81,7 @@ TEST_CASE(
       CHECK((normed.kernel == GemmKernel::quantized_gemv) == (m <= 16));
       CHECK(normed.prologue_kernel == (m > 4));
       shape.fusion = {.prologue = Prologue::none, .epilogue = Epilogue::gated_activation};
-      CHECK(gemm->plan(shape).epilogue_kernel == (m > 16));
+      CHECK_FALSE(gemm->plan(shape).epilogue_kernel);  // the small-M GEMM has one, too
       shape.fusion.activation = Activation::gelu;
       CHECK(gemm->plan(shape).epilogue_kernel);
       shape.fusion = {};
@@ -107,6 +107,22 @@ TEST_CASE_TEMPLATE("x may be quantized, too, within half a step", T, float, Bf16
         setting.residual = random() % 2 == 0;
         fixture.check(setting, random());
       }
+    }
+  }
+}
+
+TEST_CASE("many rows by an fp8 weight in blocks, quantized, too") {
+  BACKEND_OR_SKIP(backend);
+  Fixture fixture(*backend);
+  std::mt19937 random(14);
+  QuantizedSetting quantized{WeightFormat::fp8, 128};
+  quantized.weight_only = false, quantized.blocks = true;
+  for (const std::int64_t m : {129, 144, 200, 257, 513}) {
+    for (const auto& [outputs, inputs] : {std::pair{128, 128}, {384, 640}, {192, 1152}}) {
+      Setting setting{.m = m, .outputs = outputs, .inputs = inputs, .type = DType::bf16};
+      setting.quantized = quantized;
+      setting.residual = random() % 2 == 0;
+      fixture.check(setting, random());
     }
   }
 }

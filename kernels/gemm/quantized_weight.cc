@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -115,16 +116,14 @@ std::uint8_t float_to_fp8(float value) {
   const std::uint8_t sign = std::signbit(value) ? 128 : 0;
   const float magnitude = std::fabs(value);
   if (std::isnan(value)) return sign | 127;
-  if (magnitude == 0) return sign;
   if (magnitude >= kMaxFp8) return sign | 126;
-  // Below 2^-6 the step is 2^-9; above it an eighth of the power of two.
-  int exponent = 0;
-  std::frexp(magnitude, &exponent);  // magnitude < 2^exponent
-  const int step = std::max(exponent - 4, -9);
-  const auto steps = static_cast<int>(std::nearbyint(std::ldexp(magnitude, -step)));
-  // `steps` has up to 16, which is the next exponent's 8: the sum carries by itself.
-  const int code = step == -9 ? steps : (step + 10) * 8 + (steps - 8);
-  return sign | static_cast<std::uint8_t>(code);
+  // Below 2^-6 the step is 2^-9.
+  if (magnitude < 0x1p-6f) return sign | static_cast<std::uint8_t>(std::nearbyint(magnitude * 512));
+  // Else the upper 3 bits of the mantissa stay; what is rounded up may carry into the exponent, and
+  // what is above 448 rounds to it at most.
+  auto bits = std::bit_cast<std::uint32_t>(magnitude);
+  bits += 0x7ffff + (bits >> 20 & 1);
+  return sign | static_cast<std::uint8_t>((bits >> 20) - (120 << 3));
 }
 
 BlockPlace place_in_block(WeightFormat format, int input) {

@@ -13,8 +13,8 @@
 // where zero is 128 (int8) or 8 (int4) and group is i / group size. So symmetric formats have
 // offsets of 0.
 //
-// Values are [outputs, row bytes] of blocks of 64 bytes: 64 inputs of fp8 and int8, 128 of int4. The
-// last block of a row is padded. Within a block the inputs are in the order in which a quad of
+// Values are [outputs, row bytes] of blocks of 64 bytes: 64 inputs of fp8 and int8, 128 of int4.
+// The last block of a row is padded. Within a block the inputs are in the order in which a quad of
 // threads holds its fragments of tensor-core operands (mma.m16n8k16 and wgmma): thread t of four
 // has bytes 16 t to 16 t + 15, and
 //

@@ -41,17 +41,17 @@ int stage_bytes(const SmallMTiling& tiling, const SmallMWeight& weight) {
 
 // Depends on tile M, not on M, and so does the choice.
 double nanoseconds(const SmallMTiling& tiling, std::int64_t outputs, std::int64_t inputs,
-                   bool two_blocks, const SmallMWeight& weight) {
+                   bool two_blocks, int waves, const SmallMWeight& weight) {
   const double stages = divide_up(divide_up(inputs, weight.stage_inputs), tiling.k_splits);
   const double own = stages * stage_bytes(tiling, weight);
   const double weights = static_cast<double>(outputs) * static_cast<double>(inputs) *
                          weight.row_bytes / weight.stage_inputs;
   const double x_bytes = static_cast<double>(tiling.tile_m) * weight.stage_inputs * kInputBytes;
   const double with_x = weights * (1 + x_bytes / (tiling.tiles * kTileOutputs * weight.row_bytes));
-  const double reading =
-      std::max({weights / kMemory, with_x / kL2, (two_blocks ? 2 : 1) * own / kBlock});
+  const double in_turns = (two_blocks ? 2 : waves) * own / kBlock;
+  const double reading = std::max({weights / kMemory, with_x / kL2, in_turns});
   const double parts = tiling.k_splits * tiling.tiles * tiling.tile_m / 16.0;
-  return reading + (tiling.k_splits > 1 ? kReduction + kReducedRows * parts : 0);
+  return reading + waves * (tiling.k_splits > 1 ? kReduction + kReducedRows * parts : 0);
 }
 
 }  // namespace
@@ -86,13 +86,13 @@ std::optional<SmallMTiling> plan_small_m(std::int64_t m, std::int64_t outputs, s
     return std::nullopt;
   std::optional<SmallMTiling> best;
   double best_time = 0;
-  const int max_tiles = weight.quantized() ? kSmallMMaxQuantizedTiles : kSmallMMaxOutputTiles;
   const std::int64_t all_steps = divide_up(inputs, weight.stage_inputs);
-  for (int tiles = 1; tiles <= max_tiles; ++tiles) {
+  for (int tiles = 1; tiles <= kSmallMMaxOutputTiles; ++tiles) {
     for (int splits = 1; splits <= kSmallMMaxSplits; ++splits) {
       const int blocks = divide_up(outputs, tiles * kTileOutputs) * splits;
       const int steps = divide_up(all_steps, splits);
-      const bool two_blocks = blocks > gpu.blocks[splits];
+      if (gpu.blocks[splits] == 0) continue;
+      const bool two_blocks = blocks > gpu.blocks[splits] && !weight.quantized();
       const int max_bytes = two_blocks ? kTwoBlocksBytes : kOneBlockBytes;
       SmallMTiling tiling{tile_m_for(m, weight), tiles, splits, 0};
       tiling.stages = std::min(steps, max_bytes / stage_bytes(tiling, weight));
@@ -100,11 +100,15 @@ std::optional<SmallMTiling> plan_small_m(std::int64_t m, std::int64_t outputs, s
         --tiling.stages;
       // Two blocks on a multiprocessor were never the fastest with several tiles, nor where nearly
       // all multiprocessors have two.
-      const bool too_many = tiles > 1 ? two_blocks : blocks * 4 > 7 * gpu.blocks[splits];
+      const bool too_many =
+          !weight.quantized() && (tiles > 1 ? two_blocks : blocks * 4 > 7 * gpu.blocks[splits]);
+      // Quantized weights take what there is, since all other ways are slower: one wave of blocks
+      // after the other.
+      const int waves = weight.quantized() ? divide_up(blocks, gpu.blocks[splits]) : 1;
       const bool fits =
           tiling.stages >= std::min(steps, kMinStages) && all_steps >= splits && !too_many;
       if (!fits) continue;
-      const double time = nanoseconds(tiling, outputs, inputs, two_blocks, weight);
+      const double time = nanoseconds(tiling, outputs, inputs, two_blocks, waves, weight);
       if (!best || time < best_time) best = tiling, best_time = time;
     }
   }

@@ -38,9 +38,8 @@ struct SmallMWeight {
   bool quantized() const { return group > 0; }
 };
 
-// With quantized weights there are fewer instances: these tiles of M, and 128 outputs at most.
+// With quantized weights there are fewer instances: these tiles of M.
 inline constexpr std::array kSmallMQuantizedTiles = {32, 64, 128};
-inline constexpr int kSmallMMaxQuantizedTiles = 2;
 
 // How many blocks a GPU runs at once, one on a multiprocessor, by the size of their cluster; all 0
 // on a GPU that is no Hopper.

@@ -25,9 +25,9 @@ struct RandomFill {
 void random_fill(const RandomFill& args, Stream& stream);
 void check_random_fill(const RandomFill& args);
 
-// Enqueues the filling of out, int32, with random bits, as quantized weights have them: in each byte
-// but for the lowest bit, which is 0, so that none of them is an fp8 NaN. center and width do not
-// count.
+// Enqueues the filling of out, int32, with random bits, as quantized weights have them: in each
+// byte but for the lowest bit, which is 0, so that none of them is an fp8 NaN. center and width do
+// not count.
 void random_bytes(const RandomFill& args, Stream& stream);
 void check_random_bytes(const RandomFill& args);
 inline constexpr std::uint32_t kRandomBytes = 0xfefefefe;

@@ -84,8 +84,8 @@ void emit_32(T* out, __m256i integers, float scale, float offset) {
   emit_16(out + 16, _mm256_extracti128_si256(integers, 1), scales, offsets);
 }
 
-// Where decode_integers() leaves its results: bytes of signed integers, and a scale and an offset of
-// each 16 of them.
+// Where decode_integers() leaves its results: bytes of signed integers, and a scale and an offset
+// of each 16 of them.
 struct IntegerOut {
   std::int8_t* values;
   float *scales, *offsets;

@@ -90,10 +90,10 @@ int wrong(const Loaded& loaded, const std::vector<float>& values, const Part& pa
 }
 
 float largest(const float* row, std::int64_t begin, std::int64_t end) {
-  float most = 0;
+  float max = 0;
   for (std::int64_t i = begin; i < std::min(end, kInputs); ++i)
-    most = std::max(most, std::fabs(row[i]));
-  return most;
+    max = std::max(max, std::fabs(row[i]));
+  return max;
 }
 
 TEST_CASE("GGUF's blocks stay what they are, but for scales of 11 bits") {
@@ -159,9 +159,9 @@ TEST_CASE("floats are quantized while they are loaded, if that is wanted") {
         const auto tolerance = [from, half = step, fp8 = format == Format::fp8](const float* row,
                                                                                 std::int64_t i) {
           const std::int64_t begin = from + (i - from) / 128 * 128;
-          const float most = largest(row, begin, begin + 128);
-          if (fp8) return std::max(std::fabs(row[i]) * half, most * 0x1p-19f) * 1.01f;
-          return most * half * 1.01f;
+          const float max = largest(row, begin, begin + 128);
+          if (fp8) return std::max(std::fabs(row[i]) * half, max * 0x1p-19f) * 1.01f;
+          return max * half * 1.01f;
         };
         CHECK(wrong(loaded, values, part, tolerance) == 0);
       }

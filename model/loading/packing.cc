@@ -67,6 +67,18 @@ bool can_be_cut(const Parameter& parameter) {
                              [](const Slice& slice) { return slice.columns.begin % kCut == 0; });
 }
 
+// Whether 128 outputs from a multiple of 128 on, of the parameter, share their scales. Random ones
+// are all the same.
+bool in_blocks(const Parameter& parameter, WeightFormat format, const Checkpoint* checkpoint) {
+  if (format != WeightFormat::fp8) return false;
+  if (checkpoint == nullptr) return true;
+  return std::ranges::all_of(parameter.slices, [&](const Slice& slice) {
+    const StoredTensor& tensor = checkpoint->get(slice.tensor, slice.shape);
+    return tensor.quantized != nullptr && tensor.quantized->scale_outputs % 128 == 0 &&
+           slice.rows.begin % 128 == 0 && slice.to_row % 128 == 0;
+  });
+}
+
 }  // namespace
 
 std::optional<Packing> packing_of(const StoredTensor& tensor) {
@@ -117,7 +129,8 @@ void choose_quantization(std::span<Parameter* const> parameters, const Checkpoin
       if (stored) packing = stored;
     }
     if (!packing) continue;
-    parameter->quantization = {packing->format, packing->group, choice.weight_only};
+    parameter->quantization = {packing->format, packing->group, choice.weight_only,
+                               in_blocks(*parameter, packing->format, checkpoint)};
   }
 }
 

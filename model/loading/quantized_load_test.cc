@@ -229,8 +229,8 @@ TEST_CASE("every part of a quantized weight is what its definition says") {
   }
 }
 
-// How many elements of some rows, kept quantized, are not as they are defined. Scales and offsets of
-// integers are rounded to 11 bits.
+// How many elements of some rows, kept quantized, are not as they are defined. Scales and offsets
+// of integers are rounded to 11 bits.
 int wrong_packed(const Case& made, const Checkpoint& checkpoint, Backend& backend,
                  layers::Range rows, std::size_t piece_bytes) {
   layers::Parameter parameter;

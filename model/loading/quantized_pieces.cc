@@ -217,11 +217,11 @@ namespace {
 // Calls function(run) for runs of the rows, which begin at multiples of 8.
 template <typename Function>
 void for_runs(Range rows, std::size_t row_bytes, const Function& function) {
-  const std::int64_t most =
+  const std::int64_t max_rows =
       std::max<std::int64_t>(kRunBytes / static_cast<std::int64_t>(row_bytes + 1) / 8 * 8, 8);
   Range run{rows.begin, rows.begin};
   while (run.end < rows.end) {
-    run = {run.end, std::min(run.end - run.end % 8 + most, rows.end)};
+    run = {run.end, std::min(run.end - run.end % 8 + max_rows, rows.end)};
     function(run);
   }
 }

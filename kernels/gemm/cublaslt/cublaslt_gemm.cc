@@ -47,6 +47,7 @@ CublasltGemm::Shape::Shape(const GemmCall& call)
       out_type(call.operands.out.dtype),
       bias(call.weight.bias.data != nullptr),
       residual(call.operands.residual.data != nullptr),
+      blocks(call.weight.quantized.blocks),
       outputs(call.weight.outputs()),
       inputs(call.weight.inputs()),
       x_stride(row_stride(x_of(call))),

@@ -46,6 +46,7 @@ class CublasltGemm {
 
     DType type, out_type;
     bool bias, residual;
+    bool blocks = false;  // of fp8's scales
     std::int64_t outputs, inputs, x_stride, out_stride, residual_stride;
     std::int64_t x_alignment, weight_alignment, out_alignment, residual_alignment;
     std::int64_t rows;

@@ -123,7 +123,8 @@ GemmProblem::GemmProblem(const GemmCall& call, const ScaledOperands* scaled)
   }
   if (scaled != nullptr) {
     const auto groups = static_cast<std::int32_t>(CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
-    set(gemm, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, groups);
+    const auto blocks = static_cast<std::int32_t>(CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
+    set(gemm, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scaled->blocks ? blocks : groups);
     set(gemm, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, groups);
     set<const void*>(gemm, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scaled->weight_scales);
     set<const void*>(gemm, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scaled->x_scales);

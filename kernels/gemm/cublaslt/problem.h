@@ -14,10 +14,12 @@
 
 namespace nvllm::kernels::cuda {
 
-// x in fp8, and scales of it and of an fp8 weight: [inputs / 128, rows] and [inputs / 128, outputs].
+// x in fp8, and scales of it, [inputs / 128, rows], and of an fp8 weight: [inputs / 128, outputs],
+// or of its blocks of 128 x 128, [outputs / 128, inputs / 128 padded to a multiple of 4].
 struct ScaledOperands {
   const std::byte* x;
   const float *x_scales, *weight_scales;
+  bool blocks;
 };
 
 // All matrices are column-major to it, so everything is transposed,

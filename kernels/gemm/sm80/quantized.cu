@@ -159,6 +159,15 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+__global__ void __launch_bounds__(kThreads)
+    gather_block_scales_kernel(const float* scales, float* out, int blocks, int groups,
+                               int padded) {
+  const int i = blockIdx.x * kThreads + threadIdx.x;
+  if (i >= blocks * padded) return;
+  const int block = i / padded, group = i % padded;
+  out[i] = group < groups ? scales[static_cast<long long>(block) * 128 * groups + group] : 0;
+}
+
 }  // namespace
 
 void dequantize(const GemmWeight& weight, std::int64_t first, const TensorView& out,
@@ -209,6 +218,15 @@ void transpose_scales(const TensorView& scales, float* out, Stream& stream) {
   transpose_scales_kernel<<<grid, kThreads, 0, nvllm::cuda::native(stream)>>>(scales.as<float>(),
                                                                               out, outputs, groups);
   nvllm::cuda::check(cudaGetLastError(), "launching transpose_scales");
+}
+
+void gather_block_scales(const TensorView& scales, float* out, Stream& stream) {
+  const int groups = static_cast<int>(scales.shape[1]), padded = (groups + 3) / 4 * 4;
+  const int blocks = static_cast<int>((scales.shape[0] + 127) / 128);
+  gather_block_scales_kernel<<<(blocks * padded + kThreads - 1) / kThreads, kThreads, 0,
+                               nvllm::cuda::native(stream)>>>(scales.as<float>(), out, blocks,
+                                                              groups, padded);
+  nvllm::cuda::check(cudaGetLastError(), "launching gather_block_scales");
 }
 
 }  // namespace nvllm::kernels::cuda

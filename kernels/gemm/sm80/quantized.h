@@ -9,8 +9,8 @@
 
 namespace nvllm::kernels::cuda {
 
-// Writes the weights of outputs [first, first + out.shape[0]) to out, [some outputs, inputs], dense,
-// rounded once to its type.
+// Writes the weights of outputs [first, first + out.shape[0]) to out, [some outputs, inputs],
+// dense, rounded once to its type.
 void dequantize(const GemmWeight& weight, std::int64_t first, const TensorView& out,
                 Stream& stream);
 
@@ -24,5 +24,7 @@ void quantize_rows(const TensorView& x, const Fp8Rows& out, Stream& stream);
 
 // The scales of an fp8 weight, [outputs, groups], as [groups, outputs].
 void transpose_scales(const TensorView& scales, float* out, Stream& stream);
+// Those of every 128th output, as [outputs / 128, groups padded to a multiple of 4].
+void gather_block_scales(const TensorView& scales, float* out, Stream& stream);
 
 }  // namespace nvllm::kernels::cuda

@@ -84,17 +84,22 @@ void QuantizedGemm::enqueue_dequantized(const GemmCall& call, Stream& stream) {
 bool QuantizedGemm::enqueue_fp8(const GemmCall& call, Stream& stream) {
   const TensorView out = out_of(call), x = x_of(call), &residual = call.operands.residual;
   const std::int64_t rows = x.shape[0], inputs = x.shape[1], groups = inputs / kFp8Group;
-  const std::int64_t scale_bytes = rounded(groups * call.weight.outputs() * 4);
+  const std::int64_t scale_bytes = rounded((groups + 3) * call.weight.outputs() * 4);
   const auto memory = static_cast<std::int64_t>(kQuantizedGemmBytes) - scale_bytes - kAlignment;
   // Equal parts of at most as many rows as there is memory for.
-  const std::int64_t most = memory / (inputs + groups * 4);
-  if (most < kMinFp8Rows) return false;
-  const std::int64_t parts = (rows + most - 1) / most;
+  const std::int64_t max_rows = memory / (inputs + groups * 4);
+  if (max_rows < kMinFp8Rows) return false;
+  const std::int64_t parts = (rows + max_rows - 1) / max_rows;
   const std::int64_t at_once = ((rows + parts - 1) / parts + 15) / 16 * 16;
 
   auto* const weight_scales = static_cast<float*>(memory_.data());
   const Fp8Rows fp8{static_cast<std::byte*>(memory_.data()) + scale_bytes, nullptr};
-  transpose_scales(call.weight.quantized.scales, weight_scales, stream);
+  const bool blocks = call.weight.quantized.blocks;
+  if (blocks) {
+    gather_block_scales(call.weight.quantized.scales, weight_scales, stream);
+  } else {
+    transpose_scales(call.weight.quantized.scales, weight_scales, stream);
+  }
   for (std::int64_t first = 0; first < rows; first += at_once) {
     const std::int64_t count = std::min(at_once, rows - first);
     Fp8Rows some = fp8;
@@ -103,7 +108,7 @@ bool QuantizedGemm::enqueue_fp8(const GemmCall& call, Stream& stream) {
     GemmCall part = plain_part(call, out.rows(first, count), some_x, {});
     if (residual.data != nullptr) part.operands.residual = residual.rows(first, count);
     quantize_rows(some_x, some, stream);
-    const ScaledOperands scaled{some.values, some.scales, weight_scales};
+    const ScaledOperands scaled{some.values, some.scales, weight_scales, blocks};
     if (!cublaslt_.enqueue_fp8(part, scaled, stream)) {
       // Without the first part there is none at all: the others are not larger.
       if (first == 0) return false;

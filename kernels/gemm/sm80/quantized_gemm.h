@@ -12,7 +12,8 @@ class QuantizedGemm {
   // at_once: takes its memory now, else with the first plan.
   QuantizedGemm(Backend& backend, CublasltGemm& cublaslt, bool at_once);
 
-  // fp8 where x may be quantized and cuBLASLt multiplies fp8 with scales of groups; else dequantize.
+  // fp8 where x may be quantized and cuBLASLt multiplies fp8 with scales of groups, else
+  // dequantize.
   GemmKernel kernel_of(const GemmShape& shape);
   // Of a call of either, whose prologue is done, without its epilogue.
   void enqueue(const GemmCall& call, Stream& stream);

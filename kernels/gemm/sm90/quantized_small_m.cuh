@@ -8,10 +8,13 @@ namespace nvllm::kernels::cuda::small_m {
 
 template <WeightFormat kFormat, int kRows>
 void launch_rows(const GemmCall& call, cudaStream_t stream) {
-  static_assert(kSmallMMaxQuantizedTiles == 2);
+  static_assert(kSmallMMaxOutputTiles == 3);
   using Weights = QuantizedWeights<kFormat, Bf16>;
-  if (call.plan.tiling.tiles == 1) return launch<Weights, 1, kRows>(call, stream);
-  launch<Weights, 2, kRows>(call, stream);
+  switch (call.plan.tiling.tiles) {
+    case 1: return launch<Weights, 1, kRows>(call, stream);
+    case 2: return launch<Weights, 2, kRows>(call, stream);
+    default: return launch<Weights, 3, kRows>(call, stream);
+  }
 }
 
 template <WeightFormat kFormat>

@@ -264,11 +264,11 @@ struct Owner {
 
 #endif
 
-// Copies the scales of a block's outputs and groups, asynchronously: of all threads.
-template <int kOutputs>
+// Copies the scales of a block's outputs and groups, asynchronously: of the threads that multiply.
+template <int kOutputs, int kThreads>
 __device__ __forceinline__ void copy_scales(const ScaleWords& scales, unsigned to, int tile,
                                             int outputs, bool gated, int first_group, int groups) {
-  for (int i = threadIdx.x; i < kOutputs * groups; i += blockDim.x) {
+  for (int i = threadIdx.x; i < kOutputs * groups; i += kThreads) {
     const int row = i / groups, group = i % groups;
     const int output = gated
                            ? row % 16 / 8 * outputs + tile * (kOutputs / 2) + row / 16 * 8 + row % 8
@@ -348,10 +348,9 @@ __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
   }
   __syncwarp();
   [[maybe_unused]] const int first_group = first * kStageInputs >> scales.group_bits;
-  if constexpr (Weights::kInRegisters) {
-    copy_scales<S::kOutputs>(scales, base + layout.scales, tile, p.outputs, gated, first_group,
-                             groups);
-    asm volatile("cp.async.wait_all;" ::: "memory");
+  if (Weights::kInRegisters && threadIdx.x < S::kConsumers) {
+    copy_scales<S::kOutputs, S::kConsumers>(scales, base + layout.scales, tile, p.outputs, gated,
+                                            first_group, groups);
   }
   __syncthreads();
   if (splits > 1) arrive_at_cluster();  // to be waited for before anything is sent
@@ -406,6 +405,8 @@ __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
     const unsigned row_scales[2] = {base + layout.scales + row * pitch,
                                     base + layout.scales + (row + 8) * pitch};
     const unsigned block = row * Weights::kRowBytes + lane % 4 * 16;
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    sync_threads(1, S::kConsumers);
     for (int step = 0; step < count; ++step) {
       full(stage).wait(parity);
       const unsigned at = base + stage * S::kStageBytes;

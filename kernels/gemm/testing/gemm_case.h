@@ -31,6 +31,7 @@ struct QuantizedSetting {
   WeightFormat format = WeightFormat::fp8;
   std::int64_t group = 0;
   bool weight_only = true;
+  bool blocks = false;  // of 128 outputs with the same scales
 };
 
 struct Setting {
@@ -80,11 +81,14 @@ class PackedWeight {
         scales_(backend, shape_.scale_bytes()) {
     const std::size_t row_scales =
         shape_.scale_columns() * static_cast<std::int64_t>(size_of(shape_.scale_type()));
-    std::vector<float> floats(static_cast<std::size_t>(s.inputs));
+    std::vector<float> floats(static_cast<std::size_t>(s.inputs)), scales_of_block;
     for (std::int64_t output = 0; output < s.outputs; ++output) {
       std::byte* const values = values_.host() + output * shape_.row_bytes();
       std::byte* const scales = scales_.host() + output * row_scales;
-      pack_row(shape_, random_row(random), values, scales);
+      QuantizedRow row = random_row(random);
+      if (s.quantized.blocks && output % 128 != 0) row.scales = scales_of_block;
+      scales_of_block = row.scales;
+      pack_row(shape_, row, values, scales);
       dequantize_row(shape_, values, scales, floats.data());
       for (std::int64_t i = 0; i < s.inputs; ++i)
         put(weight.here, output, i, floats[static_cast<std::size_t>(i)]);
@@ -120,7 +124,8 @@ class PackedWeight {
         .inputs = shape_.inputs,
         .group = shape_.group,
         .type = type_,
-        .weight_only = setting_.weight_only};
+        .weight_only = setting_.weight_only,
+        .blocks = setting_.blocks};
     return weight;
   }
 
