@@ -27,6 +27,7 @@ std::string explain(int error) {
     case EROFS: return "; /dev/shm is mounted read-only: mount -o remount,rw /dev/shm";
     case ENOENT:
     case ENOSYS: return "; there is no /dev/shm: mount -t tmpfs tmpfs /dev/shm";
+    case ENOMEM: return "; allow more memory to be mapped: ulimit -v unlimited";
     default: return "";
   }
 }

@@ -64,7 +64,7 @@ def load_format(name, value):
 def quantization(name, value):
     if value == 'gguf':
         return ['--load-format=gguf']
-    if value in ('fp8', 'int8', 'int4'):
+    if value in ('auto', 'none', 'fp8', 'int8', 'int4'):
         return [f'--quantization={value}']
     if value in ('awq', 'awq_marlin', 'gptq', 'gptq_marlin', 'compressed-tensors'):
         return ['--quantization=auto']  # the checkpoint says so itself
@@ -96,6 +96,8 @@ ONE_MACHINE = 'one machine only; the workers are processes of it'
 PROGRAM = {
     'dtype': option('--dtype', dtype),
     'load_format': load_format,
+    'quantization': quantization,
+    'activation_quant': option('--activation-quant'),
     'hf_overrides': option('--hf-overrides', json.dumps),
     'chat_template': option('--chat-template'),
     'special_tokens_in_messages': switch('--special-tokens-in-messages'),
@@ -147,7 +149,6 @@ VLLM = {
     'limit_mm_per_prompt': only({}, why=NO_IMAGES),
     'mm_processor_kwargs': only({}, why=NO_IMAGES),
     'disable_mm_preprocessor_cache': nothing,
-    'quantization': quantization,
     'revision': only(why=NO_NETWORK),
     'code_revision': only(why=NO_NETWORK),
     'tokenizer_revision': only(why=NO_NETWORK),
