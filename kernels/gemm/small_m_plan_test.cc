@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace nvllm::kernels {
 namespace {
@@ -85,6 +86,30 @@ TEST_CASE("what does not fit is left to other kernels") {
   CHECK(taken(128, 4096, 1024));
   CHECK(taken(112, 19456, 2560));
   CHECK(!taken(113, 19456, 2560));
+}
+
+TEST_CASE("quantized weights of all layers have a plan, with room for their scales") {
+  const SmallMWeight weights[] = {{.stage_inputs = 64, .row_bytes = 64, .group = 128},
+                                  {.stage_inputs = 128, .row_bytes = 64, .group = 128},
+                                  {.stage_inputs = 128, .row_bytes = 64, .group = 32}};
+  for (const SmallMWeight& weight : weights) {
+    for (const std::int64_t m : {17, 32, 33, 64, 65, 128}) {
+      for (const auto& [outputs, inputs] :
+           {std::pair{6144, 2560}, {19456, 2560}, {2560, 9728}, {24576, 4096}, {4096, 12288}}) {
+        CAPTURE(m);
+        CAPTURE(outputs);
+        CAPTURE(inputs);
+        const auto plan = plan_small_m(m, outputs, inputs, kGpu, weight);
+        REQUIRE(plan.has_value());
+        CHECK(plan->tile_m >= m);
+        CHECK(small_m_shared_bytes(*plan, weight, inputs) <= 200 << 10);
+        // A split's groups, and one more where it begins inside of one.
+        CHECK(small_m_groups(*plan, weight, inputs) * plan->k_splits * weight.group >= inputs);
+      }
+    }
+    CHECK_FALSE(plan_small_m(32, 4096, 1024, {}, weight).has_value());
+    CHECK_FALSE(plan_small_m(16, 4096, 1024, kGpu, weight).has_value());
+  }
 }
 
 }  // namespace
