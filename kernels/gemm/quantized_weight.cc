@@ -4,29 +4,16 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "base/check.h"
+#include "device/e4m3.h"
 
 namespace nvllm::kernels {
 namespace {
 
 constexpr int kThreads = 4, kThreadBytes = 16;  // that share a block
-
-std::array<float, 256> make_fp8_table() {
-  std::array<float, 256> table{};
-  for (int byte = 0; byte < 256; ++byte) {
-    const int exponent = byte >> 3 & 15, mantissa = byte & 7;
-    const float magnitude = exponent == 0
-                                ? std::ldexp(static_cast<float>(mantissa), -9)
-                                : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-    table[byte] = byte & 128 ? -magnitude : magnitude;
-    if ((byte & 127) == 127) table[byte] = std::nanf("");
-  }
-  return table;
-}
 
 int zero_of(WeightFormat format) {
   return format == WeightFormat::int8 ? 128 : 8;
@@ -108,22 +95,11 @@ const char* name_of(WeightFormat format) {
 }
 
 float fp8_to_float(std::uint8_t byte) {
-  static const std::array<float, 256> table = make_fp8_table();
-  return table[byte];
+  return to_float(E4m3{byte});
 }
 
 std::uint8_t float_to_fp8(float value) {
-  const std::uint8_t sign = std::signbit(value) ? 128 : 0;
-  const float magnitude = std::fabs(value);
-  if (std::isnan(value)) return sign | 127;
-  if (magnitude >= kMaxFp8) return sign | 126;
-  // Below 2^-6 the step is 2^-9.
-  if (magnitude < 0x1p-6f) return sign | static_cast<std::uint8_t>(std::nearbyint(magnitude * 512));
-  // Else the upper 3 bits of the mantissa stay; what is rounded up may carry into the exponent, and
-  // what is above 448 rounds to it at most.
-  auto bits = std::bit_cast<std::uint32_t>(magnitude);
-  bits += 0x7ffff + (bits >> 20 & 1);
-  return sign | static_cast<std::uint8_t>((bits >> 20) - (120 << 3));
+  return from_float<E4m3>(value).bits;
 }
 
 BlockPlace place_in_block(WeightFormat format, int input) {
