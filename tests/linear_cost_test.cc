@@ -49,7 +49,6 @@ namespace nvllm {
 namespace {
 
 using jinja::Dict;
-using jinja::List;
 using jinja::Value;
 
 struct Cost {

@@ -94,8 +94,9 @@ TEST_CASE("quantized weights of all layers have a plan, with room for their scal
                                   {.stage_inputs = 128, .row_bytes = 64, .group = 32}};
   for (const SmallMWeight& weight : weights) {
     for (const std::int64_t m : {17, 32, 33, 64, 65, 128}) {
-      for (const auto& [outputs, inputs] :
+      for (const auto& shape :
            {std::pair{6144, 2560}, {19456, 2560}, {2560, 9728}, {24576, 4096}, {4096, 12288}}) {
+        const std::int64_t outputs = shape.first, inputs = shape.second;
         CAPTURE(m);
         CAPTURE(outputs);
         CAPTURE(inputs);
