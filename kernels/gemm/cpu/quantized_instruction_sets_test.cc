@@ -85,6 +85,8 @@ TEST_CASE("sums of quantized weights that are longer than a stretch, more rows t
         fixture.check(setting, 1);
         setting.m = 3;
         fixture.check(setting, 2);
+        // Minutes under sanitizers.
+        if (nvllm::testing::kSanitized && type != DType::bf16) continue;
         setting.m = 610, setting.inputs = 200;
         fixture.check(setting, 3);
       }

@@ -232,33 +232,38 @@ struct GemmTensors {
 // where x may be quantized, a group's values of x are off by half a step of 8 bits.
 class QuantizedError {
  public:
-  QuantizedError(const Setting& s, const TensorView& x, const TensorView& weight)
-      : setting_(s), x_(x), weight_(weight) {}
+  QuantizedError(const Setting& s, const TensorView& x, const TensorView& weight) : setting_(s) {
+    if (s.quantized.group != 0 && !s.quantized.weight_only) of_x_.emplace(half_steps(x), weight);
+  }
 
   double of(std::int64_t row, std::int64_t output, double terms) const {
     if (setting_.quantized.group == 0) return 0;
-    double error = precision_of(setting_.type).ulp / 2 * terms;
-    if (setting_.quantized.weight_only) return error;
-    const bool fp8 = setting_.quantized.format == WeightFormat::fp8;
-    const std::int64_t group = fp8 ? kFp8Group : 32;
-    for (std::int64_t begin = 0; begin < setting_.inputs; begin += group) {
-      const std::int64_t end = std::min(begin + group, setting_.inputs);
-      double largest = 0;
-      for (std::int64_t i = begin; i < end; ++i)
-        largest = std::max(largest, std::fabs(double{get(x_, row, i)}));
-      for (std::int64_t i = begin; i < end; ++i) {
-        const double value = std::fabs(double{get(x_, row, i)});
-        const double half_step =
-            fp8 ? std::max(value / 16, largest / 448 * 0x1p-10) : largest / 254;
-        error += half_step * 1.01 * std::fabs(double{get(weight_, output, i)});
-      }
-    }
-    return error;
+    const double error = precision_of(setting_.type).ulp / 2 * terms;
+    return of_x_ ? error + (*of_x_)(row, output) : error;
   }
 
  private:
+  // How far each value of x may be off.
+  std::vector<float> half_steps(const TensorView& x) const {
+    const bool fp8 = setting_.quantized.format == WeightFormat::fp8;
+    const std::int64_t group = fp8 ? kFp8Group : 32;
+    std::vector<float> steps = TermSums::magnitudes(x);
+    for (std::int64_t row = 0; row < setting_.m; ++row) {
+      for (std::int64_t begin = 0; begin < setting_.inputs; begin += group) {
+        const std::span values(&steps[static_cast<std::size_t>(row * setting_.inputs + begin)],
+                               static_cast<std::size_t>(std::min(group, setting_.inputs - begin)));
+        const float largest = std::ranges::max(values);
+        for (float& value : values) {
+          value = fp8 ? std::max(value / 16, largest / 448 * 0x1p-10f) : largest / 254;
+          value *= 1.01f;
+        }
+      }
+    }
+    return steps;
+  }
+
   const Setting& setting_;
-  TensorView x_, weight_;
+  std::optional<TermSums> of_x_;
 };
 
 // How many results are further from the definition than rounding explains. A sum of n terms in

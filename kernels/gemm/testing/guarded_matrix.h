@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "device/backend.h"
@@ -110,8 +111,10 @@ class Matrix {
 // row r and output o, added up.
 class TermSums {
  public:
-  TermSums(const TensorView& x, const TensorView& weight)
-      : inputs_(x.shape[1]), x_(magnitudes(x)), weight_(magnitudes(weight)) {}
+  TermSums(const TensorView& x, const TensorView& weight) : TermSums(magnitudes(x), weight) {}
+  // x: magnitudes, row by row.
+  TermSums(std::vector<float> x, const TensorView& weight)
+      : inputs_(weight.shape[1]), x_(std::move(x)), weight_(magnitudes(weight)) {}
 
   double operator()(std::int64_t row, std::int64_t output) const {
     const float* x = &x_[static_cast<std::size_t>(row * inputs_)];
@@ -121,7 +124,6 @@ class TermSums {
     return sum;
   }
 
- private:
   static std::vector<float> magnitudes(const TensorView& matrix) {
     std::vector<float> all;
     all.reserve(static_cast<std::size_t>(matrix.elements()));
@@ -132,6 +134,7 @@ class TermSums {
     return all;
   }
 
+ private:
   std::int64_t inputs_;
   std::vector<float> x_, weight_;
 };

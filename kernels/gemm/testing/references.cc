@@ -26,6 +26,17 @@ double norm_factor(const GemmCall& call, std::int64_t row) {
   return 1 / std::sqrt(sum / static_cast<double>(call.weight.inputs()) + prologue.epsilon);
 }
 
+// All of x, row by row.
+template <typename T>
+std::vector<float> values_of(const TensorView& x) {
+  std::vector<float> values;
+  values.reserve(static_cast<std::size_t>(x.elements()));
+  for (std::int64_t row = 0; row < x.shape[0]; ++row) {
+    for (std::int64_t i = 0; i < x.shape[1]; ++i) values.push_back(element<T>(x, row, i));
+  }
+  return values;
+}
+
 // An output's weights.
 template <typename T>
 std::vector<float> weights_of(const GemmWeight& weight, std::int64_t output) {
@@ -47,15 +58,16 @@ template <typename T, typename Out>
 void multiply(const GemmCall& call, const TensorView& x, const TensorView& out) {
   const bool deferred = call.plan.prologue == Prologue::deferred_rms_norm;
   const TensorView &residual = call.operands.residual, &bias = call.weight.bias;
+  const std::vector<float> values = values_of<T>(x);
+  const auto inputs = static_cast<std::size_t>(call.weight.inputs());
   for (std::int64_t output = 0; output < out.shape[1]; ++output) {
     const std::vector<float> weights = weights_of<T>(call.weight, output);
     for (std::int64_t row = 0; row < out.shape[0]; ++row) {
       const double factor = deferred ? norm_factor(call, row) : 1;
       // A sum in double has no rounding worth speaking of, hence no order.
+      const float* const own = values.data() + static_cast<std::size_t>(row) * inputs;
       double sum = 0;
-      for (std::int64_t i = 0; i < call.weight.inputs(); ++i) {
-        sum += double{element<T>(x, row, i)} * weights[static_cast<std::size_t>(i)];
-      }
+      for (std::size_t i = 0; i < inputs; ++i) sum += double{own[i]} * weights[i];
       sum *= factor;
       if (bias.data != nullptr) sum += to_float(bias.as<T>()[output]);
       if (residual.data != nullptr) sum += element<T>(residual, row, output);
