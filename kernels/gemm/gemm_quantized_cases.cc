@@ -53,6 +53,8 @@ TEST_CASE_TEMPLATE("with a quantized weight GEMVs of all sizes are what their de
       {4096, 1024}, {1024, 2048}, {1000, 3072}, {2560, 4096}, {264, 9728}, {3333, 2560}, {8, 24}};
   for (const QuantizedSetting& quantized : kFormats) {
     for (const auto& shape : shapes) {
+      // The CPU's kernels are the same for all of these.
+      if (backend->kind() == DeviceKind::cpu && shape[0] * shape[1] > 3'000'000) continue;
       for (const Prologue prologue : {Prologue::none, Prologue::rms_norm}) {
         constexpr std::int64_t kM[] = {1, 2, 3, 4, 7, 8, 13, 16};
         const std::int64_t m = kM[random() % 8];

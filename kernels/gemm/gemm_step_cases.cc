@@ -146,6 +146,7 @@ TEST_CASE_TEMPLATE("with a quantized weight and a gated activation as epilogue",
                                                  {WeightFormat::int4, 128}};
   for (const QuantizedSetting& format : formats) {
     for (const std::int64_t m : {1, 4, 5, 16, 17, 48, 64, 100, 128}) {
+      if (backend->kind() == DeviceKind::cpu && m > 17) break;  // the same way for all of these
       for (const auto& shape : {std::pair{96, 512}, {512, 128}, {1536, 256}, {40, 72}}) {
         for (const Prologue prologue : {Prologue::none, Prologue::rms_norm}) {
           Setting setting{.m = m, .outputs = 2 * shape.first, .inputs = shape.second};
