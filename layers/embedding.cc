@@ -1,7 +1,9 @@
 #include "layers/embedding.h"
 
 #include "base/check.h"
+#include "kernels/gemm/quantized_embedding.h"
 #include "kernels/pointwise/step_input.h"
+#include "layers/linear.h"
 
 namespace nvllm::layers {
 namespace {
@@ -12,6 +14,7 @@ Parameter vocabulary_rows(const std::string& name, const std::string& tensor,
   Parameter weight;
   weight.name = name + ".weight";
   weight.shape = {own.size(), columns};
+  weight.may_be_quantized = MayBeQuantized::vocabulary;
   if (own.size() > 0) {
     weight.slices = {{tensor, {vocabulary, columns}, own, {0, columns}, 0}};
   }
@@ -28,11 +31,19 @@ VocabParallelEmbedding::VocabParallelEmbedding(const std::string& name, const st
       shard_(shard) {}
 
 void VocabParallelEmbedding::forward(TensorView out, TensorView ids, const Context& context) const {
-  kernels::embedding({.out = out,
-                      .ids = ids,
-                      .table = weight_.view,
-                      .first_id = part_of(vocabulary_, shard_).begin},
-                     context.stream);
+  const std::int64_t first_id = part_of(vocabulary_, shard_).begin;
+  if (weight_.quantization) {
+    kernels::quantized_embedding({.out = out,
+                                  .ids = ids,
+                                  .shape = weight_.quantized_shape(),
+                                  .values = weight_.view,
+                                  .scales = weight_.scales,
+                                  .first_id = first_id},
+                                 context.stream);
+  } else {
+    kernels::embedding({.out = out, .ids = ids, .table = weight_.view, .first_id = first_id},
+                       context.stream);
+  }
   if (!context.alone()) context.communicator->all_reduce(out, context.stream);
 }
 
@@ -60,7 +71,7 @@ kernels::GemmCall LmHead::gemm(TensorView logits, const kernels::GemmOperands& i
   operands.out = logits;
   const bool norm = in.prologue.norm_weight.data != nullptr;
   return context.gemm.call(
-      {.values = weight_->view}, operands,
+      gemm_weight(*weight_, {}), operands,
       {.prologue = norm ? kernels::Prologue::rms_norm : kernels::Prologue::none});
 }
 

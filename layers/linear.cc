@@ -47,7 +47,7 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name,
     rows += module.own.size();
   }
   weight_.shape = {rows, inputs};
-  weight_.may_be_quantized = true;
+  weight_.may_be_quantized = MayBeQuantized::yes;
   if (bias) bias_.shape = {rows};
 }
 
@@ -72,7 +72,7 @@ RowParallelLinear::RowParallelLinear(const std::string& name, const std::string&
                                      bool bias, Shard shard) {
   weight_.name = name + ".weight";
   weight_.shape = {outputs, own.size()};
-  weight_.may_be_quantized = true;
+  weight_.may_be_quantized = MayBeQuantized::yes;
   if (own.size() > 0) {
     weight_.slices = {{module + ".weight", {outputs, inputs}, {0, outputs}, own, 0}};
   }

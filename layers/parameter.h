@@ -33,13 +33,17 @@ struct Quantization {
   bool operator==(const Quantization&) const = default;
 };
 
+// Which weights may be kept quantized: those that only GEMMs read; a vocabulary's rows only as the
+// checkpoint has them, and where the backend looks rows up in quantized tables.
+enum class MayBeQuantized : std::uint8_t { no, yes, vocabulary };
+
 struct Parameter {
   std::string name;  // "layers.0.attention.qkv.weight"
   // Of this rank's part: [rows, columns] or [elements]; may be empty of elements.
   std::vector<std::int64_t> shape;
   std::vector<Slice> slices;  // cover it exactly, without overlap
 
-  bool may_be_quantized = false;                            // only GEMMs read it
+  MayBeQuantized may_be_quantized = MayBeQuantized::no;
   std::optional<Quantization> quantization = std::nullopt;  // decided before memory is bound
 
   // The memory; data == nullptr until it has been bound. Of a quantized parameter, its bytes.

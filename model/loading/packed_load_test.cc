@@ -36,7 +36,7 @@ struct Loaded {
   Loaded(const Checkpoint& checkpoint, Backend& backend, const Part& part, Format format,
          std::size_t piece_bytes, bool staged) {
     parameter.name = "m";
-    parameter.may_be_quantized = true;
+    parameter.may_be_quantized = layers::MayBeQuantized::yes;
     parameter.slices = {{.tensor = "m.weight",
                          .shape = {kOutputs, kInputs},
                          .rows = part.rows,
@@ -44,7 +44,7 @@ struct Loaded {
                          .to_row = 0}};
     parameter.shape = {part.rows.size(), part.columns.size()};
     layers::Parameter* const parameters[] = {&parameter};
-    choose_quantization(parameters, &checkpoint, {.format = format});
+    choose_quantization(parameters, &checkpoint, {.format = format}, /*vocabulary=*/true);
     memory = bind_parameters(parameters, DType::f32, backend);
     load_parameters(parameters, checkpoint, backend,
                     {.threads = 2, .piece_bytes = piece_bytes, .progress = {}, .staged = staged});
@@ -195,7 +195,7 @@ TEST_CASE("parts of one parameter in two encodings get the finer format") {
   const auto chosen = [&](const std::string& first, const std::string& second) {
     layers::Parameter parameter;
     parameter.name = "both";
-    parameter.may_be_quantized = true;
+    parameter.may_be_quantized = layers::MayBeQuantized::yes;
     parameter.shape = {2 * kOutputs, kInputs};
     for (const std::string& tensor : {first, second}) {
       parameter.slices.push_back({.tensor = tensor,
@@ -205,11 +205,35 @@ TEST_CASE("parts of one parameter in two encodings get the finer format") {
                                   .to_row = tensor == first ? 0 : kOutputs});
     }
     layers::Parameter* const parameters[] = {&parameter};
-    choose_quantization(parameters, &checkpoint, {});
+    choose_quantization(parameters, &checkpoint, {}, /*vocabulary=*/true);
     return parameter.quantization;
   };
   CHECK(chosen("q.weight", "v.weight") == layers::Quantization{WeightFormat::int8, 16, false});
   CHECK_FALSE(chosen("q.weight", "f.weight").has_value());
+}
+
+TEST_CASE("a vocabulary stays quantized as it is stored, where rows can be looked up in it") {
+  TestFiles files;
+  files.add("q.weight", Encoding::q8_0, {kOutputs, kInputs});
+  files.add("f.weight", Encoding::bf16, {kOutputs, kInputs});
+  const Checkpoint checkpoint = files.write();
+  const auto chosen = [&](const std::string& tensor, QuantizationChoice::Format format,
+                          bool looked) {
+    layers::Parameter parameter;
+    parameter.name = "vocabulary";
+    parameter.may_be_quantized = layers::MayBeQuantized::vocabulary;
+    parameter.shape = {kOutputs, kInputs};
+    parameter.slices = {{tensor, {kOutputs, kInputs}, {0, kOutputs}, {0, kInputs}, 0}};
+    layers::Parameter* const parameters[] = {&parameter};
+    choose_quantization(parameters, &checkpoint, {.format = format}, looked);
+    return parameter.quantization;
+  };
+  using Format = QuantizationChoice::Format;
+  CHECK(chosen("q.weight", Format::automatic, true) ==
+        layers::Quantization{WeightFormat::int8, 32, false});
+  CHECK_FALSE(chosen("q.weight", Format::automatic, false).has_value());
+  CHECK_FALSE(chosen("q.weight", Format::none, true).has_value());
+  CHECK_FALSE(chosen("f.weight", Format::int4, true).has_value());
 }
 
 }  // namespace

@@ -117,13 +117,16 @@ void check_scales(const StoredTensor& tensor, const kernels::QuantizedShape& sha
 }
 
 void choose_quantization(std::span<Parameter* const> parameters, const Checkpoint* checkpoint,
-                         const QuantizationChoice& choice) {
+                         const QuantizationChoice& choice, bool vocabulary) {
   using Format = QuantizationChoice::Format;
+  using layers::MayBeQuantized;
   for (Parameter* parameter : parameters) {
     parameter->quantization.reset();
-    if (!parameter->may_be_quantized || parameter->elements() == 0 || !can_be_cut(*parameter))
-      continue;
-    std::optional<Packing> packing = packing_of(choice.format);
+    const bool as_stored = parameter->may_be_quantized == MayBeQuantized::vocabulary;
+    if (parameter->may_be_quantized == MayBeQuantized::no || (as_stored && !vocabulary)) continue;
+    if (parameter->elements() == 0 || !can_be_cut(*parameter)) continue;
+    std::optional<Packing> packing;
+    if (!as_stored) packing = packing_of(choice.format);
     if (choice.format != Format::none && checkpoint != nullptr) {
       const auto stored = packing_of(*parameter, *checkpoint);
       if (stored) packing = stored;

@@ -235,7 +235,7 @@ int wrong_packed(const Case& made, const Checkpoint& checkpoint, Backend& backen
                  layers::Range rows, std::size_t piece_bytes) {
   layers::Parameter parameter;
   parameter.name = "m";
-  parameter.may_be_quantized = true;
+  parameter.may_be_quantized = layers::MayBeQuantized::yes;
   parameter.slices = {{.tensor = "m.weight",
                        .shape = {kOutputs, kInputs},
                        .rows = rows,
@@ -243,7 +243,7 @@ int wrong_packed(const Case& made, const Checkpoint& checkpoint, Backend& backen
                        .to_row = 0}};
   parameter.shape = {rows.size(), kInputs};
   layers::Parameter* const parameters[] = {&parameter};
-  choose_quantization(parameters, &checkpoint, {});
+  choose_quantization(parameters, &checkpoint, {}, /*vocabulary=*/true);
   REQUIRE(parameter.quantization.has_value());
   CHECK(parameter.quantization->format == *made.format);
   const bool fp8 = *made.format == kernels::WeightFormat::fp8;

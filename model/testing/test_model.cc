@@ -27,7 +27,8 @@ std::vector<float> as_floats(const void* data, DType dtype, std::size_t count) {
 
 Buffer bind(const Decoder& decoder, const TestModelShape& shape, Backend& backend) {
   if (shape.keep_quantized != nullptr) {
-    choose_quantization(decoder.parameters(), shape.keep_quantized, {.weight_only = true});
+    choose_quantization(decoder.parameters(), shape.keep_quantized, {.weight_only = true},
+                        backend.kind() == DeviceKind::cpu);
   }
   return bind_parameters(decoder.parameters(), shape.dtype, backend);
 }

@@ -231,7 +231,7 @@ std::vector<Way> all_ways() {
 // Bytes of each rank for so many blocks of the rank that has most KV heads.
 std::int64_t cache_bytes(const OpenModel& model, int ranks, std::int64_t blocks) {
   std::int64_t heads = 0;
-  for (const RankDescription& rank : describe_model(model, ranks).ranks) {
+  for (const RankDescription& rank : describe_model(model, ranks, DeviceKind::cpu).ranks) {
     heads = std::max(heads, rank.kv_heads.size());
   }
   const kvcache::BlockShape shape = {.layers = model.config.layers,

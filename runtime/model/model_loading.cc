@@ -17,7 +17,7 @@ constexpr std::uint64_t kDummySeed = 0;
 
 ModelRank::ModelRank(const OpenModel& model, layers::Shard shard, Backend& backend)
     : model_(model), backend_(backend), decoder_(model.config, shard, model.dtype) {
-  choose_quantization(decoder_, model_);
+  choose_quantization(decoder_, model_, backend.kind());
   times_.started_ns = now_ns();
   thread_ = start_thread("that loads the model", [this] {
     std::exception_ptr error;

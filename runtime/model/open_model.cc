@@ -72,9 +72,9 @@ DType choose_dtype(const ModelOptions& options, const model::ModelConfig& config
 
 }  // namespace
 
-void choose_quantization(const model::Decoder& decoder, const OpenModel& model) {
+void choose_quantization(const model::Decoder& decoder, const OpenModel& model, DeviceKind device) {
   model::choose_quantization(decoder.parameters(), model.checkpoint ? &*model.checkpoint : nullptr,
-                             model.quantization);
+                             model.quantization, device == DeviceKind::cpu);
 }
 
 OpenModel open_model(const ModelOptions& options) {
@@ -142,9 +142,9 @@ std::string format_of(const layers::Parameter& parameter, DType dtype) {
              parameter.quantization->group);
 }
 
-RankDescription describe_rank(const OpenModel& model, layers::Shard shard) {
+RankDescription describe_rank(const OpenModel& model, layers::Shard shard, DeviceKind device) {
   const model::Decoder decoder(model.config, shard, model.dtype);
-  choose_quantization(decoder, model);
+  choose_quantization(decoder, model, device);
   const model::ParameterBytes bytes = model::bytes_of(decoder.parameters(), model.dtype);
   RankDescription rank;
   rank.elements = elements_of(decoder);
@@ -199,7 +199,7 @@ const char* name_of(layers::RopeConfig::Type type) {
   return "?";
 }
 
-ModelDescription describe_model(const OpenModel& model, int ranks) {
+ModelDescription describe_model(const OpenModel& model, int ranks, DeviceKind device) {
   ModelDescription description;
   description.path = model.path;
   description.config = model.config;
@@ -208,7 +208,7 @@ ModelDescription describe_model(const OpenModel& model, int ranks) {
   description.elements = elements_of({model.config, {}, model.dtype});
   if (model.checkpoint) description.checkpoint = describe_checkpoint(*model.checkpoint);
   for (int rank = 0; rank < ranks; ++rank) {
-    description.ranks.push_back(describe_rank(model, {rank, ranks}));
+    description.ranks.push_back(describe_rank(model, {rank, ranks}, device));
   }
   return description;
 }

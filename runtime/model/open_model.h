@@ -30,7 +30,7 @@ struct OpenModel {
 };
 
 // Decides which of a decoder's parameters are kept quantized, before they get their memory.
-void choose_quantization(const model::Decoder& decoder, const OpenModel& model);
+void choose_quantization(const model::Decoder& decoder, const OpenModel& model, DeviceKind device);
 
 // Errors of every kind are one line that names the file. The checkpoint's tensors are those of the
 // configuration, by name and shape.
@@ -81,6 +81,7 @@ struct ModelDescription {
 // "default", "linear", "dynamic", "yarn", "llama3"
 const char* name_of(layers::RopeConfig::Type type);
 
-ModelDescription describe_model(const OpenModel& model, int ranks);
+// As it would be on so many devices of that kind.
+ModelDescription describe_model(const OpenModel& model, int ranks, DeviceKind device);
 
 }  // namespace nvllm::runtime

@@ -118,11 +118,11 @@ TEST_CASE("what is not there or not a model is refused in one line") {
 TEST_CASE("the parts of all ranks are the whole, at any number of ranks") {
   const Folder folder;
   const OpenModel model = dummy(folder);
-  const std::uint64_t whole = describe_model(model, 1).ranks[0].bytes;
-  CHECK(whole == describe_model(model, 1).elements * 2);
+  const std::uint64_t whole = describe_model(model, 1, DeviceKind::cpu).ranks[0].bytes;
+  CHECK(whole == describe_model(model, 1, DeviceKind::cpu).elements * 2);
   for (int ranks = 1; ranks <= 8; ++ranks) {
     CAPTURE(ranks);
-    const ModelDescription description = describe_model(model, ranks);
+    const ModelDescription description = describe_model(model, ranks, DeviceKind::cpu);
     REQUIRE(description.ranks.size() == static_cast<std::size_t>(ranks));
     std::int64_t heads = 0, intermediate = 0, vocabulary = 0;
     for (const RankDescription& rank : description.ranks) {

@@ -1,0 +1,26 @@
+// Embedding from a quantized table, on CPUs: what kernels/pointwise/step_input.h has for floats.
+#pragma once
+
+#include <cstdint>
+
+#include "device/backend.h"
+#include "device/tensor_view.h"
+#include "kernels/gemm/quantized_weight.h"
+
+namespace nvllm::kernels {
+
+// out[r] = row ids[r] - first_id of the table, dequantized, or zeros where it has no such row: a
+// rank that holds a part of a vocabulary gives its part of the sum over the ranks.
+struct QuantizedEmbedding {
+  TensorView out;        // [rows, shape.inputs], of any type of floats
+  TensorView ids;        // [rows], int32
+  QuantizedShape shape;  // of the table; its outputs are the entries
+  TensorView values;     // [entries, shape.row_bytes()], uint8
+  TensorView scales;     // [entries, shape.scale_columns()]
+  std::int64_t first_id = 0;
+};
+
+// Enqueues it; all tensors are dense. Throws an Error that names the argument.
+void quantized_embedding(const QuantizedEmbedding& args, Stream& stream);
+
+}  // namespace nvllm::kernels
