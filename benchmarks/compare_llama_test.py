@@ -111,8 +111,8 @@ class CompareLlamaTest(unittest.TestCase):
     def test_engines_take_turns_on_the_same_cores(self):
         done = self.compare()
         self.assertEqual(done.returncode, 0, done.stderr)
-        one_round = ['nvllm bf16.gguf 1 20 1', 'nvllm bf16.gguf 1 8 1', 'nvllm bf16.gguf 2 20 1', 'nvllm bf16.gguf 2 8 1',
-                     'llama.cpp bf16.gguf 1 1', 'llama.cpp model.gguf 1 1']
+        own = [f'nvllm {model} {tp} {length} 1' for model in ('bf16.gguf', 'model.gguf') for tp in (1, 2) for length in (20, 8)]
+        one_round = [*own, 'llama.cpp bf16.gguf 1 1', 'llama.cpp model.gguf 1 1']
         self.assertEqual((self.folder / 'order').read_text().splitlines(), one_round * 2)
 
     def test_the_best_try_counts_and_ratios_are_told(self):
@@ -125,6 +125,8 @@ class CompareLlamaTest(unittest.TestCase):
         self.assertLess(llama['best'], 100)  # 10 ms a step, at least
         self.assertAlmostEqual(result['ratios']['decode']['nvllm bf16, TP 1 / llama.cpp bf16']['best'], 50 / llama['best'])
         self.assertEqual(len(llama['all']), 2)
+        self.assertIn('nvllm as it is, TP 1 / llama.cpp as it is', result['ratios']['decode'])
+        self.assertNotIn('nvllm as it is, TP 1 / llama.cpp bf16', result['ratios']['decode'])
         self.assertEqual(result['llama_cpp_python'], '1.2.3')
 
     def test_quantized_tensors_become_bfloat16_and_metadata_stay(self):

@@ -62,8 +62,11 @@ int run_bench(const Options& options, runtime::OpenModel model, std::int64_t sta
     try {
       subject.info = session.info();
       const bool fp8 = options.engine.kv_cache_dtype == runtime::KvCacheDtype::fp8_e4m3;
-      subject.cost = cost_of(config, subject.dtype, fp8 ? DType::u8 : subject.dtype,
-                             static_cast<int>(subject.info.ranks.size()));
+      const int ranks = static_cast<int>(subject.info.ranks.size());
+      subject.cost = cost_of(config, subject.dtype, fp8 ? DType::u8 : subject.dtype, ranks);
+      const bool cpu = subject.info.ranks.at(0).report.device.starts_with("CPU");
+      count_weights(subject.cost, describe_model(session.model(), ranks,
+                                                 cpu ? DeviceKind::cpu : DeviceKind::cuda));
       Trace trace;
       LoadGenerator load(session.client(), options.engine.profile ? &trace : nullptr);
       BenchProgress progress(now_ns());

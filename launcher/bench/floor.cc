@@ -50,6 +50,20 @@ ModelCost cost_of(const model::ModelConfig& config, DType dtype, DType kv_dtype,
   return max;
 }
 
+void count_weights(ModelCost& cost, const runtime::ModelDescription& model) {
+  const std::string head = model.config.tied_embeddings ? "embedding.weight" : "head.weight";
+  cost.layer_bytes = cost.head_bytes = 0;
+  for (const runtime::RankDescription& rank : model.ranks) {
+    double layers = 0;
+    for (const runtime::ParameterDescription& parameter : rank.parameters) {
+      const auto bytes = static_cast<double>(parameter.bytes);
+      if (parameter.name.starts_with("layers.")) layers += bytes;
+      if (parameter.name == head) cost.head_bytes = std::max(cost.head_bytes, bytes);
+    }
+    cost.layer_bytes = std::max(cost.layer_bytes, layers);
+  }
+}
+
 bool floor_holds(const ModelCost& cost, const DeviceSpeed& speed) {
   return cost.layer_bytes + cost.head_bytes > speed.cache_bytes;
 }

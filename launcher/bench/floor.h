@@ -10,6 +10,7 @@
 
 #include "device/dtype.h"
 #include "model/config/config.h"
+#include "runtime/model/open_model.h"
 
 namespace nvllm::launcher {
 
@@ -39,6 +40,9 @@ struct ModelCost {
   double attention_flops = 0;  // of one row, per token of its context
 };
 ModelCost cost_of(const model::ModelConfig& config, DType dtype, DType kv_dtype, int ranks);
+// Counts the weights with the bytes that they take as they are kept: quantized ones take fewer than
+// the configuration says.
+void count_weights(ModelCost& cost, const runtime::ModelDescription& model);
 
 // Whether the weights come from memory at each step, as the floor assumes. If a cache holds them
 // they come faster, and nothing can be said about a share of the floor.

@@ -104,6 +104,35 @@ TEST_CASE("with as many sequences as may run, the next begins when one ends") {
   CHECK(workload_floor(cost, kH200, two, 2) < 1.5 * alone);
 }
 
+TEST_CASE("weights count as they are kept, on the rank that has most of them") {
+  const model::ModelConfig config = qwen3(1024, 3072, 28, 16);
+  const ModelCost before = cost_of(config, DType::bf16, DType::bf16, 1);
+  runtime::ModelDescription model;
+  model.config = config;
+  const auto parameter = [](const char* name, std::uint64_t bytes) {
+    runtime::ParameterDescription description;
+    description.name = name;
+    description.bytes = bytes;
+    return description;
+  };
+  model.ranks.resize(2);
+  model.ranks[0].parameters = {parameter("embedding.weight", 1000), parameter("norm.weight", 7),
+                               parameter("layers.0.mlp.down.weight", 30),
+                               parameter("layers.1.mlp.down.weight", 40),
+                               parameter("head.weight", 500)};
+  model.ranks[1].parameters = {parameter("layers.0.mlp.down.weight", 60),
+                               parameter("head.weight", 600)};
+  for (const bool tied : {false, true}) {
+    model.config.tied_embeddings = tied;
+    ModelCost cost = before;
+    count_weights(cost, model);
+    CHECK(cost.layer_bytes == 70);
+    CHECK(cost.head_bytes == (tied ? 1000 : 600));
+    CHECK(cost.layer_flops == before.layer_flops);
+    CHECK(cost.kv_bytes == before.kv_bytes);
+  }
+}
+
 TEST_CASE("on several ranks the one with most to do counts") {
   const model::ModelConfig config = qwen3(4096, 12288, 36, 32);
   const ModelCost one = cost_of(config, DType::bf16, DType::bf16, 1),
