@@ -14,12 +14,22 @@ loader = SourceFileLoader('mutate', str(MUTATE))
 mutate = module_from_spec(spec_from_loader('mutate', loader))
 loader.exec_module(mutate)
 
-# Its tests fail unless the comparison of limit() is there; it knows no test of lonely.cc. '>=' does not compile.
+# Its limit_test fails unless the comparison of limit() is there; it knows no test of lonely.cc. '>=' does not compile.
+# broken_test never passes, and slow_test would notice any change.
 BAZEL = '''#!/bin/sh
 case $1 in
-  query) case $* in *lonely*) ;; *) echo //code:limit_test ;; esac ;;
-  build) ! grep -q "a >= b" code/limit.cc ;;
-  test) grep -q "a < b" code/limit.cc ;;
+  query) case $* in *lonely*) ;; *) printf '//code:%s\\n' limit_test broken_test slow_test ;; esac ;;
+  test)
+    grep -q "a >= b" code/limit.cc && exit 1
+    failed=0
+    for word; do
+      case $word in
+        *limit_test) grep -q "a < b" code/limit.cc && echo "$word PASSED in 0.1s" || failed=3 ;;
+        *broken_test) failed=3 ;;
+        *slow_test) grep -q "c + d" code/limit.cc && echo "$word (cached) PASSED in 21.0s" || failed=3 ;;
+      esac
+    done
+    exit $failed ;;
 esac
 '''
 
@@ -82,6 +92,12 @@ class ProgramTest(unittest.TestCase):
         self.assertTrue(done.stdout.endswith('2 changes, 1 noticed, 1 survived\n'), done.stdout + done.stderr)
         self.assertEqual(done.returncode, 1)
         self.assertIn('a < b', (self.root / 'code/limit.cc').read_text())
+
+    def test_tests_that_fail_without_a_change_say_nothing(self):
+        self.write('code/limit.cc', 'int g() { return d - c; }\n')
+        done = self.run_on('code')
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('not one of them passes without a change', done.stderr)
 
     def test_what_no_test_links_survives(self):
         self.write('code/lonely.cc', 'bool on = true;\n')
