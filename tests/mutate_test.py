@@ -20,16 +20,16 @@ BAZEL = '''#!/bin/sh
 case $1 in
   query) case $* in *lonely*) ;; *) printf '//code:%s\\n' limit_test broken_test slow_test ;; esac ;;
   test)
-    grep -q "a >= b" code/limit.cc && exit 1
-    failed=0
+    grep -q "a >= b" code/limit.cc && { echo "//code:limit_test FAILED TO BUILD"; exit 1; }
+    failed=
     for word; do
       case $word in
-        *limit_test) grep -q "a < b" code/limit.cc && echo "$word PASSED in 0.1s" || failed=3 ;;
-        *broken_test) failed=3 ;;
-        *slow_test) grep -q "c + d" code/limit.cc && echo "$word (cached) PASSED in 21.0s" || failed=3 ;;
+        *limit_test) grep -q "a < b" code/limit.cc && echo "$word PASSED in 0.1s" || failed="$word FAILED in 0.1s" ;;
+        *broken_test) failed="$word TIMEOUT in 9.9s" ;;
+        *slow_test) grep -q "c + d" code/limit.cc && echo "$word (cached) PASSED in 21.0s" || failed="$word FAILED in 9s" ;;
       esac
     done
-    exit $failed ;;
+    [ -z "$failed" ] || { echo "$failed"; exit 1; } ;;
 esac
 '''
 
