@@ -15,7 +15,7 @@ mutate = module_from_spec(spec_from_loader('mutate', loader))
 loader.exec_module(mutate)
 
 # Its limit_test fails unless the comparison of limit() is there; it knows no test of lonely.cc. '>=' does not compile.
-# broken_test never passes, and slow_test would notice any change.
+# broken_test never passes. slow_test notices changes of g(), and must not run where limit_test has noticed one.
 BAZEL = '''#!/bin/sh
 case $1 in
   query) case $* in *lonely*) ;; *) printf '//code:%s\\n' limit_test broken_test slow_test ;; esac ;;
@@ -26,7 +26,8 @@ case $1 in
       case $word in
         *limit_test) grep -q "a < b" code/limit.cc && echo "$word PASSED in 0.1s" || failed="$word FAILED in 0.1s" ;;
         *broken_test) failed="$word TIMEOUT in 9.9s" ;;
-        *slow_test) grep -q "c + d" code/limit.cc && echo "$word (cached) PASSED in 21.0s" || failed="$word FAILED in 9s" ;;
+        *slow_test) echo slow >> "$XDG_CACHE_HOME/slow"
+          grep -q "c + d" code/limit.cc && echo "$word (cached) PASSED in 21.0s" || failed="$word FAILED in 9s" ;;
       esac
     done
     [ -z "$failed" ] || { echo "$failed"; exit 1; } ;;
@@ -85,12 +86,15 @@ class ProgramTest(unittest.TestCase):
                               text=True)
 
     def test_a_noticed_change_and_a_survivor_are_told_apart(self):
-        self.write('code/limit.cc', 'bool f() { return a < b; }\nint g() { return c + d; }\n')
+        self.write('code/limit.cc', 'bool f() { return a < b; }\nint g() { return c + d + e; }\n')
         done = self.run_on('--seed=1', 'code')
         self.assertRegex(done.stdout, r'noticed .*limit.cc:1: "<" becomes "<=": bool f\(\) { return a < b; }')
+        self.assertRegex(done.stdout, r'noticed .*limit.cc:2: "\+" becomes "-"')
         self.assertRegex(done.stdout, r'survived .*limit.cc:2: "\+" becomes "-"')
-        self.assertTrue(done.stdout.endswith('2 changes, 1 noticed, 1 survived\n'), done.stdout + done.stderr)
+        self.assertTrue(done.stdout.endswith('3 changes, 2 noticed, 1 survived\n'), done.stdout + done.stderr)
         self.assertEqual(done.returncode, 1)
+        # Without a change, and with the two that limit_test does not notice.
+        self.assertEqual(Path(self.folder.name, 'cache', 'slow').read_text(), 3 * 'slow\n')
         self.assertIn('a < b', (self.root / 'code/limit.cc').read_text())
 
     def test_tests_that_fail_without_a_change_say_nothing(self):
