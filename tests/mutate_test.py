@@ -88,9 +88,9 @@ class ProgramTest(unittest.TestCase):
     def test_a_noticed_change_and_a_survivor_are_told_apart(self):
         self.write('code/limit.cc', 'bool f() { return a < b; }\nint g() { return c + d + e; }\n')
         done = self.run_on('--seed=1', 'code')
-        self.assertRegex(done.stdout, r'noticed .*limit.cc:1: "<" becomes "<=": bool f\(\) { return a < b; }')
-        self.assertRegex(done.stdout, r'noticed .*limit.cc:2: "\+" becomes "-"')
-        self.assertRegex(done.stdout, r'survived .*limit.cc:2: "\+" becomes "-"')
+        self.assertRegex(done.stdout, r'noticed .*limit.cc:1:21: "<" becomes "<=": bool f\(\) { return a < b; }')
+        self.assertRegex(done.stdout, r'noticed .*limit.cc:2:20: "\+" becomes "-"')
+        self.assertRegex(done.stdout, r'survived .*limit.cc:2:24: "\+" becomes "-"')
         self.assertTrue(done.stdout.endswith('3 changes, 2 noticed, 1 survived\n'), done.stdout + done.stderr)
         self.assertEqual(done.returncode, 1)
         # Without a change, and with the two that limit_test does not notice.
