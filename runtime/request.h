@@ -105,7 +105,8 @@ struct Update {
   // With the first tokens, where asked for; of the prompt's tokens but the first.
   std::vector<TokenLogprobs> prompt_logprobs = {};
   FinishReason finish = FinishReason::none;
-  std::string error = "";  // why the request was refused, or given up
+  std::string error = "";       // why the request was refused, or given up
+  bool internal_error = false;  // the error is the model's or the engine's, not the request's
 
   // With the last one.
   std::int32_t cached_tokens = 0;  // of the prompt, when it was first scheduled
@@ -117,8 +118,8 @@ struct Update {
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(request, index, tokens, logprobs, prompt_logprobs, finish, error, cached_tokens,
-            preemptions, kv_mode, times);
+    archive(request, index, tokens, logprobs, prompt_logprobs, finish, error, internal_error,
+            cached_tokens, preemptions, kv_mode, times);
   }
 };
 

@@ -14,12 +14,23 @@ loader = SourceFileLoader('mutate', str(MUTATE))
 mutate = module_from_spec(spec_from_loader('mutate', loader))
 loader.exec_module(mutate)
 
-# Its tests fail unless the comparison of limit() is there; it knows no test of lonely.cc. '>=' does not compile.
+# Its limit_test fails unless the comparison of limit() is there; it knows no test of lonely.cc. '>=' does not compile.
+# broken_test never passes. slow_test notices changes of g(), and must not run where limit_test has noticed one.
 BAZEL = '''#!/bin/sh
 case $1 in
-  query) case $* in *lonely*) ;; *) echo //code:limit_test ;; esac ;;
-  build) ! grep -q "a >= b" code/limit.cc ;;
-  test) grep -q "a < b" code/limit.cc ;;
+  query) case $* in *lonely*) ;; *) printf '//code:%s\\n' limit_test broken_test slow_test ;; esac ;;
+  test)
+    grep -q "a >= b" code/limit.cc && { echo "//code:limit_test FAILED TO BUILD"; exit 1; }
+    failed=
+    for word; do
+      case $word in
+        *limit_test) grep -q "a < b" code/limit.cc && echo "$word PASSED in 0.1s" || failed="$word FAILED in 0.1s" ;;
+        *broken_test) failed="$word TIMEOUT in 9.9s" ;;
+        *slow_test) echo slow >> "$XDG_CACHE_HOME/slow"
+          grep -q "c + d" code/limit.cc && echo "$word (cached) PASSED in 21.0s" || failed="$word FAILED in 9s" ;;
+      esac
+    done
+    [ -z "$failed" ] || { echo "$failed"; exit 1; } ;;
 esac
 '''
 
@@ -75,13 +86,22 @@ class ProgramTest(unittest.TestCase):
                               text=True)
 
     def test_a_noticed_change_and_a_survivor_are_told_apart(self):
-        self.write('code/limit.cc', 'bool f() { return a < b; }\nint g() { return c + d; }\n')
+        self.write('code/limit.cc', 'bool f() { return a < b; }\nint g() { return c + d + e; }\n')
         done = self.run_on('--seed=1', 'code')
-        self.assertRegex(done.stdout, r'noticed .*limit.cc:1: "<" becomes "<=": bool f\(\) { return a < b; }')
-        self.assertRegex(done.stdout, r'survived .*limit.cc:2: "\+" becomes "-"')
-        self.assertTrue(done.stdout.endswith('2 changes, 1 noticed, 1 survived\n'), done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r'noticed .*limit.cc:1:21: "<" becomes "<=": bool f\(\) { return a < b; }')
+        self.assertRegex(done.stdout, r'noticed .*limit.cc:2:20: "\+" becomes "-"')
+        self.assertRegex(done.stdout, r'survived .*limit.cc:2:24: "\+" becomes "-"')
+        self.assertTrue(done.stdout.endswith('3 changes, 2 noticed, 1 survived\n'), done.stdout + done.stderr)
         self.assertEqual(done.returncode, 1)
+        # Without a change, and with the two that limit_test does not notice.
+        self.assertEqual(Path(self.folder.name, 'cache', 'slow').read_text(), 3 * 'slow\n')
         self.assertIn('a < b', (self.root / 'code/limit.cc').read_text())
+
+    def test_tests_that_fail_without_a_change_say_nothing(self):
+        self.write('code/limit.cc', 'int g() { return d - c; }\n')
+        done = self.run_on('code')
+        self.assertEqual(done.returncode, 1)
+        self.assertIn('not one of them passes without a change', done.stderr)
 
     def test_what_no_test_links_survives(self):
         self.write('code/lonely.cc', 'bool on = true;\n')

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <random>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -98,6 +99,14 @@ TEST_CASE("added tokens: the longest at a place counts, and ids are given as the
       R"(,"added_tokens":[{"id":9,"content":"<x>","special":true},
                           {"id":7,"content":"<x>y","special":true}])"));
   CHECK(tokenizer->encode("a<x>yb<x>", false) == Ids{0, 4, 1, 3});
+}
+
+TEST_CASE("an added token that goes on behind the end of the text is not found") {
+  const auto tokenizer = parse_tokenizer(with(R"(,"added_tokens":[{"id":3,"content":"abba"}])"));
+  const std::string_view whole = "abba";
+  CHECK(tokenizer->encode(whole, false) == Ids{3});
+  // The memory behind this text holds the rest of the token.
+  CHECK(tokenizer->encode(whole.substr(0, 3), false) == Ids{2, 1});
 }
 
 TEST_CASE("tokens of tokenizer_config.json are added") {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 #include "device/e4m3.h"
@@ -176,9 +177,15 @@ QuantizedRow quantize_row(const QuantizedShape& shape, std::span<const float> we
        begin += static_cast<std::size_t>(shape.group)) {
     const std::size_t end = std::min(begin + static_cast<std::size_t>(shape.group), weights.size());
     float largest = 0;
-    for (std::size_t i = begin; i < end; ++i) largest = std::max(largest, std::fabs(weights[i]));
-    // Integers are rounded with the scale as it will be read.
+    bool numbers = true;
+    for (std::size_t i = begin; i < end; ++i) {
+      largest = std::max(largest, std::fabs(weights[i]));
+      numbers &= weights[i] == weights[i];
+    }
     float scale = largest / max_value;
+    // No integer is NaN. A scale can be, so that NaN shows in what the weight is multiplied with.
+    if (!fp8 && !numbers) scale = std::numeric_limits<float>::quiet_NaN();
+    // Integers are rounded with the scale as it will be read.
     if (!fp8) scale = to_float(to_unit(scale)) * kScaleUnit;
     const float inverse = scale > 0 ? 1 / scale : 0;
     for (std::size_t i = begin; i < end; ++i) {
@@ -186,8 +193,9 @@ QuantizedRow quantize_row(const QuantizedShape& shape, std::span<const float> we
       if (fp8) {
         row.values[i] = float_to_fp8(value);
       } else {
-        const auto integer = static_cast<int>(std::nearbyint(value)) + zero;
-        row.values[i] = static_cast<std::uint8_t>(std::clamp(integer, 0, 2 * zero - 1));
+        // This order of arguments makes the lower limit of NaN.
+        const float integer = std::max(-max_value - 1, std::min(std::nearbyint(value), max_value));
+        row.values[i] = static_cast<std::uint8_t>(static_cast<int>(integer) + zero);
       }
     }
     row.scales.push_back(scale);

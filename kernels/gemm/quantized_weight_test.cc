@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 #include <set>
 #include <vector>
@@ -125,6 +126,22 @@ TEST_CASE("quantized weights differ from the given ones by half a step at most")
   const QuantizedShape shape{.format = WeightFormat::int4, .outputs = 1, .inputs = 32, .group = 32};
   const std::vector<float> zeros(32);
   CHECK(packed_and_back(shape, quantize_row(shape, zeros)) == zeros);
+}
+
+TEST_CASE("a weight that is no finite number still is none when it is quantized") {
+  for (const WeightFormat format : kFormats) {
+    const QuantizedShape shape{.format = format, .outputs = 1, .inputs = 300, .group = 128};
+    for (const float bad :
+         {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+      std::vector<float> weights = normal_floats(shape.inputs, 3);
+      weights[130] = bad;
+      const std::vector<float> back = packed_and_back(shape, quantize_row(shape, weights));
+      CHECK_FALSE(std::isfinite(back[130]));
+      // Other groups are what they were.
+      CHECK(std::isfinite(back[127]));
+      CHECK(std::isfinite(back[256]));
+    }
+  }
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 // The command chat: one answer, a chat at a terminal, or prompts through a pipe.
+#include <signal.h>
 #include <unistd.h>
 
 #include <optional>
 #include <string>
 
 #include "base/error.h"
+#include "launcher/chat/abandonable_work.h"
 #include "launcher/chat/chat_commands.h"
 #include "launcher/chat/chat_line.h"
 #include "launcher/chat/chat_session.h"
@@ -59,8 +61,12 @@ std::string describe_model(const Options& options, const EngineSession& session)
 
 class Chat {
  public:
-  Chat(const Options& options, const TextModel& model, EngineSession& session)
-      : options_(options), model_(model), session_(session), chat_(options, model, session) {}
+  Chat(const Options& options, const TextModel& model, EngineSession& session,
+       AbandonableWork& text_work)
+      : options_(options),
+        model_(model),
+        session_(session),
+        chat_(options, model, session, text_work) {}
 
   void run(ChatMode mode) {
     if (mode == ChatMode::prompt) {
@@ -172,7 +178,7 @@ class Chat {
       const StreamedAnswer given = answer(how, line, [&] { return editor.interrupted(); });
       count(given);
       if (given.stopped_before_text()) {
-        print_line(session_, "(stopped before the first token; the question is dropped)");
+        print_line(session_, kStopped);
         return;
       }
       print_line(session_, "(" + totals_.last + ")");
@@ -231,17 +237,21 @@ int run_chat(const Options& given, std::int64_t) {
     model->chat_template();  // throws now rather than after the first question
   };
   EngineSession session(session_settings);
+  AbandonableWork text_work;
   std::optional<std::string> error;
   bool closed = false;
   try {
-    Chat(options, *model, session).run(mode);
+    Chat(options, *model, session, text_work).run(mode);
   } catch (const OutputClosed&) {
     closed = true;
   } catch (const Error& failure) {
     error = failure.what();
   }
   const int exit_code = session.finish(error);
-  if (closed && exit_code == kExitFine) throw OutputClosed("");
+  closed &= exit_code == kExitFine;
+  // A thread is busy with a question that was stopped, and uses what a return would destroy.
+  if (text_work.busy()) ::_exit(closed ? kExitSignal + SIGPIPE : exit_code);
+  if (closed) throw OutputClosed("");
   return exit_code;
 }
 

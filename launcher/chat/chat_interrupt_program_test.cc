@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <random>
 #include <string>
 #include <vector>
@@ -70,6 +71,35 @@ TEST_CASE("Ctrl-C while a prompt of 5,000 tokens is read: the prompt is back in 
   CHECK(Nanoseconds(now_ns() - wanted) < 10 * kLimit);
   terminal.type("/bye\r");
   CHECK(terminal.wait() == 0);
+}
+
+TEST_CASE("Ctrl-C while a text is made into tokens: the prompt is back in 0.3 s") {
+  const TextFolder model;
+  // Which takes the tokenizer seconds.
+  std::ofstream(model.path("long.json")) << R"({"messages": [{"role": "user", "content": ")"
+                                         << std::string(std::size_t{24} << 20, 'a') << R"("}]})";
+  Terminal terminal(model.arguments("chat", {}));
+  REQUIRE(terminal.await("> "));
+  terminal.type("/load " + model.path("long.json") + "\r");
+  REQUIRE(terminal.await("loaded 1 messages"));
+  for (const int wait_ms : {50, 500}) {
+    terminal.type("hi\r");
+    terminal.watch(std::chrono::milliseconds(wait_ms));
+    terminal.skip();
+    const std::int64_t typed = now_ns();
+    terminal.type("\003");
+    REQUIRE(terminal.await("stopped before the first token"));
+    REQUIRE(terminal.await("> "));
+    CHECK(Nanoseconds(now_ns() - typed) <= kLimit);
+  }
+  // The questions are not part of the conversation, and nothing waits for their threads.
+  terminal.type("/save " + model.path("saved") + "\r");
+  REQUIRE(terminal.await("saved 1 messages"));
+  const std::int64_t typed = now_ns();
+  terminal.type("\004");
+  CHECK(terminal.wait() == 0);
+  CHECK(Nanoseconds(now_ns() - typed) <= 4 * kLimit);
+  CHECK(terminal.echoes());
 }
 
 TEST_CASE("a prompt that takes longer than a second shows how far it is") {

@@ -89,9 +89,11 @@ void print_line(EngineSession& session, const std::string& line) {
   session.workers().console().flush(std::chrono::seconds(1));
 }
 
-ChatSession::ChatSession(const Options& options, const TextModel& model, EngineSession& session)
+ChatSession::ChatSession(const Options& options, const TextModel& model, EngineSession& session,
+                         AbandonableWork& text_work)
     : model_(model),
       session_(session),
+      text_work_(text_work),
       conversation_(model),
       sampling_(chat_sampling(options, session)),
       stops_(options.chat.stop) {
@@ -134,7 +136,7 @@ StreamedAnswer ChatSession::ask_again(const Stop& stop) {
 
 // The answer to the last question, which becomes part of the conversation if it has a text.
 StreamedAnswer ChatSession::answer(const Stop& stop) {
-  Conversation::Prompt prompt = next_prompt(max_prompt_tokens(sampling_, session_));
+  Conversation::Prompt prompt = next_prompt(max_prompt_tokens(sampling_, session_), stop);
   StreamedAnswer given = stream({.request = {.prompt = prompt.ids}}, prompt.thinking, stop);
   if (given.stopped_before_text()) return given;
   conversation_.add("assistant", given.text);
@@ -146,8 +148,22 @@ StreamedAnswer ChatSession::answer(const Stop& stop) {
 }
 
 // The conversation's prompt; tells what is forgotten from now on.
-Conversation::Prompt ChatSession::next_prompt(std::size_t limit) {
-  Conversation::Prompt prompt = conversation_.prompt(limit);
+Conversation::Prompt ChatSession::next_prompt(std::size_t limit, const Stop& stop) {
+  Conversation::Prompt prompt;
+  if (stop) {
+    // It works on a copy, which stays its own if it is abandoned.
+    auto made = text_work_.run(
+        [copy = conversation_, limit]() mutable {
+          Conversation::Prompt made = copy.prompt(limit);
+          return std::pair(std::move(made), copy.forgotten());
+        },
+        stop);
+    if (!made) fail(kStopped);
+    prompt = std::move(made->first);
+    conversation_.restore_forgotten(made->second);
+  } else {
+    prompt = conversation_.prompt(limit);
+  }
   if (prompt.forgotten > 0) {
     print_line(session_, str("(the context of ", context(), " tokens is full: the oldest ",
                              prompt.forgotten, " messages are forgotten, from \"",
@@ -162,7 +178,7 @@ StreamedAnswer ChatSession::go_on(const Stop& stop) {
   }
   LastAnswer& last = *last_;
   std::vector<std::int32_t> prompt;
-  const std::vector<std::int32_t> first_part = first_tokens(prompt);
+  const std::vector<std::int32_t> first_part = first_tokens(prompt, stop);
   prompt.insert(prompt.end(), first_part.begin(), first_part.end());
   const Message before = conversation_.take_last();
   std::string text = before.content;
@@ -184,7 +200,8 @@ StreamedAnswer ChatSession::go_on(const Stop& stop) {
 
 // The tokens of the last answer that the model reads to go on, and the prompt before them. Where
 // the context does not hold both, older messages are forgotten, and of a long answer the beginning.
-std::vector<std::int32_t> ChatSession::first_tokens(std::vector<std::int32_t>& prompt) {
+std::vector<std::int32_t> ChatSession::first_tokens(std::vector<std::int32_t>& prompt,
+                                                    const Stop& stop) {
   const std::size_t limit = max_prompt_tokens(sampling_, session_);
   prompt = last_->prompt;
   std::vector<std::int32_t> first_part = last_->tokens;
@@ -196,7 +213,7 @@ std::vector<std::int32_t> ChatSession::first_tokens(std::vector<std::int32_t>& p
   }
   const Message answer = conversation_.take_last();
   try {
-    prompt = next_prompt(limit - first_part.size()).ids;
+    prompt = next_prompt(limit - first_part.size(), stop).ids;
   } catch (const Error&) {
     conversation_.add(answer.role, answer.content);
     throw;

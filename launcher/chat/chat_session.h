@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "launcher/chat/abandonable_work.h"
 #include "launcher/chat/conversation.h"
 #include "launcher/chat/streamed_answer.h"
 #include "launcher/cli/options.h"
@@ -18,8 +19,10 @@ namespace nvllm::launcher {
 
 class ChatSession {
  public:
-  // All must outlive it. The model must have a chat template.
-  ChatSession(const Options& options, const TextModel& model, EngineSession& session);
+  // All must outlive it, and the model what `text_work` is busy with. The model must have a chat
+  // template.
+  ChatSession(const Options& options, const TextModel& model, EngineSession& session,
+              AbandonableWork& text_work);
 
   Conversation& conversation() { return conversation_; }
   runtime::SamplingParams& sampling() { return sampling_; }
@@ -28,7 +31,8 @@ class ChatSession {
 
   // All of them write the answer to standard output while it is generated, and the progress of a
   // long prompt to standard error, if that is a terminal. What they change of the conversation is
-  // undone if an Error is thrown, or the answer is stopped before it has a text.
+  // undone if an Error is thrown, or the answer is stopped before it has a text. What is stopped
+  // while its text is made into tokens ends with an Error, too.
   using Stop = std::function<bool()>;  // called many times a second; true stops the answer
   StreamedAnswer ask(const std::string& question, const Stop& stop);
   // Another answer to the last question. An Error if there is none.
@@ -54,12 +58,13 @@ class ChatSession {
   StreamedAnswer answer_or(const std::function<void()>& restore, const Stop& stop);
   // Streams an answer; of `wanted` the id, the sampling and the stops are the chat's.
   StreamedAnswer stream(AnswerRequest wanted, bool thinking, const Stop& stop);
-  Conversation::Prompt next_prompt(std::size_t limit);
-  std::vector<std::int32_t> first_tokens(std::vector<std::int32_t>& prompt);
+  Conversation::Prompt next_prompt(std::size_t limit, const Stop& stop);
+  std::vector<std::int32_t> first_tokens(std::vector<std::int32_t>& prompt, const Stop& stop);
   std::string why_cut_off(const StreamedAnswer& part) const;
 
   const TextModel& model_;
   EngineSession& session_;
+  AbandonableWork& text_work_;
   Conversation conversation_;
   runtime::SamplingParams sampling_;
   std::vector<std::string> stops_;
@@ -72,6 +77,8 @@ runtime::SamplingParams chat_sampling(const Options& options, const EngineSessio
 // How long a prompt may be so that the context still holds an answer.
 std::size_t max_prompt_tokens(const runtime::SamplingParams& sampling,
                               const EngineSession& session);
+// What is told of an answer that was stopped before it had a text.
+inline constexpr const char* kStopped = "(stopped before the first token; the question is dropped)";
 // Whether standard output is a terminal, and NO_COLOR is not set.
 bool wants_colour();
 

@@ -33,7 +33,7 @@ class Conversation {
   const std::vector<Message>& messages() const { return messages_; }
   // How many of the oldest are in no prompt any more.
   std::size_t forgotten() const { return forgotten_; }
-  // As it was before a question that is taken back.
+  // As it was before a question that is taken back, or is in a copy of the conversation.
   void restore_forgotten(std::size_t forgotten) { forgotten_ = forgotten; }
   bool ends_with(std::string_view role) const {
     return !messages_.empty() && messages_.back().role == role;

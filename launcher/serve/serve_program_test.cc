@@ -12,6 +12,8 @@
 #include "base/unique_fd.h"
 #include "launcher/serve/http/listen_socket.h"
 #include "launcher/serve/testing/raw_client.h"
+#include "launcher/testing/broken_weights.h"
+#include "launcher/testing/generate_run.h"
 #include "launcher/testing/program.h"
 #include "launcher/testing/refusal.h"
 #include "launcher/testing/text_folder.h"
@@ -24,6 +26,7 @@ using nvllm::testing::has;
 using nvllm::testing::process_gone;
 using nvllm::testing::Program;
 using nvllm::testing::RawClient;
+using nvllm::testing::TemporaryFolder;
 using nvllm::testing::TextFolder;
 
 // The server with the tiny model, and the port that it has found.
@@ -185,6 +188,23 @@ TEST_CASE("serve: a thread of the pool that is busy with a text does not hold up
           REQUIRE(program.await_error("SIGTERM: finishing"));
           program.signal(SIGTERM);
         }) == 128 + SIGTERM);
+}
+
+TEST_CASE("serve: weights that are NaN are the server's fault, and the tensor is named") {
+  const TemporaryFolder folder;
+  nvllm::testing::make_broken_model(folder.path("model"));
+  ServeProgram serve({"--model=" + folder.path("model"), "--load-format=auto", "--hf-overrides={}",
+                      "--max-model-len=64"});
+  RawClient client = serve.client();
+  client.post("/v1/completions", R"({"model": "tiny", "prompt": [1, 2], "max_tokens": 3})");
+  const std::string failed = client.read_response();
+  CHECK(failed.starts_with("HTTP/1.1 500"));
+  CHECK(has(failed, R"("type":"InternalServerError")"));
+  CHECK(has(failed, std::string(nvllm::testing::kBrokenTensor) + " holds NaN at " +
+                        nvllm::testing::kBrokenPlace));
+  // What the client asks for wrongly is still the client's.
+  client.post("/v1/completions", R"({"model": "tiny", "prompt": [1, 2], "max_tokens": 1000})");
+  CHECK(client.read_response().starts_with("HTTP/1.1 400"));
 }
 
 TEST_CASE("serve: an address that is taken is named, with who holds it") {

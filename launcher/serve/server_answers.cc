@@ -113,7 +113,7 @@ void Server::apply(const std::vector<Update>& updates,
     generated += static_cast<std::int64_t>(update.tokens.size());
     if (job->ended) continue;
     if (!update.error.empty()) {
-      fail(job, 400, update.error);
+      fail(job, update.internal_error ? 500 : 400, update.error);
       abort_engine_requests(*job);
       continue;
     }

@@ -195,6 +195,19 @@ TEST_CASE("server: what the engine refuses is the request's error, with a status
   }
 }
 
+TEST_CASE("server: an error of the model is no fault of the request, and says so in its status") {
+  ServerFixture fixture;
+  fixture.engine().refuse_with("no token can be sampled: all logits are NaN", true);
+  RawClient client = fixture.client();
+  for (const char* const body : {kEndless, kEndlessStream}) {
+    client.post("/v1/completions", body);
+    const std::string failed = client.read_response();
+    CHECK(failed.starts_with("HTTP/1.1 500"));
+    CHECK(has(failed, R"({"error":{"message":"no token can be sampled: all logits are NaN",)"
+                      R"("type":"InternalServerError","param":null,"code":500}})"));
+  }
+}
+
 TEST_CASE("server: a request's deadline ends it, whole or in a stream") {
   ServerFixture fixture({.request_timeout = std::chrono::milliseconds(300)});
   RawClient whole = fixture.client();

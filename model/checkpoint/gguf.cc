@@ -233,8 +233,10 @@ std::uint64_t alignment_of(const GgufMetadata& metadata) {
 // Makes offsets absolute, and checks that every tensor lies in the file and no two overlap.
 void check_layout(std::vector<StoredTensor>& tensors, std::uint64_t header_bytes,
                   std::uint64_t alignment, std::uint64_t file_size, const std::string& where) {
-  const std::uint64_t data_begin = round_up(header_bytes, alignment);
-  const std::uint64_t data_bytes = file_size > data_begin ? file_size - data_begin : 0;
+  // A file without data may end before the first multiple of the alignment; tensors of no bytes lie
+  // in it all the same.
+  const std::uint64_t data_begin = std::min(round_up(header_bytes, alignment), file_size);
+  const std::uint64_t data_bytes = file_size - data_begin;
   std::vector<const StoredTensor*> in_order;
   for (StoredTensor& tensor : tensors) {
     const std::string in_file = str(where, ": tensor ", printable(tensor.name));

@@ -111,6 +111,14 @@ TEST_CASE("tensors: dimensions turned around, offsets in the file, any alignment
   }
 }
 
+TEST_CASE("a tensor of no bytes lies in the file, though that ends with the header") {
+  const std::string file = GgufBuilder().counting("empty", {0, 4}).header();
+  REQUIRE(file.size() % 32 != 0);
+  const GgufHeader header = parse(file);
+  CHECK(header.tensors[0].bytes == 0);
+  CHECK(header.tensors[0].offset <= file.size());
+}
+
 TEST_CASE("a part of the header asks for more, until it is whole") {
   const std::string file = GgufBuilder().text("key", "value").counting("a", {4}).file();
   const std::size_t header = GgufBuilder().text("key", "value").counting("a", {4}).header().size();

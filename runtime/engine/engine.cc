@@ -140,16 +140,17 @@ void Engine::start_request(std::uint64_t id, Request request) {
       scheduler_->add(std::move(sequence));
     }
   } catch (const Error& error) {
-    refuse_request(id, error.what());
+    refuse_request(id, error.what(), /*internal_error=*/false);
   }
 }
 
-void Engine::refuse_request(std::uint64_t id, const std::string& why) {
+void Engine::refuse_request(std::uint64_t id, const std::string& why, bool internal_error) {
   for (const SequenceId sequence : tracker_->close(id, now_ns()).sequences)
     scheduler_->abort(sequence);
   Update& update = updates_.emplace_back();
   update.request = id;
   update.error = why;
+  update.internal_error = internal_error;
 }
 
 void Engine::abort_request(std::uint64_t id) {
@@ -230,7 +231,7 @@ void Engine::finish_step() {
     const std::optional<std::uint64_t> request = tracker_->request_of(output.id);
     if (!request) continue;  // it was given up a moment ago, with another of its answers
     if (output.no_token) {
-      refuse_request(*request, why_no_token());
+      refuse_request(*request, why_no_token(), /*internal_error=*/true);
     } else {
       tracker_->add_update(std::move(output), now, updates_);
     }

@@ -50,7 +50,7 @@ class Engine {
   std::vector<ProcessTrace> take_trace();
 
   void start_request(std::uint64_t id, Request request);
-  void refuse_request(std::uint64_t id, const std::string& why);
+  void refuse_request(std::uint64_t id, const std::string& why, bool internal_error);
   void abort_request(std::uint64_t id);
   void gather_requests(const ipc::Registry& requests);
 

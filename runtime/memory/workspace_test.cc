@@ -63,6 +63,13 @@ TEST_CASE("where prompts are taken whole, fewer rows at a time, or shorter promp
             .ends_with("; pass --max-model-len 29440 or less"));
 }
 
+TEST_CASE("where prompts are not taken whole, shorter sequences have steps as large as before") {
+  CHECK(refusal(options_of(1'000'000, 256), 700'000)
+            .ends_with("; pass --max-model-len 321792 or less"));
+  CHECK(bytes_of(options_of(321792, 256)) <= 350'000);
+  CHECK(bytes_of(options_of(322048, 256)) > 350'000);
+}
+
 TEST_CASE("where no option helps, the device must be larger") {
   CHECK(refusal(options_of(4096, 8192), 1000).ends_with("; use more GPUs (--tp)"));
 }

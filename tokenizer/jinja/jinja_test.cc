@@ -61,6 +61,14 @@ TEST_CASE("Errors name the line and the column") {
         "line 1, column 1: 'dict object' has no attribute 'a', which is undefined");
 }
 
+TEST_CASE("Escapes give any character, and nothing beyond the last one") {
+  CHECK(render(R"({{ '\x41\u00e9\U0010FFFF' }})") == "A\u00e9\U0010FFFF");
+  for (const char* const none :
+       {R"({{ '\U00110000' }})", R"({{ '\ud800' }})", R"({{ '\udfff' }})"}) {
+    CHECK(error_of(none).ends_with("this string has an escape that is no character"));
+  }
+}
+
 TEST_CASE("What raise_exception says arrives as it is") {
   CHECK_THROWS_WITH_AS(render("{{ raise_exception('roles must alternate') }}"),
                        "roles must alternate", TemplateRaised);

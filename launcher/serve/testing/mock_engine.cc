@@ -15,7 +15,8 @@ void MockEngine::submit(std::uint64_t first_id, const std::vector<runtime::Reque
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const runtime::Request& request = requests[i];
     if (!refusal_.empty()) {
-      immediate_.push_back({.request = first_id + i, .error = refusal_});
+      immediate_.push_back(
+          {.request = first_id + i, .error = refusal_, .internal_error = internal_error_});
       continue;
     }
     for (std::int32_t index = 0; index < request.sampling.n; ++index) {
@@ -98,9 +99,10 @@ void MockEngine::hold(bool held) {
   changed_.notify_one();
 }
 
-void MockEngine::refuse_with(std::string error) {
+void MockEngine::refuse_with(std::string error, bool internal_error) {
   const std::lock_guard lock(mutex_);
   refusal_ = std::move(error);
+  internal_error_ = internal_error;
 }
 
 std::int64_t MockEngine::running() const {

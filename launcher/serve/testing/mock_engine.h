@@ -35,8 +35,8 @@ class MockEngine : public EnginePort {
 
   // Holds all answers back, as a long prefill does.
   void hold(bool held);
-  // Refuses requests with this error from now on; empty: no more.
-  void refuse_with(std::string error);
+  // Refuses requests with this error from now on; empty: no more. internal_error: the model has it.
+  void refuse_with(std::string error, bool internal_error = false);
 
   std::int64_t running() const;
   std::uint64_t steps() const;    // that gave tokens
@@ -63,6 +63,7 @@ class MockEngine : public EnginePort {
   std::vector<runtime::Update> immediate_;  // refusals, and the ends of aborted requests
   bool held_ = false;
   std::string refusal_;
+  bool internal_error_ = false;
   std::uint64_t steps_ = 0;
   std::uint64_t aborted_ = 0;
 };
