@@ -76,14 +76,15 @@ void load(const Checkpoint& checkpoint, const StoredTensor& tensor, std::uint8_t
   layers::Parameter parameter{.name = "weight",
                               .shape = {slice.rows.size(), slice.columns.size()},
                               .slices = {slice},
-                              .may_be_quantized = true,
+                              .may_be_quantized = layers::MayBeQuantized::yes,
                               .view = {},
                               .scales = {},
                               .type = how & 8 ? DType::f16 : DType::f32};
   if (parameter.elements() == 0) return;
   layers::Parameter* const parameters[] = {&parameter};
   choose_quantization(parameters, &checkpoint,
-                      {.format = static_cast<QuantizationChoice::Format>(how % 5)});
+                      {.format = static_cast<QuantizationChoice::Format>(how % 5)},
+                      /*vocabulary=*/true);
 
   // Whatever is written beside its memory, the sanitizer sees.
   LoadPiece whole{.rows = slice.rows, .columns = slice.columns, .dtype = parameter.type};
