@@ -40,20 +40,23 @@ struct Prompt {
   std::vector<float> last_logits;
 };
 
-// What is expected of a model. With dynamic NTK scaling that is the one table for all lengths.
+// What is expected of a model. With dynamic NTK scaling that is the one table for all lengths;
+// `unstretched`: what transformers computes of the first prompt, which with its continuation is
+// within the original length.
 struct Expected {
-  explicit Expected(const std::string& name)
+  explicit Expected(const std::string& name, bool unstretched = false)
       : folder("tests/data/golden-models/" + name),
         tensors(testing::read_golden(folder + "/expected.safetensors")) {
     std::ifstream file(folder + "/expected.json");
     const auto json = read_json(file);
-    dynamic = json.contains("static");
+    dynamic = json.contains("static") && !unstretched;
     for (std::size_t i = 0; i < json["prompts"].size(); ++i) {
       const auto& run = dynamic ? json["static"][i] : json["prompts"][i];
       const std::string logits = str(dynamic ? "static." : "", "prompt", i, ".last_logits");
       prompts.push_back({json["prompts"][i]["ids"], run["continuation"], run["margins"],
                          tensors.at(logits).values});
     }
+    if (unstretched) prompts.resize(1);
   }
 
   std::string folder;
@@ -81,13 +84,16 @@ class Check {
   struct How {
     bool paged = true;
     bool keep_quantized = false;  // weights that are so in the checkpoint
+    bool unstretched = false;     // without RoPE scaling
   };
   Check(DeviceRank& rank, const std::string& name, DType dtype, const How& how)
       : name_(str(name, ' ', name_of(dtype), ' ', rank.member.size(), " ranks")),
-        expected_(name),
+        expected_(name, how.unstretched),
         limits_(limits_of(dtype, how.keep_quantized)),
         checkpoint_(open_checkpoint(expected_.folder)),
-        model_(rank, parse_config(checkpoint_.config_json(), "", expected_.folder),
+        model_(rank,
+               parse_config(checkpoint_.config_json(),
+                            how.unstretched ? R"({"rope_scaling": null})" : "", expected_.folder),
                {.dtype = dtype,
                 .sequences = 3,
                 .tokens = kTokens,
@@ -259,6 +265,15 @@ TEST_CASE("float32 on 3 ranks: logits, hidden states and continuations are trans
 }
 TEST_CASE("float32 on 4 ranks: logits, hidden states and continuations are transformers'") {
   are_right(4, DType::f32);
+}
+
+TEST_CASE("without its dynamic scaling, a model is transformers' up to the original length") {
+  RANKS_OR_SKIP(1);
+  testing::run_on_devices(1, [&](DeviceRank& rank) {
+    Check check(rank, "llama-dynamic", DType::f32, {.unstretched = true});
+    CHECK(check.first_prompt() == "");
+    CHECK(check.continuations() == "");
+  });
 }
 
 TEST_CASE("bfloat16 on 1 rank: logits and tokens are as close as transformers' bfloat16") {

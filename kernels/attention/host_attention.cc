@@ -108,9 +108,11 @@ class Run {
       return cpu::partial_rows(partials_ + (begin + i * step) * task_floats_, rows, head_dim_);
     };
     const std::int64_t at = row * heads_ + head;
+    cpu::CombinedRow combined(args_.out.as<float>() + at * head_dim_, head_dim_);
+    for (std::int64_t i = 0; i < (last - first) * runs_; ++i)
+      combined.add(task(i), packed % cpu::kTileRows);
     args_.lse.as<float>()[at] =
-        cpu::combine_row((last - first) * runs_, packed % cpu::kTileRows, head_dim_, task,
-                         args_.out.as<float>() + at * head_dim_);
+        combined.finish(args_.of_e4m3 ? value_scale(args_.kv_scales, kv_head) : 1.0f);
   }
 
   const HostAttention& args_;

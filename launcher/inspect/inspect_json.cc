@@ -51,6 +51,7 @@ Json config_of(const model::ModelConfig& config) {
       {"head_dim", config.head_dim},
       {"vocab_size", config.vocab_size},
       {"max_position_embeddings", config.max_position_embeddings},
+      {"max_model_len", config.max_model_len()},
       {"rms_norm_eps", config.rms_norm_eps},
       {"activation", kernels::name_of(config.activation)},
       {"tied_embeddings", config.tied_embeddings},

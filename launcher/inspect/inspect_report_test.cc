@@ -29,7 +29,7 @@ InspectReport made_up() {
   model.config.max_position_embeddings = 32;
   model.config.qk_norm = true;
   model.config.rope.type = layers::RopeConfig::Type::yarn;
-  model.config.rope.factor = 2;
+  model.config.rope.factor = 4;
   model.config.rope.original_max_position_embeddings = 16;
   model.config.dtype = DType::f32;
   model.elements = 1'234'567;
@@ -115,7 +115,8 @@ TEST_CASE("the table tells what the model is") {
   CHECK(text.starts_with("nvllm 0.2.0 inspect: Qwen3ForCausalLM, 1 million parameters, 2 ranks\n"));
   CHECK(has_line(text, "  attention    1 head of 16, 1 KV head, q and k normed"));
   CHECK(has_line(text, "  biases       none"));
-  CHECK(has_line(text, "  RoPE         yarn, theta 10000, factor 2, made for 16 positions"));
+  CHECK(has_line(text, "  positions    64"));
+  CHECK(has_line(text, "  RoPE         yarn, theta 10000, factor 4, made for 16 positions"));
   CHECK(has_line(text, "  type         bfloat16, in the configuration float32"));
   CHECK(has_line(text, "  weights      models/tiny/model.safetensors: 3 tensors, 2.95 KiB"));
   CHECK(has_line(text, "               BF16: 1 tensor, 16 B"));

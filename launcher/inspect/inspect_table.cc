@@ -105,7 +105,7 @@ std::string format_model(const InspectReport& report) {
   table.add_row({"vocabulary", str(config.vocab_size, config.tied_embeddings
                                                           ? ", the head is the embedding (tied)"
                                                           : ", the head has weights of its own")});
-  table.add_row({"positions", str(config.max_position_embeddings)});
+  table.add_row({"positions", str(config.max_model_len())});
   table.add_row({"RoPE", rope_of(config.rope)});
   table.add_row({"type", str(name_of(model.dtype),
                              config.dtype == model.dtype

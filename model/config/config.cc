@@ -1,5 +1,6 @@
 #include "model/config/config.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
@@ -65,6 +66,12 @@ void refuse_unsupported(const ConfigKeys& keys, const Family& family) {
       keys.refuse("sliding_window", "attention to a sliding window is not supported; for contexts ",
                   "that fit into it pass --hf-overrides '{\"sliding_window\": null}'");
     }
+  }
+  // Of Qwen2.5-1M: it keeps the distances of far tokens within those of training.
+  if (keys.has("dual_chunk_attention_config")) {
+    keys.refuse("dual_chunk_attention_config",
+                "dual chunk attention is not supported; for full attention, in contexts as long as "
+                "those of training, pass --hf-overrides '{\"dual_chunk_attention_config\": null}'");
   }
   for (const std::string& type : keys.texts("layer_types")) {
     if (type != "full_attention") {
@@ -202,6 +209,16 @@ layers::RopeConfig read_rope(const ConfigKeys& keys, std::int64_t max_position_e
 }
 
 }  // namespace
+
+std::int64_t ModelConfig::max_model_len() const {
+  const bool stretched = rope.type == RopeType::linear || rope.type == RopeType::dynamic ||
+                         rope.type == RopeType::yarn;
+  if (!stretched) return max_position_embeddings;
+  const auto original =
+      static_cast<double>(rope.original_max_position_embeddings.value_or(max_position_embeddings));
+  const double positions = std::min(original * rope.factor, static_cast<double>(kMaxPositions));
+  return std::max(max_position_embeddings, static_cast<std::int64_t>(positions));
+}
 
 ModelConfig parse_config(std::string_view text, std::string_view overrides,
                          const std::string& where) {

@@ -65,6 +65,10 @@ struct ModelConfig {
   std::optional<std::int64_t> bos_token_id;
   std::vector<std::int64_t> eos_token_ids;
   TensorNames names;
+
+  // Positions that the model can use: max_position_embeddings, or what linear, dynamic or YaRN
+  // scaling stretches its original ones to (times the factor), where that is more.
+  std::int64_t max_model_len() const;
 };
 
 // `text`: of a config.json; `overrides`: a JSON object that is merged over it (--hf-overrides), or

@@ -50,6 +50,16 @@ TEST_CASE("whatever is not computed here is refused by name") {
   }
 }
 
+TEST_CASE("dual chunk attention is refused, unless an override takes it away") {
+  const Json json = with(of("Qwen2ForCausalLM"), "dual_chunk_attention_config",
+                         parse_json(R"({"chunk_size": 262144, "local_size": 8192})"));
+  CHECK(refusal(json_text(json)) ==
+        "DIR/config.json: dual_chunk_attention_config (an object): dual chunk attention is not "
+        "supported; for full attention, in contexts as long as those of training, pass "
+        "--hf-overrides '{\"dual_chunk_attention_config\": null}'");
+  CHECK(parse(json, R"({"dual_chunk_attention_config": null})").qkv_bias);
+}
+
 TEST_CASE("an active sliding window is refused") {
   const std::string message =
       ": attention to a sliding window is not supported; for contexts that fit into it pass "

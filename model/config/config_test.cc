@@ -179,6 +179,28 @@ TEST_CASE("every type of RoPE is read with its own keys") {
   CHECK(rope_of(R"({"type": "yarn", "original_max_position_embeddings": 256})").factor == 4);
 }
 
+TEST_CASE("RoPE scaling stretches the positions that a model can use, as in vLLM") {
+  const auto length_with = [](const char* text) {
+    return parse(with(qwen3(), "rope_scaling", parse_json(text))).max_model_len();
+  };
+  CHECK(parse(qwen3()).max_model_len() == 1024);  // max_position_embeddings
+  CHECK(length_with(R"({"type": "linear", "factor": 2})") == 2048);
+  CHECK(length_with(R"({"type": "dynamic", "factor": 2.5})") == 2560);
+  CHECK(length_with(R"({"type": "yarn", "factor": 4})") == 4096);
+  CHECK(length_with(R"({"type": "yarn", "factor": 4, "original_max_position_embeddings": 768})") ==
+        3072);
+  // The config's own limit, where it is larger.
+  CHECK(length_with(R"({"type": "yarn", "factor": 2, "original_max_position_embeddings": 256})") ==
+        1024);
+  // max_position_embeddings is that of the stretched model.
+  CHECK(length_with(R"({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
+      "high_freq_factor": 4, "original_max_position_embeddings": 512})") == 1024);
+  CHECK(length_with(R"({"type": "linear", "factor": 1.0001})") == 1024);
+  CHECK(parse(with(with(qwen3(), "max_position_embeddings", 1 << 30), "rope_scaling",
+                   parse_json(R"({"type": "linear", "factor": 65536})")))
+            .max_model_len() == std::int64_t{1} << 31);
+}
+
 TEST_CASE("overrides replace keys and are merged into objects") {
   CHECK(parse(qwen3(), R"({"vocab_size": 1000, "eos_token_id": 9})").vocab_size == 1000);
   CHECK(parse(qwen3(), "{}").vocab_size == 512);

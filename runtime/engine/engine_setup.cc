@@ -114,7 +114,7 @@ struct Runners {
 
 Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
                      ipc::GroupCaller& caller, DeviceKind device) {
-  const std::int64_t model_limit = config.max_position_embeddings;
+  const std::int64_t model_limit = config.max_model_len();
   Runners made;
   const auto make = [&] {
     check_sparse_attention(requested);
@@ -141,7 +141,7 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
 EngineSetup set_up_engine(const EngineOptions& requested, ipc::Member& me, ipc::GroupCaller& caller,
                           ipc::RequestServer& server, const EngineRank& own) {
   const model::ModelConfig& config = own.model().config;
-  const std::int64_t model_limit = config.max_position_embeddings;
+  const std::int64_t model_limit = config.max_model_len();
   Runners made = make_runners(requested, config, caller, own.device());
   const EngineOptions& options = made.options;
   ModelLoading loading(me, caller, server);

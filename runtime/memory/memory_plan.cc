@@ -121,13 +121,14 @@ EngineOptions resolve_options(EngineOptions options, std::int64_t model_limit) {
 std::int64_t wanted_model_len(const EngineOptions& options, std::int64_t model_limit) {
   if (options.max_seq_len > model_limit) {
     fail("--max-seq-len ", options.max_seq_len,
-         " exceeds the model's limit (max_position_embeddings) of ", model_limit, "; pass ",
-         model_limit, " or less");
+         " exceeds the model's limit (max_position_embeddings, stretched by RoPE scaling) of ",
+         model_limit, "; pass ", model_limit, " or less");
   }
   const std::int64_t wanted = options.max_model_len.value_or(
       options.kv_mode() == KvMode::contiguous ? options.max_seq_len : model_limit);
   if (wanted > model_limit) {
-    fail("--max-model-len ", wanted, " exceeds the model's limit (max_position_embeddings) of ",
+    fail("--max-model-len ", wanted,
+         " exceeds the model's limit (max_position_embeddings, stretched by RoPE scaling) of ",
          model_limit, "; pass ", model_limit, " or less");
   }
   return wanted;

@@ -139,8 +139,8 @@ TEST_CASE("length: never more than the model's") {
   EngineOptions options;
   options.max_model_len = kModelLimit + 1;
   const std::string wanted =
-      "--max-model-len 40961 exceeds the model's limit (max_position_embeddings) of 40960; pass "
-      "40960 or less";
+      "--max-model-len 40961 exceeds the model's limit (max_position_embeddings, stretched by RoPE "
+      "scaling) of 40960; pass 40960 or less";
   CHECK(refusal(options, DeviceKind::cpu, {cpu()}) == wanted);
   options.max_model_len = kModelLimit;
   CHECK(wanted_model_len(options, kModelLimit) == kModelLimit);
@@ -171,8 +171,8 @@ TEST_CASE("contiguous: a length beyond the model's or the memory is refused") {
   EngineOptions options;
   options.max_seq_len = kModelLimit + 1;
   CHECK(refusal(resolve_options(options, kModelLimit), DeviceKind::cpu, {cpu()}) ==
-        "--max-seq-len 40961 exceeds the model's limit (max_position_embeddings) of 40960; pass "
-        "40960 or less");
+        "--max-seq-len 40961 exceeds the model's limit (max_position_embeddings, stretched by RoPE "
+        "scaling) of 40960; pass 40960 or less");
   options.max_seq_len = kModelLimit;
   RankMemory rank = gpu();
   rank.block = 200 * kGiB;

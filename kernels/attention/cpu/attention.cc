@@ -1,10 +1,10 @@
 // Attention on the CPU: how the work is divided into tasks for the threads.
 //
 // A task is a tile of packed rows (attention_kernels.h) and the tokens that they see. Where a
-// sequence has no more rows than one tile, as in decode, its tokens are split too (split-KV), into
-// ranges whose length depends on the sequence alone, and the partial results are combined in a
-// second pass. So no bit depends on the number of threads or on other sequences. attention_tile.cc
-// runs a task.
+// sequence has no more rows than one tile, as in decode, each segment of its tokens is a task
+// (split-KV), and the partial results are combined in a second pass, in the order in which a task
+// of many segments combines them. So no bit depends on the number of threads, on other sequences or
+// on how many of a sequence's rows are computed at once. attention_tile.cc runs a task.
 #include <algorithm>
 #include <vector>
 
@@ -19,40 +19,43 @@ namespace {
 
 using nvllm::cpu::ThreadPool;
 
-// A split has at least kMinSplitTokens tokens, which take about 5 us; a sequence has at most
-// kMaxSplits.
-constexpr std::int64_t kMinSplitTokens = 256;
-constexpr std::int64_t kMaxSplits = 64;
-
 // Limits of what is planned before it runs: a few MiB per stream.
 constexpr std::int64_t kPlannedParts = 32768;
-constexpr std::int64_t kPlannedFloats = 2 * kMaxSplits * partial_floats(kTileRows, kMaxHeadDim);
+constexpr std::int64_t kPlannedFloats = 128 * partial_floats(kTileRows, kMaxHeadDim);
 
-std::int64_t tokens_of_split(std::int64_t tokens) {
-  const std::int64_t even = divide_up(tokens, kMaxSplits);
-  return std::max(kMinSplitTokens, divide_up(even, kTileTokens) * kTileTokens);
-}
-
-// The tasks [first, first + count), whose partial results over the same rows are combined.
+// The tasks [first, first + count), whose partial results over the same rows are combined: of all
+// segments of a sequence, or of some, which are added to `state`, a partial result.
 struct SplitRange {
   std::int64_t first, count;
+  bool begins, ends;  // with the sequence
+  float* state;
 };
 
 template <typename T>
-void combine(const Attention& args, const AttentionTask* tasks, std::int64_t count) {
+void combine(const Attention& args, const AttentionTask* tasks, const SplitRange& range) {
   const AttentionTask& task = *tasks;
   const AttentionGroup group = attention_group(args, task.sequence, task.kv_head);
   const std::int64_t head_dim = args.q.shape[2];
+  const bool of_e4m3 = args.kv.keys.dtype != args.q.dtype;
+  const float scale = of_e4m3 ? value_scale(args.kv_scales, task.kv_head) : 1;
   for (std::int64_t row = 0; row < task.rows; ++row) {
+    const std::int64_t packed = task.first_row + row;
     float out[kMaxHeadDim];
-    const float lse = combine_row(
-        count, row, head_dim,
-        [&](std::int64_t i) { return partial_rows(tasks[i].partial, task.rows, head_dim); }, out);
-    T* to = args.out.as<T>() + group.in_out(args, task.first_row + row);
-    for (std::int64_t d = 0; d < head_dim; ++d) to[d] = from_float<T>(out[d]);
-    if (args.lse.data != nullptr) {
-      args.lse.as<float>()[group.in_lse(args, task.first_row + row)] = lse;
+    CombinedRow combined(out, head_dim);
+    if (!range.begins) combined.add(partial_rows(range.state, task.rows, head_dim), row);
+    for (std::int64_t i = 0; i < range.count; ++i) {
+      // A segment that the row sees nothing of adds nothing, nor does it round.
+      if (tasks[i].first_token > 0 && tasks[i].first_token >= group.visible(packed)) break;
+      combined.add(partial_rows(tasks[i].partial, task.rows, head_dim), row);
     }
+    if (!range.ends) {
+      combined.store(partial_rows(range.state, task.rows, head_dim), row);
+      continue;
+    }
+    const float lse = combined.finish(scale);
+    T* to = args.out.as<T>() + group.in_out(args, packed);
+    for (std::int64_t d = 0; d < head_dim; ++d) to[d] = from_float<T>(out[d]);
+    if (args.lse.data != nullptr) args.lse.as<float>()[group.in_lse(args, packed)] = lse;
   }
 }
 
@@ -91,8 +94,7 @@ class Run {
                        .kv_head = static_cast<std::int32_t>(group.kv_head),
                        .rows = static_cast<std::int32_t>(rows),
                        .end_token = group.tokens};
-    const std::int64_t length = tokens_of_split(group.tokens);
-    if (rows <= kTileRows && group.tokens > length) return plan_splits(task, length);
+    if (rows <= kTileRows && group.tokens > kSegmentTokens) return plan_segments(task);
     // The last rows see the most tokens, so they start first.
     for (std::int64_t tile = divide_up(rows, kTileRows) - 1; tile >= 0; --tile) {
       task.first_row = tile * kTileRows;
@@ -103,17 +105,36 @@ class Run {
     }
   }
 
-  void plan_splits(AttentionTask task, std::int64_t length) {
-    const std::int64_t tokens = task.end_token;
-    const std::int64_t count = divide_up(tokens, length);
+  // A task for each segment, as many of them at a time as may be planned.
+  void plan_segments(AttentionTask task) {
+    const std::int64_t segments = divide_up(task.end_token, kSegmentTokens);
     const std::int64_t floats = partial_floats(task.rows, args_.q.shape[2]);
-    reserve(count, count * floats);
-    plan_.combines.push_back({static_cast<std::int64_t>(plan_.tasks.size()), count});
-    for (std::int64_t i = 0; i < count; ++i) {
-      task.first_token = i * length;
-      task.end_token = std::min(tokens, task.first_token + length);
-      task.partial = plan_.floats.data() + plan_.floats_used;
+    const std::int64_t at_once = std::min(kPlannedParts, kPlannedFloats / floats - 1);
+    for (std::int64_t first = 0; first < segments; first += at_once) {
+      // So that `state` is the first of what is planned, each time.
+      if (at_once < segments) flush();
+      plan_some_segments(task, first, std::min(at_once, segments - first), floats);
+    }
+  }
+
+  void plan_some_segments(AttentionTask task, std::int64_t first, std::int64_t count,
+                          std::int64_t floats) {
+    const std::int64_t tokens = task.end_token;
+    reserve(count, (count + 1) * floats);
+    const auto take = [&] {
+      float* taken = plan_.floats.data() + plan_.floats_used;
       plan_.floats_used += floats;
+      return taken;
+    };
+    plan_.combines.push_back({.first = static_cast<std::int64_t>(plan_.tasks.size()),
+                              .count = count,
+                              .begins = first == 0,
+                              .ends = (first + count) * kSegmentTokens >= tokens,
+                              .state = take()});
+    for (std::int64_t i = first; i < first + count; ++i) {
+      task.first_token = i * kSegmentTokens;
+      task.end_token = std::min(tokens, task.first_token + kSegmentTokens);
+      task.partial = take();
       plan_.tasks.push_back(task);
     }
   }
@@ -146,7 +167,7 @@ class Run {
   void combine_splits(const SplitRange& combine) const {
     const AttentionTask* tasks = &plan_.tasks[combine.first];
     with_element_type(args_.out.dtype,
-                      [&]<typename T>(T) { cpu::combine<T>(args_, tasks, combine.count); });
+                      [&]<typename T>(T) { cpu::combine<T>(args_, tasks, combine); });
   }
 
   static Plan& plan_of_this_thread() {

@@ -18,8 +18,12 @@
 
 namespace nvllm::kernels::cpu {
 
-inline constexpr int kTileRows = 64;              // packed rows of a tile
-inline constexpr int kTileTokens = 64;            // tokens of a tile
+inline constexpr int kTileRows = 64;    // packed rows of a tile
+inline constexpr int kTileTokens = 64;  // tokens of a tile
+// Tokens of a segment. A row's sums are taken over the tokens of each segment, and those of
+// segments are combined in their order, in prefill and in decode: where a segment begins depends on
+// nothing but the tokens' places.
+inline constexpr std::int64_t kSegmentTokens = 256;
 inline constexpr std::int64_t kHeadPadding = 16;  // heads are padded with zeros to a multiple
 
 // The rows of a sequence and the query heads that share one KV head.
@@ -64,15 +68,15 @@ struct PartialRows {
   float* sum;
 };
 
-// Up to kTileRows packed rows from first_row on, and the tokens [first_token, end_token). With a
-// list, the tokens are the list's entries with these indices.
+// Up to kTileRows packed rows from first_row on, and the tokens [first_token, end_token), from a
+// segment's first on. With a list, the tokens are the list's entries with these indices.
 struct AttentionTask {
   std::int32_t sequence = 0, kv_head = 0;
   std::int32_t rows = 0;
   std::int64_t first_row = 0;
   std::int64_t first_token = 0, end_token = 0;
-  // For a split of the tokens: [rows][head_dim, padded], then [rows] row_max, [rows] sum. nullptr:
-  // these are all tokens, and the result goes to out and lse.
+  // For a part of the tokens: [rows][head_dim, padded], then [rows] row_max, [rows] sum, without
+  // the values' scale. nullptr: these are all tokens, and the result goes to out and lse.
   float* partial = nullptr;
   const std::int32_t* list = nullptr;  // of tokens, ascending; nullptr: all tokens
 };
@@ -88,29 +92,69 @@ inline PartialRows partial_rows(float* floats, std::int64_t rows, std::int64_t h
   return {floats, row_max, row_max + rows};
 }
 
-// Combines one row of `count` partial results, in their order. The average goes to out, [head_dim];
-// the log-sum-exp is returned. partial(i) gives the PartialRows of result i.
-template <typename Part>
-float combine_row(std::int64_t count, std::int64_t row, std::int64_t head_dim, const Part& partial,
-                  float* out) {
-  float row_max = -std::numeric_limits<float>::infinity();
-  for (std::int64_t i = 0; i < count; ++i) row_max = std::max(row_max, partial(i).row_max[row]);
-  const float reference = std::isinf(row_max) && row_max < 0 ? 0 : row_max;
-  float sum = 0;
-  std::fill_n(out, head_dim, 0.0f);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const PartialRows rows = partial(i);
-    const float weight = std::exp2(rows.row_max[row] - reference);
-    const float* values = rows.out + row * padded_head(head_dim);
-    for (std::int64_t d = 0; d < head_dim; ++d) out[d] += weight * values[d];
-    sum += weight * rows.sum[row];
-  }
-  const float factor = sum == 0 ? 0 : 1 / sum;
-  for (std::int64_t d = 0; d < head_dim; ++d) out[d] *= factor;
-  return (row_max + std::log2(sum)) * 0.6931471805599453f;
-}
+// In an unnamed namespace for the reason that lanes_avx2.h gives.
+namespace {
 
-// A thread's scratch memory, reused from task to task: 280 KiB, on its stack.
+// What a row's sums of earlier segments, relative to 2^row_max, and those of the next one, relative
+// to 2^next_max, are multiplied by before they are added.
+struct CombineWeights {
+  float before, next, row_max;
+
+  CombineWeights(float earlier_max, float next_max)
+      : before(1), next(1), row_max(earlier_max < next_max ? next_max : earlier_max) {
+    const float none = -std::numeric_limits<float>::infinity();
+    const float reference = row_max == none ? 0 : row_max;
+    // The other one is 2^0.
+    if (earlier_max != reference) before = std::exp2(earlier_max - reference);
+    if (next_max != reference) next = std::exp2(next_max - reference);
+  }
+};
+
+// One row of partial results that are combined in their order, as a task combines those of its
+// segments (attention_tile.cc), bit by bit.
+class CombinedRow {
+ public:
+  CombinedRow(float* out, std::int64_t head_dim) : out_(out), head_dim_(head_dim) {}
+
+  void add(const PartialRows& partial, std::int64_t row) {
+    const float* values = partial.out + row * padded_head(head_dim_);
+    if (empty_) {
+      std::copy_n(values, head_dim_, out_);
+      row_max_ = partial.row_max[row], sum_ = partial.sum[row];
+      empty_ = false;
+      return;
+    }
+    const CombineWeights weights(row_max_, partial.row_max[row]);
+    for (std::int64_t d = 0; d < head_dim_; ++d)
+      out_[d] = std::fma(weights.next, values[d], weights.before * out_[d]);
+    sum_ = std::fma(weights.next, partial.sum[row], weights.before * sum_);
+    row_max_ = weights.row_max;
+  }
+
+  // Makes a partial result of it.
+  void store(const PartialRows& partial, std::int64_t row) const {
+    std::copy_n(out_, head_dim_, partial.out + row * padded_head(head_dim_));
+    partial.row_max[row] = row_max_, partial.sum[row] = sum_;
+  }
+
+  // Makes `out` the average, of values multiplied by their scale, and returns the log-sum-exp.
+  float finish(float value_scale) {
+    if (empty_) std::fill_n(out_, head_dim_, 0.0f);
+    const float factor = sum_ == 0 ? 0 : value_scale / sum_;
+    for (std::int64_t d = 0; d < head_dim_; ++d) out_[d] *= factor;
+    return (row_max_ + std::log2(sum_)) * 0.6931471805599453f;
+  }
+
+ private:
+  float* const out_;  // [head_dim]
+  const std::int64_t head_dim_;
+  bool empty_ = true;
+  float row_max_ = -std::numeric_limits<float>::infinity(), sum_ = 0;
+};
+
+}  // namespace
+
+// A thread's scratch memory, reused from task to task: 345 KiB, on its stack.
 struct alignas(64) AttentionScratch {
   float q[kTileRows * kMaxHeadDim];         // [rows][head_dim], scaled for exponents of 2
   float keys[kMaxHeadDim * kTileTokens];    // [head_dim][tokens]
@@ -118,6 +162,8 @@ struct alignas(64) AttentionScratch {
   float out[kTileRows * kMaxHeadDim];       // [rows][head_dim]
   float weights[kTileRows * kTileTokens];   // [rows][tokens]: scores, then weights
   float row_max[kTileRows], sum[kTileRows], rescale[kTileRows];
+  // Of the segments before, where there are some.
+  float total_out[kTileRows * kMaxHeadDim], total_max[kTileRows], total_sum[kTileRows];
   // Where the tokens of this tile and of the next one lie in the cache, in elements.
   std::int64_t offsets[kTileTokens], next_offsets[kTileTokens];
 };
@@ -127,8 +173,8 @@ using AttendTask = void (*)(const Attention& args, const AttentionGroup& group,
 
 // For queries of float32, bfloat16 or float16 and a cache of the same type, or of E4m3 (DType::u8),
 // to be called only where the processor has the instructions. The bits of the result do not depend
-// on how rows are grouped, nor on where tokens are split if that is at multiples of kTileTokens,
-// but they differ between instruction sets.
+// on how rows are grouped, nor on whether segments are tasks of their own that a CombinedRow adds
+// up, but they differ between instruction sets.
 AttendTask attend_task_avx2(DType type, DType kv_type);
 AttendTask attend_task_avx512(DType type, DType kv_type);
 

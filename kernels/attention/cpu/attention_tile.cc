@@ -161,24 +161,55 @@ class Tile {
 
   void attend() {
     load_queries();
-    std::fill_n(scratch_.out, task_.rows * padded_, 0.0f);
-    std::fill_n(scratch_.row_max, kTileRows, kNone);
-    std::fill_n(scratch_.sum, kTileRows, 0.0f);
+    clear();
     const std::int64_t end = std::min(task_.end_token, visible_[task_.rows - 1]);
     find(task_.first_token, end);
     for (std::int64_t first = task_.first_token; first < end; first += kTileTokens) {
+      if (first > task_.first_token && first % kSegmentTokens == 0) end_segment(first), clear();
       std::copy_n(scratch_.next_offsets, kTileTokens, scratch_.offsets);
       find(first + kTileTokens, end);
       add_tokens(first, std::min<std::int64_t>(kTileTokens, end - first));
     }
-    if (task_.partial != nullptr) return store_partial();
-    if (args_.out.dtype == DType::f32) return store_result<float>();
-    store_result<T>();
+    if (end > task_.first_token + kSegmentTokens) {
+      end_segment(end);
+      return store(scratch_.total_out, scratch_.total_max, scratch_.total_sum);
+    }
+    store(scratch_.out, scratch_.row_max, scratch_.sum);
   }
 
  private:
   static constexpr std::int64_t kLanes = Lanes::kCount;
   static constexpr bool kSame = std::is_same_v<T, Kv>;
+
+  void clear() {
+    std::fill_n(scratch_.out, task_.rows * padded_, 0.0f);
+    std::fill_n(scratch_.row_max, kTileRows, kNone);
+    std::fill_n(scratch_.sum, kTileRows, 0.0f);
+  }
+
+  // Adds the segment that ends at token `end` to the ones before, of rows that see some of it.
+  void end_segment(std::int64_t end) {
+    const std::int64_t first = (end - 1) / kSegmentTokens * kSegmentTokens;
+    if (first == task_.first_token) {
+      std::copy_n(scratch_.out, task_.rows * padded_, scratch_.total_out);
+      std::copy_n(scratch_.row_max, task_.rows, scratch_.total_max);
+      std::copy_n(scratch_.sum, task_.rows, scratch_.total_sum);
+      return;
+    }
+    for (std::int64_t row = 0; row < task_.rows; ++row) {
+      if (visible_[row] <= first) continue;
+      const CombineWeights weights(scratch_.total_max[row], scratch_.row_max[row]);
+      const Floats before = Lanes::all(weights.before), next = Lanes::all(weights.next);
+      for (std::int64_t i = row * padded_; i < (row + 1) * padded_; i += kLanes) {
+        Lanes::store(scratch_.total_out + i,
+                     Lanes::multiply_add(next, Lanes::load(scratch_.out + i),
+                                         Lanes::load(scratch_.total_out + i) * before));
+      }
+      scratch_.total_sum[row] =
+          std::fma(weights.next, scratch_.sum[row], weights.before * scratch_.total_sum[row]);
+      scratch_.total_max[row] = weights.row_max;
+    }
+  }
 
   void load_queries() {
     const float of_keys = kSame ? 1.0f : key_scale(args_.kv_scales, group_.kv_head);
@@ -365,29 +396,32 @@ class Tile {
   // What the weighted values are multiplied by.
   float out_scale() const { return value_scale(args_.kv_scales, group_.kv_head); }
 
-  void store_partial() {
-    const PartialRows to = partial_rows(task_.partial, task_.rows, head_dim_);
-    std::copy_n(scratch_.out, task_.rows * padded_, to.out);
-    if constexpr (!kSame) {
-      for (std::int64_t i = 0; i < task_.rows * padded_; ++i) to.out[i] *= out_scale();
+  void store(const float* sums, const float* row_max, const float* sum) {
+    if (task_.partial != nullptr) {
+      const PartialRows to = partial_rows(task_.partial, task_.rows, head_dim_);
+      std::copy_n(sums, task_.rows * padded_, to.out);
+      std::copy_n(row_max, task_.rows, to.row_max);
+      std::copy_n(sum, task_.rows, to.sum);
+      return;
     }
-    std::copy_n(scratch_.row_max, task_.rows, to.row_max);
-    std::copy_n(scratch_.sum, task_.rows, to.sum);
+    if (args_.out.dtype == DType::f32) return store_result<float>(sums, row_max, sum);
+    store_result<T>(sums, row_max, sum);
   }
 
   template <typename Out>
-  void store_result() {
+  void store_result(const float* sums, const float* row_max, const float* sum) {
     for (std::int64_t r = 0; r < task_.rows; ++r) {
-      const float sum = scratch_.sum[r];
-      const Floats factor = Lanes::all(sum == 0 ? 0.0f : kSame ? 1 / sum : out_scale() / sum);
+      const Floats factor = Lanes::all(sum[r] == 0 ? 0.0f
+                                       : kSame     ? 1 / sum[r]
+                                                   : out_scale() / sum[r]);
       Out* out = args_.out.as<Out>() + group_.in_out(args_, task_.first_row + r);
       for (std::int64_t i = 0; i < head_dim_; i += kLanes) {
-        Lanes::store_part(out + i, Lanes::load(scratch_.out + r * padded_ + i) * factor,
+        Lanes::store_part(out + i, Lanes::load(sums + r * padded_ + i) * factor,
                           std::min(kLanes, head_dim_ - i));
       }
       if (args_.lse.data != nullptr) {
         args_.lse.as<float>()[group_.in_lse(args_, task_.first_row + r)] =
-            (scratch_.row_max[r] + std::log2(sum)) * kLn2;
+            (row_max[r] + std::log2(sum[r])) * kLn2;
       }
     }
   }

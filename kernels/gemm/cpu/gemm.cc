@@ -57,6 +57,12 @@ const BlockKernels& quantized_blocks(InstructionSet set, const GemmTask& gemm) {
                                      : quantized_blocks_avx512(gemm.dtype);
 }
 
+// Whether a processor multiplies pairs of bfloat16 (AVX512-BF16) at half the rate of floats, as
+// Intel's do that have AMX. A hypervisor may hide AMX.
+bool has_slow_bf16_pairs() {
+  return __builtin_cpu_is("intel") > 0;
+}
+
 const GemmKernels& float_kernels(InstructionSet set, DType type) {
   const bool bf16 = type == DType::bf16;
   if (bf16 && set == InstructionSet::amx_bf16) return gemm_kernels_amx_bf16();
@@ -67,6 +73,18 @@ const GemmKernels& float_kernels(InstructionSet set, DType type) {
 GemmKernels kernels_of(InstructionSet set, const GemmTask& gemm) {
   if (!is_quantized(gemm.format)) return float_kernels(set, gemm.dtype);
   return {quantized_dots(set, gemm), quantized_blocks(set, gemm)};
+}
+
+// The fastest of a processor whose best set this is.
+GemmKernels fastest_kernels(InstructionSet best, const GemmTask& gemm) {
+  const bool bf16 = !is_quantized(gemm.format) && gemm.dtype == DType::bf16;
+  if (bf16 && best == InstructionSet::avx512_bf16 && has_slow_bf16_pairs()) {
+    // Floats: faster than blocks of pairs, and a row has the same bits among any number of rows.
+    GemmKernels kernels = gemm_kernels_avx512(DType::bf16);
+    kernels.dots_only = true;
+    return kernels;
+  }
+  return kernels_of(best, gemm);
 }
 
 std::int64_t weight_bytes(const GemmTask& gemm) {  // of an output
@@ -120,7 +138,11 @@ struct Grid {
 
 class CpuGemm final : public Gemm {
  public:
-  CpuGemm(Backend& backend, InstructionSet set) : backend_(backend), set_(set) {}
+  // Without a set: what is fastest on this processor.
+  CpuGemm(Backend& backend, std::optional<InstructionSet> set)
+      : backend_(backend),
+        best_(instruction_sets().back()),
+        set_(set ? std::min(*set, best_) : set) {}
 
  protected:
   // Prologues and epilogues are kernels of their own.
@@ -148,7 +170,7 @@ class CpuGemm final : public Gemm {
   void measure(std::span<const GemmCall> alike, Stream& stream) override {
     const GemmTask gemm = task_of(alike.front());
     stream.synchronize();
-    reserve(packed_floats(kernels_of(set_, gemm), gemm));
+    reserve(packed_floats(kernels_for(gemm), gemm));
   }
 
  private:
@@ -161,22 +183,35 @@ class CpuGemm final : public Gemm {
     queue.submit(task);
   }
 
+  GemmKernels kernels_for(const GemmTask& gemm) const {
+    return set_ ? kernels_of(*set_, gemm) : fastest_kernels(best_, gemm);
+  }
+
   static bool few_rows(const GemmTask& gemm) {
     return gemm.rows <= GemmKernels::kMaxDotRows || gemm.inputs == 0;
   }
 
+  // Rows of dot products that are prepared at once, and those of them that a thread multiplies by
+  // some outputs before it takes others: they stay in its second-level cache.
+  static constexpr std::int64_t kPreparedRows = 512, kRowsTogether = 64;
+
   static std::int64_t packed_floats(const GemmKernels& kernels, const GemmTask& gemm) {
     if (few_rows(gemm)) return GemmKernels::kMaxDotRows * kernels.row_floats(gemm.inputs);
+    if (kernels.dots_only)
+      return std::min(gemm.rows, kPreparedRows) * kernels.row_floats(gemm.inputs);
     return divide_up(gemm.rows, kernels.panel_rows) * kernels.panel_floats(gemm.inputs);
   }
 
   // On the stream's thread, as all that follows.
   void run_task(const GemmTask& gemm, ThreadPool& pool) {
     if (gemm.rows == 0 || gemm.outputs == 0) return;
-    const GemmKernels kernels = kernels_of(set_, gemm);
+    const GemmKernels kernels = kernels_for(gemm);
     reserve(packed_floats(kernels, gemm));
     if (few_rows(gemm)) {
       run_dots(kernels, gemm, pool);
+    } else if (kernels.dots_only) {
+      for (std::int64_t first = 0; first < gemm.rows; first += kPreparedRows)
+        run_many_dots(kernels, gemm, first, std::min(gemm.rows - first, kPreparedRows), pool);
     } else {
       run_blocks(kernels, gemm, pool);
     }
@@ -204,6 +239,34 @@ class CpuGemm final : public Gemm {
                              std::min(end * kOutputs, gemm.outputs));
                });
     }
+  }
+
+  // Of `rows` rows from first_row on, some outputs of some rows at a time.
+  void run_many_dots(const GemmKernels& kernels, const GemmTask& gemm, std::int64_t first_row,
+                     std::int64_t rows, ThreadPool& pool) {
+    constexpr std::int64_t kRows = GemmKernels::kMaxDotRows, kOutputs = GemmKernels::kDotOutputs;
+    static_assert(kRowsTogether % kRows == 0 && kPreparedRows % kRowsTogether == 0);
+    const std::int64_t row_floats = kernels.row_floats(gemm.inputs);
+    // Calls run(row, count), of some rows, for those from `begin` to `end` of the prepared ones.
+    const auto by_few = [&](std::int64_t begin, std::int64_t end, auto&& run) {
+      for (std::int64_t row = begin; row < end; row += kRows)
+        run(row, static_cast<int>(std::min(end - row, kRows)));
+    };
+    pool.run(divide_up(rows, kRows), [&](std::int64_t begin, std::int64_t end) {
+      by_few(begin * kRows, std::min(end * kRows, rows), [&](std::int64_t row, int count) {
+        kernels.prepare(gemm, first_row + row, count, 0, gemm.inputs, packed() + row * row_floats);
+      });
+    });
+    const std::int64_t pieces = divide_up(gemm.outputs, kOutputs);
+    pool.run(divide_up(rows, kRowsTogether) * pieces, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t row = i / pieces * kRowsTogether, output = i % pieces * kOutputs;
+        by_few(row, std::min(row + kRowsTogether, rows), [&](std::int64_t some, int count) {
+          kernels.dot(gemm, first_row + some, count, packed() + some * row_floats, output,
+                      std::min(output + kOutputs, gemm.outputs));
+        });
+      }
+    });
   }
 
   void run_blocks(const GemmKernels& kernels, const GemmTask& gemm, ThreadPool& pool) {
@@ -257,7 +320,8 @@ class CpuGemm final : public Gemm {
   }
 
   Backend& backend_;
-  const InstructionSet set_;
+  const InstructionSet best_;
+  const std::optional<InstructionSet> set_;
   ThreadPool* pool_ = nullptr;  // of the streams that it is used with
   Buffer workspace_;
 };
@@ -265,8 +329,7 @@ class CpuGemm final : public Gemm {
 }  // namespace
 
 std::unique_ptr<Gemm> create_gemm(Backend& backend, std::optional<InstructionSet> set) {
-  const InstructionSet best = instruction_sets().back();
-  return std::make_unique<CpuGemm>(backend, std::min(set.value_or(best), best));
+  return std::make_unique<CpuGemm>(backend, set);
 }
 
 }  // namespace nvllm::kernels::cpu

@@ -63,7 +63,9 @@ struct BlockKernels {
                 std::int64_t first_row, std::int64_t rows);
 };
 
-struct GemmKernels : DotKernels, BlockKernels {};
+struct GemmKernels : DotKernels, BlockKernels {
+  bool dots_only = false;  // for many rows, too
+};
 
 // Tables of one instruction set, for float32, bfloat16 or float16. To be called only where the
 // processor has it.

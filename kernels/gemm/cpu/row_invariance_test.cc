@@ -1,0 +1,176 @@
+// A row of a GEMM on the CPU gets the same bits whatever rows are computed with it: of up to 16,
+// for which the kernels take dot products, and of more, for which they take blocks; with each
+// instruction set that this machine has. Both ways give the same bits where dot products are taken
+// for any number of rows (fastest_kernels() in gemm.cc), as for bfloat16, and nowhere else.
+#include <cstdint>
+#include <cstring>
+#include <iostream>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/cpu/stream.h"
+#include "kernels/gemm/backends.h"
+#include "kernels/gemm/testing/gemm_case.h"
+#include "testing/skip.h"
+
+namespace nvllm::kernels::testing {
+namespace {
+
+using cpu::InstructionSet;
+
+constexpr std::int64_t kRows = 300;
+
+// A GEMM of kRows rows in memory, and parts of it. Without a set: as an engine computes it.
+class Rows {
+ public:
+  Rows(Backend& backend, std::optional<InstructionSet> set, const Setting& setting, unsigned seed)
+      : fixture_(backend), tensors_(backend, setting, seed) {
+    fixture_.gemm = cpu::create_gemm(backend, set);
+    of_many_ = result_of(0, kRows);
+    for (std::int64_t first = 0; first < kRows; first += kFew) {
+      const std::vector<char> some = result_of(first, std::min(kFew, kRows - first));
+      of_few_.insert(of_few_.end(), some.begin(), some.end());
+    }
+  }
+
+  // Whether the rows [first, first + m), computed alone, are those of all rows; and of all rows,
+  // kFew at a time.
+  bool are_of_many(std::int64_t first, std::int64_t m) { return same(first, m, of_many_); }
+  bool are_of_few(std::int64_t first, std::int64_t m) { return same(first, m, of_few_); }
+  bool few_are_of_many() const { return of_few_ == of_many_; }
+
+  static constexpr std::int64_t kFew = 16;
+
+ private:
+  bool same(std::int64_t first, std::int64_t m, const std::vector<char>& all) {
+    const std::vector<char> some = result_of(first, m);
+    return std::memcmp(some.data(), all.data() + all.size() / kRows * first, some.size()) == 0;
+  }
+
+  // The bytes of these rows of out.
+  std::vector<char> result_of(std::int64_t first, std::int64_t m) {
+    tensors_.upload(*fixture_.stream);
+    GemmArguments arguments = tensors_.arguments();
+    GemmOperands& operands = arguments.operands;
+    for (TensorView* view : {&operands.x, &operands.out, &operands.residual}) {
+      view->data = view->as<char>() + first * view->stride[0] * size_of(view->dtype);
+      view->shape[0] = m;
+    }
+    fixture_.run(arguments);
+    tensors_.out.fetch(*fixture_.stream);
+    const TensorView& out = tensors_.out.here;
+    const std::size_t row_bytes = out.shape[1] * size_of(out.dtype);
+    std::vector<char> bytes;
+    for (std::int64_t row = first; row < first + m; ++row) {
+      const char* from = out.as<char>() + row * out.stride[0] * size_of(out.dtype);
+      bytes.insert(bytes.end(), from, from + row_bytes);
+    }
+    return bytes;
+  }
+
+  Fixture fixture_;
+  GemmTensors tensors_;
+  std::vector<char> of_many_, of_few_;
+};
+
+unsigned fresh_seed() {
+  const unsigned seed = std::random_device()();
+  std::cout << "seed " << seed << "\n";
+  return seed;
+}
+
+// Which numbers of rows give other bits than 16 rows, or than all if they are more: "", or "1 2 8".
+std::string differing_rows(Rows& rows, std::span<const std::int64_t> numbers, unsigned seed) {
+  std::mt19937 random(seed);
+  std::string differing;
+  for (const std::int64_t m : numbers) {
+    const auto first = static_cast<std::int64_t>(random() % (kRows - m + 1));
+    const bool same = m <= Rows::kFew ? rows.are_of_few(first, m) : rows.are_of_many(first, m);
+    if (!same) differing += str(differing.empty() ? "" : " ", m);
+  }
+  return differing;
+}
+
+void check(const Setting& setting, unsigned seed) {
+  const auto backend = create_backend(DeviceKind::cpu);
+  for (const InstructionSet set : cpu::instruction_sets()) {
+    const std::string name = str(cpu::name_of(set), setting.describe());
+    CAPTURE(name);
+    // Up to four rows are no tiles (DotInTiles), which add pairs in an order of their own.
+    const bool tiles = set == InstructionSet::amx_bf16 && setting.type == DType::bf16 &&
+                       setting.quantized.group == 0;
+    const std::vector<std::int64_t> few = {1, 2, 5, 8, 17, 64, 299}, tiled = {5, 8, 17, 64, 299};
+    Rows rows(*backend, set, setting, seed);
+    CHECK(differing_rows(rows, tiles ? tiled : few, seed) == "");
+  }
+}
+
+Setting setting_of(DType type, std::int64_t inputs, std::int64_t outputs) {
+  return {.m = kRows,
+          .outputs = outputs,
+          .inputs = inputs,
+          .type = type,
+          .bias = true,
+          .residual = true,
+          .x_gap = 3,
+          .out_gap = 5};
+}
+
+// Inputs and outputs: whole vectors and parts of them, and more inputs than a stretch of a block.
+struct Sizes {
+  std::int64_t inputs, outputs;
+};
+constexpr Sizes kSizes[] = {{45, 37}, {576, 96}, {2100, 41}};
+
+TEST_CASE_TEMPLATE("a row has the same bits among few rows, and among many", T, float, Bf16, F16) {
+  const unsigned seed = fresh_seed();
+  for (const auto& [inputs, outputs] : kSizes)
+    check(setting_of(dtype_of<T>, inputs, outputs), seed);
+}
+
+TEST_CASE("a row has the same bits among few rows, and among many, with quantized weights") {
+  const unsigned seed = fresh_seed();
+  const std::vector<QuantizedSetting> settings = {
+      {WeightFormat::fp8, 128, true},   {WeightFormat::int8, 16, false},
+      {WeightFormat::int8, 32, true},   {WeightFormat::int8, 32, false},
+      {WeightFormat::int8, 128, false}, {WeightFormat::int4, 32, true},
+      {WeightFormat::int4, 32, false},  {WeightFormat::int4, 128, true},
+      {WeightFormat::int4, 128, false}};
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+    for (const QuantizedSetting& quantized : settings) {
+      Setting setting = setting_of(type, 576, 41);
+      setting.quantized = quantized;
+      check(setting, seed);
+    }
+  }
+}
+
+TEST_CASE("a row of bfloat16 has the same bits among any number of rows") {
+  if (cpu::instruction_sets().back() != InstructionSet::avx512_bf16 ||
+      __builtin_cpu_is("intel") == 0) {
+    SKIP_TEST("needs a processor of Intel with AVX512-BF16 and without AMX");
+  }
+  const unsigned seed = fresh_seed();
+  const auto backend = create_backend(DeviceKind::cpu);
+  for (const auto& [inputs, outputs] : kSizes) {
+    Rows rows(*backend, std::nullopt, setting_of(DType::bf16, inputs, outputs), seed);
+    CHECK(rows.few_are_of_many());
+    CHECK(differing_rows(rows, std::vector<std::int64_t>{1, 2, 3, 5, 8, 16, 17, 64, 299}, seed) ==
+          "");
+  }
+}
+
+TEST_CASE("more rows of bfloat16 than are prepared at once are right") {
+  const auto backend = create_backend(DeviceKind::cpu);
+  Setting setting = setting_of(DType::bf16, 64, 40);
+  setting.m = 1100;
+  Fixture fixture(*backend);
+  fixture.gemm = cpu::create_gemm(*backend);
+  fixture.check(setting, fresh_seed());
+}
+
+}  // namespace
+}  // namespace nvllm::kernels::testing
