@@ -202,7 +202,7 @@ int run_bench_long(const Options& options, std::int64_t started_ns) {
     runtime::OpenModel model = runtime::open_model(options.model);
     // A length that the model cannot have is refused here, before the first mode, rather than by
     // each.
-    runtime::wanted_model_len(options.engine, model.config.max_position_embeddings);
+    runtime::wanted_model_len(options.engine, model.config.max_model_len());
     const auto benchmark = [&](const BenchRun& run) {
       report.plan = {.max_model_len = one.info.max_model_len,
                      .output_tokens = bench.output ? bench.output->max : kLongOutput,
