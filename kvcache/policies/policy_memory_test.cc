@@ -16,7 +16,8 @@ TEST_CASE("quest's memory holds its parts, however many sequences and heads ther
   const auto backend = create_backend(DeviceKind::cpu);
   for (const std::int64_t sequences : {1, 16, 500}) {
     for (const std::int64_t heads : {1, 8}) {
-      QuestLimits limits{.blocks = 3, .sequences = sequences, .tokens = 4000};
+      QuestLimits limits;
+      limits.blocks = 3, limits.sequences = sequences, limits.tokens = 4000;
       limits.shape.layers = 2;
       limits.shape.block_size = 32;
       limits.shape.kv_heads = heads;
