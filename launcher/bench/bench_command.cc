@@ -46,6 +46,17 @@ void show_progress(EngineSession& session, LoadGenerator& load, BenchProgress& p
   });
 }
 
+// With the weights as the ranks keep them.
+ModelCost session_cost(const runtime::OpenModel& model, const runtime::EngineOptions& engine,
+                       const runtime::EngineInfo& info) {
+  const bool fp8 = engine.kv_cache_dtype == runtime::KvCacheDtype::fp8_e4m3;
+  const int ranks = static_cast<int>(info.ranks.size());
+  ModelCost cost = cost_of(model.config, model.dtype, fp8 ? DType::u8 : model.dtype, ranks);
+  const DeviceKind device = kind_of_device(info.ranks.at(0).report.device);
+  count_weights(cost, runtime::describe_model(model, ranks, device));
+  return cost;
+}
+
 // Runs a benchmark within an engine session; if it throws, the run has failed for that reason.
 // Fills in the subject as far as it is known by then, and writes the trace if --profile asks for
 // one. Returns the exit code.
@@ -61,12 +72,6 @@ int run_bench(const Options& options, runtime::OpenModel model, std::int64_t sta
     std::optional<std::string> error;
     try {
       subject.info = session.info();
-      const bool fp8 = options.engine.kv_cache_dtype == runtime::KvCacheDtype::fp8_e4m3;
-      const int ranks = static_cast<int>(subject.info.ranks.size());
-      subject.cost = cost_of(config, subject.dtype, fp8 ? DType::u8 : subject.dtype, ranks);
-      const bool cpu = subject.info.ranks.at(0).report.device.starts_with("CPU");
-      count_weights(subject.cost, describe_model(session.model(), ranks,
-                                                 cpu ? DeviceKind::cpu : DeviceKind::cuda));
       Trace trace;
       LoadGenerator load(session.client(), options.engine.profile ? &trace : nullptr);
       BenchProgress progress(now_ns());
@@ -75,6 +80,7 @@ int run_bench(const Options& options, runtime::OpenModel model, std::int64_t sta
       if (const std::string line = progress.clear(); !line.empty()) {
         session.workers().console().draw(line);
       }
+      subject.cost = session_cost(session.model(), options.engine, subject.info);
       if (options.engine.profile) write_profile(options.profile, session, trace, started_ns);
     } catch (const Error& failure) {
       error = subject.failure = failure.what();

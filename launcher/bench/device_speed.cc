@@ -227,22 +227,25 @@ std::optional<DeviceSpeed> known_speed(const std::string& device) {
   return std::nullopt;
 }
 
+DeviceKind kind_of_device(const std::string& device) {
+  return device.starts_with("CPU") ? DeviceKind::cpu : DeviceKind::cuda;
+}
+
 DeviceSpeed device_speed(const SpeedQuestion& question) {
+  const DeviceKind kind = kind_of_device(question.device);
+  const bool on_cpu = kind == DeviceKind::cpu;
   DeviceSpeed speed;
   if (const auto known = known_speed(question.device)) {
     speed = *known;
   } else if (!question.bandwidth_tb_s || !question.tflops) {
-    const bool cpu = question.device.starts_with("CPU");
-    const Measured measured =
-        measure_in_child(cpu ? DeviceKind::cpu : DeviceKind::cuda, question.limit);
-    const double share = cpu ? 1.0 / question.ranks : 1.0;
+    const Measured measured = measure_in_child(kind, question.limit);
+    const double share = on_cpu ? 1.0 / question.ranks : 1.0;
     speed = {.bytes_per_second = measured.bytes_per_second * share,
              .flops_per_second = measured.flops_per_second * share,
              .attention_flops_per_second = measured.flops_per_second * share,
              .source = "measured"};
   }
   // Ranks on the CPU share it.
-  const bool on_cpu = question.device.starts_with("CPU");
   speed.cache_bytes = cache_bytes(on_cpu) / (on_cpu ? question.ranks : 1);
   if (question.bandwidth_tb_s) speed.bytes_per_second = *question.bandwidth_tb_s * 1e12;
   if (question.tflops) {
@@ -258,9 +261,9 @@ LinkSpeed link_speed(const SpeedQuestion& question) {
   if (question.link_gb_s) {
     return {*question.link_gb_s * 1e9, *question.link_gb_s * 1e9, "given"};
   }
-  const bool cpu = question.device.starts_with("CPU");
-  LinkSpeed link = measure_link_in_child(cpu ? DeviceKind::cpu : DeviceKind::cuda, question.limit);
-  const double share = cpu ? 1.0 / question.ranks : 1.0;
+  const DeviceKind kind = kind_of_device(question.device);
+  LinkSpeed link = measure_link_in_child(kind, question.limit);
+  const double share = kind == DeviceKind::cpu ? 1.0 / question.ranks : 1.0;
   link.to_device *= share;
   link.to_host *= share;
   return link;

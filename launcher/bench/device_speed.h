@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "device/backend.h"
 #include "launcher/bench/floor.h"
 
 namespace nvllm::launcher {
@@ -16,6 +17,9 @@ struct SpeedQuestion {
   std::optional<double> link_gb_s = {};                    // both directions
   Nanoseconds limit = std::chrono::seconds(30);            // a measurement takes no longer
 };
+
+// Of a device in the words of its rank.
+DeviceKind kind_of_device(const std::string& device);
 
 // The speeds that the question gives, else those known of the device, else those that a short
 // measurement in a process of its own finds: reading memory with all cores (on a GPU: copying), and
