@@ -1,19 +1,15 @@
 // Any bytes as a GGUF file: an Error refuses them, or all tensors of the checkpoint can be decoded.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "base/error.h"
-#include "base/unique_fd.h"
 #include "model/checkpoint/checkpoint_file.h"
 #include "model/checkpoint/gguf.h"
+#include "model/testing/memory_file.h"
 
 namespace {
 
@@ -40,11 +36,10 @@ void check_rows(const CheckpointFile& file, const StoredTensor& tensor) {
   }
 }
 
-void fuzz_checkpoint(const std::uint8_t* data, std::size_t size) {
-  const nvllm::UniqueFd file(::memfd_create("gguf", MFD_CLOEXEC));
-  require(file && ::write(file.get(), data, size) == static_cast<ssize_t>(size));
+void fuzz_checkpoint(std::span<const std::byte> bytes) {
+  const MemoryFile file(bytes);
   try {
-    const Checkpoint checkpoint = open_gguf("/proc/self/fd/" + std::to_string(file.get()));
+    const Checkpoint checkpoint = open_gguf(file.path());
     require(checkpoint.config_json().starts_with('{'));
     for (const auto& [name, tensor] : checkpoint.tensors()) {
       check_rows(checkpoint.files()[tensor.file], tensor);
@@ -69,6 +64,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const nvllm::Error&) {
     require(!whole);
   }
-  fuzz_checkpoint(data, size);
+  fuzz_checkpoint(bytes);
   return 0;
 }

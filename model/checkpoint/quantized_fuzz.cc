@@ -1,24 +1,20 @@
 // A config.json with a quantization_config, then the bytes of a safetensors file with the tensors
 // that it speaks of: refused with an Error, or joined to weights that lie in the file. The first
 // two bytes are the length of the config.json.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
-#include "base/unique_fd.h"
 #include "model/checkpoint/checkpoint_file.h"
 #include "model/checkpoint/quantization_config.h"
 #include "model/checkpoint/quantized_weight.h"
 #include "model/checkpoint/safetensors.h"
+#include "model/testing/memory_file.h"
 
 namespace {
 
@@ -33,11 +29,8 @@ void check_in_file(const StoredTensor& tensor, const CheckpointFile& file) {
 }
 
 void fuzz_join(std::string_view config, std::span<const std::byte> bytes) {
-  const nvllm::UniqueFd memory(::memfd_create("safetensors", MFD_CLOEXEC));
-  require(memory &&
-          ::write(memory.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
   std::vector<CheckpointFile> files;
-  files.push_back(open_file("/proc/self/fd/" + std::to_string(memory.get())));
+  files.push_back(open_file(MemoryFile(bytes).path()));
   const auto tensors =
       join_quantized(parse_safetensors(bytes, bytes.size(), "FILE"), files, config, "config.json");
   for (const StoredTensor& tensor : tensors) {

@@ -1,9 +1,6 @@
 // A GGUF file, or a config.json and a safetensors file as in quantized_fuzz.cc, whose matrices are
 // loaded as GEMMs' weights: refused with an Error, or packed in exactly the memory that is theirs.
 // The first two bytes say how: which part of a matrix, into which format, in pieces of which size.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -15,12 +12,12 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/unique_fd.h"
 #include "model/checkpoint/checkpoint_file.h"
 #include "model/checkpoint/quantized_weight.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/loading/load_plan.h"
 #include "model/loading/packing.h"
+#include "model/testing/memory_file.h"
 
 namespace {
 
@@ -33,33 +30,22 @@ void require(bool condition) {
   if (!condition) std::abort();
 }
 
-std::string path_of(const UniqueFd& file) {
-  return "/proc/self/fd/" + std::to_string(file.get());
-}
-
 // bytes: the length of the config.json (2), it, the safetensors file.
 Checkpoint open_quantized(std::string_view bytes) {
   if (bytes.size() < 2) fail("no length");
   const auto low = static_cast<std::uint8_t>(bytes[0]), high = static_cast<std::uint8_t>(bytes[1]);
   const std::string config(bytes.substr(2, low + high * std::size_t{256}));
-  const std::string_view stored = bytes.substr(2 + config.size());
-  const UniqueFd memory(::memfd_create("safetensors", MFD_CLOEXEC));
-  require(memory && ::write(memory.get(), stored.data(), stored.size()) ==
-                        static_cast<ssize_t>(stored.size()));
+  const auto stored = std::as_bytes(std::span(bytes.substr(2 + config.size())));
   std::vector<CheckpointFile> files;
-  files.push_back(open_file(path_of(memory)));
-  std::vector<StoredTensor> tensors =
-      parse_safetensors(std::as_bytes(std::span(stored)), stored.size(), "FILE");
+  files.push_back(open_file(MemoryFile(stored).path()));
+  std::vector<StoredTensor> tensors = parse_safetensors(stored, stored.size(), "FILE");
   tensors = join_quantized(std::move(tensors), files, config, "config.json");
   return {std::move(files), std::move(tensors), config};
 }
 
 Checkpoint open(std::string_view bytes) {
   if (!bytes.starts_with("GGUF")) return open_quantized(bytes);
-  const UniqueFd memory(::memfd_create("gguf", MFD_CLOEXEC));
-  require(memory &&
-          ::write(memory.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
-  return open_gguf(path_of(memory));
+  return open_gguf(MemoryFile(std::as_bytes(std::span(bytes))).path());
 }
 
 // Loads a part of the matrix, as a rank does with its share.

@@ -24,8 +24,6 @@
 namespace nvllm::runtime {
 namespace {
 
-using Answers = std::vector<std::vector<Answer>>;
-
 constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
 // What parts the ways, and what sanitizers find, shows within a few dozen; the rest is for the
 // build that is fast.
@@ -47,22 +45,13 @@ std::vector<Request> random_requests(const OpenModel& model, std::uint32_t seed)
   return random.next(kRequests);
 }
 
-// One request at a time, and nothing that is clever.
-Answers plain_answers(const OpenModel& model, const std::vector<Request>& requests) {
+Answers right_answers(const OpenModel& model, const std::vector<Request>& requests) {
   EngineOptions options;
   options.max_model_len = kMaxModelLen;
-  options.max_num_seqs = 1;
-  options.prefix_caching = false;
-  options.graphs = false;
-  options.async_scheduling = false;
-  options.scheduling = Scheduling::prefill_first;
-  TestEngine engine(model, 1, options);
-  Answers answers;
-  for (const Request& request : requests) {
-    answers.push_back(engine.run({request}, answers.size() + 1).front());
-    for (const Answer& answer : answers.back()) CHECK(answer.error == "");
+  Answers answers = plain_answers(model, requests, options);
+  for (const std::vector<Answer>& of_request : answers) {
+    for (const Answer& answer : of_request) CHECK(answer.error == "");
   }
-  engine.stop();
   return answers;
 }
 
@@ -300,7 +289,7 @@ void check_all_ways(int ranks) {
   for (std::uint32_t seed = 0; seed < rounds(); ++seed) {
     CAPTURE(seed);
     const std::vector<Request> requests = random_requests(model, seed);
-    const Answers right = plain_answers(model, requests);
+    const Answers right = right_answers(model, requests);
     for (const Way& way : all_ways()) check_way(model, ranks, way, requests, right);
   }
 }

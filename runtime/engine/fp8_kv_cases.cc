@@ -23,8 +23,6 @@
 namespace nvllm::runtime {
 namespace {
 
-using Answers = std::vector<std::vector<Answer>>;
-
 constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
 constexpr std::int64_t kMaxLen = 64;                                     // four blocks
 

@@ -24,8 +24,6 @@
 namespace nvllm::runtime {
 namespace {
 
-using Answers = std::vector<std::vector<Answer>>;
-
 constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
 constexpr std::int64_t kRequests = testing::kSanitized ? 10 : 32;
 constexpr std::int64_t kMaxPrompt = 320;  // more than a segment of attention
@@ -193,25 +191,6 @@ Differences compare(const Answers& got, const Answers& right) {
   return all;
 }
 
-// One request at a time, and nothing that is clever.
-Answers plain_answers(const OpenModel& model, const std::vector<Request>& requests,
-                      std::int64_t rows) {
-  EngineOptions options = usual(rows);
-  options.max_num_seqs = 1;
-  options.prefix_caching = false;
-  options.graphs = false;
-  options.async_scheduling = false;
-  options.scheduling = Scheduling::prefill_first;
-  TestEngine engine(model, 1, options);
-  Answers answers;
-  for (const Request& request : requests) {
-    answers.push_back(engine.run({request}, answers.size() + 1).front());
-    for (const Answer& answer : answers.back()) CHECK(answer.error == "");
-  }
-  engine.stop();
-  return answers;
-}
-
 void check_way(const OpenModel& model, const Way& way, const std::vector<Request>& requests,
                const Answers& right) {
   CAPTURE(way.name);
@@ -239,7 +218,10 @@ void check_all_ways(DType dtype, std::int64_t rows) {
   const std::uint32_t seed = std::random_device()();
   std::cout << name_of(dtype) << ", steps of up to " << rows << " rows, seed " << seed << "\n";
   const std::vector<Request> requests = random_requests(model, seed);
-  const Answers right = plain_answers(model, requests, rows);
+  const Answers right = plain_answers(model, requests, usual(rows));
+  for (const std::vector<Answer>& answers : right) {
+    for (const Answer& answer : answers) CHECK(answer.error == "");
+  }
   for (const Way& way : Ways(model, rows).all()) check_way(model, way, requests, right);
 }
 

@@ -40,14 +40,7 @@ std::vector<char> result_of(Fixture& fixture, GemmTensors& tensors,
   tensors.upload(*fixture.stream);
   fixture.run(arguments);
   tensors.out.fetch(*fixture.stream);
-  const TensorView& out = tensors.out.here;
-  const std::size_t row_bytes = static_cast<std::size_t>(out.shape[1]) * size_of(out.dtype);
-  std::vector<char> bytes;
-  for (std::int64_t row = 0; row < out.shape[0]; ++row) {
-    const char* from = out.as<char>() + row * out.stride[0] * size_of(out.dtype);
-    bytes.insert(bytes.end(), from, from + row_bytes);
-  }
-  return bytes;
+  return bytes_of_rows(tensors.out.here);
 }
 std::vector<char> result_of(Fixture& fixture, GemmTensors& tensors) {
   return result_of(fixture, tensors, tensors.arguments());

@@ -61,14 +61,7 @@ class Rows {
     }
     fixture_.run(arguments);
     tensors_.out.fetch(*fixture_.stream);
-    const TensorView& out = tensors_.out.here;
-    const std::size_t row_bytes = out.shape[1] * size_of(out.dtype);
-    std::vector<char> bytes;
-    for (std::int64_t row = first; row < first + m; ++row) {
-      const char* from = out.as<char>() + row * out.stride[0] * size_of(out.dtype);
-      bytes.insert(bytes.end(), from, from + row_bytes);
-    }
-    return bytes;
+    return bytes_of_rows(tensors_.out.here.rows(first, m));
   }
 
   Fixture fixture_;

@@ -139,6 +139,17 @@ class TermSums {
   std::vector<float> x_, weight_;
 };
 
+// The bytes of a matrix's rows, without what lies between them.
+inline std::vector<char> bytes_of_rows(const TensorView& matrix) {
+  const std::size_t row_bytes = matrix.shape[1] * size_of(matrix.dtype);
+  std::vector<char> bytes;
+  for (std::int64_t row = 0; row < matrix.shape[0]; ++row) {
+    const char* from = matrix.as<char>() + row * matrix.stride[0] * size_of(matrix.dtype);
+    bytes.insert(bytes.end(), from, from + row_bytes);
+  }
+  return bytes;
+}
+
 inline TensorView vector_of(const TensorView& row) {
   return TensorView(row.data, row.dtype, {row.shape[1]});
 }

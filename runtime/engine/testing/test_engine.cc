@@ -98,13 +98,12 @@ void TestEngine::poll_into(Book& book) {
   }
 }
 
-std::vector<std::vector<Answer>> TestEngine::run(const std::vector<Request>& requests,
-                                                 std::uint64_t first_id) {
+Answers TestEngine::run(const std::vector<Request>& requests, std::uint64_t first_id) {
   std::uint64_t id = first_id;
   for (const Request& request : requests) client_.submit(id++, request);
   Book book;
   while (client_.unfinished() > 0) poll_into(book);
-  std::vector<std::vector<Answer>> answers;
+  Answers answers;
   for (id = first_id; answers.size() < requests.size(); ++id) {
     answers.push_back(std::move(book[id]));
   }
@@ -114,6 +113,21 @@ std::vector<std::vector<Answer>> TestEngine::run(const std::vector<Request>& req
 void TestEngine::stop() {
   group_.request_stop();
   if (const std::string wrong = workers_.wait(); !wrong.empty()) throw Error(wrong);
+}
+
+Answers plain_answers(const OpenModel& model, const std::vector<Request>& requests,
+                      EngineOptions options) {
+  options.max_num_seqs = 1;
+  options.prefix_caching = false;
+  options.graphs = false;
+  options.async_scheduling = false;
+  options.scheduling = Scheduling::prefill_first;
+  TestEngine engine(model, 1, options);
+  Answers answers;
+  for (const Request& request : requests)
+    answers.push_back(engine.run({request}, answers.size() + 1).front());
+  engine.stop();
+  return answers;
 }
 
 }  // namespace nvllm::runtime

@@ -33,6 +33,9 @@ struct Answer {
   std::string kv_mode;
 };
 
+// By request, in their order, and by index below its n.
+using Answers = std::vector<std::vector<Answer>>;
+
 // The workers of a group. A thread waits for their ends, and aborts the group at the first bad one.
 class WorkerProcesses {
  public:
@@ -65,10 +68,8 @@ class TestEngine {
   EngineClient& client() { return client_; }
   const std::vector<pid_t>& pids() const { return workers_.pids(); }
 
-  // All at the same time, under numbers from this one on. By request, in their order, and by index
-  // below its n.
-  std::vector<std::vector<Answer>> run(const std::vector<Request>& requests,
-                                       std::uint64_t first_id = 1);
+  // All at the same time, under numbers from this one on.
+  Answers run(const std::vector<Request>& requests, std::uint64_t first_id = 1);
 
   // For tests that submit requests of their own: waits for updates, and puts them with what came of
   // their requests before.
@@ -85,5 +86,10 @@ class TestEngine {
   EngineClient client_;
   EngineInfo info_;
 };
+
+// Of an engine with these options on one rank, without anything that is clever: one request at a
+// time, no prefix cache, no graphs, no step ahead.
+Answers plain_answers(const OpenModel& model, const std::vector<Request>& requests,
+                      EngineOptions options);
 
 }  // namespace nvllm::runtime
