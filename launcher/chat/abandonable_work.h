@@ -4,9 +4,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <exception>
 #include <functional>
-#include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -23,25 +25,22 @@ class AbandonableWork {
   // for what lives until busy() is false, or the process ends.
   template <typename Work, typename Result = std::invoke_result_t<Work>>
   std::optional<Result> run(Work work, const std::function<bool()>& stop) {
-    auto task = std::make_shared<std::packaged_task<Result()>>(std::move(work));
-    std::future<Result> result = task->get_future();
-    const auto run_and_count = [task, threads = threads_]() mutable {
-      (*task)();
-      task.reset();  // what the work owns is gone before it counts as done
-      --*threads;
-    };
+    auto task = std::make_shared<Task<Work, Result>>(std::move(work));
     ++*threads_;
     try {
-      std::thread(run_and_count).detach();
+      std::thread([task, threads = threads_]() mutable {
+        task->run();
+        task.reset();
+        --*threads;
+      }).detach();
     } catch (const std::system_error&) {  // no thread is to be had: it is waited for
       --*threads_;
-      (*task)();
+      task->run();
     }
-    task.reset();
-    while (result.wait_for(kInterval) != std::future_status::ready) {
+    while (!task->wait(kInterval)) {
       if (stop()) return std::nullopt;
     }
-    return result.get();
+    return task->take();
   }
 
   // Whether work that was abandoned goes on.
@@ -49,6 +48,52 @@ class AbandonableWork {
 
  private:
   static constexpr auto kInterval = std::chrono::milliseconds(20);
+
+  // Shared by the thread that works and the one that waits. What the work owns is gone before it is
+  // over, and what it gives or throws belongs to one thread at a time: the thread sanitizer does not
+  // see how the standard library counts the owners of an exception.
+  template <typename Work, typename Result>
+  class Task {
+   public:
+    explicit Task(Work work) : work_(std::move(work)) {}
+
+    void run() {
+      std::optional<Result> result;
+      std::exception_ptr error;
+      try {
+        result.emplace((*work_)());
+      } catch (...) {
+        error = std::current_exception();
+      }
+      work_.reset();
+      const std::lock_guard lock(mutex_);
+      result_ = std::move(result);
+      error_ = std::move(error);
+      over_ = true;
+      changed_.notify_all();
+    }
+
+    // Whether it is over after `interval` at the latest.
+    bool wait(std::chrono::milliseconds interval) {
+      std::unique_lock lock(mutex_);
+      return changed_.wait_for(lock, interval, [this] { return over_; });
+    }
+
+    // Once, when it is over.
+    Result take() {
+      const std::lock_guard lock(mutex_);
+      if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+      return *std::move(result_);
+    }
+
+   private:
+    std::optional<Work> work_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    bool over_ = false;  // this and the rest: guarded by mutex_
+    std::optional<Result> result_;
+    std::exception_ptr error_;
+  };
 
   const std::shared_ptr<std::atomic<int>> threads_ = std::make_shared<std::atomic<int>>(0);
 };

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <future>
 #include <string>
 
 #include "base/error.h"
