@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/mutate on a small repository, with a stand-in for Bazel."""
+"""tools/mutate on a small repository, with a stand-in for Bazel that calls the compiler."""
 
 import os
 import subprocess
@@ -10,33 +10,55 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 MUTATE = Path('tools/mutate').resolve()
+SWITCHES = Path('tools/mutate_switches.h').resolve()
 loader = SourceFileLoader('mutate', str(MUTATE))
 mutate = module_from_spec(spec_from_loader('mutate', loader))
 loader.exec_module(mutate)
 
-# Its limit_test fails unless the comparison of limit() is there; it knows no test of lonely.cc. '>=' does not compile.
-# broken_test never passes. slow_test notices changes of g(), and must not run where limit_test has noticed one.
+# limit_test notices changes of limit(); slow_test those of sum(), and says that it ran; broken_test never passes, and
+# nobody calls lonely(). gpu_test would fail to build.
 BAZEL = '''#!/bin/sh
+programs=$XDG_CACHE_HOME/programs
 case $1 in
-  query) case $* in *lonely*) ;; *) printf '//code:%s\\n' limit_test broken_test slow_test ;; esac ;;
-  test)
-    grep -q "a >= b" code/limit.cc && { echo "//code:limit_test FAILED TO BUILD"; exit 1; }
-    failed=
+  query) cat "$(dirname "$0")/rules.xml" ;;
+  info) echo "$programs" ;;
+  build)
+    mkdir -p "$programs/code" && c++ -std=c++20 -w -c -I. -o "$programs/code.o" code/code.cc || exit 1
     for word; do
       case $word in
-        *limit_test) grep -q "a < b" code/limit.cc && echo "$word PASSED in 0.1s" || failed="$word FAILED in 0.1s" ;;
-        *broken_test) failed="$word TIMEOUT in 9.9s" ;;
-        *slow_test) echo slow >> "$XDG_CACHE_HOME/slow"
-          grep -q "c + d" code/limit.cc && echo "$word (cached) PASSED in 21.0s" || failed="$word FAILED in 9s" ;;
+        //code:*) c++ -std=c++20 -w -o "$programs/code/${word#//code:}" "code/${word#//code:}.cc" "$programs/code.o" || exit 1 ;;
       esac
-    done
-    [ -z "$failed" ] || { echo "$failed"; exit 1; } ;;
+    done ;;
 esac
 '''
+RULES = '''<query>
+<rule class="cc_library" name="//code:code"><rule-input name="//code:code.cc"/></rule>
+{}<rule class="cc_test" name="//code:gpu_test"><list name="tags"><string value="gpu"/></list>
+<rule-input name="//code:code"/></rule>
+</query>'''
+RULE = '<rule class="cc_test" name="//code:{}"><rule-input name="//code:code"/></rule>\n'
+TESTS = {
+    'limit_test': 'int limit(int, int);\nint main() { return limit(1, 2) == 1 && limit(2, 2) == 2 ? 0 : 1; }\n',
+    'broken_test': 'int main() { return 1; }\n',
+    'slow_test': '''#include <unistd.h>
+#include <fstream>
+#include <string>
+int sum(int, int);
+int main(int, char** argv) {
+  std::ofstream(argv[0] + std::string(".ran"), std::ios::app) << "ran\\n";
+  ::usleep(300000);
+  return sum(1, 2) == 3 ? 0 : 1;
+}
+''',
+}
 
 
 def mutations(text):
-    return [(old.strip(), new.strip()) for _, old, new in mutate.places(text)]
+    return [(place.old.strip(), place.new.strip()) for place in mutate.places(text)]
+
+
+def switched(text):
+    return mutate.switched(text, list(enumerate(mutate.places(text), start=1))).replace('::nvllm_mutate::', '')
 
 
 class PlacesTest(unittest.TestCase):
@@ -45,18 +67,24 @@ class PlacesTest(unittest.TestCase):
                          [('<', '<='), ('&&', '||'), ('==', '!='), ('||', '&&'), ('+', '-'), ('>', '>=')])
         self.assertEqual(mutations('bool on = true, off = false;\n'), [('true', 'false'), ('false', 'true')])
 
-    def test_templates_includes_and_names_are_not(self):
+    def test_templates_includes_names_and_constants_are_not(self):
         self.assertEqual(mutations('#include <vector>\nstd::vector<int> is_true(Matrix<a> b);\n'
-                                   'template <bool on = true>\nbool operator < (A a, A b);\n'), [])
+                                   'template <bool on = true>\nbool operator < (A a, A b);\n'
+                                   'inline constexpr int kEnd = kBegin + 1;\n'), [])
 
     def test_comments_and_literals_are_not(self):
         self.assertEqual(mutations('// a < b\nf("x && y", R"(\n1 + 2)", \'"\');  /* true\n== */ a != b;\n'),
                          [('!=', '==')])
 
-    def test_a_change_is_at_its_place(self):
-        text = 'int x = 1\'000 + y;  // "\nif (a < b) return "a < b";\n'
-        self.assertEqual(mutate.changed(text, mutate.places(text)[1]),
-                         'int x = 1\'000 + y;  // "\nif (a <= b) return "a < b";\n')
+    def test_a_switch_keeps_what_an_operator_combines(self):
+        self.assertEqual(switched('x = a == b && f(c, d);\n'),
+                         'x = both(2, bool(a == Place{1} == b), [&]() -> bool { return bool(f(c, d)); });\n')
+        self.assertEqual(switched('return a || b && n::c;\n'),
+                         'return either(1, bool(a), [&]() -> bool { return bool('
+                         'both(2, bool(b), [&]() -> bool { return bool(n::c); })); });\n')
+        self.assertEqual(switched('case A: return p ? a && true : !(x - 1);\n'),
+                         'case A: return p ? both(1, bool(a), [&]() -> bool { return bool(truth(2, true)); })'
+                         ' : !(x - Place{3} - 1);\n')
 
 
 class ProgramTest(unittest.TestCase):
@@ -64,6 +92,7 @@ class ProgramTest(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.root = Path(self.folder.name, 'project')
         self.write('tools/mutate', MUTATE.read_text(), executable=True)
+        self.write('tools/mutate_switches.h', SWITCHES.read_text())
         self.write('code/BUILD.bazel', '')
         self.write('bin/bazel', BAZEL, executable=True)
         self.environment = {**os.environ, 'PATH': f'{self.root}/bin:{os.environ["PATH"]}',
@@ -78,44 +107,53 @@ class ProgramTest(unittest.TestCase):
         file.write_text(text)
         file.chmod(0o755 if executable else 0o644)
 
-    def run_on(self, *words):
+    def run_on(self, code, *tests):
+        self.write('code/code.cc', code)
+        self.write('bin/rules.xml', RULES.format(''.join(RULE.format(test) for test in tests)))
+        for test in tests:
+            self.write(f'code/{test}.cc', TESTS[test])
         who = ['-c', 'user.name=n', '-c', 'user.email=n@example.org']
         for git in (['init', '-q'], ['add', '.'], [*who, 'commit', '-q', '-m', 'x']):
             subprocess.run(['git', *git], cwd=self.root, env=self.environment, check=True)
-        return subprocess.run([str(self.root / 'tools/mutate'), *words], env=self.environment, capture_output=True,
-                              text=True)
+        return subprocess.run([str(self.root / 'tools/mutate'), '--seed=1', 'code'], env=self.environment,
+                              capture_output=True, text=True)
 
-    def test_a_noticed_change_and_a_survivor_are_told_apart(self):
-        self.write('code/limit.cc', 'bool f() { return a < b; }\nint g() { return c + d + e; }\n')
-        done = self.run_on('--seed=1', 'code')
-        self.assertRegex(done.stdout, r'noticed .*limit.cc:1:21: "<" becomes "<=": bool f\(\) { return a < b; }')
-        self.assertRegex(done.stdout, r'noticed .*limit.cc:2:20: "\+" becomes "-"')
-        self.assertRegex(done.stdout, r'survived .*limit.cc:2:24: "\+" becomes "-"')
-        self.assertTrue(done.stdout.endswith('3 changes, 2 noticed, 1 survived\n'), done.stdout + done.stderr)
+    def test_noticed_changes_and_survivors_are_told_apart(self):
+        code = ('int limit(int a, int b) { return a < b ? a : b; }\nint sum(int a, int b) { return a + b; }\n'
+                'bool lonely(int a, int b) { return a == b; }\n')
+        done = self.run_on(code, 'limit_test', 'slow_test')
+        self.assertRegex(done.stdout, r'survived .*1 of 1 tests +code/code.cc:1:36: "<" becomes "<=": int limit')
+        self.assertRegex(done.stdout, r'noticed .*//code:slow_test +code/code.cc:2:34: "\+" becomes "-"')
+        self.assertRegex(done.stdout, r'survived .*executed by no test +code/code.cc:3:')
+        self.assertTrue(done.stdout.endswith('3 changes, 1 noticed, 2 survived\n'), done.stdout + done.stderr)
         self.assertEqual(done.returncode, 1)
-        # Without a change, and with the two that limit_test does not notice.
-        self.assertEqual(Path(self.folder.name, 'cache', 'slow').read_text(), 3 * 'slow\n')
-        self.assertIn('a < b', (self.root / 'code/limit.cc').read_text())
+        self.assertEqual((self.root / 'code/code.cc').read_text(), code)
+
+    def test_slow_tests_run_only_where_the_quick_notice_nothing(self):
+        done = self.run_on('int sum(int a, int b) { return a + b; }\n'
+                           'int limit(int a, int b) { return sum(a, 1) == 2 ? a : b; }\n', 'slow_test', 'limit_test')
+        self.assertTrue(done.stdout.endswith('2 changes, 2 noticed, 0 survived\n'), done.stdout + done.stderr)
+        self.assertEqual(done.returncode, 0)
+        # Once without a change, and for none of the two that limit_test notices.
+        self.assertEqual(Path(self.folder.name, 'cache/programs/code/slow_test.ran').read_text(), 'ran\n')
 
     def test_tests_that_fail_without_a_change_say_nothing(self):
-        self.write('code/limit.cc', 'int g() { return d - c; }\n')
-        done = self.run_on('code')
-        self.assertEqual(done.returncode, 1)
-        self.assertIn('not one of them passes without a change', done.stderr)
+        done = self.run_on('int limit(int a, int b) { return a - 0; }\n', 'broken_test')
+        self.assertIn('//code:broken_test fails without a change, and is left out', done.stdout)
+        self.assertIn('1 changes, 0 noticed, 1 survived', done.stdout)
 
-    def test_what_no_test_links_survives(self):
-        self.write('code/lonely.cc', 'bool on = true;\n')
-        self.assertIn('1 changes, 0 noticed, 1 survived', self.run_on('code/lonely.cc').stdout)
-
-    def test_a_change_that_does_not_compile_counts_for_nothing(self):
-        self.write('code/limit.cc', 'bool f() { return a < b; }\nbool g() { return a > b; }\n')
-        done = self.run_on('code')
-        self.assertIn('no program', done.stdout)
+    def test_what_does_not_compile_or_has_no_other_operator_counts_for_nothing(self):
+        done = self.run_on('#include <string>\n#include <type_traits>\n'
+                           'bool same(bool a) { return std::is_same_v<int, long> && a; }\n'
+                           'int limit(int a, int b) { return (std::string("x") + "y").size() != 2 ? b : a; }\n',
+                           'limit_test')
         self.assertTrue(done.stdout.endswith('1 changes, 1 noticed, 0 survived\n'), done.stdout + done.stderr)
         self.assertEqual(done.returncode, 0)
 
     def test_a_folder_without_sources_is_refused(self):
-        done = self.run_on('bin')
+        self.run_on('', 'limit_test')
+        done = subprocess.run([str(self.root / 'tools/mutate'), 'bin'], env=self.environment, capture_output=True,
+                              text=True)
         self.assertEqual((done.returncode, done.stdout), (1, ''))
         self.assertIn('bin: no committed source file', done.stderr)
 

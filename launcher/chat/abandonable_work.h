@@ -49,9 +49,9 @@ class AbandonableWork {
  private:
   static constexpr auto kInterval = std::chrono::milliseconds(20);
 
-  // Shared by the thread that works and the one that waits. What the work owns is gone before it is
-  // over, and what it gives or throws belongs to one thread at a time: the thread sanitizer does not
-  // see how the standard library counts the owners of an exception.
+  // Shared by the thread that works and the one that waits. What the work owns is gone before it
+  // is over, and what it gives or throws belongs to one thread at a time: the thread sanitizer does
+  // not see how the standard library counts the owners of an exception.
   template <typename Work, typename Result>
   class Task {
    public:
