@@ -3,6 +3,7 @@
 
 #include "kernels/gemm/cpu/quantized_lanes_avx512.h"
 // Behind the lanes.
+#include "kernels/gemm/cpu/gemm_lane_blocks.h"
 #include "kernels/gemm/cpu/quantized_blocks.h"
 
 namespace nvllm::kernels::cpu {
@@ -28,6 +29,10 @@ struct DotOfBf16 {
   }
   static void prepare(const Bf16* x, std::int64_t count, float* to) {
     Lanes::store(to, Lanes::load_pairs_part(x, count));
+  }
+  static __m512 term(const Weights& weights, int) { return weights; }
+  static __m512 multiply_add_term(__m512 weight, __m512 x, __m512 sum) {
+    return multiply_add_pairs(weight, x, sum);
   }
 };
 

@@ -78,12 +78,8 @@ GemmKernels kernels_of(InstructionSet set, const GemmTask& gemm) {
 // The fastest of a processor whose best set this is.
 GemmKernels fastest_kernels(InstructionSet best, const GemmTask& gemm) {
   const bool bf16 = !is_quantized(gemm.format) && gemm.dtype == DType::bf16;
-  if (bf16 && best == InstructionSet::avx512_bf16 && has_slow_bf16_pairs()) {
-    // Floats: faster than blocks of pairs, and a row has the same bits among any number of rows.
-    GemmKernels kernels = gemm_kernels_avx512(DType::bf16);
-    kernels.dots_only = true;
-    return kernels;
-  }
+  if (bf16 && best == InstructionSet::avx512_bf16 && has_slow_bf16_pairs())
+    return gemm_kernels_avx512(DType::bf16);
   return kernels_of(best, gemm);
 }
 
@@ -191,14 +187,8 @@ class CpuGemm final : public Gemm {
     return gemm.rows <= GemmKernels::kMaxDotRows || gemm.inputs == 0;
   }
 
-  // Rows of dot products that are prepared at once, and those of them that a thread multiplies by
-  // some outputs before it takes others: they stay in its second-level cache.
-  static constexpr std::int64_t kPreparedRows = 512, kRowsTogether = 64;
-
   static std::int64_t packed_floats(const GemmKernels& kernels, const GemmTask& gemm) {
     if (few_rows(gemm)) return GemmKernels::kMaxDotRows * kernels.row_floats(gemm.inputs);
-    if (kernels.dots_only)
-      return std::min(gemm.rows, kPreparedRows) * kernels.row_floats(gemm.inputs);
     return divide_up(gemm.rows, kernels.panel_rows) * kernels.panel_floats(gemm.inputs);
   }
 
@@ -209,9 +199,6 @@ class CpuGemm final : public Gemm {
     reserve(packed_floats(kernels, gemm));
     if (few_rows(gemm)) {
       run_dots(kernels, gemm, pool);
-    } else if (kernels.dots_only) {
-      for (std::int64_t first = 0; first < gemm.rows; first += kPreparedRows)
-        run_many_dots(kernels, gemm, first, std::min(gemm.rows - first, kPreparedRows), pool);
     } else {
       run_blocks(kernels, gemm, pool);
     }
@@ -239,34 +226,6 @@ class CpuGemm final : public Gemm {
                              std::min(end * kOutputs, gemm.outputs));
                });
     }
-  }
-
-  // Of `rows` rows from first_row on, some outputs of some rows at a time.
-  void run_many_dots(const GemmKernels& kernels, const GemmTask& gemm, std::int64_t first_row,
-                     std::int64_t rows, ThreadPool& pool) {
-    constexpr std::int64_t kRows = GemmKernels::kMaxDotRows, kOutputs = GemmKernels::kDotOutputs;
-    static_assert(kRowsTogether % kRows == 0 && kPreparedRows % kRowsTogether == 0);
-    const std::int64_t row_floats = kernels.row_floats(gemm.inputs);
-    // Calls run(row, count), of some rows, for those from `begin` to `end` of the prepared ones.
-    const auto by_few = [&](std::int64_t begin, std::int64_t end, auto&& run) {
-      for (std::int64_t row = begin; row < end; row += kRows)
-        run(row, static_cast<int>(std::min(end - row, kRows)));
-    };
-    pool.run(divide_up(rows, kRows), [&](std::int64_t begin, std::int64_t end) {
-      by_few(begin * kRows, std::min(end * kRows, rows), [&](std::int64_t row, int count) {
-        kernels.prepare(gemm, first_row + row, count, 0, gemm.inputs, packed() + row * row_floats);
-      });
-    });
-    const std::int64_t pieces = divide_up(gemm.outputs, kOutputs);
-    pool.run(divide_up(rows, kRowsTogether) * pieces, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t row = i / pieces * kRowsTogether, output = i % pieces * kOutputs;
-        by_few(row, std::min(row + kRowsTogether, rows), [&](std::int64_t some, int count) {
-          kernels.dot(gemm, first_row + some, count, packed() + some * row_floats, output,
-                      std::min(output + kOutputs, gemm.outputs));
-        });
-      }
-    });
   }
 
   void run_blocks(const GemmKernels& kernels, const GemmTask& gemm, ThreadPool& pool) {

@@ -1,14 +1,15 @@
 #include "kernels/gemm/cpu/quantized_lanes_avx2.h"
 // Behind the lanes.
+#include "kernels/gemm/cpu/gemm_lane_blocks.h"
 #include "kernels/gemm/cpu/quantized_blocks.h"
 
 namespace nvllm::kernels::cpu {
 
 const GemmKernels& gemm_kernels_avx2(DType type) {
   switch (type) {
-    case DType::f32: return kKernels<Dot<DotOfFloats<float>>, InRegisters<BlocksOfFloats<float>>>;
-    case DType::bf16: return kKernels<Dot<DotOfPairs>, InRegisters<BlocksOfFloats<Bf16>>>;
-    default: return kKernels<Dot<DotOfFloats<F16>>, InRegisters<BlocksOfFloats<F16>>>;
+    case DType::f32: return kInvariantKernels<DotOfFloats<float>>;
+    case DType::bf16: return kInvariantKernels<DotOfPairs>;
+    default: return kInvariantKernels<DotOfFloats<F16>>;
   }
 }
 

@@ -3,7 +3,7 @@
 namespace nvllm::kernels::cpu {
 
 const GemmKernels& gemm_kernels_avx512_bf16() {
-  return kKernels<Dot<DotOfBf16>, InRegisters<BlocksOfBf16>>;
+  return kInvariantKernels<DotOfBf16>;
 }
 
 const BlockKernels& quantized_blocks_avx512_bf16() {

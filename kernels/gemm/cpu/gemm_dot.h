@@ -3,7 +3,8 @@
 // A format says what is loaded of the weights at a step and how a prepared x looks:
 //   Element, kStep (weights per step), kFloats (of a prepared row per step),
 //   Weights, load(from), load_part(from, count), multiply_add(weights, x, sum),
-//   prepare(x, count, to).
+//   prepare(x, count, to); a lane's terms of a step one by one: term(weights, i),
+//   multiply_add_term(weight, x, sum).
 #pragma once
 
 #include "kernels/gemm/cpu/gemm_kernels.h"
@@ -77,6 +78,10 @@ struct DotOfFloats {  // float32 and float16
   static void prepare(const T* x, std::int64_t count, float* to) {
     Lanes::store(to, Lanes::load_part(x, count));
   }
+  static Lanes::Floats term(const Weights& weights, int) { return weights; }
+  static Lanes::Floats multiply_add_term(Lanes::Floats weight, Lanes::Floats x, Lanes::Floats sum) {
+    return Lanes::multiply_add(weight, x, sum);
+  }
 };
 
 // bfloat16 without instructions of its own. A pair splits into two floats by a shift and a mask.
@@ -102,6 +107,12 @@ struct DotOfPairs {
     const Weights floats = count == kStep ? load(x) : load_part(x, count);
     Lanes::store(to, floats.first);
     Lanes::store(to + Lanes::kCount, floats.second);
+  }
+  static Lanes::Floats term(const Weights& weights, int i) {
+    return i == 0 ? weights.first : weights.second;
+  }
+  static Lanes::Floats multiply_add_term(Lanes::Floats weight, Lanes::Floats x, Lanes::Floats sum) {
+    return Lanes::multiply_add(weight, x, sum);
   }
 };
 

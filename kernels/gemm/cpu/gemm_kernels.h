@@ -63,9 +63,7 @@ struct BlockKernels {
                 std::int64_t first_row, std::int64_t rows);
 };
 
-struct GemmKernels : DotKernels, BlockKernels {
-  bool dots_only = false;  // for many rows, too
-};
+struct GemmKernels : DotKernels, BlockKernels {};
 
 // Tables of one instruction set, for float32, bfloat16 or float16. To be called only where the
 // processor has it.
