@@ -1,0 +1,293 @@
+#include "cluster/link_process.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cluster/box_link.h"
+#include "ipc/archive.h"
+#include "ipc/mirror.h"
+
+namespace nvllm::cluster {
+namespace {
+
+using ipc::Group;
+using ipc::Phase;
+
+// What a box says first.
+struct Hello {
+  std::string host;
+  std::vector<Fact> facts;
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(host, facts);
+  }
+};
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+// The first difference, as a part of a sentence; empty: there is none.
+std::string difference(const std::vector<Fact>& own, const std::vector<Fact>& others) {
+  for (std::size_t i = 0; i < std::max(own.size(), others.size()); ++i) {
+    if (i >= own.size() || i >= others.size() || own[i].name != others[i].name) {
+      return "another version of nvllm";
+    }
+    if (own[i].value == others[i].value) continue;
+    return str("another ", own[i].name, ", '", others[i].value, "' instead of '", own[i].value,
+               '\'');
+  }
+  return "";
+}
+
+bool cores_to_spare(int ranks) {
+  cpu_set_t cores;
+  return ::sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) > ranks + 1;
+}
+
+class Link {
+ public:
+  // More messages to one box are not begun.
+  static constexpr std::size_t kMaxSending = 8;
+
+  Link(ipc::Member& me, const LinkOptions& options)
+      : me_(me),
+        group_(me.group()),
+        link_(Mpi::load(), options.task.box, options.task.boxes),
+        mirror_(me),
+        silence_(std::clamp<Nanoseconds>(group_.step_timeout(), kMinBoxSilence, kMaxBoxSilence)),
+        beat_(ipc::Heartbeat::interval(std::min(group_.step_timeout(), silence_))),
+        spare_(cores_to_spare(group_.ranks_of(group_.box()))),
+        greeted_(static_cast<std::size_t>(group_.boxes())),
+        heard_ns_(static_cast<std::size_t>(group_.boxes()), now_ns()) {}
+
+  void greet(const std::vector<Fact>& facts);
+  // Until the boxes part.
+  void carry();
+
+ private:
+  bool is_other(int box) const { return box != group_.box(); }
+  template <typename Condition>
+  bool all_others(Condition condition) const {
+    for (int box = 0; box < group_.boxes(); ++box) {
+      if (is_other(box) && !condition(static_cast<std::size_t>(box))) return false;
+    }
+    return true;
+  }
+  bool work();
+  bool receive();
+  void take_hello(int from, BoxLink::Bytes message);
+  void send(ipc::GroupMirror::Outboxes& out);
+  void look_at_clock();
+  bool ranks_ended() const;
+  void say_end();
+  bool may_leave();
+  void pause();
+
+  ipc::Member& me_;
+  const Group& group_;
+  BoxLink link_;
+  ipc::GroupMirror mirror_;
+  const Nanoseconds silence_, beat_;
+  const bool spare_;
+  std::vector<Fact> facts_;
+  std::vector<bool> greeted_;           // by box
+  std::vector<std::int64_t> heard_ns_;  // by box: when something came last
+  std::int64_t now_ = now_ns();
+  std::int64_t busy_ns_ = now_;  // when there was something to do last
+  std::int64_t last_beat_ns_ = 0;
+  std::int64_t aborted_ns_ = 0;
+  bool end_said_ = false;
+};
+
+void Link::greet(const std::vector<Fact>& facts) {
+  facts_ = facts;
+  ipc::ArchiveWriter archive;
+  const std::string host = host_name();
+  group_.set_box_name(group_.box(), host);
+  archive(Hello{host, facts});
+  for (int box = 0; box < group_.boxes(); ++box) {
+    if (is_other(box)) link_.send(box, {archive.bytes().begin(), archive.bytes().end()});
+  }
+  while (!all_others([this](std::size_t box) { return greeted_[box]; })) {
+    now_ = now_ns();
+    if (group_.aborted()) return;
+    me_.beat();
+    if (receive()) {
+      busy_ns_ = now_;
+    } else {
+      pause();
+    }
+  }
+}
+
+void Link::take_hello(int from, BoxLink::Bytes message) {
+  ipc::ArchiveReader reader(message);
+  const Hello hello = with_context(group_.box_text(from), [&] {
+    auto read = reader.get<Hello>();
+    reader.finish();
+    return read;
+  });
+  group_.set_box_name(from, hello.host);
+  greeted_[static_cast<std::size_t>(from)] = true;
+  const std::string differs = difference(facts_, hello.facts);
+  // All compare with box 0; it alone says so of the others.
+  if (differs.empty() || (group_.box() != 0 && from != 0)) return;
+  if (group_.box() == 0) {
+    fail(group_.box_text(from), " was started with ", differs,
+         "; start all boxes with the same command, program and model");
+  }
+}
+
+bool Link::receive() {
+  return link_.receive([this](int from, BoxLink::Bytes message) {
+    const auto box = static_cast<std::size_t>(from);
+    heard_ns_[box] = now_;
+    if (greeted_[box]) {
+      mirror_.apply(from, message);
+    } else {
+      take_hello(from, message);
+    }
+  });
+}
+
+void Link::send(ipc::GroupMirror::Outboxes& out) {
+  for (int box = 0; box < group_.boxes(); ++box) {
+    auto& message = out[static_cast<std::size_t>(box)];
+    if (!message.empty()) link_.send(box, std::exchange(message, {}));
+  }
+}
+
+// One round. False: there was nothing to do.
+bool Link::work() {
+  bool worked = receive();
+  worked |= mirror_.deliver();
+  if (link_.sending() < kMaxSending && mirror_.has_news()) {
+    ipc::GroupMirror::Outboxes out(static_cast<std::size_t>(group_.boxes()));
+    mirror_.collect(out);
+    send(out);
+    worked = true;
+  }
+  return worked;
+}
+
+// Signs of life, this box's and the others'.
+void Link::look_at_clock() {
+  if (now_ - last_beat_ns_ < beat_.count()) return;
+  // Time in which this process itself did not run counts for nobody.
+  const bool was_stopped = last_beat_ns_ != 0 && now_ - last_beat_ns_ > 2 * beat_.count() +
+                                                     ipc::WaitClock::kStopped.count();
+  last_beat_ns_ = now_;
+  me_.beat();
+  ipc::GroupMirror::Outboxes out(static_cast<std::size_t>(group_.boxes()));
+  if (link_.sending() < kMaxSending) {
+    mirror_.collect_records(out);
+    send(out);
+  }
+  for (int box = 0; box < group_.boxes(); ++box) {
+    const auto index = static_cast<std::size_t>(box);
+    if (was_stopped) heard_ns_[index] = now_;
+    if (!is_other(box) || mirror_.ended(box) || group_.aborted()) continue;
+    if (now_ - heard_ns_[index] <= silence_.count()) continue;
+    fail("nothing has come from ", group_.box_text(box), " for ",
+         format_duration(static_cast<double>(now_ - heard_ns_[index]) * 1e-9),
+         ": it has failed, or the network to it");
+  }
+}
+
+bool Link::ranks_ended() const {
+  const int first = group_.first_rank(group_.box());
+  for (int rank = first; rank < first + group_.ranks_of(group_.box()); ++rank) {
+    if (group_.snapshot(rank).phase != Phase::ended) return false;
+  }
+  return true;
+}
+
+void Link::say_end() {
+  if (std::exchange(end_said_, true)) return;
+  ipc::GroupMirror::Outboxes out(static_cast<std::size_t>(group_.boxes()));
+  mirror_.collect_records(out);
+  mirror_.collect_end(out);
+  send(out);
+}
+
+// After an abort the first box goes when its launcher has told what happened, and the others after
+// it: whoever has started the tasks ends all as soon as one of them fails.
+bool Link::may_leave() {
+  if (group_.aborted()) {
+    if (aborted_ns_ == 0) aborted_ns_ = now_;
+    if (now_ - aborted_ns_ > kPartingLimit.count()) return true;
+    if (group_.box() == 0 ? !group_.told() : !mirror_.ended(0)) return false;
+    say_end();
+    return link_.sending() == 0;
+  }
+  if (!end_said_ && (mirror_.has_news() || !ranks_ended())) return false;
+  say_end();
+  return link_.sending() == 0 &&
+         all_others([this](std::size_t box) { return mirror_.ended(static_cast<int>(box)); });
+}
+
+void Link::carry() {
+  while (true) {
+    now_ = now_ns();
+    look_at_clock();
+    if (work()) {
+      busy_ns_ = now_;
+      continue;
+    }
+    if (may_leave()) break;
+    pause();
+  }
+  // After an abort the others may be gone, and nobody waits for them.
+  if (!group_.aborted()) link_.leave();
+}
+
+void Link::pause() {
+  const Nanoseconds pause = link_pause(Nanoseconds(now_ - busy_ns_), spare_);
+  if (pause.count() == 0) {
+    ::sched_yield();
+    return;
+  }
+  ipc::Doorbell::Sleeper sleeper(me_.main_bell(ipc::kLink));
+  if (!mirror_.has_news()) sleeper.sleep(pause);
+}
+
+}  // namespace
+
+Nanoseconds link_pause(Nanoseconds idle, bool cores_to_spare) {
+  constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
+  constexpr Nanoseconds kLongSpin = std::chrono::milliseconds(2);
+  if (idle < (cores_to_spare ? kLongSpin : kSpin)) return Nanoseconds(0);
+  return std::clamp<Nanoseconds>(idle / 16, std::chrono::microseconds(5),
+                                 std::chrono::milliseconds(5));
+}
+
+int run_link(const Group& group, const LinkOptions& options) {
+  configure_logging({.level = options.log_level, .who = "link"});
+  ipc::Member me = group.join(ipc::kLink);
+  try {
+    Link link(me, options);
+    link.greet(options.facts);
+    me.set_phase(Phase::ready);
+    link.carry();
+    return 0;
+  } catch (const std::exception& error) {
+    me.set_last_words(error.what());
+    group.abort(error.what());
+    me.set_phase(Phase::ended);
+    std::fflush(nullptr);
+    // MPI may be in any state: none of its cleaning up is worth a wait.
+    ::_exit(1);
+  }
+}
+
+}  // namespace nvllm::cluster
