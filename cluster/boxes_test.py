@@ -77,7 +77,7 @@ class BoxesTest(unittest.TestCase):
                                  [tokens for tokens, _ in answers(one.stdout)])
                 self.assertIsNotNone(self.boxes.gone(2))
                 self.assertEqual(self.boxes.left(), [])
-                self.assertEqual(os.listdir(self.boxes.tmp), [])
+                self.assertEqual(self.boxes.session_folders(), [])
 
     def test_calls_and_collectives_of_all_kinds(self):
         code, output, errors = self.run_on_boxes([PROGRAM, 'selftest', '--device', 'cpu', '--tp', '3', '--json'])
@@ -112,8 +112,8 @@ class BoxesTest(unittest.TestCase):
 
     # --- failures ---
 
-    def start_long(self, *more):
-        run = self.boxes.mpirun([PROGRAM, *LONG, *more], environment=ENVIRONMENT)
+    def start_long(self, *more, patient=False):
+        run = self.boxes.mpirun([PROGRAM, *LONG, *more], patient=patient, environment=ENVIRONMENT)
         end = time.monotonic() + 15
         while time.monotonic() < end:
             if len(self.boxes.workers(0)) == 3 and len(self.boxes.workers(1)) == 2:
@@ -134,6 +134,7 @@ class BoxesTest(unittest.TestCase):
         errors = run.communicate()[1]
         print(f'{self.id().split(".")[-1]}: all gone after {took:.2f} s', file=sys.stderr)
         self.assertEqual(self.boxes.left(), [], errors)
+        self.assertEqual(self.boxes.session_folders(), [])
         return errors
 
     def kill(self, process):

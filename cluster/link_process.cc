@@ -1,11 +1,15 @@
 #include "cluster/link_process.h"
 
 #include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -49,6 +53,35 @@ std::string difference(const std::vector<Fact>& own, const std::vector<Fact>& ot
   return "";
 }
 
+// Where Open MPI keeps the files of this run; empty: unknown.
+std::string session_folder() {
+  const char* const folder = ::getenv("PMIX_SERVER_TMPDIR");
+  const std::string_view text = folder == nullptr ? "" : folder;
+  const bool of_open_mpi =
+      text.find("/ompi.") != std::string_view::npos || text.find("/prte.") != std::string_view::npos;
+  return of_open_mpi ? std::string(text) : "";
+}
+
+// Whoever started the launcher removes that folder, unless it has been killed; the launcher dies
+// with it, and the link, asked by the kernel, with the launcher. This is then the last process that
+// knows of the folder, and becomes the one that removes it.
+void remove_session_at_orphanage() {
+  static std::string folder;  // for the handler
+  folder = session_folder();
+  struct sigaction remove {};
+  remove.sa_handler = [](int) {
+    if (!folder.empty()) {
+      ::execl("/bin/sh", "sh", "-c", "rm -rf \"$0\"; rmdir \"${0%/*}\" 2>/dev/null",
+              folder.c_str(), nullptr);
+    }
+    ::_exit(1);
+  };
+  ::sigaction(SIGUSR2, &remove, nullptr);
+  const pid_t launcher = ::getppid();
+  ::prctl(PR_SET_PDEATHSIG, SIGUSR2);
+  if (::getppid() != launcher) ::raise(SIGUSR2);
+}
+
 bool cores_to_spare(int ranks) {
   cpu_set_t cores;
   return ::sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) > ranks + 1;
@@ -90,6 +123,9 @@ class Link {
   void look_at_clock();
   bool ranks_ended() const;
   void say_end();
+  bool others_ended() const {
+    return all_others([this](std::size_t box) { return mirror_.ended(static_cast<int>(box)); });
+  }
   bool may_leave();
   void pause();
 
@@ -228,12 +264,13 @@ bool Link::may_leave() {
     if (now_ - aborted_ns_ > kPartingLimit.count()) return true;
     if (group_.box() == 0 ? !group_.told() : !mirror_.ended(0)) return false;
     say_end();
-    return link_.sending() == 0;
+    // The first one waits for the others' words: a connection that is closed before all of it has
+    // been read takes along what is on its way to the other side.
+    return link_.sending() == 0 && (group_.box() != 0 || others_ended());
   }
   if (!end_said_ && (mirror_.has_news() || !ranks_ended())) return false;
   say_end();
-  return link_.sending() == 0 &&
-         all_others([this](std::size_t box) { return mirror_.ended(static_cast<int>(box)); });
+  return link_.sending() == 0 && others_ended();
 }
 
 void Link::carry() {
@@ -273,6 +310,7 @@ Nanoseconds link_pause(Nanoseconds idle, bool cores_to_spare) {
 
 int run_link(const Group& group, const LinkOptions& options) {
   configure_logging({.level = options.log_level, .who = "link"});
+  remove_session_at_orphanage();
   ipc::Member me = group.join(ipc::kLink);
   try {
     Link link(me, options);

@@ -22,6 +22,8 @@ ADDRESSES = ['10.77.0.1', '10.77.0.2']
 NAMESPACES = ['--net', '--uts', '--ipc', '--mount', '--pid', '--fork', '--kill-child']
 KEEPALIVE = ['--mca', 'oob_tcp_keepalive_time', '2', '--mca', 'oob_tcp_keepalive_intvl', '1',
              '--mca', 'oob_tcp_keepalive_probes', '3']
+# Between its SIGTERM and its SIGKILL mpirun 4.1 waits for a second, several times.
+NO_PATIENCE = ['--mca', 'odls_base_sigkill_timeout', '0']
 
 
 def why_not():
@@ -118,13 +120,13 @@ class Boxes:
         self.init.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def mpirun(self, command, tasks_on_one=False, keepalive=True, environment=()):
+    def mpirun(self, command, tasks_on_one=False, patient=True, environment=()):
         hosts = f'{ADDRESSES[0]}:2' if tasks_on_one else ','.join(f'{a}:1' for a in ADDRESSES)
         self.tmp = pathlib.Path(tempfile.mkdtemp(prefix='t', dir=self.folder / 'boxA'))
         call = ['mpirun', '--allow-run-as-root', '--mca', 'plm_rsh_agent', str(self.agent),
                 '--host', hosts, '--bind-to', 'none', '-n', '2']
         call += [] if tasks_on_one else ['--map-by', 'ppr:1:node']
-        call += KEEPALIVE if keepalive else []
+        call += KEEPALIVE if patient else KEEPALIVE + NO_PATIENCE
         call += ['--mca', 'btl_tcp_if_include', '10.77.0.0/24']
         return subprocess.Popen(
             [*call, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -154,6 +156,13 @@ class Boxes:
 
     def mend(self):
         sh('ip', 'link', 'set', 'vA', 'up')
+        for _ in range(100):
+            try:
+                socket.create_connection((ADDRESSES[1], 1), timeout=1)
+            except ConnectionRefusedError:
+                return  # by box B
+            except OSError:
+                time.sleep(0.05)
 
     def gone(self, limit):
         """Waits until no process is left of a run; how long that took, or None."""
@@ -168,6 +177,16 @@ class Boxes:
         for name in ('mpirun', 'orted', 'nvllm-launch'):
             for process in self.named(name):
                 os.kill(process.pid, signal.SIGKILL)
+
+    def session_folders(self):
+        """What a run has left in the temporary directories of both boxes; a moment is given to who removes it."""
+        folders = [self.tmp, self.folder / 'boxB']
+        for _ in range(50):
+            found = [str(entry) for folder in folders for entry in folder.iterdir()]
+            if not found:
+                break
+            time.sleep(0.02)
+        return found
 
     def left(self):
         """Files that a run has left in shared memory."""

@@ -59,6 +59,10 @@ std::string doing(const ipc::RankSnapshot& record, std::int64_t now_ns) {
 std::string stuck_reason(const WorkerView& worker, std::int64_t now_ns) {
   if (worker.stopped_by) return "stopped by " + signal_name(*worker.stopped_by);
   if (worker.record.pid == 0) return "has never joined the group";
+  if (worker.box_silent) {
+    return str("nothing has come from its box for ", age(worker.record.heartbeat_ns, now_ns),
+               ": it has failed, or the network to it");
+  }
   if (worker.silent) return "no sign of life for " + age(worker.record.heartbeat_ns, now_ns);
   if (worker.overdue) return "no progress";
   return "others waited for it in vain";

@@ -24,6 +24,7 @@ struct WorkerView {
   bool done = false;                 // ... as it was asked to
   std::optional<int> stopped_by;     // a signal has stopped it
   bool silent = false;               // no heartbeat for longer than the deadline
+  bool box_silent = false;           // nothing comes from its box, whoever is to blame
   std::string killed_why;            // why the kernel killed it, if it did: "out of memory: ..."
   bool overdue = false;              // busy, and no progress for longer than the deadline
   ipc::RankSnapshot record;

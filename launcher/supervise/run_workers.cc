@@ -33,15 +33,17 @@ std::vector<cluster::Fact> facts_of(const GroupOptions& options, const runtime::
           {"model", model != nullptr ? model_hash(*model) : ""}};
 }
 
-// Groups over boxes: what they can do so far.
-void plan_boxes(const GroupOptions& options, LaunchPlan& plan) {
-  const int boxes = options.task.boxes;
-  if (boxes == 1) return;
-  if (plan.device == DeviceKind::cuda) {
+void check_boxes(const GroupOptions& options, DeviceKind device) {
+  if (options.task.boxes > 1 && device == DeviceKind::cuda) {
     refuse("--device ", options.device ? name_of(*options.device) : "auto",
            ": groups over boxes run on CPUs only so far, and this box has GPUs; pass --device cpu, "
            "or start one box without ", options.task.starter);
   }
+}
+
+void deal_ranks(const GroupOptions& options, LaunchPlan& plan) {
+  const int boxes = options.task.boxes;
+  if (boxes == 1) return;
   if (!options.ranks) plan.ranks = boxes;
   try {
     plan.box_ranks = cluster::deal_ranks(plan.ranks, boxes);
@@ -66,6 +68,7 @@ LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindG
   }
   plan.device = plan.gpus.empty() ? DeviceKind::cpu : DeviceKind::cuda;
   check_collectives(options, plan.device);
+  check_boxes(options, plan.device);
 
   const int gpus = static_cast<int>(plan.gpus.size());
   plan.ranks = options.ranks.value_or(std::clamp(gpus, 1, ipc::kMaxRanks));
@@ -74,7 +77,7 @@ LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindG
            " for us; pass --tp ", gpus, gpus == 1 ? "" : " or less", ", or --device cpu");
   }
   if (plan.device == DeviceKind::cuda) plan.gpus.resize(static_cast<std::size_t>(plan.ranks));
-  plan_boxes(options, plan);
+  deal_ranks(options, plan);
   return plan;
 }
 

@@ -12,6 +12,7 @@
 #include <cstddef>
 
 #include "base/error.h"
+#include "base/system_files.h"
 #include "base/thread.h"
 #include "launcher/cli/program.h"
 
@@ -43,6 +44,14 @@ bool ended_well(const WorkerView& worker) {
   return worker.status->fine() ||
          (!worker.status->known() && worker.record.phase == ipc::Phase::ended &&
           worker.record.last_words.empty());
+}
+
+// The daemon of Open MPI that has started this process, and lives for this run alone. Its own end
+// may wait for a network that is gone.
+void end_daemon() {
+  const pid_t starter = ::getppid();
+  const std::string name = system_text(str("/proc/", starter, "/comm"));
+  if (name == "orted\n" || name == "prted\n") ::kill(starter, SIGTERM);
 }
 
 }  // namespace
@@ -217,6 +226,37 @@ void Supervisor::part() {
   group_.note_told();
   await_link(kPartLimit);
   link_->end();
+  await_starter();
+}
+
+Nanoseconds Supervisor::quiet_of(int box) const {
+  if (box == group_.box()) return Nanoseconds(0);
+  // All of a box's records come together.
+  const ipc::RankSnapshot record = group_.snapshot(group_.first_rank(box));
+  const bool alive = record.pid != 0 && record.phase != ipc::Phase::ended &&
+                              record.wait_status == ipc::RankSnapshot::kRunning;
+  if (!alive) return Nanoseconds(0);
+  return Nanoseconds(last_look_ns_ - std::max(record.heartbeat_ns, counting_since_ns_));
+}
+
+std::optional<int> Supervisor::lost_box() const {
+  for (int box = 0; box < group_.boxes(); ++box) {
+    if (quiet_of(box) > kBoxQuiet) return box;
+  }
+  return {};
+}
+
+// If this process ended now, mpirun would tell the lost box to end, too, and then wait for a
+// quarter of an hour for the network to take that: keepalive works only where nothing is under way.
+// So it is left to notice by itself, which it does with a signal. On another box its daemon has a
+// line of ours to pass on by now, and would wait as long.
+void Supervisor::await_starter() {
+  const std::optional<int> lost = lost_box();
+  if (!lost) return;
+  console_.flush(Console::kLastWrites);
+  if (group_.box() != 0 && lost == 0) return end_daemon();
+  const std::int64_t end = now_ns() + kStarterLimit.count();
+  while (now_ns() < end && !signals_.next_signal()) wait_for_event(kRound);
 }
 
 bool Supervisor::all_ended() const {
@@ -322,6 +362,7 @@ std::vector<WorkerView> Supervisor::view_workers() {
     const bool here = group_.is_here(rank);
     WorkerView worker = here ? view_here(rank) : view_elsewhere(rank);
     if (group_.boxes() > 1) worker.box = group_.box_text(group_.box_of(rank));
+    worker.box_silent = quiet_of(group_.box_of(rank)) > kBoxQuiet;
     worker.done = ending_ && ended_well(worker);
     check_progress(worker);
     restore_activity(worker);
@@ -362,6 +403,11 @@ void Supervisor::log(LogLevel level, const std::string& text) {
 void Supervisor::end_after_signal(int signal) {
   const std::string name = signal_name(signal);
   log(LogLevel::info, "stopping: " + name);
+  if (const auto box = lost_box()) {
+    console_.print(str("nvllm-launch: nothing has come from ", group_.box_text(*box), " for ",
+                       format_duration(static_cast<double>(quiet_of(*box).count()) * 1e-9),
+                       ": it has failed, or the network to it\n"));
+  }
   group_.abort("stopped by " + name);
   if (!await_end(kStopLimit)) {
     kill_all();
@@ -388,6 +434,7 @@ void Supervisor::end_after_link(const std::string& why) {
   exit_code_ = died ? kExitDied : kExitFailed;
   link_->end();
   if (!await_end(kReapLimit)) log(LogLevel::warning, "not all workers have ended yet");
+  await_starter();
 }
 
 void Supervisor::end_after_other_box() {

@@ -66,6 +66,10 @@ class Supervisor {
   static constexpr Nanoseconds kStopLimit = std::chrono::milliseconds(1200);
   // The same after the work is done.
   static constexpr Nanoseconds kEndLimit = std::chrono::seconds(10);
+  // Records come twice a second, or more often: a box is lost if none has for so long.
+  static constexpr Nanoseconds kBoxQuiet = std::chrono::milliseconds(1800);
+  // How long whoever started the boxes may need to notice by itself that one is lost.
+  static constexpr Nanoseconds kStarterLimit = std::chrono::seconds(8);
   // The link's end, after all has been told.
   static constexpr Nanoseconds kPartLimit = std::chrono::milliseconds(1400);
   // After a failure or a signal has ended the workers, finish() is waited for this long (after a
@@ -118,6 +122,11 @@ class Supervisor {
   std::optional<std::string> link_failure() const;
   void await_link(Nanoseconds limit);
   void part();
+  // How long nothing has come from a box; of this one nothing.
+  Nanoseconds quiet_of(int box) const;
+  // A box that has been lost, if any.
+  std::optional<int> lost_box() const;
+  void await_starter();
 
   std::vector<WorkerView> view_workers();
   WorkerView view_here(int rank) const;
