@@ -29,7 +29,8 @@ std::size_t BoxLink::sending() {
 bool BoxLink::receive(const OnMessage& on_message) {
   if (receiving_.empty()) {
     MpiStatus status;
-    if (!mpi_.probe(status)) return false;
+    // The first look finds nothing but sets MPI to work, which may bring it.
+    if (!mpi_.probe(status) && !mpi_.probe(status)) return false;
     Transfer& transfer = receiving_.emplace_back();
     transfer.box = status.source;
     transfer.bytes.resize(status.bytes);

@@ -1,19 +1,23 @@
 #include "cluster/link_process.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/unique_fd.h"
 #include "cluster/box_link.h"
 #include "ipc/archive.h"
 #include "ipc/mirror.h"
@@ -62,24 +66,24 @@ std::string session_folder() {
   return of_open_mpi ? std::string(text) : "";
 }
 
-// Whoever started the launcher removes that folder, unless it has been killed; the launcher dies
-// with it, and the link, asked by the kernel, with the launcher. This is then the last process that
-// knows of the folder, and becomes the one that removes it.
-void remove_session_at_orphanage() {
-  static std::string folder;  // for the handler
-  folder = session_folder();
-  struct sigaction remove {};
-  remove.sa_handler = [](int) {
-    if (!folder.empty()) {
-      ::execl("/bin/sh", "sh", "-c", "rm -rf \"$0\"; rmdir \"${0%/*}\" 2>/dev/null",
-              folder.c_str(), nullptr);
-    }
-    ::_exit(1);
-  };
-  ::sigaction(SIGUSR2, &remove, nullptr);
-  const pid_t launcher = ::getppid();
-  ::prctl(PR_SET_PDEATHSIG, SIGUSR2);
-  if (::getppid() != launcher) ::raise(SIGUSR2);
+// Whoever started the launcher removes that folder, unless it has been killed; then the launcher
+// dies with it, and the link with the launcher, or even before. So a process apart waits for the
+// launcher's end, and removes the folder if that was a sudden one.
+void watch_session_folder(const Group& group) {
+  const std::string folder = session_folder();
+  const UniqueFd launcher(static_cast<int>(::syscall(SYS_pidfd_open, ::getppid(), 0)));
+  if (folder.empty() || !launcher || ::fork() != 0) return;
+  ::setsid();  // what ends the launcher's process group does not end this
+  constexpr int kEnded = 3;
+  ::dup2(launcher.get(), kEnded);
+  ::closefrom(kEnded + 1);
+  for (const int fd : {0, 1, 2}) ::dup2(::open("/dev/null", O_RDWR), fd);
+  ::closefrom(kEnded + 1);
+  pollfd ended{kEnded, POLLIN, 0};
+  while (::poll(&ended, 1, -1) < 0 && errno == EINTR) continue;
+  if (group.snapshot(ipc::kLauncher).phase == Phase::ended) ::_exit(0);
+  ::execl("/bin/sh", "sh", "-c", "rm -rf \"$0\"; rmdir \"${0%/*}\"", folder.c_str(), nullptr);
+  ::_exit(1);
 }
 
 bool cores_to_spare(int ranks) {
@@ -185,15 +189,18 @@ void Link::take_hello(int from, BoxLink::Bytes message) {
 }
 
 bool Link::receive() {
-  return link_.receive([this](int from, BoxLink::Bytes message) {
+  bool work = false;
+  link_.receive([&](int from, BoxLink::Bytes message) {
     const auto box = static_cast<std::size_t>(from);
     heard_ns_[box] = now_;
     if (greeted_[box]) {
-      mirror_.apply(from, message);
+      work = mirror_.apply(from, message);
     } else {
       take_hello(from, message);
+      work = true;
     }
   });
+  return work;
 }
 
 void Link::send(ipc::GroupMirror::Outboxes& out) {
@@ -305,12 +312,13 @@ Nanoseconds link_pause(Nanoseconds idle, bool cores_to_spare) {
   constexpr Nanoseconds kLongSpin = std::chrono::milliseconds(2);
   if (idle < (cores_to_spare ? kLongSpin : kSpin)) return Nanoseconds(0);
   return std::clamp<Nanoseconds>(idle / 16, std::chrono::microseconds(5),
-                                 std::chrono::milliseconds(5));
+                                 std::chrono::milliseconds(8));
 }
 
 int run_link(const Group& group, const LinkOptions& options) {
   configure_logging({.level = options.log_level, .who = "link"});
-  remove_session_at_orphanage();
+  watch_session_folder(group);
+  ::prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: short sleeps are short
   ipc::Member me = group.join(ipc::kLink);
   try {
     Link link(me, options);

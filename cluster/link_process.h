@@ -43,7 +43,7 @@ inline constexpr Nanoseconds kPartingLimit = std::chrono::milliseconds(1200);
 int run_link(const ipc::Group& group, const LinkOptions& options);
 
 // How long an idle link sleeps before it looks again, by how long it has been idle: a sixteenth of
-// that, so that a message comes hardly later than if it had not slept, but 5 ms at most. Nothing:
+// that, so that a message comes hardly later than if it had not slept, but 8 ms at most. Nothing:
 // it spins.
 Nanoseconds link_pause(Nanoseconds idle, bool cores_to_spare);
 

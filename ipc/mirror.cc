@@ -222,7 +222,8 @@ void GroupMirror::collect_end(Outboxes& out) const {
 
 // --- What comes from elsewhere ---
 
-void GroupMirror::apply(int from, Bytes batch) {
+bool GroupMirror::apply(int from, Bytes batch) {
+  bool work = false;
   while (!batch.empty()) {
     Header header;
     if (batch.size() < sizeof(header)) break;
@@ -238,9 +239,11 @@ void GroupMirror::apply(int from, Bytes batch) {
            header.bytes, " bytes of ", batch.size());
     }
     apply_one(from, header, batch.first(header.bytes));
+    work |= header.kind != Kind::record;
     batch = batch.subspan(header.bytes);
   }
   if (!batch.empty()) fail("a message from ", group_.box_text(from), " ends in the middle");
+  return work;
 }
 
 void GroupMirror::apply_one(int from, const Header& header, Bytes payload) {

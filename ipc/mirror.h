@@ -49,8 +49,9 @@ class GroupMirror {
   // Appends that nothing more will come from this box.
   void collect_end(Outboxes& out) const;
 
-  // Takes a batch that another box has collected. An Error if it cannot be right.
-  void apply(int from, Bytes batch);
+  // Takes a batch that another box has collected. An Error if it cannot be right. False: there were
+  // only records in it, the sign of life of a box that may be idle.
+  bool apply(int from, Bytes batch);
   // Gives the rings what had no room when it came. True: some of it has been given.
   bool deliver();
 
