@@ -129,7 +129,8 @@ void join_boxes(Options& options, const cluster::Task& task,
   const bool loads = options.command != "inspect" || options.inspect_load;
   if (loads && std::ranges::find(kOnOneBox, options.command) != std::end(kOnOneBox)) {
     refuse(options.command, ": cannot run on ", task.boxes, " boxes under ", task.starter,
-           " so far, as generate and selftest can; start it on each box without ", task.starter);
+           " so far, as generate and selftest can; start it on each box without ", task.starter,
+           ", or unset ", task.starter == "srun" ? "PMIX_RANK" : "OMPI_COMM_WORLD_SIZE");
   }
   if (std::ranges::find(kOverBoxes, options.command) == std::end(kOverBoxes)) return;
   if (options.engine.profile) {
