@@ -186,7 +186,7 @@ class BoxesTest(unittest.TestCase):
         try:
             errors = self.all_gone(run, 12)
         finally:
-            self.boxes.mend()
+            self.boxes.connect()
         self.assertRegex(errors, r'nothing has come from box 1 \(boxB\) for 2\.\d+ s|rank 2 .* no sign of life')
 
     def test_a_stopped_worker_of_the_other_box_is_named(self):

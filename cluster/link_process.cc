@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/system_files.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "cluster/box_link.h"
@@ -61,27 +62,41 @@ std::string difference(const std::vector<Fact>& own, const std::vector<Fact>& ot
 std::string session_folder() {
   const char* const folder = ::getenv("PMIX_SERVER_TMPDIR");
   const std::string_view text = folder == nullptr ? "" : folder;
-  const bool of_open_mpi =
-      text.find("/ompi.") != std::string_view::npos || text.find("/prte.") != std::string_view::npos;
+  const bool of_open_mpi = text.find("/ompi.") != std::string_view::npos ||
+                           text.find("/prte.") != std::string_view::npos;
   return of_open_mpi ? std::string(text) : "";
 }
 
-// Whoever started the launcher removes that folder, unless it has been killed; then the launcher
-// dies with it, and the link with the launcher, or even before. So a process apart waits for the
-// launcher's end, and removes the folder if that was a sudden one.
-void watch_session_folder(const Group& group) {
+// A descriptor that becomes readable when the process ends.
+UniqueFd open_process(std::uint64_t pid) {
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0)));
+}
+
+void await_end(int process, int limit_ms) {
+  pollfd ended{process, POLLIN, 0};
+  while (::poll(&ended, 1, limit_ms) < 0 && errno == EINTR) continue;
+}
+
+// Whoever started the launcher removes that folder, but not if it is killed, nor always in time if
+// a task is. So a process apart waits for the end of both, and removes what is left.
+void watch_session_folder() {
+  constexpr int kLauncher = 3, kStarter = 4, kStarterLimitMs = 15'000;
   const std::string folder = session_folder();
-  const UniqueFd launcher(static_cast<int>(::syscall(SYS_pidfd_open, ::getppid(), 0)));
-  if (folder.empty() || !launcher || ::fork() != 0) return;
+  const auto starter_pid = number_after(str("/proc/", ::getppid(), "/status"), "PPid:");
+  if (folder.empty() || !starter_pid) return;
+  const UniqueFd launcher = open_process(static_cast<std::uint64_t>(::getppid()));
+  const UniqueFd starter = open_process(*starter_pid);
+  if (!launcher || !starter || ::fork() != 0) return;
   ::setsid();  // what ends the launcher's process group does not end this
-  constexpr int kEnded = 3;
-  ::dup2(launcher.get(), kEnded);
-  ::closefrom(kEnded + 1);
-  for (const int fd : {0, 1, 2}) ::dup2(::open("/dev/null", O_RDWR), fd);
-  ::closefrom(kEnded + 1);
-  pollfd ended{kEnded, POLLIN, 0};
-  while (::poll(&ended, 1, -1) < 0 && errno == EINTR) continue;
-  if (group.snapshot(ipc::kLauncher).phase == Phase::ended) ::_exit(0);
+  const UniqueFd launcher_copy(::fcntl(launcher.get(), F_DUPFD, kStarter + 1));
+  const UniqueFd starter_copy(::fcntl(starter.get(), F_DUPFD, kStarter + 1));
+  ::dup2(launcher_copy.get(), kLauncher);
+  ::dup2(starter_copy.get(), kStarter);
+  ::closefrom(kStarter + 1);
+  const int nothing = ::open("/dev/null", O_RDWR);
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nothing, fd);
+  await_end(kLauncher, -1);
+  await_end(kStarter, kStarterLimitMs);
   ::execl("/bin/sh", "sh", "-c", "rm -rf \"$0\"; rmdir \"${0%/*}\"", folder.c_str(), nullptr);
   ::_exit(1);
 }
@@ -93,7 +108,7 @@ bool cores_to_spare(int ranks) {
 
 class Link {
  public:
-  // More messages to one box are not begun.
+  // More messages are not started while so many are on their way.
   static constexpr std::size_t kMaxSending = 8;
 
   Link(ipc::Member& me, const LinkOptions& options)
@@ -152,9 +167,7 @@ class Link {
 void Link::greet(const std::vector<Fact>& facts) {
   facts_ = facts;
   ipc::ArchiveWriter archive;
-  const std::string host = host_name();
-  group_.set_box_name(group_.box(), host);
-  archive(Hello{host, facts});
+  archive(Hello{host_name(), facts});
   for (int box = 0; box < group_.boxes(); ++box) {
     if (is_other(box)) link_.send(box, {archive.bytes().begin(), archive.bytes().end()});
   }
@@ -214,7 +227,7 @@ void Link::send(ipc::GroupMirror::Outboxes& out) {
 bool Link::work() {
   bool worked = receive();
   worked |= mirror_.deliver();
-  if (link_.sending() < kMaxSending && mirror_.has_news()) {
+  if (link_.sending() < kMaxSending && mirror_.has_output()) {
     ipc::GroupMirror::Outboxes out(static_cast<std::size_t>(group_.boxes()));
     mirror_.collect(out);
     send(out);
@@ -227,8 +240,9 @@ bool Link::work() {
 void Link::look_at_clock() {
   if (now_ - last_beat_ns_ < beat_.count()) return;
   // Time in which this process itself did not run counts for nobody.
-  const bool was_stopped = last_beat_ns_ != 0 && now_ - last_beat_ns_ > 2 * beat_.count() +
-                                                     ipc::WaitClock::kStopped.count();
+  const bool was_stopped =
+      last_beat_ns_ != 0 &&
+      now_ - last_beat_ns_ > 2 * beat_.count() + ipc::WaitClock::kStopped.count();
   last_beat_ns_ = now_;
   me_.beat();
   ipc::GroupMirror::Outboxes out(static_cast<std::size_t>(group_.boxes()));
@@ -275,7 +289,7 @@ bool Link::may_leave() {
     // been read takes along what is on its way to the other side.
     return link_.sending() == 0 && (group_.box() != 0 || others_ended());
   }
-  if (!end_said_ && (mirror_.has_news() || !ranks_ended())) return false;
+  if (!end_said_ && (mirror_.has_output() || !ranks_ended())) return false;
   say_end();
   return link_.sending() == 0 && others_ended();
 }
@@ -302,7 +316,7 @@ void Link::pause() {
     return;
   }
   ipc::Doorbell::Sleeper sleeper(me_.main_bell(ipc::kLink));
-  if (!mirror_.has_news()) sleeper.sleep(pause);
+  if (!mirror_.has_output()) sleeper.sleep(pause);
 }
 
 }  // namespace
@@ -317,9 +331,10 @@ Nanoseconds link_pause(Nanoseconds idle, bool cores_to_spare) {
 
 int run_link(const Group& group, const LinkOptions& options) {
   configure_logging({.level = options.log_level, .who = "link"});
-  watch_session_folder(group);
+  watch_session_folder();
   ::prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: short sleeps are short
   ipc::Member me = group.join(ipc::kLink);
+  group.set_box_name(group.box(), host_name());
   try {
     Link link(me, options);
     link.greet(options.facts);

@@ -3,7 +3,7 @@
 // launcher nor a rank depends on it, and the state of ranks that are stopped or dead still crosses.
 //
 //   join the group -> MPI -> compare what the boxes were started with -> ready
-//                  -> carry (ipc/mirror.h) until all boxes' ranks have ended, or the group is aborted
+//                  -> carry (ipc/mirror.h) until all ranks have ended, or the group is aborted
 #pragma once
 
 #include <string>

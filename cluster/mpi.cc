@@ -19,10 +19,10 @@ namespace {
 
 constexpr const char* kLibrary = "libmpi.so.40";
 constexpr int kTag = 1;
-constexpr int kAnySource = -1;       // MPI_ANY_SOURCE
-constexpr int kThreadFunneled = 1;   // MPI_THREAD_FUNNELED
-constexpr int kVersionText = 256;    // MPI_MAX_LIBRARY_VERSION_STRING
-constexpr int kErrorText = 256;      // MPI_MAX_ERROR_STRING
+constexpr int kAnySource = -1;      // MPI_ANY_SOURCE
+constexpr int kThreadFunneled = 1;  // MPI_THREAD_FUNNELED
+constexpr int kVersionText = 256;   // MPI_MAX_LIBRARY_VERSION_STRING
+constexpr int kErrorText = 256;     // MPI_MAX_ERROR_STRING
 
 // Where OPAL_PREFIX points, beside the program that has started the launcher (an Open MPI that is
 // not the system's: a wheel's, say), and where the system looks.
@@ -33,8 +33,7 @@ std::vector<std::string> candidates() {
   }
   std::error_code unreadable;
   if (const auto starter = number_after(str("/proc/", ::getppid(), "/status"), "PPid:")) {
-    const auto program =
-        std::filesystem::read_symlink(str("/proc/", *starter, "/exe"), unreadable);
+    const auto program = std::filesystem::read_symlink(str("/proc/", *starter, "/exe"), unreadable);
     const auto beside = program.parent_path().parent_path() / "lib" / kLibrary;
     if (std::filesystem::exists(beside, unreadable)) paths.push_back(beside.string());
   }
@@ -77,9 +76,9 @@ Mpi Mpi::load() {
   find(library, "MPI_Error_string", mpi.error_string_);
   find(library, "MPI_Get_library_version", mpi.version_);
   // MPI_COMM_WORLD and its kind are addresses of these.
-  for (const auto& [name, handle] : {std::pair{"ompi_mpi_comm_world", &mpi.world_},
-                                     std::pair{"ompi_mpi_byte", &mpi.byte_},
-                                     std::pair{"ompi_mpi_errors_return", &mpi.errors_return_}}) {
+  for (const auto& [name, handle] :
+       {std::pair{"ompi_mpi_comm_world", &mpi.world_}, std::pair{"ompi_mpi_byte", &mpi.byte_},
+        std::pair{"ompi_mpi_errors_return", &mpi.errors_return_}}) {
     *handle = ::dlsym(library, name);
     if (*handle == nullptr) fail(kLibrary, " has no ", name, "; use Open MPI 4.1 or 5.0");
   }

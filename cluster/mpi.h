@@ -34,7 +34,7 @@ class Mpi {
   Request receive(void* data, std::size_t bytes, int from);
   // Whether it has ended; then the request is no more.
   bool done(Request& request);
-  // Whether a message has begun to come; from whom, and how long it is.
+  // Whether a message is there or on its way; from whom, and how long it is.
   bool probe(MpiStatus& status);
 
  private:

@@ -29,7 +29,8 @@ Task task_of_mpirun(const Environment& environment) {
                   .starter = "mpirun"};
   const int here = number_of(environment, "OMPI_COMM_WORLD_LOCAL_SIZE");
   if (task.boxes > 1 && here > 1) {
-    fail("mpirun has started ", here, " tasks on one box: nvllm wants one on each, which starts "
+    fail("mpirun has started ", here,
+         " tasks on one box: nvllm wants one on each, which starts "
          "the box's ranks; pass mpirun --map-by ppr:1:node");
   }
   return task;
@@ -44,7 +45,8 @@ Task task_of_srun(const Environment& environment) {
   const bool one_each = dealt == "1" || (dealt.starts_with("1(x") && dealt.ends_with(')') &&
                                          dealt.find(',') == std::string_view::npos);
   if (task.boxes > 1 && !one_each) {
-    fail("srun has started ", dealt, " tasks on its boxes: nvllm wants one on each, which starts "
+    fail("srun has started ", dealt,
+         " tasks on its boxes: nvllm wants one on each, which starts "
          "the box's ranks; pass srun --ntasks-per-node=1");
   }
   return task;
@@ -73,8 +75,8 @@ Task find_task(const Environment& environment) {
 
 std::vector<int> deal_ranks(int ranks, int boxes) {
   if (ranks < boxes) {
-    fail("--tp ", ranks, ": is less than one rank for each of ", boxes, " boxes; pass --tp ",
-         boxes, " or more, or start fewer tasks");
+    fail("--tp ", ranks, ": is less than one rank for each of ", boxes, " boxes; pass --tp ", boxes,
+         " or more, or start fewer tasks");
   }
   std::vector<int> dealt(static_cast<std::size_t>(boxes), ranks / boxes);
   for (int box = 0; box < ranks % boxes; ++box) ++dealt[static_cast<std::size_t>(box)];

@@ -66,7 +66,8 @@ TEST_CASE("tasks that are not one on each box are refused, and so is another MPI
   CHECK(refusal_of({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}).find("MPICH") != std::string::npos);
   CHECK(refusal_of({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}) == "none");
   CHECK(refusal_of(mpirun("two", "0", "1")) ==
-        "OMPI_COMM_WORLD_SIZE='two' is no number; start the program with mpirun or srun, or unset it");
+        "OMPI_COMM_WORLD_SIZE='two' is no number; start the program with mpirun or srun, or unset "
+        "it");
   CHECK(refusal_of(mpirun("2", "2", "1")) == "task 2 of 2 tasks of mpirun does not exist");
 }
 

@@ -31,7 +31,7 @@ struct alignas(64) ProcessRecord {
   std::atomic<std::uint64_t> step;
   std::atomic<std::uint64_t> progress;
   std::atomic<std::int64_t> heartbeat_ns;
-  std::atomic<std::int32_t> waits_for;  // + 2, so that zeroed memory means RankSnapshot::kNobody
+  std::atomic<std::int32_t> waits_for;    // + 2, so that zeroed memory means RankSnapshot::kNobody
   std::atomic<std::int32_t> wait_status;  // - kRunning, for the same reason
   std::atomic<std::int32_t> stopped_by;
   ActivityCell call;

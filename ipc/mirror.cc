@@ -86,7 +86,7 @@ bool GroupMirror::arrived(const RingEnd& end) const {
   return end.slot().sequence.load(std::memory_order_seq_cst) > end.next;
 }
 
-bool GroupMirror::has_news() const {
+bool GroupMirror::has_output() const {
   if (group_.aborted() && !abort_sent_) return true;
   if (first_ == 0 && arrived(calls_)) return true;
   for (int rank = first_; rank < end_; ++rank) {
@@ -230,9 +230,9 @@ bool GroupMirror::apply(int from, Bytes batch) {
     std::memcpy(&header, batch.data(), sizeof(header));
     batch = batch.subspan(sizeof(header));
     const bool of_rank = header.kind < Kind::abort;
-    const bool known = header.kind <= Kind::end &&
-                       (!of_rank || (header.rank < group_.size() &&
-                                     group_.box_of(header.rank) == from));
+    const bool known =
+        header.kind <= Kind::end &&
+        (!of_rank || (header.rank < group_.size() && group_.box_of(header.rank) == from));
     if (!known || header.bytes > batch.size()) {
       fail("a message from ", group_.box_text(from), " is corrupt: kind ",
            static_cast<int>(header.kind), ", rank ", static_cast<int>(header.rank), ", ",
@@ -255,8 +255,9 @@ void GroupMirror::apply_one(int from, const Header& header, Bytes payload) {
     case Kind::blob: return apply_blob(header, payload);
     case Kind::data: return apply_data(header, payload);
     case Kind::step:
-      group_.shared_->rank(header.rank).flags[0].value.store(header.first,
-                                                             std::memory_order_seq_cst);
+      group_.shared_->rank(header.rank)
+          .flags[0]
+          .value.store(header.first, std::memory_order_seq_cst);
       return ring_collective_bells();
     case Kind::record: return apply_record(header.rank, payload);
     case Kind::abort:
@@ -278,8 +279,7 @@ void GroupMirror::apply_fragment(RingEnd& end, const Header& header, Bytes paylo
 
 bool GroupMirror::has_room(const RingEnd& end) const {
   for (std::size_t i = 0; i < end.ring.readers.size(); ++i) {
-    const std::uint64_t released =
-        end.memory->readers[i].released.load(std::memory_order_seq_cst);
+    const std::uint64_t released = end.memory->readers[i].released.load(std::memory_order_seq_cst);
     if (end.next - released >= end.ring.shape.slots) return false;
   }
   return true;

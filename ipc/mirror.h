@@ -40,7 +40,7 @@ class GroupMirror {
   explicit GroupMirror(Member& link);
 
   // Whether collect() has something to do.
-  bool has_news() const;
+  bool has_output() const;
   // Appends what has been written here since the last call. The memory is free for its writers when
   // this returns.
   void collect(Outboxes& out);

@@ -50,7 +50,7 @@ class Carrier {
     for (std::size_t box : {0, 1}) {
       GroupMirror::Outboxes out(2);
       mirrors_[box].deliver();
-      if (mirrors_[box].has_news()) mirrors_[box].collect(out);
+      if (mirrors_[box].has_output()) mirrors_[box].collect(out);
       if (!out[1 - box].empty()) mirrors_[1 - box].apply(static_cast<int>(box), out[1 - box]);
     }
   }
@@ -160,8 +160,9 @@ TEST_CASE("the other collectives cross boxes, too") {
             exchange.all_gather(bytes_of(all), bytes_of(own), kCount * sizeof(float));
             for (int from = 0; from < kRanks; ++from) {
               const std::vector<float> want = values_of(from, kCount);
-              expect(std::equal(want.begin(), want.end(), all.begin() + from * std::ptrdiff_t{kCount}),
-                     str("all_gather, part of rank ", from));
+              expect(
+                  std::equal(want.begin(), want.end(), all.begin() + from * std::ptrdiff_t{kCount}),
+                  str("all_gather, part of rank ", from));
             }
             std::vector<float> sums(kCount), in = values_of(me.rank(), kRanks * kCount);
             exchange.reduce_scatter(bytes_of(sums), bytes_of(in), DType::f32, kCount);
@@ -181,7 +182,8 @@ TEST_CASE("the other collectives cross boxes, too") {
         }) == "");
 }
 
-TEST_CASE("calls of rank 0 reach the ranks of other boxes, and their replies and errors come back") {
+TEST_CASE(
+    "calls of rank 0 reach the ranks of other boxes, and their replies and errors come back") {
   CHECK(run_over_boxes([](Member& me) {
           Registry methods;
           methods.bind("echo", [](std::vector<std::byte> bytes) { return bytes; });
@@ -193,7 +195,8 @@ TEST_CASE("calls of rank 0 reach the ranks of other boxes, and their replies and
           if (me.rank() > 0) return GroupServer(me, methods).serve();
           GroupCaller caller(me, methods);
           // Less than a slot, many slots, and more than the ring.
-          for (const std::size_t size : {std::size_t{10}, std::size_t{100'000}, std::size_t{2} << 20}) {
+          for (const std::size_t size :
+               {std::size_t{10}, std::size_t{100'000}, std::size_t{2} << 20}) {
             const std::vector<std::byte> bytes(size, std::byte{7});
             for (const auto& echo : caller.call<std::vector<std::byte>>("echo", bytes)) {
               expect(echo == bytes, str("echo of ", size, " bytes"));

@@ -88,8 +88,8 @@ void complain(const std::exception& error) {
 // Commands whose ranks may be on several boxes, and those whose may not so far. All others have no
 // ranks, and run on each box by themselves.
 constexpr std::string_view kOverBoxes[] = {"generate", "selftest"};
-constexpr std::string_view kOnOneBox[] = {"bench latency", "bench long", "bench startup",
-                                          "bench throughput", "chat", "inspect", "serve"};
+constexpr std::string_view kOnOneBox[] = {
+    "bench latency", "bench long", "bench startup", "bench throughput", "chat", "inspect", "serve"};
 
 cluster::Task find_task() {
   try {
@@ -114,9 +114,10 @@ void advise(const cluster::Task& task) {
        {"OMPI_MCA_oob_tcp_keepalive_time", "PRTE_MCA_oob_tcp_keepalive_time"}) {
     if (::getenv(variable) != nullptr) return;
   }
-  log_info("mpirun notices a lost box after minutes; to have it do so in seconds, pass it --mca "
-           "oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 --mca "
-           "oob_tcp_keepalive_probes 3 (Open MPI 5: --prtemca)");
+  log_info(
+      "mpirun notices a lost box after minutes; to have it do so in seconds, pass it --mca "
+      "oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 --mca "
+      "oob_tcp_keepalive_probes 3 (Open MPI 5: --prtemca)");
 }
 
 // One of several tasks, each on a box of its own. The workers must end with the launcher, and the

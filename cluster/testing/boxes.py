@@ -154,7 +154,7 @@ class Boxes:
     def cut(self):
         sh('ip', 'link', 'set', 'vA', 'down')
 
-    def mend(self):
+    def connect(self):
         sh('ip', 'link', 'set', 'vA', 'up')
         for _ in range(100):
             try:

@@ -50,8 +50,8 @@ double latest(const SelftestReport& report, std::int64_t runtime::StartTimes::*s
 
 int box_of(const SelftestReport& report, std::size_t rank) {
   int box = 0;
-  for (auto left = static_cast<int>(rank); left >= report.box_ranks.at(static_cast<std::size_t>(box));
-       ++box) {
+  for (auto left = static_cast<int>(rank);
+       left >= report.box_ranks.at(static_cast<std::size_t>(box)); ++box) {
     left -= report.box_ranks[static_cast<std::size_t>(box)];
   }
   return box;

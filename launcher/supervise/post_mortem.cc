@@ -83,17 +83,16 @@ std::string ending(const WorkerView& worker, const Culprit& culprit, std::int64_
 std::string headline(const WorkerView& worker, const Culprit& culprit, std::int64_t now_ns) {
   const std::string activity = doing(worker.record, now_ns);
   return str("rank ", worker.rank, " (pid ", worker.pid, worker.box.empty() ? "" : " on ",
-             worker.box, ") ",
-             culprit.kind == Kind::died ? "died: " : "is ", ending(worker, culprit, now_ns),
-             activity.empty() ? "" : ", ", activity, worker.record.last_words.empty() ? "" : ": ",
-             worker.record.last_words);
+             worker.box, ") ", culprit.kind == Kind::died ? "died: " : "is ",
+             ending(worker, culprit, now_ns), activity.empty() ? "" : ", ", activity,
+             worker.record.last_words.empty() ? "" : ": ", worker.record.last_words);
 }
 
 std::string rank_line(const WorkerView& worker, const Culprit& culprit, std::int64_t now_ns) {
   const ipc::RankSnapshot& record = worker.record;
   std::string text = str("  rank ", worker.rank, "  pid ", worker.pid, "  ", worker.box,
-                         worker.box.empty() ? "" : "  ", ending(worker, culprit, now_ns),
-                         "; step ", record.step, "; ");
+                         worker.box.empty() ? "" : "  ", ending(worker, culprit, now_ns), "; step ",
+                         record.step, "; ");
   const std::string activity = doing(record, now_ns);
   if (!activity.empty()) {
     text += activity;

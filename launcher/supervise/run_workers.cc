@@ -37,7 +37,8 @@ void check_boxes(const GroupOptions& options, DeviceKind device) {
   if (options.task.boxes > 1 && device == DeviceKind::cuda) {
     refuse("--device ", options.device ? name_of(*options.device) : "auto",
            ": groups over boxes run on CPUs only so far, and this box has GPUs; pass --device cpu, "
-           "or start one box without ", options.task.starter);
+           "or start one box without ",
+           options.task.starter);
   }
 }
 
@@ -99,9 +100,9 @@ WorkerGroup::Options group_to_start(const GroupOptions& options, const LaunchPla
                                                 : Supervisor::kStartLimit};
   if (plan.box_ranks.empty()) return group;
   group.link = [options, model](const ipc::Group& of) {
-    return cluster::run_link(of, {.task = options.task,
-                                  .facts = facts_of(options, model),
-                                  .log_level = options.log_level});
+    return cluster::run_link(
+        of,
+        {.task = options.task, .facts = facts_of(options, model), .log_level = options.log_level});
   };
   return group;
 }

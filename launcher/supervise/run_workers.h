@@ -19,8 +19,8 @@ namespace nvllm::launcher {
 // Which workers to start.
 struct LaunchPlan {
   DeviceKind device = DeviceKind::cpu;
-  int ranks = 1;                // of all boxes
-  std::vector<int> box_ranks;   // of each, where there are several
+  int ranks = 1;                  // of all boxes
+  std::vector<int> box_ranks;     // of each, where there are several
   std::vector<std::string> gpus;  // of each rank, as CUDA_VISIBLE_DEVICES; empty on the CPU
 };
 

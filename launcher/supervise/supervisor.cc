@@ -34,6 +34,8 @@ constexpr Nanoseconds kGroupSignalWindow = std::chrono::milliseconds(30);
 constexpr Nanoseconds kCauseWindow = std::chrono::milliseconds(50);
 // The last lines have been under way for as long as finish() was waited for, and get so much more.
 constexpr Nanoseconds kLastLinesLimit = std::chrono::milliseconds(100);
+// The first box may exit this long after it has told what happened.
+constexpr Nanoseconds kCodeWindow = std::chrono::milliseconds(500);
 // The launcher exits even if killed processes have not ended after this time.
 constexpr Nanoseconds kReapLimit = Child::kEndLimit;
 
@@ -191,8 +193,8 @@ std::optional<std::string> Supervisor::link_failure() const {
   if (link_->status()) {
     // It goes by itself when all have ended, or after an abort, which somebody else accounts for.
     if (link_->status()->fine()) return {};
-    return str("the link to the other boxes (pid ", link_->pid(), ") died: ",
-               link_->status()->describe());
+    return str("the link to the other boxes (pid ", link_->pid(),
+               ") died: ", link_->status()->describe());
   }
   const auto since = [&](std::int64_t start_ns) {
     return Nanoseconds(last_look_ns_ - std::max(start_ns, counting_since_ns_));
@@ -203,7 +205,8 @@ std::optional<std::string> Supervisor::link_failure() const {
     const std::string stopped =
         link_->stopped_by() ? ", stopped by " + signal_name(*link_->stopped_by()) : "";
     return str("the link to the other boxes (pid ", link_->pid(), stopped,
-               ") has shown no sign of life for ", format_duration(seconds_since(record.heartbeat_ns)));
+               ") has shown no sign of life for ",
+               format_duration(seconds_since(record.heartbeat_ns)));
   }
   if (!ready && since(started_ns_) > std::max(group_.step_timeout(), kStartLimit)) {
     return str("the other boxes have not been found within ",
@@ -234,7 +237,7 @@ Nanoseconds Supervisor::quiet_of(int box) const {
   // All of a box's records come together.
   const ipc::RankSnapshot record = group_.snapshot(group_.first_rank(box));
   const bool alive = record.pid != 0 && record.phase != ipc::Phase::ended &&
-                              record.wait_status == ipc::RankSnapshot::kRunning;
+                     record.wait_status == ipc::RankSnapshot::kRunning;
   if (!alive) return Nanoseconds(0);
   return Nanoseconds(last_look_ns_ - std::max(record.heartbeat_ns, counting_since_ns_));
 }
@@ -283,8 +286,7 @@ void Supervisor::kill_all() {
 Nanoseconds Supervisor::limit_of(const ipc::RankSnapshot& record) const {
   // To join is the first thing that a worker does; but another box may start later.
   if (record.pid == 0) {
-    return std::max(group_.step_timeout(),
-                    group_.is_here(record.rank) ? kMinSilence : kStartLimit);
+    return std::max(group_.step_timeout(), group_.is_here(record.rank) ? kMinSilence : kStartLimit);
   }
   if (record.phase == ipc::Phase::ready) return group_.step_timeout() + kRanksReportFirst;
   return std::max(group_.step_timeout(), start_limit_);
@@ -367,10 +369,9 @@ std::vector<WorkerView> Supervisor::view_workers() {
     check_progress(worker);
     restore_activity(worker);
     const bool joined = worker.record.pid != 0;
-    worker.silent =
-        joined && !worker.status &&
-        last_look_ns_ - std::max(worker.record.heartbeat_ns, counting_since_ns_) >
-            (here ? silence : silence + kOnTheWay).count();
+    worker.silent = joined && !worker.status &&
+                    last_look_ns_ - std::max(worker.record.heartbeat_ns, counting_since_ns_) >
+                        (here ? silence : silence + kOnTheWay).count();
     views.push_back(std::move(worker));
   }
   return views;
@@ -391,8 +392,8 @@ bool Supervisor::ended_elsewhere(const std::vector<WorkerView>& views,
                                  const Culprit& culprit) const {
   const WorkerView& guilty = views[static_cast<std::size_t>(culprit.rank)];
   if (!guilty.here) return group_.box() != 0;  // the first box tells it all
-  const bool by_itself = guilty.silent || guilty.stopped_by ||
-                         (guilty.status && guilty.status->by_signal());
+  const bool by_itself =
+      guilty.silent || guilty.stopped_by || (guilty.status && guilty.status->by_signal());
   return group_.abort_box() != ipc::Group::kThisBox && !by_itself;
 }
 
@@ -451,6 +452,10 @@ void Supervisor::end_after_other_box() {
   }
   exit_code_ = kExitFailed;
   part();
+  // mpirun and srun tell the exit code of whoever fails first: the first box's is the one to tell,
+  // and its end comes here as a signal.
+  const std::int64_t end = now_ns() + kCodeWindow.count();
+  while (group_.box() != 0 && now_ns() < end && !signals_.next_signal()) wait_for_event(kRound);
 }
 
 void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit& culprit) {
@@ -466,14 +471,14 @@ void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit&
   }
 
   // The other ranks report their errors only now, when the abort ends their waits.
-  group_.abort(str("rank ", culprit.rank, " (pid ", guilty.pid,
-                   guilty.box.empty() ? "" : " on ", guilty.box, ") ",
+  group_.abort(str("rank ", culprit.rank, " (pid ", guilty.pid, guilty.box.empty() ? "" : " on ",
+                   guilty.box, ") ",
                    guilty.status ? guilty.status->describe() : std::string("is alive but stuck")));
   await_end(kGrace);
   auto& culprit_view = views[static_cast<std::size_t>(culprit.rank)];
   if (culprit.kind == Culprit::Kind::died && !culprit_view.status) {
-    culprit_view.status = (culprit_view.here ? view_here(culprit.rank)
-                                             : view_elsewhere(culprit.rank)).status;
+    culprit_view.status =
+        (culprit_view.here ? view_here(culprit.rank) : view_elsewhere(culprit.rank)).status;
   }
   if (culprit_view.status && culprit_view.status->killed_by(SIGKILL)) {
     culprit_view.killed_why = out_of_memory();

@@ -193,8 +193,8 @@ void Selftest::check_collectives() {
 }
 
 void Selftest::measure_calls() {
-  // From rank 0's hand to the others'. Paced, so that messages do not queue up. Ranks of other boxes
-  // have other clocks.
+  // From rank 0's hand to the others'. Paced, so that messages do not queue up. Ranks of other
+  // boxes have other clocks.
   const int here = me_.group().ranks_of(me_.group().box());
   if (here > 1) {
     const std::vector<std::byte> padding(4096 - 64);

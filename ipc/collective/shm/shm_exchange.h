@@ -100,7 +100,7 @@ class ShmExchange {
   const int size_;
   const bool several_boxes_;
   std::size_t put_begin_ = 0, put_end_ = 0;  // what was put since the last step, if several boxes
-  std::size_t round_bytes_ = 0;  // a round slot
+  std::size_t round_bytes_ = 0;              // a round slot
   std::size_t chunk_bytes_ = 0;
 
   std::uint32_t step_ = 0;    // published last; wraps
