@@ -125,7 +125,7 @@ class BoxesTest(unittest.TestCase):
         self.boxes.kill_rest()
         self.fail(f'it does not start: {run.communicate()}')
 
-    def all_gone(self, run, limit):
+    def all_gone(self, run, limit, folders=True):
         """Everything is gone within the limit; what box 0 and mpirun wrote."""
         took = self.boxes.gone(limit)
         if took is None:
@@ -136,7 +136,8 @@ class BoxesTest(unittest.TestCase):
         errors = run.communicate()[1]
         print(f'{self.id().split(".")[-1]}: all gone after {took:.2f} s', file=sys.stderr)
         self.assertEqual(self.boxes.left(), [], errors)
-        self.assertEqual(self.boxes.session_folders(), [])
+        if folders:
+            self.assertEqual(self.boxes.session_folders(), [])
         return errors
 
     def kill(self, process):
@@ -167,7 +168,8 @@ class BoxesTest(unittest.TestCase):
     def test_a_launcher_is_killed(self):
         run = self.start_long()
         self.kill(self.boxes.launcher(1))
-        self.all_gone(run, 6)
+        # mpirun, in a hurry, may kill its daemon while that removes its folder.
+        self.all_gone(run, 6, folders=False)
         self.assertNotEqual(run.returncode, 0)
 
     def test_mpirun_is_killed(self):

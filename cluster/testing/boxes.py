@@ -181,7 +181,7 @@ class Boxes:
     def session_folders(self):
         """What a run has left in the temporary directories of both boxes; a moment is given to who removes it."""
         folders = [self.tmp, self.folder / 'boxB']
-        for _ in range(50):
+        for _ in range(150):
             found = [str(entry) for folder in folders for entry in folder.iterdir()]
             if not found:
                 break
