@@ -119,7 +119,7 @@ class BoxesTest(unittest.TestCase):
         end = time.monotonic() + 15
         while time.monotonic() < end:
             if len(self.boxes.workers(0)) == 3 and len(self.boxes.workers(1)) == 2:
-                time.sleep(0.7)  # until it is at work
+                time.sleep(0.4)  # until it is at work
                 return run
             time.sleep(0.02)
         self.boxes.kill_rest()

@@ -123,6 +123,8 @@ class Boxes:
     def mpirun(self, command, tasks_on_one=False, patient=True, environment=()):
         hosts = f'{ADDRESSES[0]}:2' if tasks_on_one else ','.join(f'{a}:1' for a in ADDRESSES)
         self.tmp = pathlib.Path(tempfile.mkdtemp(prefix='t', dir=self.folder / 'boxA'))
+        for left in (self.folder / 'boxB').iterdir():
+            shutil.rmtree(left)  # by an earlier run
         call = ['mpirun', '--allow-run-as-root', '--mca', 'plm_rsh_agent', str(self.agent),
                 '--host', hosts, '--bind-to', 'none', '-n', '2']
         call += [] if tasks_on_one else ['--map-by', 'ppr:1:node']
