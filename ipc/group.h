@@ -33,11 +33,18 @@ namespace nvllm::ipc {
 
 inline constexpr int kMaxRanks = 8;
 inline constexpr int kLauncher = -1;  // the launcher's number in the group
+// The number of the process that carries memory to and from other boxes (mirror.h), where the group
+// spans several.
+inline constexpr int kLink = kMaxRanks;
 
 struct GroupOptions {
   int size = 1;                                         // ranks, 1 to kMaxRanks
   Nanoseconds step_timeout = std::chrono::seconds(60);  // of every wait for a peer
   std::size_t staging_bytes = std::size_t{2} << 20;     // of each rank, for collectives on the CPU
+  // A group over several boxes (machines): how many ranks each has, in rank order. Empty: all are
+  // here.
+  std::vector<int> box_ranks = {};
+  int box = 0;  // this one
 };
 
 // The group was aborted (a rank died, say) while this process waited. The message says why.
@@ -82,6 +89,11 @@ struct RankSnapshot {
   ActivitySnapshot collective;
   int waits_for = kNobody;  // the rank it is waiting for, or was when it gave up
   std::string last_words;   // the error it ended with, if it could still say
+  // What its launcher has seen of it, for the launchers of other boxes: the status of waitpid(), or
+  // one of these; and the signal that has stopped it, or 0.
+  static constexpr int kRunning = -1, kEndedSomehow = -2;
+  int wait_status = kRunning;
+  int stopped_by = 0;
 
   static constexpr int kNobody = -2;
   std::string describe()
@@ -108,11 +120,32 @@ class Group {
   Nanoseconds step_timeout() const;
   RankSnapshot snapshot(int rank) const;
 
+  // Which box has which ranks. One segment lies on each box, with the records, rings and staging
+  // memory of all ranks; what a rank of another box writes there comes by the mirror.
+  int boxes() const;
+  int box() const;
+  int box_of(int rank) const;
+  int first_rank(int box) const;
+  int ranks_of(int box) const;
+  bool is_here(int rank) const;  // also the launcher and the link
+  // "box 1 (node17)"; without the name until set_box_name() has been called.
+  std::string box_text(int box) const;
+  void set_box_name(int box, std::string_view name) const;
+
   // Ends every wait in every process with GroupAborted(reason), now and from now on. The first
-  // reason counts. Callable from any member and any thread.
-  void abort(std::string_view reason) const;
+  // reason counts. Callable from any member and any thread. box: where the reason comes from, if
+  // from another one.
+  static constexpr int kThisBox = -1;
+  void abort(std::string_view reason, int box = kThisBox) const;
   bool aborted() const;
   std::string abort_reason() const;
+  int abort_box() const;  // kThisBox, or the box that the abort came from
+
+  // The launcher's: what it has seen of a worker, and that it has nothing more to tell about the
+  // group's end, so that the link may leave the others.
+  void note_worker(int rank, int wait_status, int stopped_by) const;
+  void note_told() const;
+  bool told() const;
 
   // The launcher's request that all end in order. It interrupts only waits that look at it, as
   // RequestServer's does (rpc.h).
@@ -124,6 +157,7 @@ class Group {
 
  private:
   friend class Member;
+  friend class GroupMirror;
   struct Shared;
   explicit Group(std::shared_ptr<Shared> shared);
   std::shared_ptr<Shared> shared_;
@@ -204,7 +238,8 @@ class Member {
   };
   static constexpr int kFlags = 8;
   std::span<Flag> flags(int rank) const;
-  // The doorbell on which rank r's collective thread sleeps.
+  // The doorbell on which rank r's collective thread sleeps. For a rank of another box both bells
+  // are the link's, which then looks what there is to carry.
   Doorbell& collective_bell(int rank) const;
   // The doorbell on which the main thread of a rank, or of the launcher, sleeps: it waits for rings
   // and in exchange().

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,7 @@
 
 namespace nvllm::ipc {
 
-// The index of a process: 0 for the launcher, rank + 1 for a rank.
+// The index of a process: 0 for the launcher, rank + 1 for a rank, kMaxRanks + 1 for the link.
 inline constexpr std::size_t record_index(int rank) {
   return static_cast<std::size_t>(rank + 1);
 }
@@ -30,7 +31,9 @@ struct alignas(64) ProcessRecord {
   std::atomic<std::uint64_t> step;
   std::atomic<std::uint64_t> progress;
   std::atomic<std::int64_t> heartbeat_ns;
-  std::atomic<std::int32_t> waits_for;  // + 2, so that zeroed memory means RankSnapshot::kNobody
+  std::atomic<std::int32_t> waits_for;    // + 2, so that zeroed memory means RankSnapshot::kNobody
+  std::atomic<std::int32_t> wait_status;  // - kRunning, for the same reason
+  std::atomic<std::int32_t> stopped_by;
   ActivityCell call;
   ActivityCell collective;
   TextCell<512> last_words;
@@ -57,6 +60,7 @@ struct AbortState {
   alignas(64) std::atomic<std::uint32_t> aborted;
   alignas(64) std::atomic<std::uint32_t> tickets;
   std::array<Reason, kReasons> reasons;
+  std::array<std::atomic<std::int32_t>, kReasons> boxes;  // - Group::kThisBox, of each reason
 };
 
 // A rank's part in Member::exchange. Two blobs, used in turn: a rank comes to round r + 2 only
@@ -80,10 +84,15 @@ struct GroupMemory {
   std::int32_t cores;  // that the launcher could use when it made the group
   std::int64_t step_timeout_ns;
   std::uint64_t staging_bytes;
+  std::int32_t boxes;
+  std::int32_t box;
+  std::array<std::int32_t, kMaxRanks + 1> first_ranks;  // of each box, and the number of ranks
+  std::array<TextCell<64>, kMaxRanks> box_names;
   AbortState abort;
   alignas(64) std::atomic<std::uint32_t> stop_wanted;
-  std::array<ProcessRecord, kMaxRanks + 1> records;
-  std::array<ProcessBells, kMaxRanks + 1> bells;
+  std::atomic<std::uint32_t> told;
+  std::array<ProcessRecord, kMaxRanks + 2> records;
+  std::array<ProcessBells, kMaxRanks + 2> bells;
   std::array<RankMemory, kMaxRanks> ranks;
 };
 
@@ -111,17 +120,28 @@ struct GroupLayout {
 struct Group::Shared {
   Segment segment;
   GroupLayout layout;
-  std::vector<Doorbell> main_bells;  // by record_index
-  std::vector<Doorbell> collective_bells;
+  std::vector<Doorbell> main_bells;        // of the launcher and the ranks that are here
+  std::vector<Doorbell> collective_bells;  // likewise
+  std::optional<Doorbell> link_bell;       // where there are several boxes
 
   explicit Shared(const GroupOptions& options);
+
+  Doorbell& bell(std::vector<Doorbell>& bells, int rank) {
+    if (rank == kLauncher) return bells.front();
+    const GroupMemory& group = memory();
+    const int first = group.first_ranks[static_cast<std::size_t>(group.box)];
+    const auto index = static_cast<std::size_t>(rank - first + 1);
+    return rank >= first && index < bells.size() ? bells[index] : *link_bell;
+  }
 
   GroupMemory& memory() const { return *reinterpret_cast<GroupMemory*>(segment.payload().data()); }
   ProcessRecord& record(int rank) const { return memory().records[record_index(rank)]; }
   RankMemory& rank(int rank) const { return memory().ranks[static_cast<std::size_t>(rank)]; }
 
   void check_rank(int rank, int lowest) const {
-    NVLLM_CHECK(rank >= lowest && rank < memory().size, "rank ", rank, " of ", memory().size);
+    const bool link = rank == kLink && memory().boxes > 1;
+    NVLLM_CHECK((rank >= lowest && rank < memory().size) || link, "rank ", rank, " of ",
+                memory().size);
   }
 
   std::uint32_t aborted() const { return memory().abort.aborted.load(std::memory_order_seq_cst); }
@@ -143,6 +163,7 @@ struct Group::Shared {
 inline constexpr const char* kGroupKind = "group";
 
 inline std::string name_of_rank(int rank) {
+  if (rank == kLink) return "the link to other boxes";
   return rank == kLauncher ? "launcher" : str("rank ", rank);
 }
 

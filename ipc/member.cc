@@ -28,7 +28,8 @@ struct Member::State {
 
 Member Group::join(int rank) const {
   shared_->segment.check(kGroupKind);
-  if (rank < kLauncher || rank >= size()) {
+  const bool link = rank == kLink && boxes() > 1;
+  if (!link && (rank < kLauncher || rank >= size() || !is_here(rank))) {
     fail("rank ", rank, " cannot join a group of ", size(), " ranks");
   }
   ProcessRecord& record = shared_->record(rank);
@@ -38,7 +39,7 @@ Member Group::join(int rank) const {
   }
   record.heartbeat_ns.store(now_ns());
   record.phase.store(static_cast<std::uint32_t>(Phase::starting));
-  const bool crowded = shared_->memory().cores < size();
+  const bool crowded = shared_->memory().cores < ranks_of(box()) + (boxes() > 1 ? 1 : 0);
   return Member(std::unique_ptr<Member::State>(
       new Member::State{Group(shared_), rank, getpid(), crowded, 0, {}}));
 }
@@ -197,12 +198,12 @@ std::span<Member::Flag> Member::flags(int rank) const {
 
 Doorbell& Member::collective_bell(int rank) const {
   state_->shared().check_rank(rank, kLauncher);
-  return state_->group.shared_->collective_bells[record_index(rank)];
+  return state_->group.shared_->bell(state_->group.shared_->collective_bells, rank);
 }
 
 Doorbell& Member::main_bell(int rank) const {
   state_->shared().check_rank(rank, kLauncher);
-  return state_->group.shared_->main_bells[record_index(rank)];
+  return state_->group.shared_->bell(state_->group.shared_->main_bells, rank);
 }
 
 std::span<std::byte> Member::channel_memory() const {

@@ -264,7 +264,12 @@ BroadcastRing calls_ring(const Member& member) {
   BroadcastRing ring = ring_at(member, ChannelsLayout(member.size()).calls, kCallsShape);
   ring.name = "calls";
   ring.writer = 0;
-  for (int rank = 1; rank < member.size(); ++rank) ring.readers.push_back(rank);
+  const Group& group = member.group();
+  for (int rank = 1; rank < member.size(); ++rank) {
+    if (group.is_here(rank)) ring.readers.push_back(rank);
+  }
+  // It reads for the ranks of all other boxes, and writes there in rank 0's stead.
+  if (group.boxes() > 1 && group.box() == 0) ring.readers.push_back(kLink);
   return ring;
 }
 
@@ -276,7 +281,7 @@ BroadcastRing replies_ring(const Member& member, int rank) {
               kRepliesShape);
   ring.name = str("replies of rank ", rank);
   ring.writer = rank;
-  ring.readers = {0};
+  ring.readers = {member.group().is_here(0) ? 0 : kLink};
   return ring;
 }
 

@@ -116,6 +116,8 @@ class RingReader {
 };
 
 // --- The fixed set of rings of a group; each process opens the ends that it uses ---
+// Where the group spans boxes, the link stands for the readers, or for the writer, that are
+// elsewhere (mirror.h).
 
 // Rank 0 to all other ranks.
 BroadcastRing calls_ring(const Member& member);

@@ -1,5 +1,8 @@
 // nvllm-launch: parses the command line and runs the command that it names.
+#include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,8 +18,10 @@
 #include "base/error.h"
 #include "base/logging.h"
 #include "base/visible_text.h"
+#include "cluster/task.h"
 #include "launcher/cli/commands.h"
 #include "launcher/cli/option_table.h"
+#include "launcher/cli/option_value.h"
 #include "launcher/cli/program.h"
 #include "launcher/hub/hub_model.h"
 #include "launcher/hub/pull.h"
@@ -80,6 +85,66 @@ void complain(const std::exception& error) {
   write_error_text(str("nvllm-launch: ", visible_text(error.what(), Breaks::none), '\n'));
 }
 
+// Commands whose ranks may be on several boxes, and those whose may not so far. All others have no
+// ranks, and run on each box by themselves.
+constexpr std::string_view kOverBoxes[] = {"generate", "selftest"};
+constexpr std::string_view kOnOneBox[] = {
+    "bench latency", "bench long", "bench startup", "bench throughput", "chat", "inspect", "serve"};
+
+cluster::Task find_task() {
+  try {
+    return cluster::find_task([](const char* name) { return ::getenv(name); });
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
+}
+
+// What there is to say to whoever runs mpirun, once.
+void advise(const cluster::Task& task) {
+  cpu_set_t cores;
+  const long all = ::sysconf(_SC_NPROCESSORS_ONLN);
+  if (::sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) < all) {
+    log_warning("box ", task.box, " may use ", CPU_COUNT(&cores), " of its ", all,
+                " cores: mpirun binds tasks to cores; pass --bind-to none");
+  }
+  if (task.box != 0 || task.starter != "mpirun") return;
+  for (const char* variable :
+       {"OMPI_MCA_oob_tcp_keepalive_time", "PRTE_MCA_oob_tcp_keepalive_time"}) {
+    if (::getenv(variable) != nullptr) return;
+  }
+  log_info(
+      "mpirun notices a lost box after minutes; to have it do so in seconds, pass it --mca "
+      "oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 --mca "
+      "oob_tcp_keepalive_probes 3 (Open MPI 5: --prtemca)");
+}
+
+// One of several tasks, each on a box of its own. The workers must end with the launcher, and the
+// launcher with whoever started it: it may be killed before it can tell.
+void join_boxes(Options& options, const cluster::Task& task,
+                const std::vector<std::string>& arguments) {
+  const pid_t starter = ::getppid();
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != starter) ::_exit(kExitFailed);
+  const bool loads = options.command != "inspect" || options.inspect_load;
+  if (loads && std::ranges::find(kOnOneBox, options.command) != std::end(kOnOneBox)) {
+    refuse(options.command, ": cannot run on ", task.boxes, " boxes under ", task.starter,
+           " so far, as generate and selftest can; start it on each box without ", task.starter,
+           ", or unset ", task.starter == "srun" ? "PMIX_RANK" : "OMPI_COMM_WORLD_SIZE");
+  }
+  if (std::ranges::find(kOverBoxes, options.command) == std::end(kOverBoxes)) return;
+  if (options.engine.profile) {
+    refuse("--profile: boxes have clocks of their own, so there is no trace of ", task.boxes,
+           " boxes; run on one box, or leave it out");
+  }
+  options.group.task = task;
+  for (const std::string& argument : arguments) {
+    options.group.command_line += str(options.group.command_line.empty() ? "" : " ", argument);
+  }
+  advise(task);
+}
+
 int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
   Options options = parse_command_line(arguments);
   if (!options.message.empty()) {
@@ -87,6 +152,7 @@ int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
     return kExitFine;
   }
   configure_logging({.level = options.group.log_level, .who = "launcher"});
+  const cluster::Task task = find_task();
   if (takes_model(options.command)) {
     options.model_name = options.model.path.empty() ? kDefaultModelName : options.model.path;
     options.model.path =
@@ -94,6 +160,8 @@ int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
             ? default_model(process_environment)
             : find_model(options.model.path, wants_weights(options), process_environment);
   }
+  if (task.boxes > 1) join_boxes(options, task, arguments);
+  if (options.group.task.box > 0) return follow_first_box(options);
   for (const auto& [command, run] : kCommands) {
     if (options.command == command) return run(options, started_ns);
   }

@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/logging.h"
+#include "cluster/task.h"
 #include "device/backend.h"
 #include "runtime/options.h"
 #include "runtime/request.h"
@@ -31,6 +32,10 @@ struct GroupOptions {
   Nanoseconds step_timeout = std::chrono::seconds(60);
   std::string collectives = "auto";
   LogLevel log_level = LogLevel::info;
+  // Which of several tasks of mpirun or srun this is, and what it was started with. Each runs on a
+  // box of its own, and the group spans them.
+  cluster::Task task = {};
+  std::string command_line = "";
 };
 
 // Sampling options in the order in which they were given; each sets one field. They are kept apart

@@ -177,6 +177,25 @@ TEST_CASE("a CPU run does not ask for GPUs") {
   CHECK_FALSE(looked);
 }
 
+TEST_CASE("over several boxes ranks are dealt to them, on CPUs only so far") {
+  const auto planned = [](std::vector<std::string> arguments, std::vector<std::string> gpus) {
+    GroupOptions options = selftest(std::move(arguments)).group;
+    options.task = {.boxes = 2, .box = 1, .starter = "mpirun"};
+    return plan_launch(options, true, [&](std::string*) { return gpus; });
+  };
+  CHECK(planned({}, {}).box_ranks == std::vector<int>{1, 1});
+  CHECK(planned({"--tp", "3"}, {}).box_ranks == std::vector<int>{2, 1});
+  CHECK(planned({"--device", "cpu"}, {"0"}).ranks == 2);
+  CHECK_THROWS_WITH_AS(planned({"--tp", "1"}, {}),
+                       "--tp 1: is less than one rank for each of 2 boxes; pass --tp 2 or more, "
+                       "or start fewer tasks",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(planned({"--tp", "4"}, {"0"}),
+                       "--device auto: groups over boxes run on CPUs only so far, and this box has "
+                       "GPUs; pass --device cpu, or start one box without mpirun",
+                       UsageError);
+}
+
 TEST_CASE("who only looks may plan for more than the machine has") {
   const auto ranks = [](std::vector<std::string> arguments, std::vector<std::string> gpus) {
     arguments.insert(arguments.begin(), {"--model", "a"});

@@ -29,14 +29,32 @@ struct SelftestReport {
   std::int64_t started_ns = 0;  // the launcher's first instruction
   std::int64_t forked_ns = 0;   // all workers exist
   bool memory = false;          // tell what memory every rank has taken
+  std::vector<int> box_ranks;   // of each box, where there are several
   runtime::SelftestResult result;
 };
+
+// Times of ranks on other boxes are those of other clocks.
+std::size_t ranks_here(const SelftestReport& report) {
+  return report.box_ranks.empty() ? report.result.ranks.size()
+                                  : static_cast<std::size_t>(report.box_ranks.front());
+}
 
 // The latest of all ranks' times, in milliseconds after the launcher's start.
 double latest(const SelftestReport& report, std::int64_t runtime::StartTimes::*stage) {
   std::int64_t last = 0;
-  for (const RankReport& rank : report.result.ranks) last = std::max(last, rank.start.*stage);
+  for (std::size_t rank = 0; rank < ranks_here(report); ++rank) {
+    last = std::max(last, report.result.ranks[rank].start.*stage);
+  }
   return static_cast<double>(last - report.started_ns) * 1e-6;
+}
+
+int box_of(const SelftestReport& report, std::size_t rank) {
+  int box = 0;
+  for (auto left = static_cast<int>(rank);
+       left >= report.box_ranks.at(static_cast<std::size_t>(box)); ++box) {
+    left -= report.box_ranks[static_cast<std::size_t>(box)];
+  }
+  return box;
 }
 
 std::vector<SelftestRow> start_rows(const SelftestReport& report) {
@@ -107,12 +125,14 @@ std::string format_json(const SelftestReport& report) {
         {"pid", from.pid},
         {"device", from.device},
         {"cores", from.cores},
-        {"start_ms",
-         {{"joined", after(from.start.joined_ns)},
-          {"device", after(from.start.backend_ns)},
-          {"communicator", after(from.start.communicator_ns)},
-          {"ready", after(from.start.ready_ns)}}},
     };
+    if (rank < ranks_here(report)) {
+      one["start_ms"] = {{"joined", after(from.start.joined_ns)},
+                         {"device", after(from.start.backend_ns)},
+                         {"communicator", after(from.start.communicator_ns)},
+                         {"ready", after(from.start.ready_ns)}};
+    }
+    if (!report.box_ranks.empty()) one["box"] = box_of(report, rank);
     if (report.memory) {
       one["memory"] = nlohmann::ordered_json::array();
       for (const runtime::MemoryLine& line : from.memory) {
@@ -137,6 +157,7 @@ int run_selftest(const Options& options, std::int64_t started_ns) {
   SelftestReport report{.device = plan.device,
                         .started_ns = started_ns,
                         .memory = options.memory_report,
+                        .box_ranks = plan.box_ranks,
                         .result = {}};
   const int exit_code = run_workers(options.group, plan, nullptr, [&](WorkerGroup& workers) {
     report.forked_ns = now_ns();

@@ -1,10 +1,6 @@
 #include "launcher/generate/run_record.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +10,7 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "launcher/hub/sha256.h"
+#include "launcher/supervise/model_hash.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -32,34 +29,6 @@ std::string file_text(const std::filesystem::path& path) {
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
-}
-
-// Two models that were trained apart differ everywhere, so pieces of their files tell them apart.
-void add_samples(const model::CheckpointFile& file, Sha256& hash) {
-  constexpr std::uint64_t kSamples = 32, kBytes = 4096;
-  hash.add(str(file.size(), ' '));
-  std::array<char, kBytes> bytes;
-  for (std::uint64_t i = 0; i < kSamples; ++i) {
-    const std::uint64_t at = file.size() / kSamples * i;
-    const ssize_t got = ::pread(file.fd(), bytes.data(), bytes.size(), static_cast<off_t>(at));
-    if (got > 0) hash.add({bytes.data(), static_cast<std::size_t>(got)});
-  }
-}
-
-std::string model_hash(const runtime::OpenModel& model) {
-  namespace fs = std::filesystem;
-  Sha256 hash;
-  if (model.checkpoint) {
-    for (const model::CheckpointFile& file : model.checkpoint->files()) add_samples(file, hash);
-  }
-  const fs::path path(model.path);
-  const fs::path folder = fs::is_directory(path) ? path : path.parent_path();
-  if (!fs::is_directory(path) && path.extension() == ".json") hash.add(file_text(path));
-  for (const char* const name :
-       {"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
-    hash.add(str(name, ' ', hash_of(file_text(folder / name))));
-  }
-  return hash.finish();
 }
 
 std::string texts(const std::vector<std::string>& list) {

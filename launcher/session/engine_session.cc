@@ -34,6 +34,16 @@ void set_if(const std::optional<Value>& value, Field& field) {
 
 }  // namespace
 
+int follow_first_box(const Options& options) {
+  const LaunchPlan launch = plan_launch(options.group, cuda_built(), visible_gpus);
+  std::optional<runtime::OpenModel> model;
+  if (options.command == "generate") {
+    model.emplace(runtime::open_model(options.model));
+    check_has_weights(*model);
+  }
+  return follow_first_box(options.group, launch, model ? &*model : nullptr);
+}
+
 SessionOptions session_options(const Options& options) {
   SessionOptions session{.model = options.model,
                          .engine = options.engine,
@@ -63,7 +73,7 @@ EngineSession::EngineSession(const SessionOptions& options, runtime::OpenModel m
     : model_(std::move(model)), sampling_defaults_(sampling_defaults_of(model_)) {
   const LaunchPlan launch = plan_launch(options.group, cuda_built(), visible_gpus);
   check_has_weights(model_);
-  WorkerGroup::Options group = group_to_start(options.group, launch);
+  WorkerGroup::Options group = group_to_start(options.group, launch, &model_);
   group.on_signal = options.on_signal;
   if (options.ends_process) group.on_late = [this](int exit_code) { end_process(exit_code); };
   group.finish_limit = options.finish_limit;

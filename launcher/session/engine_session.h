@@ -125,6 +125,10 @@ class EngineSession {
   bool finished_ = false;
 };
 
+// On boxes other than the first, instead of the command: its workers, as long as the first box
+// wants them. Returns the program's exit code.
+int follow_first_box(const Options& options);
+
 // Writes the trace of all processes of a session, for --profile; `own`: that of this process.
 void write_profile(const std::string& path, EngineSession& session, Trace& own,
                    std::int64_t started_ns);

@@ -23,6 +23,8 @@ class ExitStatus {
   static ExitStatus unknown() { return ExitStatus(std::nullopt); }
 
   bool known() const { return status_.has_value(); }
+  // As waitpid() gave it; only of a known one.
+  int wait_status() const { return *status_; }
   bool fine() const;  // exit code 0
   bool killed_by(int signal) const;
   bool by_signal() const;

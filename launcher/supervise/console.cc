@@ -206,9 +206,13 @@ Console::Console(int out_fd) : state_(std::make_shared<State>()) {
 }
 
 void Console::add_worker(int rank, UniqueFd pipe) {
+  add_source(str("rank ", rank), std::move(pipe));
+}
+
+void Console::add_source(const std::string& who, UniqueFd pipe) {
   NVLLM_CHECK(!thread_.joinable());
-  if (::fcntl(pipe.get(), F_SETFL, O_NONBLOCK) != 0) fail_errno("pipe of rank ", rank);
-  state_->sources.push_back({std::move(pipe), LineTagger(str("rank ", rank))});
+  if (::fcntl(pipe.get(), F_SETFL, O_NONBLOCK) != 0) fail_errno("pipe of ", who);
+  state_->sources.push_back({std::move(pipe), LineTagger(who)});
 }
 
 void Console::start() {

@@ -54,6 +54,8 @@ class Console {
 
   // The reading end of a worker's output. Before start().
   void add_worker(int rank, UniqueFd pipe);
+  // The same of another process: "link".
+  void add_source(const std::string& who, UniqueFd pipe);
   // Starts the thread that reads and writes; all forks must have been done.
   void start();
 

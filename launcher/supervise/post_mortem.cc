@@ -59,6 +59,10 @@ std::string doing(const ipc::RankSnapshot& record, std::int64_t now_ns) {
 std::string stuck_reason(const WorkerView& worker, std::int64_t now_ns) {
   if (worker.stopped_by) return "stopped by " + signal_name(*worker.stopped_by);
   if (worker.record.pid == 0) return "has never joined the group";
+  if (worker.box_silent) {
+    return str("nothing has come from its box for ", age(worker.record.heartbeat_ns, now_ns),
+               ": it has failed, or the network to it");
+  }
   if (worker.silent) return "no sign of life for " + age(worker.record.heartbeat_ns, now_ns);
   if (worker.overdue) return "no progress";
   return "others waited for it in vain";
@@ -78,16 +82,17 @@ std::string ending(const WorkerView& worker, const Culprit& culprit, std::int64_
 
 std::string headline(const WorkerView& worker, const Culprit& culprit, std::int64_t now_ns) {
   const std::string activity = doing(worker.record, now_ns);
-  return str("rank ", worker.rank, " (pid ", worker.pid, ") ",
-             culprit.kind == Kind::died ? "died: " : "is ", ending(worker, culprit, now_ns),
-             activity.empty() ? "" : ", ", activity, worker.record.last_words.empty() ? "" : ": ",
-             worker.record.last_words);
+  return str("rank ", worker.rank, " (pid ", worker.pid, worker.box.empty() ? "" : " on ",
+             worker.box, ") ", culprit.kind == Kind::died ? "died: " : "is ",
+             ending(worker, culprit, now_ns), activity.empty() ? "" : ", ", activity,
+             worker.record.last_words.empty() ? "" : ": ", worker.record.last_words);
 }
 
 std::string rank_line(const WorkerView& worker, const Culprit& culprit, std::int64_t now_ns) {
   const ipc::RankSnapshot& record = worker.record;
-  std::string text = str("  rank ", worker.rank, "  pid ", worker.pid, "  ",
-                         ending(worker, culprit, now_ns), "; step ", record.step, "; ");
+  std::string text = str("  rank ", worker.rank, "  pid ", worker.pid, "  ", worker.box,
+                         worker.box.empty() ? "" : "  ", ending(worker, culprit, now_ns), "; step ",
+                         record.step, "; ");
   const std::string activity = doing(record, now_ns);
   if (!activity.empty()) {
     text += activity;
@@ -96,7 +101,11 @@ std::string rank_line(const WorkerView& worker, const Culprit& culprit, std::int
   } else {
     text += ipc::name_of(record.phase);
   }
-  if (record.waits_for >= 0) text += str("; waiting for rank ", record.waits_for);
+  if (record.waits_for == ipc::kLink) {
+    text += "; waiting for the link to other boxes";
+  } else if (record.waits_for >= 0) {
+    text += str("; waiting for rank ", record.waits_for);
+  }
   if (!record.last_words.empty()) text += str("; last words: ", record.last_words);
   return text + '\n';
 }
@@ -135,10 +144,22 @@ std::optional<Culprit> find_culprit(const std::vector<WorkerView>& workers, bool
   return blame(workers, found->rank);
 }
 
+std::string post_mortem_line(const std::vector<WorkerView>& workers, const Culprit& culprit,
+                             std::int64_t now_ns) {
+  const WorkerView& worker = workers[static_cast<std::size_t>(culprit.rank)];
+  return str("nvllm-launch: ", headline(worker, culprit, now_ns), '\n');
+}
+
+std::string rank_lines(const std::vector<WorkerView>& workers, std::int64_t now_ns) {
+  constexpr int kNoRank = -1;
+  std::string text;
+  for (const WorkerView& each : workers) text += rank_line(each, {.rank = kNoRank}, now_ns);
+  return text;
+}
+
 std::string post_mortem(const std::vector<WorkerView>& workers, const Culprit& culprit,
                         std::int64_t now_ns) {
-  const WorkerView& worker = workers[static_cast<std::size_t>(culprit.rank)];
-  std::string text = str("nvllm-launch: ", headline(worker, culprit, now_ns), '\n');
+  std::string text = post_mortem_line(workers, culprit, now_ns);
   for (const WorkerView& each : workers) text += rank_line(each, culprit, now_ns);
   return text;
 }

@@ -212,4 +212,26 @@ TEST_CASE("kills of the OOM killer are counted in the control group, else on the
   std::filesystem::remove_all(root);
 }
 
+TEST_CASE("ranks of other boxes are named with their box, and one that is lost with the reason") {
+  auto workers = idle_workers(2);
+  workers[0].box = "box 0 (left)";
+  workers[1].box = "box 1 (right)";
+  workers[1].here = false;
+  workers[1].status = killed(SIGKILL);
+  CHECK(post_mortem(workers, {1, Kind::died}, kNow) ==
+        "nvllm-launch: rank 1 (pid 101 on box 1 (right)) died: killed by SIGKILL\n"
+        "  rank 0  pid 100  box 0 (left)  ended by the launcher; step 0; idle\n"
+        "  rank 1  pid 101  box 1 (right)  killed by SIGKILL; step 0; idle\n");
+
+  workers[1].status.reset();
+  workers[1].silent = workers[1].box_silent = true;
+  workers[1].record.heartbeat_ns = kNow - 3'000'000'000;
+  workers[0].record.waits_for = ipc::kLink;
+  CHECK(post_mortem_line(workers, {1, Kind::stuck}, kNow) ==
+        "nvllm-launch: rank 1 (pid 101 on box 1 (right)) is alive but stuck (nothing has come from "
+        "its box for 3.00 s: it has failed, or the network to it)\n");
+  CHECK(rank_lines(workers, kNow).find("; waiting for the link to other boxes\n") !=
+        std::string::npos);
+}
+
 }  // namespace nvllm::launcher

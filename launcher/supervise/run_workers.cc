@@ -6,8 +6,12 @@
 #include <optional>
 
 #include "base/error.h"
+#include "cluster/link_process.h"
+#include "cluster/task.h"
 #include "ipc/group.h"
 #include "launcher/cli/option_value.h"
+#include "launcher/cli/program.h"
+#include "launcher/supervise/model_hash.h"
 
 namespace nvllm::launcher {
 
@@ -20,6 +24,33 @@ void check_collectives(const GroupOptions& options, DeviceKind device) {
     refuse("--collectives ", chosen, ": needs GPUs, and this run is on the CPU; pass auto or shm");
   }
   refuse("--collectives shm: is for the CPU, and this run is on GPUs; pass auto, peer or nccl");
+}
+
+// What must be the same on all boxes.
+std::vector<cluster::Fact> facts_of(const GroupOptions& options, const runtime::OpenModel* model) {
+  return {{"version of nvllm", str(kVersion, ' ', kBuildLabel)},
+          {"command line", options.command_line},
+          {"model", model != nullptr ? model_hash(*model) : ""}};
+}
+
+void check_boxes(const GroupOptions& options, DeviceKind device) {
+  if (options.task.boxes > 1 && device == DeviceKind::cuda) {
+    refuse("--device ", options.device ? name_of(*options.device) : "auto",
+           ": groups over boxes run on CPUs only so far, and this box has GPUs; pass --device cpu, "
+           "or start one box without ",
+           options.task.starter);
+  }
+}
+
+void deal_ranks(const GroupOptions& options, LaunchPlan& plan) {
+  const int boxes = options.task.boxes;
+  if (boxes == 1) return;
+  if (!options.ranks) plan.ranks = boxes;
+  try {
+    plan.box_ranks = cluster::deal_ranks(plan.ranks, boxes);
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
 }
 
 }  // namespace
@@ -38,6 +69,7 @@ LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindG
   }
   plan.device = plan.gpus.empty() ? DeviceKind::cpu : DeviceKind::cuda;
   check_collectives(options, plan.device);
+  check_boxes(options, plan.device);
 
   const int gpus = static_cast<int>(plan.gpus.size());
   plan.ranks = options.ranks.value_or(std::clamp(gpus, 1, ipc::kMaxRanks));
@@ -46,6 +78,7 @@ LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindG
            " for us; pass --tp ", gpus, gpus == 1 ? "" : " or less", ", or --device cpu");
   }
   if (plan.device == DeviceKind::cuda) plan.gpus.resize(static_cast<std::size_t>(plan.ranks));
+  deal_ranks(options, plan);
   return plan;
 }
 
@@ -56,10 +89,22 @@ int plan_ranks(const GroupOptions& options, bool cuda_built, const FindGpus& fin
   return std::clamp(static_cast<int>(find_gpus(&why_none).size()), 1, ipc::kMaxRanks);
 }
 
-WorkerGroup::Options group_to_start(const GroupOptions& options, const LaunchPlan& plan) {
-  return {.group = {.size = plan.ranks, .step_timeout = options.step_timeout},
-          .start_limit = plan.device == DeviceKind::cpu ? Supervisor::kCpuStartLimit
-                                                        : Supervisor::kStartLimit};
+WorkerGroup::Options group_to_start(const GroupOptions& options, const LaunchPlan& plan,
+                                    const runtime::OpenModel* model) {
+  WorkerGroup::Options group{.group = {.size = plan.ranks,
+                                       .step_timeout = options.step_timeout,
+                                       .box_ranks = plan.box_ranks,
+                                       .box = options.task.box},
+                             .start_limit = plan.device == DeviceKind::cpu
+                                                ? Supervisor::kCpuStartLimit
+                                                : Supervisor::kStartLimit};
+  if (plan.box_ranks.empty()) return group;
+  group.link = [options, model](const ipc::Group& of) {
+    return cluster::run_link(
+        of,
+        {.task = options.task, .facts = facts_of(options, model), .log_level = options.log_level});
+  };
+  return group;
 }
 
 WorkerGroup::Body worker_body(const GroupOptions& options, const LaunchPlan& plan,
@@ -76,7 +121,7 @@ WorkerGroup::Body worker_body(const GroupOptions& options, const LaunchPlan& pla
 
 int run_workers(const GroupOptions& options, const LaunchPlan& plan,
                 const runtime::OpenModel* model, const std::function<void(WorkerGroup&)>& talk) {
-  WorkerGroup::Options group = group_to_start(options, plan);
+  WorkerGroup::Options group = group_to_start(options, plan, model);
   group.on_late = [](int exit_code) { ::_exit(exit_code); };
   WorkerGroup workers(group, worker_body(options, plan, model));
   std::optional<std::string> error;
@@ -88,6 +133,12 @@ int run_workers(const GroupOptions& options, const LaunchPlan& plan,
     error = failure.what();
   }
   return workers.finish(error);
+}
+
+int follow_first_box(const GroupOptions& options, const LaunchPlan& plan,
+                     const runtime::OpenModel* model) {
+  WorkerGroup workers(group_to_start(options, plan, model), worker_body(options, plan, model));
+  return workers.follow();
 }
 
 }  // namespace nvllm::launcher

@@ -19,7 +19,8 @@ namespace nvllm::launcher {
 // Which workers to start.
 struct LaunchPlan {
   DeviceKind device = DeviceKind::cpu;
-  int ranks = 1;
+  int ranks = 1;                  // of all boxes
+  std::vector<int> box_ranks;     // of each, where there are several
   std::vector<std::string> gpus;  // of each rank, as CUDA_VISIBLE_DEVICES; empty on the CPU
 };
 
@@ -35,7 +36,8 @@ int plan_ranks(const GroupOptions& options, bool cuda_built, const FindGpus& fin
 
 // What a WorkerGroup of the planned workers is made of. model: what they are to load, which must
 // outlive them; nullptr: nothing.
-WorkerGroup::Options group_to_start(const GroupOptions& options, const LaunchPlan& plan);
+WorkerGroup::Options group_to_start(const GroupOptions& options, const LaunchPlan& plan,
+                                    const runtime::OpenModel* model);
 WorkerGroup::Body worker_body(const GroupOptions& options, const LaunchPlan& plan,
                               const runtime::OpenModel* model);
 
@@ -43,6 +45,11 @@ WorkerGroup::Body worker_body(const GroupOptions& options, const LaunchPlan& pla
 // Returns the exit code. By then standard error has the reason of a failure, and no worker is left.
 int run_workers(const GroupOptions& options, const LaunchPlan& plan,
                 const runtime::OpenModel* model, const std::function<void(WorkerGroup&)>& talk);
+
+// On boxes other than the first: runs the workers of this box for as long as the first one wants
+// them. Returns the exit code.
+int follow_first_box(const GroupOptions& options, const LaunchPlan& plan,
+                     const runtime::OpenModel* model);
 
 using OnEvent = std::function<void(const ipc::RequestEvent& pushed)>;
 

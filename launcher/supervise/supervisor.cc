@@ -5,12 +5,14 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
 
 #include "base/error.h"
+#include "base/system_files.h"
 #include "base/thread.h"
 #include "launcher/cli/program.h"
 
@@ -32,6 +34,8 @@ constexpr Nanoseconds kGroupSignalWindow = std::chrono::milliseconds(30);
 constexpr Nanoseconds kCauseWindow = std::chrono::milliseconds(50);
 // The last lines have been under way for as long as finish() was waited for, and get so much more.
 constexpr Nanoseconds kLastLinesLimit = std::chrono::milliseconds(100);
+// The first box may exit this long after it has told what happened.
+constexpr Nanoseconds kCodeWindow = std::chrono::milliseconds(500);
 // The launcher exits even if killed processes have not ended after this time.
 constexpr Nanoseconds kReapLimit = Child::kEndLimit;
 
@@ -44,13 +48,23 @@ bool ended_well(const WorkerView& worker) {
           worker.record.last_words.empty());
 }
 
+// The daemon of Open MPI that has started this process, and lives for this run alone. Its own end
+// may wait for a network that is gone.
+void end_daemon() {
+  const pid_t starter = ::getppid();
+  const std::string name = system_text(str("/proc/", starter, "/comm"));
+  if (name == "orted\n" || name == "prted\n") ::kill(starter, SIGTERM);
+}
+
 }  // namespace
 
 Supervisor::Supervisor(const ipc::Group& group, std::vector<Child>& children, SignalWatch& signals,
                        Console& console, SignalHandler on_signal, OnLate on_late,
-                       Nanoseconds finish_limit, Nanoseconds start_limit)
+                       Nanoseconds finish_limit, Nanoseconds start_limit, Child* link)
     : group_(group),
       children_(children),
+      link_(link),
+      first_(group.first_rank(group.box())),
       signals_(signals),
       console_(console),
       on_signal_(std::move(on_signal)),
@@ -59,10 +73,12 @@ Supervisor::Supervisor(const ipc::Group& group, std::vector<Child>& children, Si
       start_limit_(start_limit),
       oom_kills_before_(oom_kills()),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      progress_(children.size()),
-      last_healthy_(children.size()),
+      progress_(static_cast<std::size_t>(group.size())),
+      last_healthy_(static_cast<std::size_t>(group.size())),
       last_look_ns_(now_ns()),
-      counting_since_ns_(last_look_ns_) {
+      counting_since_ns_(last_look_ns_),
+      // The first box says when the work is done: the others see it by their workers' ends.
+      ending_(group.box() != 0) {
   if (!wake_) fail_errno("eventfd for the supervisor");
   thread_ = start_thread("that watches the workers", [this] {
     run();
@@ -84,6 +100,11 @@ int Supervisor::finish(const std::optional<std::string>& error) {
   return exit_code_;
 }
 
+int Supervisor::follow() {
+  if (thread_.joinable()) thread_.join();
+  return exit_code_;
+}
+
 void Supervisor::run() {
   while (true) {
     wait_for_event(kRound);
@@ -95,10 +116,20 @@ void Supervisor::run() {
     const bool finishing = finishing_;
     if (finishing && error_) return end_after_error(*error_);
     if (finishing) return end_after_work();
+    if (const auto why = link_failure()) return end_after_link(*why);
     std::vector<WorkerView> views;
-    if (const auto culprit = find_failure(views))
+    if (const auto culprit = find_failure(views)) {
+      if (ended_elsewhere(views, *culprit)) return end_after_other_box();
       return end_after_failure(std::move(views), *culprit);
+    }
+    if (followed_to_end(views)) return end_after_work();
   }
+}
+
+bool Supervisor::followed_to_end(const std::vector<WorkerView>& views) const {
+  return group_.box() != 0 && std::ranges::all_of(views, [](const WorkerView& worker) {
+           return !worker.here || worker.done;
+         });
 }
 
 void Supervisor::await_finish() {
@@ -125,6 +156,7 @@ void Supervisor::wait_for_event(Nanoseconds limit) {
     polled.push_back({child.pidfd(), POLLIN, 0});
     no_pidfd |= child.pidfd() < 0;
   }
+  if (link_ != nullptr && !link_->status()) polled.push_back({link_->pidfd(), POLLIN, 0});
   if (no_pidfd) limit = std::min<Nanoseconds>(limit, std::chrono::milliseconds(10));
   const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
   ::poll(polled.data(), polled.size(), static_cast<int>(milliseconds));
@@ -137,6 +169,97 @@ void Supervisor::wait_for_event(Nanoseconds limit) {
 
 void Supervisor::update_children() {
   for (Child& child : children_) child.update();
+  if (link_ == nullptr) return;
+  link_->update();
+  note_workers();
+}
+
+void Supervisor::note_workers() {
+  for (std::size_t i = 0; i < children_.size(); ++i) {
+    const Child& child = children_[i];
+    int status = ipc::RankSnapshot::kRunning;
+    if (child.status()) {
+      status = child.status()->known() ? child.status()->wait_status()
+                                       : ipc::RankSnapshot::kEndedSomehow;
+    }
+    group_.note_worker(first_ + static_cast<int>(i), status, child.stopped_by().value_or(0));
+  }
+}
+
+std::optional<std::string> Supervisor::link_failure() const {
+  if (link_ == nullptr) return {};
+  const ipc::RankSnapshot record = group_.snapshot(ipc::kLink);
+  if (!record.last_words.empty()) return record.last_words;
+  if (link_->status()) {
+    // It goes by itself when all have ended, or after an abort, which somebody else accounts for.
+    if (link_->status()->fine()) return {};
+    return str("the link to the other boxes (pid ", link_->pid(),
+               ") died: ", link_->status()->describe());
+  }
+  const auto since = [&](std::int64_t start_ns) {
+    return Nanoseconds(last_look_ns_ - std::max(start_ns, counting_since_ns_));
+  };
+  const bool ready = record.phase == ipc::Phase::ready;
+  const Nanoseconds silence = std::max(group_.step_timeout(), kMinSilence);
+  if (ready && since(record.heartbeat_ns) > silence) {
+    const std::string stopped =
+        link_->stopped_by() ? ", stopped by " + signal_name(*link_->stopped_by()) : "";
+    return str("the link to the other boxes (pid ", link_->pid(), stopped,
+               ") has shown no sign of life for ",
+               format_duration(seconds_since(record.heartbeat_ns)));
+  }
+  if (!ready && since(started_ns_) > std::max(group_.step_timeout(), kStartLimit)) {
+    return str("the other boxes have not been found within ",
+               format_duration(seconds_since(started_ns_)),
+               "; look at what mpirun or srun says of them");
+  }
+  return {};
+}
+
+void Supervisor::await_link(Nanoseconds limit) {
+  const std::int64_t end = now_ns() + limit.count();
+  while (link_ != nullptr && !link_->status() && now_ns() < end) {
+    wait_for_event(std::min<Nanoseconds>(Nanoseconds(end - now_ns()), kRound));
+  }
+}
+
+void Supervisor::part() {
+  if (link_ == nullptr) return;
+  note_workers();
+  group_.note_told();
+  await_link(kPartLimit);
+  link_->end();
+  await_starter();
+}
+
+Nanoseconds Supervisor::quiet_of(int box) const {
+  if (box == group_.box()) return Nanoseconds(0);
+  // All of a box's records come together.
+  const ipc::RankSnapshot record = group_.snapshot(group_.first_rank(box));
+  const bool alive = record.pid != 0 && record.phase != ipc::Phase::ended &&
+                     record.wait_status == ipc::RankSnapshot::kRunning;
+  if (!alive) return Nanoseconds(0);
+  return Nanoseconds(last_look_ns_ - std::max(record.heartbeat_ns, counting_since_ns_));
+}
+
+std::optional<int> Supervisor::lost_box() const {
+  for (int box = 0; box < group_.boxes(); ++box) {
+    if (quiet_of(box) > kBoxQuiet) return box;
+  }
+  return {};
+}
+
+// If this process ended now, mpirun would tell the lost box to end, too, and then wait for a
+// quarter of an hour for the network to take that: keepalive works only where nothing is under way.
+// So it is left to notice by itself, which it does with a signal. On another box its daemon has a
+// line of ours to pass on by now, and would wait as long.
+void Supervisor::await_starter() {
+  const std::optional<int> lost = lost_box();
+  if (!lost) return;
+  console_.flush(Console::kLastWrites);
+  if (group_.box() != 0 && lost == 0) return end_daemon();
+  const std::int64_t end = now_ns() + kStarterLimit.count();
+  while (now_ns() < end && !signals_.next_signal()) wait_for_event(kRound);
 }
 
 bool Supervisor::all_ended() const {
@@ -161,8 +284,10 @@ void Supervisor::kill_all() {
 }
 
 Nanoseconds Supervisor::limit_of(const ipc::RankSnapshot& record) const {
-  // To join is the first thing that a worker does.
-  if (record.pid == 0) return std::max(group_.step_timeout(), kMinSilence);
+  // To join is the first thing that a worker does; but another box may start later.
+  if (record.pid == 0) {
+    return std::max(group_.step_timeout(), group_.is_here(record.rank) ? kMinSilence : kStartLimit);
+  }
   if (record.phase == ipc::Phase::ready) return group_.step_timeout() + kRanksReportFirst;
   return std::max(group_.step_timeout(), start_limit_);
 }
@@ -183,6 +308,8 @@ void Supervisor::check_progress(WorkerView& worker) {
   if (moved || !busy) last = now;
   worker.overdue =
       last_look_ns_ - std::max(last.since_ns, counting_since_ns_) > limit_of(record).count();
+  // The launcher there knows better, as soon as there is one.
+  if (!worker.here && record.pid != 0) worker.overdue = false;
 }
 
 // A rank that gave up by itself no longer shows the call or collective that it failed in, so the
@@ -201,24 +328,50 @@ void Supervisor::restore_activity(WorkerView& worker) {
   }
 }
 
+WorkerView Supervisor::view_here(int rank) const {
+  const Child& child = children_[static_cast<std::size_t>(rank - first_)];
+  return {.rank = rank,
+          .pid = child.pid(),
+          .status = child.status(),
+          .stopped_by = child.stopped_by(),
+          .killed_why = {},
+          .record = group_.snapshot(rank)};
+}
+
+// What the launcher of its box has seen of it.
+WorkerView Supervisor::view_elsewhere(int rank) const {
+  WorkerView worker;
+  worker.rank = rank;
+  worker.here = false;
+  worker.record = group_.snapshot(rank);
+  worker.pid = worker.record.pid;
+  const int status = worker.record.wait_status;
+  if (status == ipc::RankSnapshot::kEndedSomehow) {
+    worker.status = ExitStatus::unknown();
+  } else if (status != ipc::RankSnapshot::kRunning) {
+    worker.status.emplace(status);
+  }
+  if (worker.record.stopped_by != 0) worker.stopped_by = worker.record.stopped_by;
+  return worker;
+}
+
 std::vector<WorkerView> Supervisor::view_workers() {
+  // What comes from elsewhere is a little older.
+  constexpr Nanoseconds kOnTheWay = std::chrono::seconds(1);
   std::vector<WorkerView> views;
-  const std::int64_t silence = std::max(group_.step_timeout(), kMinSilence).count();
-  for (std::size_t rank = 0; rank < children_.size(); ++rank) {
-    const Child& child = children_[rank];
-    WorkerView worker{.rank = static_cast<int>(rank),
-                      .pid = child.pid(),
-                      .status = child.status(),
-                      .stopped_by = child.stopped_by(),
-                      .killed_why = {},
-                      .record = group_.snapshot(static_cast<int>(rank))};
+  const Nanoseconds silence = std::max(group_.step_timeout(), kMinSilence);
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const bool here = group_.is_here(rank);
+    WorkerView worker = here ? view_here(rank) : view_elsewhere(rank);
+    if (group_.boxes() > 1) worker.box = group_.box_text(group_.box_of(rank));
+    worker.box_silent = quiet_of(group_.box_of(rank)) > kBoxQuiet;
     worker.done = ending_ && ended_well(worker);
     check_progress(worker);
     restore_activity(worker);
     const bool joined = worker.record.pid != 0;
-    worker.silent =
-        joined && !worker.status &&
-        last_look_ns_ - std::max(worker.record.heartbeat_ns, counting_since_ns_) > silence;
+    worker.silent = joined && !worker.status &&
+                    last_look_ns_ - std::max(worker.record.heartbeat_ns, counting_since_ns_) >
+                        (here ? silence : silence + kOnTheWay).count();
     views.push_back(std::move(worker));
   }
   return views;
@@ -235,6 +388,15 @@ std::string Supervisor::out_of_memory() const {
          "control group, or pass a smaller --kv-cache-memory-bytes";
 }
 
+bool Supervisor::ended_elsewhere(const std::vector<WorkerView>& views,
+                                 const Culprit& culprit) const {
+  const WorkerView& guilty = views[static_cast<std::size_t>(culprit.rank)];
+  if (!guilty.here) return group_.box() != 0;  // the first box tells it all
+  const bool by_itself =
+      guilty.silent || guilty.stopped_by || (guilty.status && guilty.status->by_signal());
+  return group_.abort_box() != ipc::Group::kThisBox && !by_itself;
+}
+
 void Supervisor::log(LogLevel level, const std::string& text) {
   if (log_enabled(level)) console_.print(format_log_line("launcher", level, text));
 }
@@ -242,6 +404,11 @@ void Supervisor::log(LogLevel level, const std::string& text) {
 void Supervisor::end_after_signal(int signal) {
   const std::string name = signal_name(signal);
   log(LogLevel::info, "stopping: " + name);
+  if (const auto box = lost_box()) {
+    console_.print(str("nvllm-launch: nothing has come from ", group_.box_text(*box), " for ",
+                       format_duration(static_cast<double>(quiet_of(*box).count()) * 1e-9),
+                       ": it has failed, or the network to it\n"));
+  }
   group_.abort("stopped by " + name);
   if (!await_end(kStopLimit)) {
     kill_all();
@@ -249,6 +416,46 @@ void Supervisor::end_after_signal(int signal) {
   }
   console_.collect();
   exit_code_ = kExitSignal + signal;
+  part();
+}
+
+// Another process than a worker is to blame, so nobody's activity needs to be restored.
+void Supervisor::end_after_link(const std::string& why) {
+  const std::int64_t seen_ns = now_ns();
+  const std::vector<WorkerView> views = view_workers();
+  group_.abort(why);
+  await_end(kGrace);
+  await_link(kGrace);
+  const bool died = !link_->status() || !link_->status()->known() || link_->status()->by_signal() ||
+                    WEXITSTATUS(link_->status()->wait_status()) == kExitDied;
+  kill_all();
+  console_.collect();
+  console_.print(str("nvllm-launch: ", why, '\n'));
+  if (died && group_.box() == 0) console_.print(rank_lines(views, seen_ns));
+  exit_code_ = died ? kExitDied : kExitFailed;
+  link_->end();
+  if (!await_end(kReapLimit)) log(LogLevel::warning, "not all workers have ended yet");
+  await_starter();
+}
+
+void Supervisor::end_after_other_box() {
+  const int box = group_.abort_box();
+  const std::string reason = group_.abort_reason();
+  group_.abort(reason);
+  if (!await_end(kStopLimit)) {
+    kill_all();
+    await_end(kReapLimit);
+  }
+  console_.collect();
+  if (group_.box() == 0) {
+    console_.print(str("nvllm-launch: ", group_.box_text(box), " ended the run: ", reason, '\n'));
+  }
+  exit_code_ = kExitFailed;
+  part();
+  // mpirun and srun tell the exit code of whoever fails first: the first box's is the one to tell,
+  // and its end comes here as a signal.
+  const std::int64_t end = now_ns() + kCodeWindow.count();
+  while (group_.box() != 0 && now_ns() < end && !signals_.next_signal()) wait_for_event(kRound);
 }
 
 void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit& culprit) {
@@ -264,12 +471,14 @@ void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit&
   }
 
   // The other ranks report their errors only now, when the abort ends their waits.
-  group_.abort(str("rank ", culprit.rank, " (pid ", guilty.pid, ") ",
+  group_.abort(str("rank ", culprit.rank, " (pid ", guilty.pid, guilty.box.empty() ? "" : " on ",
+                   guilty.box, ") ",
                    guilty.status ? guilty.status->describe() : std::string("is alive but stuck")));
   await_end(kGrace);
   auto& culprit_view = views[static_cast<std::size_t>(culprit.rank)];
   if (culprit.kind == Culprit::Kind::died && !culprit_view.status) {
-    culprit_view.status = children_[static_cast<std::size_t>(culprit.rank)].status();
+    culprit_view.status =
+        (culprit_view.here ? view_here(culprit.rank) : view_elsewhere(culprit.rank)).status;
   }
   if (culprit_view.status && culprit_view.status->killed_by(SIGKILL)) {
     culprit_view.killed_why = out_of_memory();
@@ -278,8 +487,15 @@ void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit&
   for (WorkerView& worker : views)
     worker.record.last_words = group_.snapshot(worker.rank).last_words;
   console_.collect();
-  console_.print(post_mortem(views, culprit, seen_ns));
+  // The first box tells it all, and of the others only the culprit's says so, too, in case that
+  // the first one cannot.
+  if (group_.box() == 0) {
+    console_.print(post_mortem(views, culprit, seen_ns));
+  } else {
+    console_.print(post_mortem_line(views, culprit, seen_ns));
+  }
   exit_code_ = culprit.kind == Culprit::Kind::died ? kExitDied : kExitStuck;
+  part();
 
   // A process that holds a GPU may take a moment to end; the report does not wait for it.
   if (!await_end(kReapLimit)) log(LogLevel::warning, "not all workers have ended yet");
@@ -291,8 +507,11 @@ void Supervisor::end_after_error(const std::string& error) {
   for (Nanoseconds left = kCauseWindow; left.count() > 0;
        left = kCauseWindow - Nanoseconds(now_ns() - start)) {
     if (const auto signal = signals_.next_signal()) return end_after_signal(*signal);
-    if (const auto culprit = find_failure(views))
+    if (const auto why = link_failure()) return end_after_link(*why);
+    if (const auto culprit = find_failure(views)) {
+      if (ended_elsewhere(views, *culprit)) return end_after_other_box();
       return end_after_failure(std::move(views), *culprit);
+    }
     wait_for_event(left);
   }
   group_.abort("the run failed: " + error);
@@ -303,6 +522,7 @@ void Supervisor::end_after_error(const std::string& error) {
   console_.collect();
   console_.print("nvllm-launch: " + error + '\n');
   exit_code_ = kExitFailed;
+  part();
 }
 
 void Supervisor::end_after_work() {
@@ -310,6 +530,7 @@ void Supervisor::end_after_work() {
   const std::int64_t start = now_ns();
   while (!await_end(kRound)) {
     if (interrupted_by_) return end_after_signal(*interrupted_by_);
+    if (const auto why = link_failure()) return end_after_link(*why);
     // One that is stopped, say, is not waited for as long as one that frees much memory.
     if (const auto culprit = find_failure(views)) {
       return end_after_failure(std::move(views), *culprit);
@@ -318,10 +539,14 @@ void Supervisor::end_after_work() {
   }
   views = view_workers();
   for (const WorkerView& worker : views) {
-    if (ended_well(worker)) continue;
+    if (!worker.here || ended_well(worker)) continue;
     const auto kind = worker.status ? Culprit::Kind::died : Culprit::Kind::stuck;
     return end_after_failure(std::move(views), {worker.rank, kind});
   }
+  // It goes when the workers of all boxes have ended.
+  await_link(kEndLimit);
+  if (const auto why = link_failure()) return end_after_link(*why);
+  if (link_ != nullptr && !link_->status()) return end_after_link("the other boxes do not end");
   console_.collect();
   exit_code_ = kExitFine;
 }

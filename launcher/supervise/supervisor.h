@@ -66,6 +66,12 @@ class Supervisor {
   static constexpr Nanoseconds kStopLimit = std::chrono::milliseconds(1200);
   // The same after the work is done.
   static constexpr Nanoseconds kEndLimit = std::chrono::seconds(10);
+  // Records come twice a second, or more often: a box is lost if none has for so long.
+  static constexpr Nanoseconds kBoxQuiet = std::chrono::milliseconds(1800);
+  // How long whoever started the boxes may need to notice by itself that one is lost.
+  static constexpr Nanoseconds kStarterLimit = std::chrono::seconds(8);
+  // The link's end, after all has been told.
+  static constexpr Nanoseconds kPartLimit = std::chrono::milliseconds(1400);
   // After a failure or a signal has ended the workers, finish() is waited for this long (after a
   // failure as long as the constructor was told), and no longer once another signal has come.
   static constexpr Nanoseconds kFinishLimit = std::chrono::milliseconds(700);
@@ -73,7 +79,8 @@ class Supervisor {
   // All arguments must outlive the supervisor, and nobody else may use the children from now on.
   Supervisor(const ipc::Group& group, std::vector<Child>& children, SignalWatch& signals,
              Console& console, SignalHandler on_signal = nullptr, OnLate on_late = nullptr,
-             Nanoseconds finish_limit = kFinishLimit, Nanoseconds start_limit = kStartLimit);
+             Nanoseconds finish_limit = kFinishLimit, Nanoseconds start_limit = kStartLimit,
+             Child* link = nullptr);
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
   ~Supervisor();  // ends the workers, if finish() has not
@@ -84,6 +91,9 @@ class Supervisor {
   // has failed: finds out whether a worker is to blame, prints its post-mortem or else the error,
   // and ends the workers. Returns the program's exit code.
   int finish(const std::optional<std::string>& error);
+  // On boxes other than the first: waits until the workers here have ended, because the first box
+  // has no more work for them or because of a failure. Returns the program's exit code.
+  int follow();
 
  private:
   // What the supervisor remembers of one rank between two rounds.
@@ -94,6 +104,8 @@ class Supervisor {
   };
 
   void run();
+  // Whether a box other than the first has done its part.
+  bool followed_to_end(const std::vector<WorkerView>& views) const;
   // After the workers' end: calls on_late_ if finish() is not called in time.
   void await_finish();
   void wait_for_event(Nanoseconds limit);
@@ -104,7 +116,21 @@ class Supervisor {
   bool await_end(Nanoseconds limit);
   void kill_all();
 
+  // Where the group spans boxes: what this box's workers have come to, for the others; why the link
+  // has failed, if it has; and the link's end, once nothing more is to be told.
+  void note_workers();
+  std::optional<std::string> link_failure() const;
+  void await_link(Nanoseconds limit);
+  void part();
+  // How long nothing has come from a box; of this one nothing.
+  Nanoseconds quiet_of(int box) const;
+  // A box that has been lost, if any.
+  std::optional<int> lost_box() const;
+  void await_starter();
+
   std::vector<WorkerView> view_workers();
+  WorkerView view_here(int rank) const;
+  WorkerView view_elsewhere(int rank) const;
   // How long the rank may show no progress in what it is busy with.
   Nanoseconds limit_of(const ipc::RankSnapshot& record) const;
   void check_progress(WorkerView& worker);
@@ -115,15 +141,22 @@ class Supervisor {
   // Whether the kernel's OOM killer has been at work since the start, in words; empty: it has not.
   std::string out_of_memory() const;
 
-  // The four ways in which a run ends; each ends the workers and sets exit_code_.
+  // Whether another box has ended the run, for a reason that is its to tell.
+  bool ended_elsewhere(const std::vector<WorkerView>& views, const Culprit& culprit) const;
+
+  // The ways in which a run ends; each ends the workers and sets exit_code_.
   void end_after_signal(int signal);
   void end_after_failure(std::vector<WorkerView> views, const Culprit& culprit);
   void end_after_error(const std::string& error);
   void end_after_work();
+  void end_after_link(const std::string& why);
+  void end_after_other_box();
   void log(LogLevel level, const std::string& text);
 
   const ipc::Group& group_;
   std::vector<Child>& children_;
+  Child* const link_;  // nullptr: there is one box
+  const int first_;    // rank that is here
   SignalWatch& signals_;
   Console& console_;
   const SignalHandler on_signal_;
@@ -137,11 +170,12 @@ class Supervisor {
   std::vector<Progress> progress_;
   std::vector<ipc::RankSnapshot> last_healthy_;  // of each rank, from before any failure
   std::int64_t last_look_ns_;
+  const std::int64_t started_ns_ = now_ns();
   std::int64_t counting_since_ns_;  // time before this counts for no timeout
   std::optional<int> interrupted_by_;
   std::optional<int> seen_to_;  // the last signal that on_signal_ saw to
 
-  std::atomic<bool> ending_ = false;
+  std::atomic<bool> ending_;
 
   // Written before wake_ is raised, read after.
   std::atomic<bool> finishing_ = false;

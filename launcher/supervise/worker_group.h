@@ -34,6 +34,8 @@ class WorkerGroup {
     OnLate on_late = nullptr;
     Nanoseconds finish_limit = Supervisor::kFinishLimit;
     Nanoseconds start_limit = Supervisor::kStartLimit;
+    // What the link to other boxes does; the result is its exit code. Where the group spans boxes.
+    std::function<int(const ipc::Group& group)> link = nullptr;
   };
   // What a worker does; the result is its exit code.
   using Body = std::function<int(const ipc::Group& group, int rank)>;
@@ -51,12 +53,15 @@ class WorkerGroup {
   // written.
   void expect_end() { supervisor_->expect_end(); }
   int finish(const std::optional<std::string>& error = std::nullopt);
+  // On boxes other than the first, instead: waits for as long as the first one works.
+  int follow();
 
  private:
   SignalWatch signals_;
   ipc::Group group_;
   Console console_;
-  std::vector<Child> children_;
+  std::optional<Child> link_;
+  std::vector<Child> children_;  // the ranks that are here
   std::vector<pid_t> pids_;
   std::optional<ipc::Member> member_;
   std::optional<Supervisor> supervisor_;

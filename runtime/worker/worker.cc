@@ -108,7 +108,8 @@ void live(ipc::Member& me, const WorkerOptions& options) {
   StartTimes start{.joined_ns = now_ns()};
   const ipc::Heartbeat heartbeat(me);
   const std::unique_ptr<Backend> backend = start_device(options);
-  choose_place(me.rank(), me.size(), *backend);
+  const ipc::Group& group = me.group();
+  choose_place(me.rank() - group.first_rank(group.box()), group.ranks_of(group.box()), *backend);
   const std::unique_ptr<Stream> stream = backend->create_stream();
   start.backend_ns = now_ns();
   // A GPU is filled while its communicator comes to be; on the CPU both want the cores.

@@ -40,7 +40,10 @@ bool reached(std::uint32_t step, std::uint32_t wanted) {
 }  // namespace
 
 ShmExchange::ShmExchange(Member& member)
-    : member_(member), rank_(member.rank()), size_(member.size()) {
+    : member_(member),
+      rank_(member.rank()),
+      size_(member.size()),
+      several_boxes_(member.group().boxes() > 1) {
   const std::size_t staging = member.staging(rank_).size();
   const auto ranks = static_cast<std::size_t>(size_);
   // Two round slots of an eighth each; the rest holds the slices of a chunk, the last one the
@@ -92,8 +95,12 @@ void ShmExchange::end() {
   trial_->choose(times);
 }
 
-void ShmExchange::put(std::byte* to, const std::byte* from, std::size_t bytes) const {
+void ShmExchange::put(std::byte* to, const std::byte* from, std::size_t bytes) {
   copy_for_others(to, from, bytes, method_.stores);
+  if (!several_boxes_ || bytes == 0) return;
+  const auto begin = static_cast<std::size_t>(to - member_.staging(rank_).data());
+  put_begin_ = put_end_ == 0 ? begin : std::min(put_begin_, begin);
+  put_end_ = std::max(put_end_, begin + bytes);
 }
 
 void ShmExchange::take(std::byte* to, const std::byte* from, std::size_t bytes) const {
@@ -112,6 +119,11 @@ void ShmExchange::take(std::byte* to, const std::byte* from, std::size_t bytes) 
 void ShmExchange::publish() {
   finish_copies();
   ++step_;
+  if (several_boxes_) {
+    member_.flags(rank_)[1 + step_ % 2].value.store(
+        (std::uint64_t{put_begin_} << 32) | (put_end_ - put_begin_), std::memory_order_relaxed);
+    put_begin_ = put_end_ = 0;
+  }
   // Sequentially consistent, then the bells: what Member::wait asks of the one it waits for.
   member_.flags(rank_)[0].value.store((std::uint64_t{call_hash_} << 32) | step_,
                                       std::memory_order_seq_cst);
@@ -168,7 +180,7 @@ void ShmExchange::all_reduce(std::byte* data, DType type, std::size_t elements) 
   begin(Kind::all_reduce, type, elements, 0);
   if (elements * size_of(type) <= std::min(kOneRoundBytes, round_bytes_)) {
     reduce_in_one_round(data, type, elements);
-  } else if (method_.once) {
+  } else if (method_.once || several_boxes_) {
     reduce_in_rounds(data, type, elements);
   } else {
     reduce_in_two_phases(data, type, elements);

@@ -25,6 +25,12 @@
 //             Sums that are made in rounds use its two halves as those use their slots. Between the
 //             two uses lies an empty step, for which all wait.
 //
+// Where the group spans boxes, all sums are made in rounds: then every step is one stretch of the
+// own staging memory, which the link (ipc/mirror.h) copies to the other boxes before it publishes
+// the step there. publish() tells it the stretch. Of a rank's steps at most two are on their way:
+// step s + 1 is published after the wait for step s, for which others needed this rank's. So two
+// flags hold the stretches, and what was written in step s stays until all have it.
+//
 // Each kind and size of call finds out by trials how to write data there, and in chunks of what
 // size (copy_methods.h).
 #pragma once
@@ -65,7 +71,7 @@ class ShmExchange {
   // Counts the call's time while methods are tried.
   void end();
   // Copies into this rank's staging memory, by the call's method.
-  void put(std::byte* to, const std::byte* from, std::size_t bytes) const;
+  void put(std::byte* to, const std::byte* from, std::size_t bytes);
   // Copies out of another rank's staging memory.
   void take(std::byte* to, const std::byte* from, std::size_t bytes) const;
   void publish();
@@ -92,7 +98,9 @@ class ShmExchange {
   Member& member_;
   const int rank_;
   const int size_;
-  std::size_t round_bytes_ = 0;  // a round slot
+  const bool several_boxes_;
+  std::size_t put_begin_ = 0, put_end_ = 0;  // what was put since the last step, if several boxes
+  std::size_t round_bytes_ = 0;              // a round slot
   std::size_t chunk_bytes_ = 0;
 
   std::uint32_t step_ = 0;    // published last; wraps

@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""Groups over two boxes (cluster/testing/boxes.py): what they answer, and how they fail."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / 'testing'))
+import boxes as two  # noqa: E402
+
+PROGRAM = str(pathlib.Path('launcher/nvllm-launch').resolve())
+MODEL = pathlib.Path('tests/data/golden-models/qwen3-uneven').resolve()
+LONG = ['selftest', '--device', 'cpu', '--tp', '3', '--seconds', '60']
+ENVIRONMENT = {'OMP_WAIT_POLICY': 'passive'}
+
+
+def generate(ranks, *more, model=MODEL):
+    return [PROGRAM, 'generate', '--model', str(model), '--device', 'cpu', '--tp', str(ranks),
+            '--dtype', 'float32', '--temperature', '0', '--ignore-eos', '--max-tokens', '24',
+            '--logprobs', '0', '--kv-cache-memory-bytes', '64M', '--prompt-ids', '1,2,3,4,5,6,7',
+            '--prompt-ids', ','.join(str(1 + i % 90) for i in range(300)), *more]
+
+
+def answers(text):
+    lines = [json.loads(line) for line in text.splitlines()]
+    return [(line['token_ids'], [token['logprob'] for token in line['logprobs']]) for line in lines]
+
+
+class BoxesTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.boxes = two.Boxes().__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.boxes.__exit__()
+
+    def tearDown(self):
+        self.boxes.kill_rest()
+        self.assertIsNotNone(self.boxes.gone(5))
+
+    def run_on_boxes(self, command, **how):
+        run = self.boxes.mpirun(command, environment=ENVIRONMENT, **how)
+        try:
+            output, errors = run.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.boxes.kill_rest()
+            self.fail(f'it does not end: {run.communicate()[1]}')
+        return run.returncode, output, errors
+
+    def refuses(self, command, words, **how):
+        code, output, errors = self.run_on_boxes(command, **how)
+        self.assertNotEqual(code, 0)
+        self.assertEqual(output, '')
+        self.assertIn(words, errors)
+        self.assertIsNotNone(self.boxes.gone(5))
+
+    # --- answers ---
+
+    def test_two_and_three_ranks_over_two_boxes_answer_as_one_box(self):
+        for ranks in (2, 3):
+            with self.subTest(ranks=ranks):
+                here = subprocess.run(generate(ranks), capture_output=True, text=True,
+                                      env={**os.environ, **ENVIRONMENT})
+                one = subprocess.run(generate(1), capture_output=True, text=True,
+                                     env={**os.environ, **ENVIRONMENT})
+                code, output, errors = self.run_on_boxes(generate(ranks))
+                self.assertEqual(code, 0, errors)
+                # To the bit: sums are taken in the same order.
+                self.assertEqual(answers(output), answers(here.stdout), errors)
+                self.assertEqual([tokens for tokens, _ in answers(output)],
+                                 [tokens for tokens, _ in answers(one.stdout)])
+                self.assertIsNotNone(self.boxes.gone(2))
+                self.assertEqual(self.boxes.left(), [])
+                self.assertEqual(self.boxes.session_folders(), [])
+
+    def test_calls_and_collectives_of_all_kinds(self):
+        code, output, errors = self.run_on_boxes([PROGRAM, 'selftest', '--device', 'cpu', '--tp', '3', '--json'])
+        self.assertEqual(code, 0, errors)
+        report = json.loads(output)
+        self.assertTrue(report['passed'])
+        self.assertEqual([rank['box'] for rank in report['ranks']], [0, 0, 1])
+        # Clocks of other boxes are other clocks.
+        self.assertEqual(['start_ms' in rank for rank in report['ranks']], [True, True, False])
+
+    # --- refusals ---
+
+    def test_two_tasks_on_one_box(self):
+        self.refuses(generate(2), 'mpirun has started 2 tasks on one box', tasks_on_one=True)
+
+    def test_fewer_ranks_than_boxes(self):
+        self.refuses(generate(1), '--tp 1: is less than one rank for each of 2 boxes; pass --tp 2')
+
+    def test_a_command_of_one_box(self):
+        self.refuses([PROGRAM, 'serve', '--model', str(MODEL)], 'serve: cannot run on 2 boxes under mpirun')
+
+    def test_other_options_on_the_other_box(self):
+        script = 'exec "$0" "$@" --seed $OMPI_COMM_WORLD_RANK'
+        self.refuses(['sh', '-c', script, *generate(2)], 'box 1 (boxB) was started with another command line')
+
+    def test_another_model_on_the_other_box(self):
+        with tempfile.TemporaryDirectory(dir=self.boxes.folder) as folder:
+            for box, name in enumerate(['qwen3-uneven', 'qwen3-gqa-tied']):
+                os.symlink(MODEL.parent / name, pathlib.Path(folder) / f'model{box}')
+            script = (f'mount -t tmpfs m {folder} && ln -s "{MODEL.parent}/$(test $OMPI_COMM_WORLD_RANK = 0'
+                      f' && echo qwen3-uneven || echo qwen3-gqa-tied)" {folder}/model && exec "$0" "$@"')
+            self.refuses(['unshare', '-m', 'sh', '-c', script, *generate(2, model=f'{folder}/model')],
+                         'box 1 (boxB) was started with another model')
+
+    # --- failures ---
+
+    def start_long(self, *more, patient=False):
+        run = self.boxes.mpirun([PROGRAM, *LONG, *more], patient=patient, environment=ENVIRONMENT)
+        end = time.monotonic() + 15
+        while time.monotonic() < end:
+            if len(self.boxes.workers(0)) == 3 and len(self.boxes.workers(1)) == 2:
+                time.sleep(0.4)  # until it is at work
+                return run
+            time.sleep(0.02)
+        self.boxes.kill_rest()
+        self.fail(f'it does not start: {run.communicate()}')
+
+    def all_gone(self, run, limit, folders=True):
+        """Everything is gone within the limit; what box 0 and mpirun wrote."""
+        took = self.boxes.gone(limit)
+        if took is None:
+            left = [(p.pid, p.name, p.parent, self.boxes.nets.index(p.net)) for p in two.processes()
+                    if p.net in self.boxes.nets and p.name in ('nvllm-launch', 'orted', 'mpirun')]
+            self.boxes.kill_rest()
+            self.fail(f'left after {limit} s: {left}: {run.communicate()[1]}')
+        errors = run.communicate()[1]
+        print(f'{self.id().split(".")[-1]}: all gone after {took:.2f} s', file=sys.stderr)
+        self.assertEqual(self.boxes.left(), [], errors)
+        if folders:
+            self.assertEqual(self.boxes.session_folders(), [])
+        return errors
+
+    def kill(self, process):
+        os.kill(process.pid, signal.SIGKILL)
+
+    def test_a_worker_of_the_other_box_is_killed(self):
+        run = self.start_long()
+        self.kill(self.boxes.workers(1)[1])
+        errors = self.all_gone(run, 5)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertRegex(errors, r'nvllm-launch: rank 2 \(pid \d+ on box 1 \(boxB\)\) died: killed by SIGKILL')
+        self.assertRegex(errors, r'  rank 0  pid \d+  box 0 \(boxA\)')
+
+    def test_a_worker_of_the_first_box_is_killed(self):
+        run = self.start_long()
+        self.kill(self.boxes.workers(0)[2])
+        errors = self.all_gone(run, 5)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertRegex(errors, r'nvllm-launch: rank 1 \(pid \d+ on box 0 \(boxA\)\) died: killed by SIGKILL')
+
+    def test_a_link_is_killed(self):
+        run = self.start_long()
+        self.kill(self.boxes.workers(1)[0])
+        errors = self.all_gone(run, 5)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertRegex(errors, r'the link to the other boxes \(pid \d+\) died: killed by SIGKILL')
+
+    def test_a_launcher_is_killed(self):
+        run = self.start_long()
+        self.kill(self.boxes.launcher(1))
+        # mpirun, in a hurry, may kill its daemon while that removes its folder.
+        self.all_gone(run, 6, folders=False)
+        self.assertNotEqual(run.returncode, 0)
+
+    def test_mpirun_is_killed(self):
+        run = self.start_long()
+        self.kill(self.boxes.named('mpirun')[0])
+        self.all_gone(run, 6)
+
+    def test_the_daemon_of_mpirun_is_killed(self):
+        run = self.start_long()
+        self.kill(self.boxes.named('orted', 1)[0])
+        self.all_gone(run, 6)
+
+    def test_the_network_is_cut(self):
+        run = self.start_long('--step-timeout', '2')
+        self.boxes.cut()
+        try:
+            errors = self.all_gone(run, 12)
+        finally:
+            self.boxes.connect()
+        self.assertRegex(errors, r'nothing has come from box 1 \(boxB\) for 2\.\d+ s|rank 2 .* no sign of life')
+
+    def test_a_stopped_worker_of_the_other_box_is_named(self):
+        run = self.start_long('--step-timeout', '1')
+        os.kill(self.boxes.workers(1)[1].pid, signal.SIGSTOP)
+        errors = self.all_gone(run, 8)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertRegex(errors, r'nvllm-launch: rank 2 \(pid \d+ on box 1 \(boxB\)\) is alive but stuck '
+                                 r'\(stopped by SIGSTOP\)')
+
+
+if __name__ == '__main__':
+    two.enter(sys.argv)
+    unittest.main(verbosity=2)

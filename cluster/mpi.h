@@ -1,0 +1,65 @@
+// Mpi: the few functions of Open MPI that the link between boxes needs, found when it starts.
+//
+// The library is opened by name, so that one box needs no MPI and starts as fast as without this,
+// and one build serves machines with and without it. The declarations follow the binary interface
+// of libmpi.so.40, which Open MPI 4.1 and 5.0 share; MPICH's is another, and is not looked for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace nvllm::cluster {
+
+struct MpiStatus {  // MPI_Status of Open MPI
+  int source = 0, tag = 0, error = 0, cancelled = 0;
+  std::size_t bytes = 0;
+};
+static_assert(sizeof(MpiStatus) == 24);
+
+// All functions but load() fail with an Error that has MPI's text. Used by one thread.
+class Mpi {
+ public:
+  using Request = void*;
+
+  // Opens the library of the MPI that has started this process, else the system's.
+  static Mpi load();
+
+  void init();
+  void finalize();
+  int rank();
+  int size();
+
+  Request send(const void* data, std::size_t bytes, int to);
+  Request receive(void* data, std::size_t bytes, int from);
+  // Whether it has ended; then the request is no more.
+  bool done(Request& request);
+  // Whether a message is there or on its way; from whom, and how long it is.
+  bool probe(MpiStatus& status);
+
+ private:
+  Mpi() = default;
+  void check(int code, const char* what);
+
+  template <typename Function>
+  static void find(void* library, const char* name, Function*& function);
+
+  using Comm = void*;
+  using Datatype = void*;
+  Comm world_ = nullptr;
+  Datatype byte_ = nullptr;
+  void* errors_return_ = nullptr;
+  int (*init_thread_)(int*, char***, int, int*) = nullptr;
+  int (*finalize_)() = nullptr;
+  int (*set_errhandler_)(Comm, void*) = nullptr;
+  int (*rank_)(Comm, int*) = nullptr;
+  int (*size_)(Comm, int*) = nullptr;
+  int (*isend_)(const void*, int, Datatype, int, int, Comm, Request*) = nullptr;
+  int (*irecv_)(void*, int, Datatype, int, int, Comm, Request*) = nullptr;
+  int (*test_)(Request*, int*, MpiStatus*) = nullptr;
+  int (*iprobe_)(int, int, Comm, int*, MpiStatus*) = nullptr;
+  int (*error_string_)(int, char*, int*) = nullptr;
+  int (*version_)(char*, int*) = nullptr;
+};
+
+}  // namespace nvllm::cluster

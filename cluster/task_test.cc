@@ -1,0 +1,93 @@
+#include "cluster/task.h"
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <string>
+
+#include "base/error.h"
+#include "cluster/link_process.h"
+
+namespace nvllm::cluster {
+namespace {
+
+using Variables = std::map<std::string, const char*>;
+
+Task task_of(const Variables& variables) {
+  return find_task([&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second;
+  });
+}
+
+std::string refusal_of(const Variables& variables) {
+  try {
+    task_of(variables);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+Variables mpirun(const char* size, const char* rank, const char* here) {
+  return {{"OMPI_COMM_WORLD_SIZE", size},
+          {"OMPI_COMM_WORLD_RANK", rank},
+          {"OMPI_COMM_WORLD_LOCAL_SIZE", here}};
+}
+
+Variables srun(const char* tasks, const char* each) {
+  return {{"PMIX_RANK", "1"},
+          {"SLURM_STEP_NUM_TASKS", tasks},
+          {"SLURM_PROCID", "1"},
+          {"SLURM_STEP_TASKS_PER_NODE", each}};
+}
+
+}  // namespace
+
+TEST_CASE("a task of mpirun or srun knows its box; without them there is one") {
+  CHECK(task_of({}).boxes == 1);
+  const Task of_mpirun = task_of(mpirun("3", "2", "1"));
+  CHECK(of_mpirun.boxes == 3);
+  CHECK(of_mpirun.box == 2);
+  CHECK(of_mpirun.starter == "mpirun");
+  const Task of_srun = task_of(srun("4", "1(x4)"));
+  CHECK(of_srun.boxes == 4);
+  CHECK(of_srun.box == 1);
+  // A job step of srun without PMIx is no group: replicas are started so.
+  CHECK(task_of({{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "1"}}).boxes == 1);
+  // mpirun -n 1.
+  CHECK(task_of(mpirun("1", "0", "1")).boxes == 1);
+}
+
+TEST_CASE("tasks that are not one on each box are refused, and so is another MPI") {
+  CHECK(refusal_of(mpirun("2", "0", "2")).find("mpirun has started 2 tasks on one box") == 0);
+  CHECK(refusal_of(srun("4", "2(x2)")).find("srun has started 2(x2) tasks") == 0);
+  CHECK(refusal_of(srun("3", "2,1")).find("srun has started 2,1 tasks") == 0);
+  CHECK(refusal_of({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}).find("MPICH") != std::string::npos);
+  CHECK(refusal_of({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}) == "none");
+  CHECK(refusal_of(mpirun("two", "0", "1")) ==
+        "OMPI_COMM_WORLD_SIZE='two' is no number; start the program with mpirun or srun, or unset "
+        "it");
+  CHECK(refusal_of(mpirun("2", "2", "1")) == "task 2 of 2 tasks of mpirun does not exist");
+}
+
+TEST_CASE("ranks are dealt to the boxes in order, the first ones get one more") {
+  using Dealt = std::vector<int>;
+  CHECK(deal_ranks(2, 2) == Dealt{1, 1});
+  CHECK(deal_ranks(3, 2) == Dealt{2, 1});
+  CHECK(deal_ranks(8, 3) == Dealt{3, 3, 2});
+  CHECK_THROWS_WITH(deal_ranks(1, 2),
+                    "--tp 1: is less than one rank for each of 2 boxes; pass --tp 2 or more, or "
+                    "start fewer tasks");
+}
+
+TEST_CASE("an idle link sleeps longer and longer, 8 ms at most") {
+  using std::chrono::microseconds;
+  CHECK(link_pause(microseconds(10), false).count() == 0);
+  CHECK(link_pause(microseconds(1000), true).count() == 0);
+  CHECK(link_pause(microseconds(1600), false) == microseconds(100));
+  CHECK(link_pause(microseconds(16'000), true) == microseconds(1000));
+  CHECK(link_pause(std::chrono::seconds(10), true) == std::chrono::milliseconds(8));
+}
+
+}  // namespace nvllm::cluster

@@ -1,0 +1,198 @@
+"""Two boxes on one machine, made of namespaces: own network, host name, processes, /dev/shm and
+temporary directory each, joined by a virtual cable. Open MPI starts tasks on them.
+
+    enter(sys.argv)            first of all: goes on inside of box A, or exits with the reason why not
+    with Boxes() as boxes:
+        run = boxes.mpirun([program, 'generate', ...])
+
+Everything ends with the process that called enter(): it is the init of box A, which holds box B.
+"""
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+INSIDE = 'NVLLM_INSIDE_BOX_A'
+ADDRESSES = ['10.77.0.1', '10.77.0.2']
+NAMESPACES = ['--net', '--uts', '--ipc', '--mount', '--pid', '--fork', '--kill-child']
+KEEPALIVE = ['--mca', 'oob_tcp_keepalive_time', '2', '--mca', 'oob_tcp_keepalive_intvl', '1',
+             '--mca', 'oob_tcp_keepalive_probes', '3']
+# Between its SIGTERM and its SIGKILL mpirun 4.1 waits for a second, several times.
+NO_PATIENCE = ['--mca', 'odls_base_sigkill_timeout', '0']
+
+
+def why_not():
+    """What this machine lacks for boxes; empty: nothing."""
+    for program, package in [('mpirun', 'openmpi-bin'), ('ip', 'iproute2'), ('nsenter', 'util-linux')]:
+        if not shutil.which(program):
+            return f'there is no {program}; install {package}'
+    version = subprocess.run(['mpirun', '--version'], capture_output=True, text=True).stdout
+    if '(Open MPI) 4.1' not in version:
+        return f'mpirun is not that of Open MPI 4.1: {version.splitlines()[:1]}'
+    tried = subprocess.run(['unshare', '--user', '--map-root-user', *NAMESPACES, 'true'],
+                           capture_output=True, text=True)
+    return '' if tried.returncode == 0 else f'no namespaces: {tried.stderr.strip()}'
+
+
+def enter(arguments):
+    if os.environ.get(INSIDE):
+        return
+    reason = why_not()
+    if reason:
+        print('skipped:', reason)
+        report = os.environ.get('XML_OUTPUT_FILE')
+        if report:
+            name = os.environ.get('TEST_TARGET', 'boxes')
+            pathlib.Path(report).write_text(
+                f'<testsuites><testsuite name="{name}"><testcase name="two boxes">'
+                f'<skipped message="{reason.replace(chr(34), chr(39))}"/></testcase></testsuite></testsuites>')
+        sys.exit(0)
+    done = subprocess.run(['unshare', '--user', '--map-root-user', *NAMESPACES,
+                           sys.executable, *arguments], env={**os.environ, INSIDE: '1'})
+    sys.exit(done.returncode)
+
+
+def sh(*command):
+    subprocess.run(command, check=True)
+
+
+class Process:
+    """One of /proc: pid as box A sees it."""
+
+    def __init__(self, pid):
+        self.pid = pid
+        self.name = pathlib.Path(f'/proc/{pid}/comm').read_text().strip()
+        status = pathlib.Path(f'/proc/{pid}/status').read_text()
+        self.parent = int(status.split('PPid:')[1].split()[0])
+        self.net = os.readlink(f'/proc/{pid}/ns/net')
+        self.state = status.split('State:')[1].split()[0]
+
+
+def processes():
+    found = []
+    for entry in os.listdir('/proc'):
+        try:
+            if entry.isdigit():
+                found.append(Process(int(entry)))
+        except (OSError, IndexError):
+            pass  # it has ended meanwhile
+    return [process for process in found if process.state != 'Z']
+
+
+class Boxes:
+    NAMES = ['boxA', 'boxB']
+
+    def __enter__(self):
+        socket.sethostname('boxA')
+        sh('mount', '-t', 'proc', 'proc', '/proc')
+        sh('mount', '-t', 'tmpfs', 'tmpfs', '/dev/shm')
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix='b', dir='/tmp'))
+        for name in self.NAMES:
+            (self.folder / name).mkdir()
+        self.init = subprocess.Popen(
+            ['unshare', *NAMESPACES, 'sh', '-c',
+             'hostname boxB; mount -t proc proc /proc; mount -t tmpfs tmpfs /dev/shm; echo up;'
+             ' exec sleep 3000'], stdout=subprocess.PIPE)
+        self.init.stdout.readline()
+        self.pid = next(p.pid for p in processes() if p.parent == self.init.pid)
+        sh('ip', 'link', 'add', 'vA', 'type', 'veth', 'peer', 'name', 'vB', 'netns', str(self.pid))
+        enter_b = ['nsenter', '-t', str(self.pid), '-n', '-u', '-i', '-p', '-m']
+        for prefix, device, address in [([], 'vA', ADDRESSES[0]), (enter_b, 'vB', ADDRESSES[1])]:
+            sh(*prefix, 'ip', 'addr', 'add', f'{address}/24', 'dev', device)
+            sh(*prefix, 'ip', 'link', 'set', device, 'up')
+            sh(*prefix, 'ip', 'link', 'set', 'lo', 'up')
+        self.enter_b = enter_b
+        self.agent = self.folder / 'agent'
+        self.agent.write_text(
+            '#!/bin/sh\nshift\n'
+            f'exec {" ".join(enter_b)} env TMPDIR={self.folder}/boxB sh -c "$*"\n')
+        self.agent.chmod(0o755)
+        self.nets = [os.readlink('/proc/self/ns/net'), os.readlink(f'/proc/{self.pid}/ns/net')]
+        return self
+
+    def __exit__(self, *unused):
+        self.init.kill()
+        self.init.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def mpirun(self, command, tasks_on_one=False, patient=True, environment=()):
+        hosts = f'{ADDRESSES[0]}:2' if tasks_on_one else ','.join(f'{a}:1' for a in ADDRESSES)
+        self.tmp = pathlib.Path(tempfile.mkdtemp(prefix='t', dir=self.folder / 'boxA'))
+        for left in (self.folder / 'boxB').iterdir():
+            shutil.rmtree(left)  # by an earlier run
+        call = ['mpirun', '--allow-run-as-root', '--mca', 'plm_rsh_agent', str(self.agent),
+                '--host', hosts, '--bind-to', 'none', '-n', '2']
+        call += [] if tasks_on_one else ['--map-by', 'ppr:1:node']
+        call += KEEPALIVE if patient else KEEPALIVE + NO_PATIENCE
+        call += ['--mca', 'btl_tcp_if_include', '10.77.0.0/24']
+        return subprocess.Popen(
+            [*call, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+            env={'PATH': os.environ['PATH'], 'HOME': str(self.folder), 'TMPDIR': str(self.tmp),
+                 'HWLOC_COMPONENTS': '-gl', **dict(environment)})
+
+    def named(self, name, box=None):
+        return [p for p in processes()
+                if p.name == name and (box is None or p.net == self.nets[box])]
+
+    def programs(self, box=None):
+        return self.named('nvllm-launch', box)
+
+    def launcher(self, box):
+        own = {p.pid for p in self.programs(box)}
+        return next((p for p in self.programs(box) if p.parent not in own), None)
+
+    def workers(self, box):
+        """The link first, then the ranks, in the order in which they were forked."""
+        launcher = self.launcher(box)
+        return sorted((p for p in self.programs(box) if launcher and p.parent == launcher.pid),
+                      key=lambda p: p.pid)
+
+    def cut(self):
+        sh('ip', 'link', 'set', 'vA', 'down')
+
+    def connect(self):
+        sh('ip', 'link', 'set', 'vA', 'up')
+        for _ in range(100):
+            try:
+                socket.create_connection((ADDRESSES[1], 1), timeout=1)
+            except ConnectionRefusedError:
+                return  # by box B
+            except OSError:
+                time.sleep(0.05)
+
+    def gone(self, limit):
+        """Waits until no process is left of a run; how long that took, or None."""
+        start = time.monotonic()
+        while time.monotonic() - start < limit:
+            if not any(self.named(name) for name in ('nvllm-launch', 'orted', 'mpirun')):
+                return time.monotonic() - start
+            time.sleep(0.01)
+        return None
+
+    def kill_rest(self):
+        for name in ('mpirun', 'orted', 'nvllm-launch'):
+            for process in self.named(name):
+                os.kill(process.pid, signal.SIGKILL)
+
+    def session_folders(self):
+        """What a run has left in the temporary directories of both boxes; a moment is given to who removes it."""
+        folders = [self.tmp, self.folder / 'boxB']
+        for _ in range(150):
+            found = [str(entry) for folder in folders for entry in folder.iterdir()]
+            if not found:
+                break
+            time.sleep(0.02)
+        return found
+
+    def left(self):
+        """Files that a run has left in shared memory."""
+        found = []
+        for box, root in enumerate(['', f'/proc/{self.pid}/root']):
+            found += [f'{self.NAMES[box]}: /dev/shm/{name}' for name in os.listdir(f'{root}/dev/shm')]
+        return found

@@ -1,0 +1,286 @@
+// Groups over boxes, without boxes: each "box" is a group of its own on this machine, and the test
+// carries what their mirrors collect.
+#include "ipc/mirror.h"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "ipc/collective/shm/copy_methods.h"
+#include "ipc/collective/shm/shm_exchange.h"
+#include "ipc/rpc.h"
+
+namespace nvllm::ipc {
+namespace {
+
+constexpr int kRanks = 3;
+
+// Rank 0 on box 0, ranks 1 and 2 on box 1.
+Group make_box(int box) {
+  return Group::create({.size = kRanks,
+                        .step_timeout = std::chrono::seconds(20),
+                        .staging_bytes = std::size_t{64} << 10,
+                        .box_ranks = {1, 2},
+                        .box = box});
+}
+
+struct Boxes {
+  Group first = make_box(0), second = make_box(1);
+  Group& of(int rank) { return rank == 0 ? first : second; }
+};
+
+// Both mirrors, with nothing between them.
+class Carrier {
+ public:
+  explicit Carrier(Boxes& boxes)
+      : links_{boxes.first.join(kLink), boxes.second.join(kLink)},
+        mirrors_{GroupMirror(links_[0]), GroupMirror(links_[1])} {}
+
+  GroupMirror& mirror(std::size_t box) { return mirrors_[box]; }
+
+  void carry() {
+    for (std::size_t box : {0, 1}) {
+      GroupMirror::Outboxes out(2);
+      mirrors_[box].deliver();
+      if (mirrors_[box].has_output()) mirrors_[box].collect(out);
+      if (!out[1 - box].empty()) mirrors_[1 - box].apply(static_cast<int>(box), out[1 - box]);
+    }
+  }
+
+  void carry_records() {
+    for (std::size_t box : {0, 1}) {
+      GroupMirror::Outboxes out(2);
+      mirrors_[box].collect_records(out);
+      mirrors_[1 - box].apply(static_cast<int>(box), out[1 - box]);
+    }
+  }
+
+ private:
+  Member links_[2];
+  GroupMirror mirrors_[2];
+};
+
+// Runs the body on each rank, in a process of its own, and carries until all have ended. What the
+// ranks that failed said.
+std::string run_over_boxes(const std::function<void(Member&)>& body) {
+  Boxes boxes;
+  std::vector<pid_t> pids;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      Member me = boxes.of(rank).join(rank);
+      try {
+        body(me);
+      } catch (const std::exception& error) {
+        me.set_last_words(error.what());
+        me.group().abort(error.what());
+        ::_exit(1);
+      }
+      ::_exit(0);
+    }
+    pids.push_back(pid);
+  }
+  Carrier carrier(boxes);
+  std::string failures;
+  const std::int64_t start = now_ns();
+  for (std::size_t ended = 0; ended < pids.size();) {
+    carrier.carry();
+    if (seconds_since(start) > 100) {
+      for (const pid_t pid : pids) ::kill(pid, SIGKILL);
+    }
+    int status = 0;
+    const pid_t pid = ::waitpid(-1, &status, WNOHANG);
+    if (pid <= 0) continue;
+    ++ended;
+    const int rank = static_cast<int>(std::find(pids.begin(), pids.end(), pid) - pids.begin());
+    if (status == 0) continue;
+    failures += str("rank ", rank, " ended with ", status, ": ",
+                    boxes.of(rank).snapshot(rank).last_words, '\n');
+  }
+  return failures;
+}
+
+void expect(bool good, const std::string& what) {
+  if (!good) fail(what);
+}
+
+// What rank `rank` puts in: fractions, so that another order of addition gives other bits.
+std::vector<float> values_of(int rank, std::size_t count) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    values[i] = 1.0f / static_cast<float>(3 + (i * 7 + static_cast<std::size_t>(rank) * 13) % 101);
+  }
+  return values;
+}
+
+std::vector<float> sum_of(std::size_t count) {
+  std::vector<std::vector<float>> inputs;
+  std::vector<const void*> sources;
+  for (int rank = 0; rank < kRanks; ++rank) inputs.push_back(values_of(rank, count));
+  for (const auto& input : inputs) sources.push_back(input.data());
+  std::vector<float> sum(count);
+  sum_cpu(DType::f32, sum.data(), sources, count);
+  return sum;
+}
+
+std::byte* bytes_of(std::vector<float>& values) {
+  return reinterpret_cast<std::byte*>(values.data());
+}
+
+}  // namespace
+
+TEST_CASE("sums over boxes have the bits of sums in rank order, whatever their size") {
+  CHECK(run_over_boxes([](Member& me) {
+          ShmExchange exchange(me);
+          for (int round = 0; round < 60; ++round) {
+            for (const std::size_t count : {1, 1000, 3000, 40'000}) {
+              std::vector<float> data = values_of(me.rank(), count);
+              exchange.all_reduce(bytes_of(data), DType::f32, count);
+              expect(data == sum_of(count), str("all_reduce of ", count, " in round ", round));
+            }
+          }
+        }) == "");
+}
+
+TEST_CASE("the other collectives cross boxes, too") {
+  CHECK(run_over_boxes([](Member& me) {
+          ShmExchange exchange(me);
+          constexpr std::size_t kCount = 5000;
+          const auto rank = static_cast<std::size_t>(me.rank());
+          for (int round = 0; round < 50; ++round) {
+            std::vector<float> own = values_of(me.rank(), kCount), all(kRanks * kCount);
+            exchange.all_gather(bytes_of(all), bytes_of(own), kCount * sizeof(float));
+            for (int from = 0; from < kRanks; ++from) {
+              const std::vector<float> want = values_of(from, kCount);
+              expect(
+                  std::equal(want.begin(), want.end(), all.begin() + from * std::ptrdiff_t{kCount}),
+                  str("all_gather, part of rank ", from));
+            }
+            std::vector<float> sums(kCount), in = values_of(me.rank(), kRanks * kCount);
+            exchange.reduce_scatter(bytes_of(sums), bytes_of(in), DType::f32, kCount);
+            const std::vector<float> want = sum_of(kRanks * kCount);
+            expect(std::equal(sums.begin(), sums.end(),
+                              want.begin() + static_cast<std::ptrdiff_t>(rank * kCount)),
+                   "reduce_scatter");
+            const int root = round % kRanks;
+            std::vector<float> data = values_of(me.rank(), kCount);
+            exchange.broadcast(bytes_of(data), kCount * sizeof(float), root);
+            expect(data == values_of(root, kCount), str("broadcast of rank ", root));
+            std::vector<float> gathered(kRanks * kCount);
+            exchange.gather(bytes_of(gathered), bytes_of(own), kCount * sizeof(float), root);
+            expect(me.rank() != root || gathered == all, str("gather on rank ", root));
+            exchange.barrier();
+          }
+        }) == "");
+}
+
+TEST_CASE(
+    "calls of rank 0 reach the ranks of other boxes, and their replies and errors come back") {
+  CHECK(run_over_boxes([](Member& me) {
+          Registry methods;
+          methods.bind("echo", [](std::vector<std::byte> bytes) { return bytes; });
+          methods.bind("rank", [&me] { return me.rank(); });
+          methods.bind("fail_on", [&me](int rank) {
+            if (me.rank() == rank) fail("as asked");
+            return 0;
+          });
+          if (me.rank() > 0) return GroupServer(me, methods).serve();
+          GroupCaller caller(me, methods);
+          // Less than a slot, many slots, and more than the ring.
+          for (const std::size_t size :
+               {std::size_t{10}, std::size_t{100'000}, std::size_t{2} << 20}) {
+            const std::vector<std::byte> bytes(size, std::byte{7});
+            for (const auto& echo : caller.call<std::vector<std::byte>>("echo", bytes)) {
+              expect(echo == bytes, str("echo of ", size, " bytes"));
+            }
+          }
+          expect(caller.call<int>("rank") == std::vector<int>{0, 1, 2}, "replies in rank order");
+          for (int i = 0; i < 200; ++i) caller.cast("rank");
+          std::string message;
+          try {
+            caller.call<int>("fail_on", 2);
+          } catch (const RemoteError& error) {
+            message = error.what();
+          }
+          expect(message == "rank 2: as asked", message);
+          caller.stop();
+        }) == "");
+}
+
+TEST_CASE("exchange() gives every rank all blobs, round after round") {
+  CHECK(run_over_boxes([](Member& me) {
+          for (int round = 0; round < 20; ++round) {
+            const std::string mine = str("round ", round, " of ", me.rank());
+            const auto all = me.exchange(std::as_bytes(std::span(mine)), "a blob");
+            for (int rank = 0; rank < kRanks; ++rank) {
+              const auto& blob = all[static_cast<std::size_t>(rank)];
+              const std::string got(reinterpret_cast<const char*>(blob.data()), blob.size());
+              expect(got == str("round ", round, " of ", rank), got);
+            }
+          }
+        }) == "");
+}
+
+TEST_CASE("an abort crosses with its reason and the box that it comes from, and not back") {
+  Boxes boxes;
+  Carrier carrier(boxes);
+  boxes.second.abort("rank 2 broke");
+  carrier.carry();
+  carrier.carry();
+  CHECK(boxes.first.abort_reason() == "rank 2 broke");
+  CHECK(boxes.first.abort_box() == 1);
+  CHECK(boxes.second.abort_box() == Group::kThisBox);
+}
+
+TEST_CASE("a record crosses with ages, and with what its launcher has seen of it") {
+  Boxes boxes;
+  Carrier carrier(boxes);
+  Member rank2 = boxes.second.join(2);
+  rank2.set_phase(Phase::ready);
+  rank2.set_step(12);
+  const Member::ActivityScope doing(rank2, Member::Activity::call, "call step");
+  boxes.second.note_worker(2, SIGKILL, SIGSTOP);
+  carrier.carry_records();
+  const RankSnapshot seen = boxes.first.snapshot(2);
+  CHECK(seen.pid == getpid());
+  CHECK(seen.phase == Phase::ready);
+  CHECK(seen.step == 12);
+  CHECK(seen.call.text == "call step");
+  CHECK(seen.wait_status == SIGKILL);
+  CHECK(seen.stopped_by == SIGSTOP);
+  CHECK(seconds_since(seen.heartbeat_ns) < 1);
+  // Which of them has not joined.
+  CHECK(boxes.first.snapshot(1).pid == 0);
+}
+
+TEST_CASE("what cannot come from a box is refused") {
+  Boxes boxes;
+  Carrier carrier(boxes);
+  GroupMirror::Outboxes out(2);
+  carrier.mirror(1).collect_records(out);
+  const std::vector<std::byte> records = out[0];
+  CHECK_NOTHROW(carrier.mirror(0).apply(1, records));
+  // Records of ranks 1 and 2 from box 0; half a message; a kind that does not exist.
+  CHECK_THROWS_AS(carrier.mirror(1).apply(0, records), Error);
+  CHECK_THROWS_AS(carrier.mirror(0).apply(1, Bytes(records).first(records.size() - 1)), Error);
+  std::vector<std::byte> unknown = records;
+  unknown[4] = std::byte{99};
+  CHECK_THROWS_AS(carrier.mirror(0).apply(1, unknown), Error);
+}
+
+TEST_CASE("groups of one box have no link") {
+  const Group group = Group::create({.size = 2, .box_ranks = {2}});
+  CHECK(group.boxes() == 1);
+  CHECK(group.is_here(1));
+  CHECK_THROWS_AS(group.join(kLink), Error);
+}
+
+}  // namespace nvllm::ipc

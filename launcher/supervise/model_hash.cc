@@ -1,0 +1,63 @@
+#include "launcher/supervise/model_hash.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+
+#include "base/error.h"
+#include "launcher/hub/sha256.h"
+
+namespace nvllm::launcher {
+namespace {
+
+std::string hash_of(std::string_view text) {
+  Sha256 hash;
+  hash.add(text);
+  return hash.finish();
+}
+
+// A file's text; "" if it cannot be read: whoever needs it says so.
+std::string file_text(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// Two models that were trained apart differ everywhere, so pieces of their files tell them apart.
+void add_samples(const model::CheckpointFile& file, Sha256& hash) {
+  constexpr std::uint64_t kSamples = 32, kBytes = 4096;
+  hash.add(str(file.size(), ' '));
+  std::array<char, kBytes> bytes;
+  for (std::uint64_t i = 0; i < kSamples; ++i) {
+    const std::uint64_t at = file.size() / kSamples * i;
+    const ssize_t got = ::pread(file.fd(), bytes.data(), bytes.size(), static_cast<off_t>(at));
+    if (got > 0) hash.add({bytes.data(), static_cast<std::size_t>(got)});
+  }
+}
+
+}  // namespace
+
+std::string model_hash(const runtime::OpenModel& model) {
+  namespace fs = std::filesystem;
+  Sha256 hash;
+  if (model.checkpoint) {
+    for (const model::CheckpointFile& file : model.checkpoint->files()) add_samples(file, hash);
+  }
+  const fs::path path(model.path);
+  const fs::path folder = fs::is_directory(path) ? path : path.parent_path();
+  if (!fs::is_directory(path) && path.extension() == ".json") hash.add(file_text(path));
+  for (const char* const name :
+       {"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
+    hash.add(str(name, ' ', hash_of(file_text(folder / name))));
+  }
+  return hash.finish();
+}
+
+}  // namespace nvllm::launcher
