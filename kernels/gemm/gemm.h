@@ -244,8 +244,8 @@ class Gemm {
   // and samples_in_epilogue().
   void run_and_sample(const GemmCall& call, const SampleTokens& sample, Stream& stream);
 
-  // Enqueues it, as run() does. An operand that does not fit is an Error that names it. A row's sums
-  // are those of run() with as many rows as its group has. Not tuned.
+  // Enqueues it, as run() does. An operand that does not fit is an Error that names it. A row's
+  // sums are those of run() with as many rows as its group has. Not tuned.
   void run_grouped(const GroupedGemm& grouped, Stream& stream);
 
   // From now on run() notes its calls, until tune_recorded() tunes them, those of one shape

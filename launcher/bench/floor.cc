@@ -1,6 +1,8 @@
 #include "launcher/bench/floor.h"
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 #include <vector>
 
 #include "layers/partition.h"
@@ -17,12 +19,23 @@ ModelCost cost_of_rank(const model::ModelConfig& config, DType dtype, DType kv_d
   const double inner = static_cast<double>(part_of(config.intermediate_size, shard).size());
   const double vocabulary = static_cast<double>(part_of(config.vocab_size, shard).size());
   const double depth = static_cast<double>(config.layers);
-  const double layer_weights = depth * hidden * (2 * q + 2 * kv + 3 * inner);
+  const model::MixtureConfig& mixture = config.mixture;
+  const double with_experts = static_cast<double>(mixture.layer_count());
+  const double experts = with_experts * static_cast<double>(mixture.experts);
+  const double expert_inner = static_cast<double>(part_of(mixture.intermediate_size, shard).size());
+  const double expert_weights = experts * hidden * 3 * expert_inner;
+  const double layer_weights =
+      hidden * (depth * (2 * q + 2 * kv) + (depth - with_experts) * 3 * inner + experts);
+  const double share = mixture.experts == 0 ? 0
+                                            : static_cast<double>(mixture.experts_per_token) /
+                                                  static_cast<double>(mixture.experts);
   const double element = static_cast<double>(size_of(dtype));
   return {.layer_bytes = layer_weights * element,
+          .expert_bytes = expert_weights * element,
+          .expert_share = share,
           .head_bytes = vocabulary * hidden * element,
           .kv_bytes = 2 * depth * kv * static_cast<double>(size_of(kv_dtype)),
-          .layer_flops = 2 * layer_weights,
+          .layer_flops = 2 * (layer_weights + share * expert_weights),
           .head_flops = 2 * vocabulary * hidden,
           .attention_flops = 4 * depth * q};
 }
@@ -42,8 +55,9 @@ ModelCost cost_of(const model::ModelConfig& config, DType dtype, DType kv_dtype,
   for (int rank = 0; rank < ranks; ++rank) {
     const ModelCost cost = cost_of_rank(config, dtype, kv_dtype, {rank, ranks});
     for (const auto part :
-         {&ModelCost::layer_bytes, &ModelCost::head_bytes, &ModelCost::kv_bytes,
-          &ModelCost::layer_flops, &ModelCost::head_flops, &ModelCost::attention_flops}) {
+         {&ModelCost::layer_bytes, &ModelCost::expert_bytes, &ModelCost::expert_share,
+          &ModelCost::head_bytes, &ModelCost::kv_bytes, &ModelCost::layer_flops,
+          &ModelCost::head_flops, &ModelCost::attention_flops}) {
       max.*part = std::max(max.*part, cost.*part);
     }
   }
@@ -52,25 +66,29 @@ ModelCost cost_of(const model::ModelConfig& config, DType dtype, DType kv_dtype,
 
 void count_weights(ModelCost& cost, const runtime::ModelDescription& model) {
   const std::string head = model.config.tied_embeddings ? "embedding.weight" : "head.weight";
-  cost.layer_bytes = cost.head_bytes = 0;
+  cost.layer_bytes = cost.expert_bytes = cost.head_bytes = 0;
   for (const runtime::RankDescription& rank : model.ranks) {
-    double layers = 0;
+    double layers = 0, experts = 0;
     for (const runtime::ParameterDescription& parameter : rank.parameters) {
       const auto bytes = static_cast<double>(parameter.bytes);
-      if (parameter.name.starts_with("layers.")) layers += bytes;
+      const bool of_experts = parameter.name.find(".experts.") != std::string::npos;
+      if (parameter.name.starts_with("layers.")) (of_experts ? experts : layers) += bytes;
       if (parameter.name == head) cost.head_bytes = std::max(cost.head_bytes, bytes);
     }
     cost.layer_bytes = std::max(cost.layer_bytes, layers);
+    cost.expert_bytes = std::max(cost.expert_bytes, experts);
   }
 }
 
 bool floor_holds(const ModelCost& cost, const DeviceSpeed& speed) {
-  return cost.layer_bytes + cost.head_bytes > speed.cache_bytes;
+  return cost.layer_bytes + cost.expert_bytes + cost.head_bytes > speed.cache_bytes;
 }
 
 double step_floor(const ModelCost& cost, const DeviceSpeed& speed, const StepWork& work) {
+  // Those that no row has chosen, each row a share by chance, are not read.
+  const double experts_read = cost.expert_bytes * (1 - std::pow(1 - cost.expert_share, work.rows));
   const double gemms = std::max(
-      (cost.layer_bytes + cost.head_bytes) / speed.bytes_per_second,
+      (cost.layer_bytes + experts_read + cost.head_bytes) / speed.bytes_per_second,
       (work.rows * cost.layer_flops + work.tokens * cost.head_flops) / speed.flops_per_second);
   const double attention =
       std::max(work.read * cost.kv_bytes / speed.bytes_per_second,

@@ -1,7 +1,8 @@
 // Floor: the shortest time that work can take on a device (its roofline), from the model's
 // configuration alone. It assumes that weights are read once per step, that every token reads the K
-// and V of its context once, and that GEMMs and attention run at the device's speed. Communication
-// between ranks is not counted, so several ranks cannot reach their floor.
+// and V of its context once, and that GEMMs and attention run at the device's speed. Of a mixture's
+// experts those are read that some row has chosen: as many as if every choice were by chance.
+// Communication between ranks is not counted, so several ranks cannot reach their floor.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,9 @@ struct LinkSpeed {
 // The costs of a model on the rank that has most to do. "Row": one token that goes through the
 // layers.
 struct ModelCost {
-  double layer_bytes = 0;      // of the layers' weights
+  double layer_bytes = 0;      // of the layers' weights, but those of experts
+  double expert_bytes = 0;     // of all experts
+  double expert_share = 0;     // of them, what one row goes through
   double head_bytes = 0;       // of the LM head's weights
   double kv_bytes = 0;         // of a token's K and V
   double layer_flops = 0;      // of one row's GEMMs with the layers' weights

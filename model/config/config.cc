@@ -49,8 +49,9 @@ const Family& read_family(const ConfigKeys& keys) {
 // Refuses what would change the numbers and is not computed here.
 void refuse_unsupported(const ConfigKeys& keys, const Family& family) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    if (keys.has(key) && keys.integers(key, {}) != std::vector<std::int64_t>{0}) {
-      keys.refuse(key, "mixture of experts is not supported");
+    if (!family.has_experts && keys.has(key) &&
+        keys.integers(key, {}) != std::vector<std::int64_t>{0}) {
+      keys.refuse(key, "a ", family.architecture, " with a mixture of experts is not supported");
     }
   }
   for (const ConfigKeys& place : {keys, keys.rope()}) {

@@ -19,6 +19,7 @@ struct Family {
   // but "sliding_window" is not.
   bool tied_embeddings = false;
   bool uses_sliding_window = false;
+  bool has_experts = false;  // `read` sets ModelConfig::mixture; else keys of experts are refused
 
   // Sets the family's own flags: biases, norms of q and k. The common keys have been read before.
   void (*read)(const ConfigKeys& keys, ModelConfig& config);
@@ -29,10 +30,17 @@ struct Family {
 // All families, which families() lists.
 extern const Family kLlama;
 extern const Family kMistral;
+extern const Family kMixtral;
 extern const Family kQwen2;
 extern const Family kQwen3;
+extern const Family kQwen3Moe;
 
 std::span<const Family* const> families();
+
+// A mixture of `experts_key` experts in every layer, of that intermediate size; experts per token
+// are read, too.
+MixtureConfig read_mixture(const ConfigKeys& keys, const char* experts_key,
+                           const char* intermediate_key, std::int64_t layers);
 
 // nullptr: unknown.
 const Family* find_family(std::string_view architecture);

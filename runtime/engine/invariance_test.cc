@@ -24,7 +24,9 @@
 namespace nvllm::runtime {
 namespace {
 
-constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
+constexpr const char* kDense = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
+// 16 experts in two of three layers, 4 for each token.
+constexpr const char* kMixture = "tests/data/golden-models/qwen3moe-dense-layer";
 constexpr std::int64_t kRequests = testing::kSanitized ? 10 : 32;
 constexpr std::int64_t kMaxPrompt = 320;  // more than a segment of attention
 constexpr std::int64_t kMaxAnswer = 32;
@@ -213,8 +215,8 @@ void check_way(const OpenModel& model, const Way& way, const std::vector<Request
   engine.stop();
 }
 
-void check_all_ways(DType dtype, std::int64_t rows) {
-  const OpenModel model = open_model({.path = kModel, .dtype = dtype});
+void check_all_ways(const char* path, DType dtype, std::int64_t rows) {
+  const OpenModel model = open_model({.path = path, .dtype = dtype});
   const std::uint32_t seed = std::random_device()();
   std::cout << name_of(dtype) << ", steps of up to " << rows << " rows, seed " << seed << "\n";
   const std::vector<Request> requests = random_requests(model, seed);
@@ -225,15 +227,25 @@ void check_all_ways(DType dtype, std::int64_t rows) {
   for (const Way& way : Ways(model, rows).all()) check_way(model, way, requests, right);
 }
 
-TEST_CASE("float32: the same bits, whichever way") {
-  check_all_ways(DType::f32, kFewRows);
-}
-
-TEST_CASE("bfloat16: the same bits, whichever way") {
+// Of a step of which a row has the same bits in any other.
+std::int64_t max_bf16_rows() {
   using kernels::cpu::InstructionSet;
   const bool any_rows = kernels::cpu::instruction_sets().back() == InstructionSet::avx512_bf16 &&
                         __builtin_cpu_is("intel") > 0;
-  check_all_ways(DType::bf16, any_rows ? 512 : kFewRows);
+  return any_rows ? 512 : kFewRows;
+}
+
+TEST_CASE("float32: the same bits, whichever way") {
+  check_all_ways(kDense, DType::f32, kFewRows);
+}
+
+TEST_CASE("bfloat16: the same bits, whichever way") {
+  check_all_ways(kDense, DType::bf16, max_bf16_rows());
+}
+
+TEST_CASE("a mixture of experts: the same bits, whichever way") {
+  check_all_ways(kMixture, DType::f32, kFewRows);
+  check_all_ways(kMixture, DType::bf16, max_bf16_rows());
 }
 
 }  // namespace

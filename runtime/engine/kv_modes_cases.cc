@@ -19,8 +19,10 @@ namespace nvllm::runtime {
 namespace {
 
 constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
-constexpr std::int64_t kMaxLen = 64;                                     // four blocks
-constexpr std::int64_t kChunk = 24;  // rows of a step, or of a part of one
+// On CPUs only so far.
+constexpr const char* kMixture = "tests/data/golden-models/qwen3moe-dense-layer";
+constexpr std::int64_t kMaxLen = 64;  // four blocks
+constexpr std::int64_t kChunk = 24;   // rows of a step, or of a part of one
 
 OpenModel open_float32() {
   return open_model({.path = kModel, .dtype = DType::f32});
@@ -386,6 +388,32 @@ TEST_CASE("with quest: prefixes are shared, and what was preempted is computed a
   for (const KvOffload offload : {KvOffload::layerwise, KvOffload::chunked}) {
     CAPTURE(static_cast<int>(offload));
     share_and_preempt(offload, DecodeAttention::quest);
+  }
+}
+
+TEST_CASE("a mixture of experts gives the same tokens in every mode") {
+  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("experts: CPUs only so far");
+  const OpenModel model = open_model({.path = kMixture, .dtype = DType::f32});
+  const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
+  const Answers right = run(model, 1, paged(), requests);
+  EngineOptions contiguous;
+  contiguous.max_seq_len = kMaxLen;
+  EngineOptions chunked = layerwise(2, kChunk);
+  chunked.kv_offload = KvOffload::chunked;
+  EngineOptions hybrid = chunked;
+  hybrid.resident_blocks = 6;
+  EngineOptions by_host = chunked;
+  by_host.host_attention = 0.5;
+  by_host.host_threads = 2;
+  for (const EngineOptions& options :
+       {contiguous, layerwise(3, kChunk), chunked, hybrid, by_host}) {
+    for (const int ranks : {1, 3}) {
+      CAPTURE(ranks);
+      TestEngine engine(model, ranks, options);
+      CAPTURE(name_of(engine.info().kv_mode));
+      CHECK(compare(engine.run(requests), right) == "");
+      engine.stop();
+    }
   }
 }
 

@@ -54,6 +54,30 @@ OpenModel dummy(const Folder& folder, std::optional<DType> dtype = {}) {
 
 }  // namespace
 
+TEST_CASE("a mixture of experts is refused on GPUs, in one line, and counts what a token needs") {
+  const Folder dense;
+  check_device(dummy(dense), DeviceKind::cuda);
+  const Folder folder(R"({"architectures": ["MixtralForCausalLM"], "hidden_size": 64,
+      "intermediate_size": 104, "num_hidden_layers": 2, "num_attention_heads": 4,
+      "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 512,
+      "max_position_embeddings": 64})");
+  const OpenModel model = dummy(folder);
+  check_device(model, DeviceKind::cpu);
+  CHECK_THROWS_WITH_AS(check_device(model, DeviceKind::cuda),
+                       str("--model ", folder.path,
+                           ": a MixtralForCausalLM has mixtures of experts, which run on CPUs "
+                           "only so far; pass --device cpu")
+                           .c_str(),
+                       Error);
+  const ModelDescription description = describe_model(model, 3, DeviceKind::cpu);
+  const std::uint64_t expert = 3 * 64 * 104;
+  CHECK(description.elements - description.active_elements == 2 * 6 * expert);
+  CHECK(description.ranks[0].intermediate == layers::Range{});
+  CHECK(description.ranks[1].expert_intermediate == layers::Range{40, 72});
+  const ModelDescription of_dense = describe_model(dummy(dense), 1, DeviceKind::cpu);
+  CHECK(of_dense.active_elements == of_dense.elements);
+}
+
 TEST_CASE("a dummy needs a config.json alone") {
   const Folder folder;
   const OpenModel model = dummy(folder);
