@@ -25,6 +25,7 @@ kernels::KvPrefetch kv_prefetch_of(const Batch& batch, const kvcache::KvCache& k
 DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& config, Shard shard)
     : part_(heads_of(config.attention.heads, config.attention.kv_heads, shard)),
       head_dim_(config.attention.head_dim),
+      window_(config.attention.window),
       attention_norm_(name + ".attention_norm", config.attention_norm, config.attention.hidden,
                       config.epsilon),
       qkv_(name + ".attention.qkv", config.attention.qkv, config.attention.heads,
@@ -185,6 +186,7 @@ kernels::Attention DecoderLayer::attention_of(TensorView out, TensorView qkv,
   args.kv_length = batch.kv_length;
   args.group = part_.group;
   args.first_head = part_.first_head;
+  args.window = window_;
   args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
   args.max_query_rows = batch.max_query_rows;
   args.max_kv_length = batch.max_kv_length;

@@ -31,7 +31,8 @@ struct AttentionConfig {
   bool qkv_bias = false;
   bool output_bias = false;
   bool qk_norm = false;
-  float epsilon = 1e-6f;  // of the norms of q and k
+  float epsilon = 1e-6f;    // of the norms of q and k
+  std::int64_t window = 0;  // tokens that a row attends to at most; 0: any number
 };
 
 struct MlpConfig {
@@ -94,7 +95,7 @@ class DecoderLayer {
   kernels::Attention attention_of(TensorView out, TensorView qkv, const Pass& pass) const;
 
   HeadPart part_;
-  std::int64_t head_dim_;
+  std::int64_t head_dim_, window_;
 
   RmsNorm attention_norm_;
   QkvParallelLinear qkv_;

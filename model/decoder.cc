@@ -30,7 +30,8 @@ layers::AttentionConfig attention_of(const ModelConfig& config, std::int64_t lay
           .qkv_bias = config.qkv_bias,
           .output_bias = config.output_bias,
           .qk_norm = config.qk_norm,
-          .epsilon = config.rms_norm_eps};
+          .epsilon = config.rms_norm_eps,
+          .window = config.window_of(layer)};
 }
 
 layers::MlpConfig mlp_of(const ModelConfig& config, std::int64_t layer) {

@@ -29,6 +29,11 @@ ModelCost cost_of_rank(const model::ModelConfig& config, DType dtype, DType kv_d
   const double share = mixture.experts == 0 ? 0
                                             : static_cast<double>(mixture.experts_per_token) /
                                                   static_cast<double>(mixture.experts);
+  double window = 0, layers_without = depth;
+  if (!config.windows.empty()) {
+    window = static_cast<double>(std::ranges::max(config.windows));
+    layers_without = static_cast<double>(std::ranges::count(config.windows, std::int64_t{0}));
+  }
   const double element = static_cast<double>(size_of(dtype));
   return {.layer_bytes = layer_weights * element,
           .expert_bytes = expert_weights * element,
@@ -37,18 +42,30 @@ ModelCost cost_of_rank(const model::ModelConfig& config, DType dtype, DType kv_d
           .kv_bytes = 2 * depth * kv * static_cast<double>(size_of(kv_dtype)),
           .layer_flops = 2 * (layer_weights + share * expert_weights),
           .head_flops = 2 * vocabulary * hidden,
-          .attention_flops = 4 * depth * q};
+          .attention_flops = 4 * depth * q,
+          .window = window,
+          .window_share = (depth - layers_without) / depth};
 }
 
 // Every token of a prompt is a row and attends to all tokens up to it.
-StepWork work_of_prefill(double prompts, double tokens) {
+StepWork work_of_prefill(const ModelCost& cost, double prompts, double tokens) {
   return {.rows = prompts * tokens,
           .tokens = prompts,
-          .context = prompts * tokens * (tokens + 1) / 2,
+          .context = prompts * cost.attended_by_prompt(tokens),
           .read = 0};  // a prompt's own K and V are still in the device's caches
 }
 
 }  // namespace
+
+double ModelCost::attended(double context) const {
+  return (1 - window_share) * context + window_share * std::min(context, window);
+}
+
+double ModelCost::attended_by_prompt(double tokens) const {
+  const double first = std::min(tokens, window);  // these attend to all before them
+  return (1 - window_share) * tokens * (tokens + 1) / 2 +
+         window_share * (first * (first + 1) / 2 + (tokens - first) * window);
+}
 
 ModelCost cost_of(const model::ModelConfig& config, DType dtype, DType kv_dtype, int ranks) {
   ModelCost max;
@@ -57,7 +74,8 @@ ModelCost cost_of(const model::ModelConfig& config, DType dtype, DType kv_dtype,
     for (const auto part :
          {&ModelCost::layer_bytes, &ModelCost::expert_bytes, &ModelCost::expert_share,
           &ModelCost::head_bytes, &ModelCost::kv_bytes, &ModelCost::layer_flops,
-          &ModelCost::head_flops, &ModelCost::attention_flops}) {
+          &ModelCost::head_flops, &ModelCost::attention_flops, &ModelCost::window,
+          &ModelCost::window_share}) {
       max.*part = std::max(max.*part, cost.*part);
     }
   }
@@ -97,14 +115,14 @@ double step_floor(const ModelCost& cost, const DeviceSpeed& speed, const StepWor
 }
 
 double decode_floor(const ModelCost& cost, const DeviceSpeed& speed, double batch, double context) {
-  return step_floor(
-      cost, speed,
-      {.rows = batch, .tokens = batch, .context = batch * context, .read = batch * context});
+  const double attended = batch * cost.attended(context);
+  return step_floor(cost, speed,
+                    {.rows = batch, .tokens = batch, .context = attended, .read = attended});
 }
 
 double prefill_floor(const ModelCost& cost, const DeviceSpeed& speed, double prompts,
                      double tokens) {
-  return step_floor(cost, speed, work_of_prefill(prompts, tokens));
+  return step_floor(cost, speed, work_of_prefill(cost, prompts, tokens));
 }
 
 double workload_floor(const ModelCost& cost, const DeviceSpeed& speed,
@@ -121,14 +139,14 @@ double workload_floor(const ModelCost& cost, const DeviceSpeed& speed,
     for (Running& sequence : now) {
       work.rows += 1;
       work.tokens += 1;
-      work.context += sequence.context;
-      work.read += sequence.context;
+      work.context += cost.attended(sequence.context);
+      work.read += cost.attended(sequence.context);
       sequence.context += 1;
       sequence.left -= 1;
     }
     while (next < sequences.size() && static_cast<std::int64_t>(now.size()) < running) {
       const SequenceLength& length = sequences[next++];
-      const StepWork prompt = work_of_prefill(1, static_cast<double>(length.prompt));
+      const StepWork prompt = work_of_prefill(cost, 1, static_cast<double>(length.prompt));
       work.rows += prompt.rows;
       work.tokens += 1;
       work.context += prompt.context;

@@ -177,6 +177,23 @@ TEST_CASE("layers without experts among others read their MLP") {
   CHECK(one_less.layer_bytes - all.layer_bytes == 2.0 * 2048 * (3 * 6144 - 128));
 }
 
+TEST_CASE("layers with a window attend to no more than that") {
+  model::ModelConfig config = qwen3(1024, 3072, 4, 16);
+  const ModelCost all = cost_of(config, DType::bf16, DType::bf16, 1);
+  CHECK(all.attended(5000) == 5000);
+  CHECK(all.attended_by_prompt(5) == 15);
+  config.windows = {0, 100, 100, 100};
+  const ModelCost cost = cost_of(config, DType::bf16, DType::bf16, 1);
+  CHECK(cost.attended(80) == doctest::Approx(80));
+  CHECK(cost.attended(1000) == doctest::Approx(0.25 * 1000 + 0.75 * 100));
+  config.windows = {2, 2, 2, 2};
+  CHECK(cost_of(config, DType::bf16, DType::bf16, 1).attended_by_prompt(5) ==
+        doctest::Approx(1 + 2 + 2 + 2 + 2));
+  // So a step of a long context is shorter, by the bytes that are not read.
+  const double saved = decode_floor(all, kH200, 8, 4000) - decode_floor(cost, kH200, 8, 4000);
+  CHECK(saved == doctest::Approx(8 * 0.75 * 3900 * all.kv_bytes / kH200.bytes_per_second));
+}
+
 TEST_CASE("on several ranks the one with most to do counts") {
   const model::ModelConfig config = qwen3(4096, 12288, 36, 32);
   const ModelCost one = cost_of(config, DType::bf16, DType::bf16, 1),

@@ -72,6 +72,7 @@ Json config_of(const model::ModelConfig& config) {
       {"mlp_bias", config.mlp_bias},
       {"qk_norm", config.qk_norm},
       {"mixture", nullptr},
+      {"windows", config.windows},
       {"rope", rope_of(config.rope)},
       {"dtype", name_of(config.dtype)},
       {"bos_token_id", nullptr},

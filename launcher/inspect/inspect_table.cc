@@ -109,6 +109,13 @@ void add_mlp(const model::ModelConfig& config, TextTable& table) {
                       mixture.renormalize ? ", renormalized" : "", in_layers(with_experts))});
 }
 
+void add_windows(const model::ModelConfig& config, TextTable& table) {
+  if (config.windows.empty()) return;
+  const auto with_window = config.layers - std::ranges::count(config.windows, std::int64_t{0});
+  table.add_row({"window", str(std::ranges::max(config.windows), " tokens, in ",
+                               counted(with_window, "layer"))});
+}
+
 std::string format_model(const InspectReport& report) {
   const ModelDescription& model = report.model;
   const model::ModelConfig& config = model.config;
@@ -120,6 +127,7 @@ std::string format_model(const InspectReport& report) {
   table.add_row({"attention", str(counted(config.heads, "head"), " of ", config.head_dim, ", ",
                                   counted(config.kv_heads, "KV head"),
                                   config.qk_norm ? ", q and k normed" : "")});
+  add_windows(config, table);
   table.add_row({"biases", biases_of(config)});
   table.add_row({"norms", str("RMSNorm, epsilon ", config.rms_norm_eps)});
   table.add_row({"vocabulary", str(config.vocab_size, config.tied_embeddings

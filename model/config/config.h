@@ -86,12 +86,19 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;  // RMSNorm over each head of q and k before RoPE
   MixtureConfig mixture;
+  // Of each layer how many tokens a row attends to, its own included; 0: all. Empty: all, in every
+  // layer.
+  std::vector<std::int64_t> windows;
   layers::RopeConfig rope;
   DType dtype = DType::bf16;  // as the checkpoint declares it
   float initializer_range = 0.02f;
   std::optional<std::int64_t> bos_token_id;
   std::vector<std::int64_t> eos_token_ids;
   TensorNames names;
+
+  std::int64_t window_of(std::int64_t layer) const {
+    return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)];
+  }
 
   // Positions that the model can use: max_position_embeddings, or what linear, dynamic or YaRN
   // scaling stretches its original ones to (times the factor), where that is more.

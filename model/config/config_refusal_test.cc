@@ -45,8 +45,15 @@ TEST_CASE("whatever is not computed here is refused by name") {
       {"n_routed_experts", 64,
        "n_routed_experts 64: a Qwen3ForCausalLM with a mixture of experts is not supported"},
       {"layer_types",
-       {"full_attention", "sliding_attention"},
-       "layer_types (a list): layers of type sliding_attention are not supported"},
+       {"full_attention", "linear_attention"},
+       "layer_types (a list): layers of type \"linear_attention\" are not supported"},
+      {"layer_types",
+       {"full_attention", "full_attention"},
+       "layer_types (a list): has 2 types, for num_hidden_layers 3"},
+      {"layer_types",
+       {"full_attention", "sliding_attention", "full_attention"},
+       "sliding_window: not in use, though \"layer_types\" names layers of "
+       "sliding_attention"},
       {"torch_dtype", "float8_e4m3fn",
        "torch_dtype \"float8_e4m3fn\": not supported; known are bfloat16, float16 and float32"},
   };
@@ -65,15 +72,15 @@ TEST_CASE("dual chunk attention is refused, unless an override takes it away") {
   CHECK(parse(json, R"({"dual_chunk_attention_config": null})").qkv_bias);
 }
 
-TEST_CASE("an active sliding window is refused") {
-  const std::string message =
-      ": attention to a sliding window is not supported; for contexts that fit into it pass "
-      "--hf-overrides '{\"sliding_window\": null}'";
-  Json json = with(with(qwen3(), "sliding_window", 32), "use_sliding_window", true);
-  CHECK(refusal(json_text(json)) == "DIR/config.json: sliding_window 32" + message);
-  json = without(with(of("MistralForCausalLM"), "sliding_window", 4096), "use_sliding_window");
-  CHECK(refusal(json_text(json)) == "DIR/config.json: sliding_window 4096" + message);
-  CHECK_FALSE(parse(json, R"({"sliding_window": null})").qkv_bias);
+TEST_CASE("a window of a family without windows is refused") {
+  Json json = with(with(of("LlamaForCausalLM"), "sliding_window", 32), "use_sliding_window", true);
+  CHECK(refusal(json_text(json)) ==
+        "DIR/config.json: sliding_window 32: a LlamaForCausalLM with a window is not supported");
+  json = with(of("LlamaForCausalLM"), "layer_types",
+              {"full_attention", "full_attention", "sliding_attention"});
+  CHECK(refusal(json_text(json)) ==
+        "DIR/config.json: layer_types (a list): layers of type \"sliding_attention\" are not "
+        "supported");
 }
 
 TEST_CASE("a value that cannot be is refused with file, key, value and what it must be") {

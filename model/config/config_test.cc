@@ -52,7 +52,7 @@ TEST_CASE("every golden model's config.json is read") {
     CHECK(std::string(name_of(config.dtype)) == json.value("torch_dtype", json.value("dtype", "")));
     ++models;
   }
-  CHECK(models == 18);
+  CHECK(models == 19);
 }
 
 TEST_CASE("a family decides about biases and norms of q and k") {
@@ -137,6 +137,32 @@ TEST_CASE("a Qwen3-MoE has experts in the layers that its keys leave them") {
   CHECK(parse(with(json, "mlp_only_layers", nullptr)).mixture.layer_count() == 3);
   // Without any it is a dense model.
   CHECK(parse(with(json, "decoder_sparse_step", 4)).mixture.experts == 0);
+}
+
+TEST_CASE("layers have windows as their family and its keys say") {
+  using Windows = std::vector<std::int64_t>;
+  // Of Mistral all layers, wherever the key is; of Qwen only where it is in use, some.
+  const Json mistral =
+      without(with(of("MistralForCausalLM"), "sliding_window", 64), "use_sliding_window");
+  CHECK(parse(mistral).windows == Windows{64, 64, 64});
+  CHECK(parse(mistral).window_of(2) == 64);
+  CHECK(parse(mistral, R"({"sliding_window": null})").windows.empty());
+  CHECK(parse(mistral, R"({"sliding_window": null})").window_of(2) == 0);
+  for (const char* architecture : {"Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
+    const Json unused = with(of(architecture), "sliding_window", 64);
+    CHECK(parse(unused).windows.empty());
+    const Json qwen = with(unused, "use_sliding_window", true);
+    CHECK(parse(with(qwen, "max_window_layers", 1)).windows == Windows{0, 64, 64});
+    CHECK(parse(with(qwen, "max_window_layers", 0)).windows == Windows{64, 64, 64});
+    CHECK(parse(with(qwen, "max_window_layers", 3)).windows.empty());
+    CHECK(parse(without(qwen, "max_window_layers")).windows.empty());  // 28, as in transformers
+    const Json types =
+        with(qwen, "layer_types", {"sliding_attention", "full_attention", "sliding_attention"});
+    CHECK(parse(types).windows == Windows{64, 0, 64});
+  }
+  // As long as the context: none.
+  CHECK(parse(with(mistral, "sliding_window", 1023)).windows == Windows{1023, 1023, 1023});
+  CHECK(parse(with(mistral, "sliding_window", 1024)).windows.empty());
 }
 
 TEST_CASE("the manual on adding a model shows a family as it is") {

@@ -6,7 +6,7 @@ namespace nvllm::model {
 constexpr Family kMixtral = {
     .architecture = "MixtralForCausalLM",
     .model_type = "mixtral",
-    .uses_sliding_window = true,
+    .window = Family::Window::all_layers,
     .has_experts = true,
     .read =
         [](const ConfigKeys& keys, ModelConfig& config) {

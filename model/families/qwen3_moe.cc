@@ -28,6 +28,7 @@ MixtureConfig read_layers(const ConfigKeys& keys, std::int64_t layers) {
 constexpr Family kQwen3Moe = {
     .architecture = "Qwen3MoeForCausalLM",
     .model_type = "qwen3_moe",
+    .window = Family::Window::upper_layers,
     .has_experts = true,
     .read =
         [](const ConfigKeys& keys, ModelConfig& config) {

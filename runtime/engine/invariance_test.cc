@@ -27,6 +27,7 @@ namespace {
 constexpr const char* kDense = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
 // 16 experts in two of three layers, 4 for each token.
 constexpr const char* kMixture = "tests/data/golden-models/qwen3moe-dense-layer";
+constexpr const char* kWindowed = "tests/data/golden-models/qwen2-window";  // 16 tokens
 constexpr std::int64_t kRequests = testing::kSanitized ? 10 : 32;
 constexpr std::int64_t kMaxPrompt = 320;  // more than a segment of attention
 constexpr std::int64_t kMaxAnswer = 32;
@@ -100,6 +101,7 @@ class Ways {
       way.options.kv_offload = KvOffload::layerwise;
       way.options.transfer_block = 16;
     }
+    if (!model_.config.windows.empty()) return;  // not in chunks
     Way* way = &add("offloaded in chunks, all of which stay");
     way->options.kv_offload = KvOffload::chunked;
     way->options.transfer_block = 16;
@@ -246,6 +248,11 @@ TEST_CASE("bfloat16: the same bits, whichever way") {
 TEST_CASE("a mixture of experts: the same bits, whichever way") {
   check_all_ways(kMixture, DType::f32, kFewRows);
   check_all_ways(kMixture, DType::bf16, max_bf16_rows());
+}
+
+TEST_CASE("layers with windows: the same bits, whichever way") {
+  check_all_ways(kWindowed, DType::f32, kFewRows);
+  check_all_ways(kWindowed, DType::bf16, max_bf16_rows());
 }
 
 }  // namespace
