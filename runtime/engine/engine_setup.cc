@@ -117,9 +117,9 @@ struct Runners {
 void check_windows(const EngineOptions& options, const model::ModelConfig& config) {
   if (config.windows.empty()) return;
   const std::int64_t window = std::ranges::max(config.windows);
-  const auto refuse = [&](const char* option, const char* mend) {
+  const auto refuse = [&](const char* option, const char* fix) {
     fail(option, ": not with layers that attend to a window, of ", window,
-         " tokens in this model; pass ", mend);
+         " tokens in this model; pass ", fix);
   };
   if (options.prefill_attention != PrefillAttention::full) {
     refuse("--prefill-attention", "--prefill-attention full");
