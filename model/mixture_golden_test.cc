@@ -42,7 +42,8 @@ class Mixture {
                 .keep_quantized = keep_quantized ? &checkpoint_ : nullptr}) {
     model_.load(checkpoint_);
     std::ifstream file(folder_ + "/expected.json");
-    for (const auto& prompt : read_json(file)["prompts"]) {
+    const auto json = read_json(file);
+    for (const auto& prompt : json["prompts"]) {
       prompts_.push_back({prompt["ids"], prompt["continuation"], prompt["margins"],
                           prompt["bfloat16"]["rms_logit_diff"]});
     }
@@ -52,6 +53,7 @@ class Mixture {
 
   // What is wrong; "": nothing.
   std::string compare() {
+    if (prompts_.empty()) return "no prompts";
     for (std::size_t i = 0; i < prompts_.size(); ++i) {
       const Prompt& prompt = prompts_[i];
       std::vector<std::int32_t> tokens = prompt.ids;
