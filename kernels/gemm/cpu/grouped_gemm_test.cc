@@ -136,7 +136,7 @@ TEST_CASE("grouped GEMMs with quantized weights") {
 TEST_CASE("more rows in small groups than are prepared at once") {
   std::vector<std::int32_t> sizes(70, 15);
   sizes[30] = 0, sizes[50] = 33;
-  check({.outputs = 17, .inputs = 40, .type = DType::bf16}, sizes, 5);
+  check({.outputs = 5, .inputs = 40, .type = DType::bf16}, sizes, 5);
 }
 
 TEST_CASE("groups of random sizes, many of them empty") {
