@@ -25,7 +25,7 @@ kernels::KvPrefetch kv_prefetch_of(const Batch& batch, const kvcache::KvCache& k
 DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& config, Shard shard)
     : part_(heads_of(config.attention.heads, config.attention.kv_heads, shard)),
       head_dim_(config.attention.head_dim),
-      activation_(config.mlp.activation),
+      window_(config.attention.window),
       attention_norm_(name + ".attention_norm", config.attention_norm, config.attention.hidden,
                       config.epsilon),
       qkv_(name + ".attention.qkv", config.attention.qkv, config.attention.heads,
@@ -35,11 +35,18 @@ DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& co
               config.attention.heads * head_dim_,
               {part_.q.begin * head_dim_, part_.q.end * head_dim_}, config.attention.output_bias,
               shard),
-      mlp_norm_(name + ".mlp_norm", config.mlp_norm, config.mlp.hidden, config.epsilon),
-      gate_up_(name + ".mlp.gate_up", config.mlp.gate, config.mlp.up, config.mlp.intermediate,
-               config.mlp.hidden, config.mlp.bias, shard),
-      down_(name + ".mlp.down", config.mlp.down, config.mlp.hidden, config.mlp.intermediate,
-            part_of(config.mlp.intermediate, shard), config.mlp.bias, shard) {
+      mlp_norm_(name + ".mlp_norm", config.mlp_norm, config.attention.hidden, config.epsilon) {
+  const MlpConfig& mlp = config.mlp;
+  if (config.moe) {
+    moe_.emplace(name + ".moe", *config.moe, shard);
+  } else {
+    mlp_.emplace(
+        Mlp{.gate_up = MergedColumnParallelLinear(name + ".mlp.gate_up", mlp.gate, mlp.up,
+                                                  mlp.intermediate, mlp.hidden, mlp.bias, shard),
+            .down = RowParallelLinear(name + ".mlp.down", mlp.down, mlp.hidden, mlp.intermediate,
+                                      part_of(mlp.intermediate, shard), mlp.bias, shard),
+            .activation = mlp.activation});
+  }
   if (!config.attention.qk_norm) return;
   const float epsilon = config.attention.epsilon;
   head_norms_.emplace(
@@ -56,8 +63,9 @@ void DecoderLayer::declare(std::vector<Parameter*>& all) {
   }
   output_.declare(all);
   mlp_norm_.declare(all);
-  gate_up_.declare(all);
-  down_.declare(all);
+  if (moe_) return moe_->declare(all);
+  mlp_->gate_up.declare(all);
+  mlp_->down.declare(all);
 }
 
 void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Context& context) const {
@@ -85,36 +93,50 @@ void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Conte
 
   if (pass.select_logit_rows) select_rows(stream, pass.batch.logit_rows, context);
 
-  {  // The MLP block.
-    const Scratch::Frame frame(context.scratch);
-    const std::int64_t rows = stream.rows();
-    const TensorView gate_up = context.scratch.allocate(stream.dtype(), rows, gate_up_.outputs());
-    const TensorView activated = context.scratch.allocate(stream.dtype(), rows, down_.inputs());
-
-    const bool fused = plan.gate_up.shape.fusion.epilogue == kernels::Epilogue::gated_activation;
-    kernels::GemmOperands in = norm_operands(stream, mlp_norm_, context);
-    in.out = fused ? activated : gate_up;
-    if (fused) in.epilogue.gate_up = gate_up;
-    if (pass.next != nullptr) {
-      in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.layer + 1, 0);
-    }
-    run(plan.gate_up, gate_up_.weight(), in);
-    kernels::GemmOperands out =
-        add_operands(stream, in.out, plan.down,
-                     pass.next == nullptr ? nullptr : &pass.next->attention_norm_, context);
-    if (!fused) out.prologue.prepared = activated;
-    run(plan.down, down_.weight(), out);
+  if (moe_) {
+    moe_->forward(stream, mlp_norm_, context);
+  } else {
+    mlp_block(stream, pass, plan, context);
   }
 }
 
+void DecoderLayer::mlp_block(ResidualStream& stream, const Pass& pass,
+                             const kernels::LayerPlan& plan, const Context& context) const {
+  const Scratch::Frame frame(context.scratch);
+  const std::int64_t rows = stream.rows();
+  const TensorView gate_up =
+      context.scratch.allocate(stream.dtype(), rows, mlp_->gate_up.outputs());
+  const TensorView activated = context.scratch.allocate(stream.dtype(), rows, mlp_->down.inputs());
+
+  const bool fused = plan.gate_up.shape.fusion.epilogue == kernels::Epilogue::gated_activation;
+  kernels::GemmOperands in = norm_operands(stream, mlp_norm_, context);
+  in.out = fused ? activated : gate_up;
+  if (fused) in.epilogue.gate_up = gate_up;
+  if (pass.next != nullptr) {
+    in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.layer + 1, 0);
+  }
+  context.gemm.run({plan.gate_up, mlp_->gate_up.weight(), in}, context.stream);
+  kernels::GemmOperands out =
+      add_operands(stream, in.out, plan.down,
+                   pass.next == nullptr ? nullptr : &pass.next->attention_norm_, context);
+  if (!fused) out.prologue.prepared = activated;
+  context.gemm.run({plan.down, mlp_->down.weight(), out}, context.stream);
+}
+
 kernels::LayerGemms DecoderLayer::gemms() const {
-  return {.qkv = qkv_.weight(),
-          .output = output_.weight(),
-          .gate_up = gate_up_.weight(),
-          .down = down_.weight(),
-          .attention_norm = attention_norm_.weight.view,
-          .mlp_norm = mlp_norm_.weight.view,
-          .activation = activation_};
+  kernels::LayerGemms gemms{.qkv = qkv_.weight(),
+                            .output = output_.weight(),
+                            .gate_up = {},
+                            .down = {},
+                            .attention_norm = attention_norm_.weight.view,
+                            .mlp_norm = mlp_norm_.weight.view,
+                            .mlp = mlp_.has_value()};
+  if (mlp_) {
+    gemms.gate_up = mlp_->gate_up.weight();
+    gemms.down = mlp_->down.weight();
+    gemms.activation = mlp_->activation;
+  }
+  return gemms;
 }
 
 kernels::LayerPlan DecoderLayer::plan(const ResidualStream& stream, const Pass& pass,
@@ -164,6 +186,7 @@ kernels::Attention DecoderLayer::attention_of(TensorView out, TensorView qkv,
   args.kv_length = batch.kv_length;
   args.group = part_.group;
   args.first_head = part_.first_head;
+  args.window = window_;
   args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
   args.max_query_rows = batch.max_query_rows;
   args.max_kv_length = batch.max_kv_length;
@@ -177,8 +200,9 @@ std::size_t DecoderLayer::scratch_bytes(std::int64_t rows, DType dtype) const {
 }
 
 std::size_t DecoderLayer::mlp_scratch_bytes(std::int64_t rows, DType dtype) const {
-  return Scratch::bytes_of(dtype, rows, gate_up_.outputs()) +
-         Scratch::bytes_of(dtype, rows, down_.inputs());
+  if (moe_) return moe_->scratch_bytes(rows, dtype);
+  return Scratch::bytes_of(dtype, rows, mlp_->gate_up.outputs()) +
+         Scratch::bytes_of(dtype, rows, mlp_->down.inputs());
 }
 
 }  // namespace nvllm::layers

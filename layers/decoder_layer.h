@@ -3,7 +3,7 @@
 // bottom; it is the same for one rank and several, for captured graphs, prefill and decode.
 //
 // Attention is causal, with rotated positions and grouped KV heads, split over ranks by heads; the
-// MLP is down(activation(gate(x)) * up(x)), split by its inner dimension.
+// MLP is down(activation(gate(x)) * up(x)), split by its inner dimension, or a mixture of experts.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,7 @@
 #include "layers/context.h"
 #include "layers/linear.h"
 #include "layers/residual_stream.h"
+#include "layers/sparse_moe.h"
 
 namespace nvllm::layers {
 
@@ -30,7 +31,8 @@ struct AttentionConfig {
   bool qkv_bias = false;
   bool output_bias = false;
   bool qk_norm = false;
-  float epsilon = 1e-6f;  // of the norms of q and k
+  float epsilon = 1e-6f;    // of the norms of q and k
+  std::int64_t window = 0;  // tokens that a row attends to at most; 0: any number
 };
 
 struct MlpConfig {
@@ -44,6 +46,7 @@ struct MlpConfig {
 struct DecoderLayerConfig {
   AttentionConfig attention;
   MlpConfig mlp;
+  std::optional<SparseMoeConfig> moe;    // in place of the MLP
   std::string attention_norm, mlp_norm;  // tensors: "model.layers.0.input_layernorm.weight"
   float epsilon = 1e-6f;                 // of both norms
 };
@@ -77,24 +80,30 @@ class DecoderLayer {
   struct HeadNorms {
     RmsNorm q, k;
   };
+  struct Mlp {
+    MergedColumnParallelLinear gate_up;
+    RowParallelLinear down;
+    kernels::Activation activation;
+  };
 
   kernels::LayerGemms gemms() const;
   kernels::LayerPlan plan(const ResidualStream& stream, const Pass& pass,
                           const Context& context) const;
+  void mlp_block(ResidualStream& stream, const Pass& pass, const kernels::LayerPlan& plan,
+                 const Context& context) const;
   void norm_rope_and_store(TensorView qkv, const Pass& pass, const Context& context) const;
   kernels::Attention attention_of(TensorView out, TensorView qkv, const Pass& pass) const;
 
   HeadPart part_;
-  std::int64_t head_dim_;
-  kernels::Activation activation_;
+  std::int64_t head_dim_, window_;
 
   RmsNorm attention_norm_;
   QkvParallelLinear qkv_;
   std::optional<HeadNorms> head_norms_;
   RowParallelLinear output_;
   RmsNorm mlp_norm_;
-  MergedColumnParallelLinear gate_up_;
-  RowParallelLinear down_;
+  std::optional<Mlp> mlp_;  // one of them
+  std::optional<SparseMoe> moe_;
 };
 
 }  // namespace nvllm::layers

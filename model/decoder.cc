@@ -30,7 +30,8 @@ layers::AttentionConfig attention_of(const ModelConfig& config, std::int64_t lay
           .qkv_bias = config.qkv_bias,
           .output_bias = config.output_bias,
           .qk_norm = config.qk_norm,
-          .epsilon = config.rms_norm_eps};
+          .epsilon = config.rms_norm_eps,
+          .window = config.window_of(layer)};
 }
 
 layers::MlpConfig mlp_of(const ModelConfig& config, std::int64_t layer) {
@@ -44,10 +45,30 @@ layers::MlpConfig mlp_of(const ModelConfig& config, std::int64_t layer) {
           .activation = config.activation};
 }
 
+layers::SparseMoeConfig moe_of(const ModelConfig& config, std::int64_t layer) {
+  const TensorNames& names = config.names;
+  const MixtureConfig& mixture = config.mixture;
+  layers::SparseMoeConfig moe{.router = names.in_layer(layer, names.router),
+                              .experts = {},
+                              .hidden = config.hidden_size,
+                              .intermediate = mixture.intermediate_size,
+                              .experts_per_token = mixture.experts_per_token,
+                              .renormalize = mixture.renormalize,
+                              .activation = config.activation};
+  for (std::int64_t expert = 0; expert < mixture.experts; ++expert) {
+    moe.experts.push_back({.gate = names.in_expert(layer, expert, names.expert_gate),
+                           .up = names.in_expert(layer, expert, names.expert_up),
+                           .down = names.in_expert(layer, expert, names.expert_down)});
+  }
+  return moe;
+}
+
 layers::DecoderLayerConfig layer_of(const ModelConfig& config, std::int64_t layer) {
   const TensorNames& names = config.names;
+  const bool has_experts = config.mixture.in_layer(layer);
   return {.attention = attention_of(config, layer),
           .mlp = mlp_of(config, layer),
+          .moe = has_experts ? std::optional(moe_of(config, layer)) : std::nullopt,
           .attention_norm = names.in_layer(layer, names.attention_norm),
           .mlp_norm = names.in_layer(layer, names.mlp_norm),
           .epsilon = config.rms_norm_eps};
@@ -107,10 +128,13 @@ Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype)
 // The layers use it in turn, then the rows of the residual stream whose logits are wanted, with the
 // last layer's MLP block.
 std::size_t Decoder::scratch_bytes(const DecoderLimits& limits) const {
-  return std::max(
-      layers_.front().scratch_bytes(limits.rows_at_once(), dtype_),
-      3 * Scratch::bytes_of(dtype_, limits.logit_rows, config_.hidden_size) +
-          layers_.back().mlp_scratch_bytes(std::min(limits.logit_rows, kMaxSelectedRows), dtype_));
+  std::size_t layer = 0;  // the largest: some may have experts, and others an MLP
+  for (const layers::DecoderLayer& each : layers_) {
+    layer = std::max(layer, each.scratch_bytes(limits.rows_at_once(), dtype_));
+  }
+  return std::max(layer, 3 * Scratch::bytes_of(dtype_, limits.logit_rows, config_.hidden_size) +
+                             layers_.back().mlp_scratch_bytes(
+                                 std::min(limits.logit_rows, kMaxSelectedRows), dtype_));
 }
 
 void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) {

@@ -1,4 +1,4 @@
-// Decoder: a dense decoder of any family, one rank's share of it: embedding, layers, norm, head.
+// Decoder: a decoder of any family, one rank's share of it: embedding, layers, norm, head.
 //
 //   Decoder decoder(config, {rank, ranks}, DType::bf16);
 //   const Buffer weights = bind_parameters(decoder.parameters(), decoder.dtype(), backend);

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -31,8 +32,16 @@ std::vector<Model> golden_models() {
     ModelConfig config = parse_config(checkpoint.config_json(), "", folder);
     models.push_back({entry.path().filename(), std::move(checkpoint), config});
   }
-  REQUIRE(models.size() == 15);
+  REQUIRE(models.size() == 19);
   return models;
+}
+
+Model golden_model(const std::string& name) {
+  for (Model& model : golden_models()) {
+    if (model.name == name) return std::move(model);
+  }
+  FAIL("no golden model " << name);
+  std::abort();
 }
 
 // How many ranks read each element of each tensor.
@@ -75,7 +84,8 @@ TEST_CASE(
         const auto range = std::minmax_element(item.second.begin(), item.second.end());
         const int min = *range.first, max = *range.second;
         const bool kv = contains(tensor, "k_proj") || contains(tensor, "v_proj");
-        if (contains(tensor, "norm")) {  // whole on every rank
+        const bool router = contains(tensor, ".gate.weight");
+        if (contains(tensor, "norm") || router) {  // whole on every rank
           CHECK(min == ranks);
         } else if (kv && ranks > model.config.kv_heads) {  // with every query head of theirs
           CHECK(min >= 1);
@@ -102,17 +112,18 @@ TEST_CASE("a tied head has no memory of its own") {
 }
 
 TEST_CASE("what a decoder needs for activations is known before it is taken") {
-  const auto backend = create_backend(DeviceKind::cpu);
-  const std::vector<Model> models = golden_models();
-  for (const int ranks : {1, 3}) {
-    const Decoder decoder(models[0].config, {0, ranks}, DType::bf16);
-    const DecoderLimits limits{.rows = 33, .logit_rows = 5, .positions = 77};
-    const DecoderMemory memory(decoder, limits, *backend);
-    std::size_t taken = 0;
-    for (const Ledger::Entry& entry : backend->ledger().entries()) {
-      if (entry.purpose == "activations") taken += entry.bytes;
+  for (const char* name : {"qwen3-uneven", "qwen3moe-dense-layer"}) {
+    for (const int ranks : {1, 3}) {
+      const auto backend = create_backend(DeviceKind::cpu);
+      const Decoder decoder(golden_model(name).config, {0, ranks}, DType::bf16);
+      const DecoderLimits limits{.rows = 33, .logit_rows = 5, .positions = 77};
+      const DecoderMemory memory(decoder, limits, *backend);
+      std::size_t taken = 0;
+      for (const Ledger::Entry& entry : backend->ledger().entries()) {
+        if (entry.purpose == "activations") taken += entry.bytes;
+      }
+      CHECK(taken == DecoderMemory::bytes(decoder, limits));
     }
-    CHECK(taken == DecoderMemory::bytes(decoder, limits));
   }
 }
 
@@ -120,7 +131,7 @@ TEST_CASE("more rows than there is memory for are refused") {
   const auto backend = create_backend(DeviceKind::cpu);
   const auto stream = backend->create_stream();
   const auto gemm = kernels::create_gemm(*backend);
-  const Decoder decoder(golden_models()[0].config, {0, 1}, DType::bf16);
+  const Decoder decoder(golden_model("qwen3-uneven").config, {0, 1}, DType::bf16);
   DecoderMemory memory(decoder, {.rows = 4, .logit_rows = 2, .positions = 16}, *backend);
   kvcache::ViewCache kv;
   layers::Batch batch;
@@ -157,7 +168,7 @@ TEST_CASE(
     "the GEMMs ahead of attention may prefetch what it reads, each its share, where many decode") {
   const auto backend = create_backend(DeviceKind::cpu);
   const auto stream = backend->create_stream();
-  const Decoder decoder(golden_models()[0].config, {0, 1}, DType::f32);
+  const Decoder decoder(golden_model("qwen3-uneven").config, {0, 1}, DType::f32);
   const Buffer weights = bind_parameters(decoder.parameters(), DType::f32, *backend);
   backend->fill(weights.data(), 0, weights.bytes(), *stream);
   std::map<std::string, void*> named;

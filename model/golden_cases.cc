@@ -31,6 +31,10 @@ constexpr const char* kModels[] = {"llama-dynamic", "llama-llama3", "llama-tied"
                                    "qwen3-awq", "qwen3-fp8-block", "qwen3-w4a16"};
 constexpr const char* kQuantizedModels[] = {"llama-fp8-channel", "llama-fp8-tensor", "llama-gptq",
                                             "qwen3-awq",         "qwen3-fp8-block",  "qwen3-w4a16"};
+// Layers with windows, and without.
+constexpr const char* kWindowed[] = {"qwen2-window"};
+// In bfloat16 mixture_golden_test.cc has them.
+constexpr const char* kMixtures[] = {"mixtral", "qwen3moe-dense-layer", "qwen3moe-fp8"};
 constexpr std::int64_t kTokens = 224;  // of the longest prompt and its continuation, at least
 constexpr std::int64_t kRows = 224;    // of the three prompts together, at least
 
@@ -243,10 +247,22 @@ std::string Check::in_a_graph() {
   return {};
 }
 
+// Windows and mixtures of experts run on CPUs only so far.
+bool runs_all_models() {
+  return testing::device_under_test() == DeviceKind::cpu;
+}
+
 void are_right(int ranks, DType dtype) {
   RANKS_OR_SKIP(ranks);
+  std::vector<std::string> models(std::begin(kModels), std::end(kModels));
+  if (runs_all_models()) {
+    models.insert(models.end(), std::begin(kWindowed), std::end(kWindowed));
+    if (dtype == DType::f32) {
+      models.insert(models.end(), std::begin(kMixtures), std::end(kMixtures));
+    }
+  }
   testing::run_on_devices(ranks, [&](DeviceRank& rank) {
-    for (const char* name : kModels) {
+    for (const std::string& name : models) {
       Check check(rank, name, dtype, {});
       CHECK(check.first_prompt() == "");
       CHECK(check.continuations() == "");
@@ -306,6 +322,11 @@ TEST_CASE("quantized weights that stay so give the numbers of the dequantized on
           CHECK(check.continuations() == "");
         }
       }
+      if (!runs_all_models()) return;
+      Check check(rank, "qwen3moe-fp8", DType::f32, {.keep_quantized = true});
+      CHECK(check.keeps_some());
+      CHECK(check.first_prompt() == "");
+      CHECK(check.continuations() == "");
     });
   }
 }
@@ -326,6 +347,11 @@ TEST_CASE("a prompt in pieces gives the logits of the whole, in paged and contig
         CHECK(Check(rank, name, DType::f32, {.paged = paged}).in_pieces() == "");
       }
     }
+    if (!runs_all_models()) return;
+    for (const char* name : kMixtures) CHECK(Check(rank, name, DType::f32, {}).in_pieces() == "");
+    for (const bool paged : {true, false}) {
+      CHECK(Check(rank, "qwen2-window", DType::f32, {.paged = paged}).in_pieces() == "");
+    }
   });
 }
 
@@ -344,6 +370,9 @@ TEST_CASE("a captured step gives the bits of the same step at once") {
         CHECK(Check(rank, name, dtype, {}).in_a_graph() == "");
       }
     }
+    if (!runs_all_models()) return;
+    for (const char* name : kMixtures) CHECK(Check(rank, name, DType::bf16, {}).in_a_graph() == "");
+    CHECK(Check(rank, "qwen2-window", DType::bf16, {}).in_a_graph() == "");
   });
 }
 

@@ -107,6 +107,9 @@ Attention sequences_of(const Attention& args, std::int64_t first, std::int64_t c
 
 void enqueue(const Attention& args, Stream& stream) {
   if (args.q.elements() == 0) return;
+  if (args.window > 0 && stream.kind() != DeviceKind::cpu) {
+    fail("attention: window is ", args.window, "; windows are computed on CPUs only so far");
+  }
   NVLLM_ON_BACKEND(stream, attention(args, stream));
 }
 
@@ -131,6 +134,9 @@ void check_attention_rows(const Attention& args, const char* operation) {
     fail(operation, ": keys are ", args.kv.keys.describe(), ", which do not fit q, ", q.describe());
   check_kv_scales(args.kv_scales, args.kv, operation);
   check_heads(operation, args);
+  if (args.window < 0) {
+    fail(operation, ": window is ", args.window, "; it must be a number of tokens, or 0 for all");
+  }
   if (args.lse.data == nullptr) return;
   check_dense(operation, args.lse, "lse", DType::f32, 2);
   if (args.lse.shape[0] != q.shape[0] || args.lse.shape[1] != q.shape[1])

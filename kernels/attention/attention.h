@@ -17,6 +17,8 @@ namespace nvllm::kernels {
 // sequence's tokens; the result is then a partial attention result, which combine_attention()
 // combines with others by its lse.
 //   out[r][h] = sum_t softmax_t(scale * q[r][h] · k[t][g]) v[t][g],   g = (first_head + h) / group
+// With a window, a row attends to the last `window` of these tokens alone, its own included, and to
+// no earlier ones.
 // A rank whose query heads begin in the middle of a group has first_head > 0. A row that attends to
 // no token gives 0 and an lse of -infinity. Tokens that no row of a sequence attends to are not
 // read.
@@ -40,6 +42,7 @@ struct Attention {
   TensorView visible{};
   // [rows, heads], float32: the log of the sum of exp(scale * q · k); may be none.
   TensorView lse{};
+  std::int64_t window = 0;      // tokens that a row attends to at most; 0: any number. CPUs only
   std::int64_t group = 1;       // query heads per KV head
   std::int64_t first_head = 0;  // of this rank's first query head in its group
   float scale = 1.0f;

@@ -136,16 +136,18 @@ LayerPlan Gemm::plan_layer(const LayerGemms& layer, const LayerRequest& request)
     return plan(first).defers_next && plan(second).prologue == Prologue::deferred_rms_norm;
   };
 
+  GemmShape qkv = normed(layer.qkv, layer.attention_norm, request.m, Epilogue::none);
+  GemmShape output = added(layer.output, request.m, Prologue::none);
+  qkv.deferred = request.deferred;
+  if (!layer.mlp) return {plan(qkv), plan(output), {}, {}};
+
   GemmShape gate_up =
       normed(layer.gate_up, layer.mlp_norm, request.mlp_m, Epilogue::gated_activation);
   const bool fused = !plan(gate_up).epilogue_kernel;
   if (!fused) gate_up = normed(layer.gate_up, layer.mlp_norm, request.mlp_m, Epilogue::none);
-  GemmShape qkv = normed(layer.qkv, layer.attention_norm, request.m, Epilogue::none);
-  GemmShape output = added(layer.output, request.m, Prologue::none);
   GemmShape down =
       added(layer.down, request.mlp_m, fused ? Prologue::none : Prologue::gated_activation);
 
-  qkv.deferred = request.deferred;
   if (defer(output, layer.mlp_norm, gate_up)) {
     output.defer_next = gate_up.deferred = true;
     output.vectors.next = output.vectors.next && whole_vectors(layer.mlp_norm);
@@ -201,6 +203,15 @@ void Gemm::run_and_sample(const GemmCall& call, const SampleTokens& sample, Stre
 void Gemm::enqueue_sampling(const GemmCall& /*call*/, const SampleTokens& /*sample*/,
                             Stream& /*stream*/) {
   NVLLM_CHECK(false, "no GEMM samples here");
+}
+
+void Gemm::run_grouped(const GroupedGemm& grouped, Stream& stream) {
+  check_grouped_gemm(grouped);
+  if (grouped.out.elements() > 0) enqueue_grouped(grouped, stream);
+}
+
+void Gemm::enqueue_grouped(const GroupedGemm& /*grouped*/, Stream& /*stream*/) {
+  fail("gemm: there are no grouped GEMMs on this device; mixtures of experts run on CPUs only");
 }
 
 void Gemm::record() {

@@ -183,11 +183,28 @@ struct GemmCall {
 GemmShape shape_of(const GemmWeight& weight, const GemmOperands& operands,
                    const GemmFusion& fusion = {});
 
+// GEMMs of one shape with rows of their own, as a mixture's experts have them: the rows
+// [start[n], start[n + 1]) of x by group n's weight, into the same rows of out. A group without
+// rows costs nothing.
+struct GroupedGemm {
+  GemmWeight weight;  // of all groups, one after the other: [groups * outputs, inputs]
+  // [groups + 1], int32, ascending from 0 to M; read when the work runs.
+  TensorView start;
+  TensorView out;  // [M, outputs], dense
+  TensorView x;    // [M, inputs], dense
+
+  std::int64_t groups() const { return start.shape[0] - 1; }
+  std::int64_t outputs() const { return weight.outputs() / groups(); }
+};
+
 // A decoder layer as its four GEMMs see it.
 struct LayerGemms {
   GemmWeight qkv, output, gate_up, down;
   TensorView attention_norm, mlp_norm;  // weights of the norms ahead of qkv and gate_up
   Activation activation = Activation::silu;
+  // The MLP is one, of gate_up and down. Otherwise these are not there, and whoever computes it
+  // finds no norm deferred.
+  bool mlp = true;
 };
 struct LayerRequest {
   std::int64_t m = 0, mlp_m = 0;     // rows of the attention block and of the MLP block
@@ -227,6 +244,10 @@ class Gemm {
   // and samples_in_epilogue().
   void run_and_sample(const GemmCall& call, const SampleTokens& sample, Stream& stream);
 
+  // Enqueues it, as run() does. An operand that does not fit is an Error that names it. A row's
+  // sums are those of run() with as many rows as its group has. Not tuned.
+  void run_grouped(const GroupedGemm& grouped, Stream& stream);
+
   // From now on run() notes its calls, until tune_recorded() tunes them, those of one shape
   // together. Their tensors must still be there then.
   void record();
@@ -253,6 +274,8 @@ class Gemm {
   // Of checked operands.
   virtual void enqueue(const GemmCall& call, Stream& stream) = 0;
   virtual void enqueue_sampling(const GemmCall& call, const SampleTokens& sample, Stream& stream);
+  // Of checked operands, with rows and outputs. Not every backend has it.
+  virtual void enqueue_grouped(const GroupedGemm& grouped, Stream& stream);
   virtual void measure(std::span<const GemmCall> alike, Stream& stream) = 0;
 
  private:
@@ -279,7 +302,8 @@ std::unique_ptr<Gemm> create_gemm(Backend& backend, bool quantized = false);
 // Device memory that one takes from its start on. (On the CPU it takes some as it needs it.)
 std::size_t gemm_bytes(DeviceKind device, bool quantized = false);
 
-// What run() checks first.
+// What run() and run_grouped() check first.
 void check_gemm(const GemmCall& call);
+void check_grouped_gemm(const GroupedGemm& grouped);
 
 }  // namespace nvllm::kernels

@@ -129,23 +129,27 @@ void check_epilogue(const GemmCall& call, DType type) {
   check_gated_activation(epilogue_activation(call));
 }
 
+// Values, and scales if there are.
+void check_weight(const GemmWeight& weight) {
+  if (weight.values.rank != 2) {
+    fail("gemm: weight is ", weight.values.describe(), "; it must be [outputs, inputs]");
+  }
+  if (is_quantized(weight.format)) {
+    check_quantized(weight);
+  } else if (format_of(weight.type()) != weight.format) {
+    fail("gemm: weight is ", weight.values.describe(), ", which is not its format");
+  } else {
+    check_dense(weight.values, "weight", weight.type());
+  }
+}
+
 }  // namespace
 
 void check_gemm(const GemmCall& call) {
-  const TensorView& weight = call.weight.values;
   const GemmOperands& operands = call.operands;
   const GemmFusion& fusion = call.plan.shape.fusion;
   const DType type = call.weight.type();
-  if (weight.rank != 2) {
-    fail("gemm: weight is ", weight.describe(), "; it must be [outputs, inputs]");
-  }
-  if (is_quantized(call.weight.format)) {
-    check_quantized(call.weight);
-  } else if (format_of(type) != call.weight.format) {
-    fail("gemm: weight is ", weight.describe(), ", which is not its format");
-  } else {
-    check_dense(weight, "weight", type);
-  }
+  check_weight(call.weight);
   const std::int64_t outputs = call.weight.outputs(), inputs = call.weight.inputs();
   const bool gated = fusion.prologue == Prologue::gated_activation;
   const std::int64_t rows = operands.x.rank == 2 ? operands.x.shape[0] : 0;
@@ -164,6 +168,26 @@ void check_gemm(const GemmCall& call) {
   check_prologue(call, type);
   check_epilogue(call, type);
   if (operands.kv_prefetch.kv.keys.data != nullptr) check_kv_prefetch(operands.kv_prefetch, "gemm");
+}
+
+void check_grouped_gemm(const GroupedGemm& grouped) {
+  const GemmWeight& weight = grouped.weight;
+  const DType type = weight.type();
+  check_weight(weight);
+  if (grouped.start.rank != 1 || grouped.start.shape[0] < 2 || grouped.start.dtype != DType::i32) {
+    fail("gemm: start is ", grouped.start.describe(), "; it must be int32 [groups + 1]");
+  }
+  require_contiguous(grouped.start, "gemm", "start");
+  if (weight.outputs() % grouped.groups() != 0) {
+    fail("gemm: weight is ", weight.values.describe(),
+         "; it must be [groups * outputs, inputs] of ", grouped.groups(), " groups");
+  }
+  const std::int64_t rows = grouped.x.rank == 2 ? grouped.x.shape[0] : 0;
+  check_rows(grouped.x, "x", "[rows, inputs]", rows, weight.inputs());
+  check_dense(grouped.x, "x", type);
+  check_rows(grouped.out, "out", "[rows of x, outputs]", rows, grouped.outputs());
+  check_dense(grouped.out, "out", type);
+  if (weight.bias.data != nullptr) check_vector(weight.bias, "bias", weight.outputs(), type);
 }
 
 }  // namespace nvllm::kernels

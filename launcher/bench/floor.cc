@@ -1,6 +1,8 @@
 #include "launcher/bench/floor.h"
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 #include <vector>
 
 #include "layers/partition.h"
@@ -17,33 +19,63 @@ ModelCost cost_of_rank(const model::ModelConfig& config, DType dtype, DType kv_d
   const double inner = static_cast<double>(part_of(config.intermediate_size, shard).size());
   const double vocabulary = static_cast<double>(part_of(config.vocab_size, shard).size());
   const double depth = static_cast<double>(config.layers);
-  const double layer_weights = depth * hidden * (2 * q + 2 * kv + 3 * inner);
+  const model::MixtureConfig& mixture = config.mixture;
+  const double with_experts = static_cast<double>(mixture.layer_count());
+  const double experts = with_experts * static_cast<double>(mixture.experts);
+  const double expert_inner = static_cast<double>(part_of(mixture.intermediate_size, shard).size());
+  const double expert_weights = experts * hidden * 3 * expert_inner;
+  const double layer_weights =
+      hidden * (depth * (2 * q + 2 * kv) + (depth - with_experts) * 3 * inner + experts);
+  const double share = mixture.experts == 0 ? 0
+                                            : static_cast<double>(mixture.experts_per_token) /
+                                                  static_cast<double>(mixture.experts);
+  double window = 0, layers_without = depth;
+  if (!config.windows.empty()) {
+    window = static_cast<double>(std::ranges::max(config.windows));
+    layers_without = static_cast<double>(std::ranges::count(config.windows, std::int64_t{0}));
+  }
   const double element = static_cast<double>(size_of(dtype));
   return {.layer_bytes = layer_weights * element,
+          .expert_bytes = expert_weights * element,
+          .expert_share = share,
           .head_bytes = vocabulary * hidden * element,
           .kv_bytes = 2 * depth * kv * static_cast<double>(size_of(kv_dtype)),
-          .layer_flops = 2 * layer_weights,
+          .layer_flops = 2 * (layer_weights + share * expert_weights),
           .head_flops = 2 * vocabulary * hidden,
-          .attention_flops = 4 * depth * q};
+          .attention_flops = 4 * depth * q,
+          .window = window,
+          .window_share = (depth - layers_without) / depth};
 }
 
 // Every token of a prompt is a row and attends to all tokens up to it.
-StepWork work_of_prefill(double prompts, double tokens) {
+StepWork work_of_prefill(const ModelCost& cost, double prompts, double tokens) {
   return {.rows = prompts * tokens,
           .tokens = prompts,
-          .context = prompts * tokens * (tokens + 1) / 2,
+          .context = prompts * cost.attended_by_prompt(tokens),
           .read = 0};  // a prompt's own K and V are still in the device's caches
 }
 
 }  // namespace
+
+double ModelCost::attended(double context) const {
+  return (1 - window_share) * context + window_share * std::min(context, window);
+}
+
+double ModelCost::attended_by_prompt(double tokens) const {
+  const double first = std::min(tokens, window);  // these attend to all before them
+  return (1 - window_share) * tokens * (tokens + 1) / 2 +
+         window_share * (first * (first + 1) / 2 + (tokens - first) * window);
+}
 
 ModelCost cost_of(const model::ModelConfig& config, DType dtype, DType kv_dtype, int ranks) {
   ModelCost max;
   for (int rank = 0; rank < ranks; ++rank) {
     const ModelCost cost = cost_of_rank(config, dtype, kv_dtype, {rank, ranks});
     for (const auto part :
-         {&ModelCost::layer_bytes, &ModelCost::head_bytes, &ModelCost::kv_bytes,
-          &ModelCost::layer_flops, &ModelCost::head_flops, &ModelCost::attention_flops}) {
+         {&ModelCost::layer_bytes, &ModelCost::expert_bytes, &ModelCost::expert_share,
+          &ModelCost::head_bytes, &ModelCost::kv_bytes, &ModelCost::layer_flops,
+          &ModelCost::head_flops, &ModelCost::attention_flops, &ModelCost::window,
+          &ModelCost::window_share}) {
       max.*part = std::max(max.*part, cost.*part);
     }
   }
@@ -52,25 +84,29 @@ ModelCost cost_of(const model::ModelConfig& config, DType dtype, DType kv_dtype,
 
 void count_weights(ModelCost& cost, const runtime::ModelDescription& model) {
   const std::string head = model.config.tied_embeddings ? "embedding.weight" : "head.weight";
-  cost.layer_bytes = cost.head_bytes = 0;
+  cost.layer_bytes = cost.expert_bytes = cost.head_bytes = 0;
   for (const runtime::RankDescription& rank : model.ranks) {
-    double layers = 0;
+    double layers = 0, experts = 0;
     for (const runtime::ParameterDescription& parameter : rank.parameters) {
       const auto bytes = static_cast<double>(parameter.bytes);
-      if (parameter.name.starts_with("layers.")) layers += bytes;
+      const bool of_experts = parameter.name.find(".experts.") != std::string::npos;
+      if (parameter.name.starts_with("layers.")) (of_experts ? experts : layers) += bytes;
       if (parameter.name == head) cost.head_bytes = std::max(cost.head_bytes, bytes);
     }
     cost.layer_bytes = std::max(cost.layer_bytes, layers);
+    cost.expert_bytes = std::max(cost.expert_bytes, experts);
   }
 }
 
 bool floor_holds(const ModelCost& cost, const DeviceSpeed& speed) {
-  return cost.layer_bytes + cost.head_bytes > speed.cache_bytes;
+  return cost.layer_bytes + cost.expert_bytes + cost.head_bytes > speed.cache_bytes;
 }
 
 double step_floor(const ModelCost& cost, const DeviceSpeed& speed, const StepWork& work) {
+  // Those that no row has chosen, each row a share by chance, are not read.
+  const double experts_read = cost.expert_bytes * (1 - std::pow(1 - cost.expert_share, work.rows));
   const double gemms = std::max(
-      (cost.layer_bytes + cost.head_bytes) / speed.bytes_per_second,
+      (cost.layer_bytes + experts_read + cost.head_bytes) / speed.bytes_per_second,
       (work.rows * cost.layer_flops + work.tokens * cost.head_flops) / speed.flops_per_second);
   const double attention =
       std::max(work.read * cost.kv_bytes / speed.bytes_per_second,
@@ -79,14 +115,14 @@ double step_floor(const ModelCost& cost, const DeviceSpeed& speed, const StepWor
 }
 
 double decode_floor(const ModelCost& cost, const DeviceSpeed& speed, double batch, double context) {
-  return step_floor(
-      cost, speed,
-      {.rows = batch, .tokens = batch, .context = batch * context, .read = batch * context});
+  const double attended = batch * cost.attended(context);
+  return step_floor(cost, speed,
+                    {.rows = batch, .tokens = batch, .context = attended, .read = attended});
 }
 
 double prefill_floor(const ModelCost& cost, const DeviceSpeed& speed, double prompts,
                      double tokens) {
-  return step_floor(cost, speed, work_of_prefill(prompts, tokens));
+  return step_floor(cost, speed, work_of_prefill(cost, prompts, tokens));
 }
 
 double workload_floor(const ModelCost& cost, const DeviceSpeed& speed,
@@ -103,14 +139,14 @@ double workload_floor(const ModelCost& cost, const DeviceSpeed& speed,
     for (Running& sequence : now) {
       work.rows += 1;
       work.tokens += 1;
-      work.context += sequence.context;
-      work.read += sequence.context;
+      work.context += cost.attended(sequence.context);
+      work.read += cost.attended(sequence.context);
       sequence.context += 1;
       sequence.left -= 1;
     }
     while (next < sequences.size() && static_cast<std::int64_t>(now.size()) < running) {
       const SequenceLength& length = sequences[next++];
-      const StepWork prompt = work_of_prefill(1, static_cast<double>(length.prompt));
+      const StepWork prompt = work_of_prefill(cost, 1, static_cast<double>(length.prompt));
       work.rows += prompt.rows;
       work.tokens += 1;
       work.context += prompt.context;

@@ -1,7 +1,8 @@
 // Floor: the shortest time that work can take on a device (its roofline), from the model's
 // configuration alone. It assumes that weights are read once per step, that every token reads the K
-// and V of its context once, and that GEMMs and attention run at the device's speed. Communication
-// between ranks is not counted, so several ranks cannot reach their floor.
+// and V of its context once, and that GEMMs and attention run at the device's speed. Of a mixture's
+// experts those are read that some row has chosen: as many as if every choice were by chance.
+// Communication between ranks is not counted, so several ranks cannot reach their floor.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +33,21 @@ struct LinkSpeed {
 // The costs of a model on the rank that has most to do. "Row": one token that goes through the
 // layers.
 struct ModelCost {
-  double layer_bytes = 0;      // of the layers' weights
+  double layer_bytes = 0;      // of the layers' weights, but those of experts
+  double expert_bytes = 0;     // of all experts
+  double expert_share = 0;     // of them, what one row goes through
   double head_bytes = 0;       // of the LM head's weights
   double kv_bytes = 0;         // of a token's K and V
   double layer_flops = 0;      // of one row's GEMMs with the layers' weights
   double head_flops = 0;       // and with the LM head's
   double attention_flops = 0;  // of one row, per token of its context
+  double window = 0;           // tokens; 0: no layer has one
+  double window_share = 0;     // of the layers
+
+  // What a row attends to, on average over the layers, of a context of so many tokens; and all rows
+  // of a prompt of so many tokens, in sum.
+  double attended(double context) const;
+  double attended_by_prompt(double tokens) const;
 };
 ModelCost cost_of(const model::ModelConfig& config, DType dtype, DType kv_dtype, int ranks);
 // Counts the weights with the bytes that they take as they are kept: quantized ones take fewer than
@@ -51,10 +61,11 @@ bool floor_holds(const ModelCost& cost, const DeviceSpeed& speed);
 // The work of one step.
 struct StepWork {
   double rows = 0;
-  double tokens = 0;   // that it generates
-  double context = 0;  // tokens that all rows attend to, in sum
-  double read =
-      0;  // tokens whose K and V are read from the KV cache; rows of one prompt share them
+  double tokens = 0;  // that it generates
+  // Tokens that all rows attend to, in sum, on average over the layers.
+  double context = 0;
+  // Of these, those whose K and V are read from the KV cache; rows of one prompt share them.
+  double read = 0;
 };
 double step_floor(const ModelCost& cost, const DeviceSpeed& speed, const StepWork& work);
 

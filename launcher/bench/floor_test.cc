@@ -116,9 +116,11 @@ TEST_CASE("weights count as they are kept, on the rank that has most of them") {
     return description;
   };
   model.ranks.resize(2);
-  model.ranks[0].parameters = {parameter("embedding.weight", 1000), parameter("norm.weight", 7),
+  model.ranks[0].parameters = {parameter("embedding.weight", 1000),
+                               parameter("norm.weight", 7),
                                parameter("layers.0.mlp.down.weight", 30),
                                parameter("layers.1.mlp.down.weight", 40),
+                               parameter("layers.1.moe.experts.down.weight", 900),
                                parameter("head.weight", 500)};
   model.ranks[1].parameters = {parameter("layers.0.mlp.down.weight", 60),
                                parameter("head.weight", 600)};
@@ -127,10 +129,69 @@ TEST_CASE("weights count as they are kept, on the rank that has most of them") {
     ModelCost cost = before;
     count_weights(cost, model);
     CHECK(cost.layer_bytes == 70);
+    CHECK(cost.expert_bytes == 900);
     CHECK(cost.head_bytes == (tied ? 1000 : 600));
     CHECK(cost.layer_flops == before.layer_flops);
     CHECK(cost.kv_bytes == before.kv_bytes);
   }
+}
+
+// Qwen3-30B-A3B.
+model::ModelConfig qwen3_30b_a3b() {
+  model::ModelConfig config = qwen3(2048, 6144, 48, 32);
+  config.kv_heads = 4;
+  config.mixture = {.experts = 128,
+                    .experts_per_token = 8,
+                    .intermediate_size = 768,
+                    .renormalize = true,
+                    .layers = std::vector<bool>(48, true)};
+  return config;
+}
+
+TEST_CASE("of a mixture a step reads the experts that its rows have chosen by chance") {
+  const ModelCost cost = cost_of(qwen3_30b_a3b(), DType::bf16, DType::bf16, 1);
+  const double expert = 3.0 * 2048 * 768 * 2, layers = 48, others = cost.layer_bytes;
+  CHECK(cost.expert_bytes == layers * 128 * expert);
+  CHECK(others == 2.0 * 48 * 2048 * (2 * 4096 + 2 * 512 + 128));
+  const auto read_by = [&](double rows) {
+    return step_floor(cost, kH200, {.rows = rows}) * kH200.bytes_per_second - others -
+           cost.head_bytes;
+  };
+  CHECK(read_by(1) == doctest::Approx(layers * 8 * expert));
+  CHECK(read_by(2) == doctest::Approx(layers * 15.5 * expert));  // half an expert of both
+  CHECK(read_by(200) > layers * 127.9 * expert);
+  // A row's GEMMs are those with 8 experts.
+  CHECK(cost.layer_flops == doctest::Approx(others + layers * 8 * expert));
+
+  const ModelCost two = cost_of(qwen3_30b_a3b(), DType::bf16, DType::bf16, 2);
+  CHECK(two.expert_bytes == cost.expert_bytes / 2);
+  CHECK(two.expert_share == cost.expert_share);
+}
+
+TEST_CASE("layers without experts among others read their MLP") {
+  model::ModelConfig config = qwen3_30b_a3b();
+  const ModelCost all = cost_of(config, DType::bf16, DType::bf16, 1);
+  config.mixture.layers[5] = false;
+  const ModelCost one_less = cost_of(config, DType::bf16, DType::bf16, 1);
+  CHECK(one_less.expert_bytes == all.expert_bytes / 48 * 47);
+  CHECK(one_less.layer_bytes - all.layer_bytes == 2.0 * 2048 * (3 * 6144 - 128));
+}
+
+TEST_CASE("layers with a window attend to no more than that") {
+  model::ModelConfig config = qwen3(1024, 3072, 4, 16);
+  const ModelCost all = cost_of(config, DType::bf16, DType::bf16, 1);
+  CHECK(all.attended(5000) == 5000);
+  CHECK(all.attended_by_prompt(5) == 15);
+  config.windows = {0, 100, 100, 100};
+  const ModelCost cost = cost_of(config, DType::bf16, DType::bf16, 1);
+  CHECK(cost.attended(80) == doctest::Approx(80));
+  CHECK(cost.attended(1000) == doctest::Approx(0.25 * 1000 + 0.75 * 100));
+  config.windows = {2, 2, 2, 2};
+  CHECK(cost_of(config, DType::bf16, DType::bf16, 1).attended_by_prompt(5) ==
+        doctest::Approx(1 + 2 + 2 + 2 + 2));
+  // So a step of a long context is shorter, by the bytes that are not read.
+  const double saved = decode_floor(all, kH200, 8, 4000) - decode_floor(cost, kH200, 8, 4000);
+  CHECK(saved == doctest::Approx(8 * 0.75 * 3900 * all.kv_bytes / kH200.bytes_per_second));
 }
 
 TEST_CASE("on several ranks the one with most to do counts") {

@@ -40,6 +40,18 @@ Json rope_of(const layers::RopeConfig& rope) {
   return json;
 }
 
+Json mixture_of(const model::MixtureConfig& mixture) {
+  Json layers = Json::array();
+  for (std::size_t layer = 0; layer < mixture.layers.size(); ++layer) {
+    if (mixture.layers[layer]) layers.push_back(layer);
+  }
+  return {{"experts", mixture.experts},
+          {"experts_per_token", mixture.experts_per_token},
+          {"intermediate_size", mixture.intermediate_size},
+          {"renormalize", mixture.renormalize},
+          {"layers", std::move(layers)}};
+}
+
 Json config_of(const model::ModelConfig& config) {
   Json json = {
       {"architecture", config.architecture},
@@ -59,11 +71,14 @@ Json config_of(const model::ModelConfig& config) {
       {"output_bias", config.output_bias},
       {"mlp_bias", config.mlp_bias},
       {"qk_norm", config.qk_norm},
+      {"mixture", nullptr},
+      {"windows", config.windows},
       {"rope", rope_of(config.rope)},
       {"dtype", name_of(config.dtype)},
       {"bos_token_id", nullptr},
       {"eos_token_ids", config.eos_token_ids},
   };
+  if (config.mixture.experts > 0) json["mixture"] = mixture_of(config.mixture);
   if (config.bos_token_id) json["bos_token_id"] = *config.bos_token_id;
   return json;
 }
@@ -103,6 +118,7 @@ Json rank_of(const runtime::RankDescription& rank) {
   Json json = {{"heads", range_of(rank.heads)},
                {"kv_heads", range_of(rank.kv_heads)},
                {"intermediate", range_of(rank.intermediate)},
+               {"expert_intermediate", range_of(rank.expert_intermediate)},
                {"vocabulary", range_of(rank.vocabulary)},
                {"parameters", rank.elements},
                {"bytes", rank.bytes},
@@ -203,6 +219,7 @@ std::string format_json(const InspectReport& report) {
                {"config", config_of(model.config)},
                {"dtype", name_of(model.dtype)},
                {"parameters", model.elements},
+               {"active_parameters", model.active_elements},
                {"load_format", model.dummy ? "dummy" : "checkpoint"},
                {"checkpoint", nullptr},
                {"kv_cache", {{"bytes_per_token", kv_bytes_per_token(model)}}},

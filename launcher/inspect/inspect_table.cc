@@ -89,6 +89,33 @@ std::map<std::string, std::uint64_t> bytes_by_format(const ModelDescription& mod
   return bytes;
 }
 
+// The MLP's size, the experts', or both, where some layers have the one and some the other.
+void add_mlp(const model::ModelConfig& config, TextTable& table) {
+  const model::MixtureConfig& mixture = config.mixture;
+  const std::int64_t with_experts = mixture.layer_count();
+  const bool both = with_experts > 0 && with_experts < config.layers;
+  const auto in_layers = [&](std::int64_t count) {
+    return both ? str(", in ", counted(count, "layer")) : "";
+  };
+  const char* const activation = kernels::name_of(config.activation);
+  if (with_experts < config.layers) {
+    table.add_row({"MLP", str(config.intermediate_size, ", ", activation,
+                              in_layers(config.layers - with_experts))});
+  }
+  if (with_experts == 0) return;
+  table.add_row(
+      {"experts", str(mixture.experts, " of ", mixture.intermediate_size, ", ", activation, ", ",
+                      mixture.experts_per_token, " per token",
+                      mixture.renormalize ? ", renormalized" : "", in_layers(with_experts))});
+}
+
+void add_windows(const model::ModelConfig& config, TextTable& table) {
+  if (config.windows.empty()) return;
+  const auto with_window = config.layers - std::ranges::count(config.windows, std::int64_t{0});
+  table.add_row({"window", str(std::ranges::max(config.windows), " tokens, in ",
+                               counted(with_window, "layer"))});
+}
+
 std::string format_model(const InspectReport& report) {
   const ModelDescription& model = report.model;
   const model::ModelConfig& config = model.config;
@@ -96,10 +123,11 @@ std::string format_model(const InspectReport& report) {
   table.add_row({"model", model.path});
   table.add_row({"layers", str(config.layers)});
   table.add_row({"hidden size", str(config.hidden_size)});
-  table.add_row({"MLP", str(config.intermediate_size, ", ", kernels::name_of(config.activation))});
+  add_mlp(config, table);
   table.add_row({"attention", str(counted(config.heads, "head"), " of ", config.head_dim, ", ",
                                   counted(config.kv_heads, "KV head"),
                                   config.qk_norm ? ", q and k normed" : "")});
+  add_windows(config, table);
   table.add_row({"biases", biases_of(config)});
   table.add_row({"norms", str("RMSNorm, epsilon ", config.rms_norm_eps)});
   table.add_row({"vocabulary", str(config.vocab_size, config.tied_embeddings
@@ -115,6 +143,9 @@ std::string format_model(const InspectReport& report) {
     table.add_row({"in memory", str(format, ": ", format_bytes(bytes))});
   }
   table.add_row({"parameters", str(model.elements)});
+  if (config.mixture.experts > 0) {
+    table.add_row({"active", str(model.active_elements, " of them for each token")});
+  }
   table.add_row({"KV cache", kv_cache_of(report)});
   const runtime::CheckpointDescription& checkpoint = model.checkpoint;
   if (model.dummy) table.add_row({"weights", "random values (--load-format dummy)"});
@@ -133,14 +164,19 @@ std::string format_model(const InspectReport& report) {
 }
 
 std::string format_ranks(const std::vector<RankDescription>& ranks) {
+  const bool experts = std::ranges::any_of(
+      ranks, [](const RankDescription& rank) { return rank.expert_intermediate.size() > 0; });
   TextTable table;
-  table.add_row(
-      {"rank", "heads", "KV heads", "MLP", "vocabulary", "parameters", "bytes", "allocated"});
+  table.add_row({"rank", "heads", "KV heads", experts ? "MLP, experts" : "MLP", "vocabulary",
+                 "parameters", "bytes", "allocated"});
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankDescription& one = ranks[rank];
-    table.add_row({str(rank), range_of(one.heads), range_of(one.kv_heads),
-                   range_of(one.intermediate), range_of(one.vocabulary), str(one.elements),
-                   format_bytes(one.bytes), format_bytes(one.allocated)});
+    const std::string inner =
+        experts ? str(range_of(one.intermediate), ", ", range_of(one.expert_intermediate))
+                : range_of(one.intermediate);
+    table.add_row({str(rank), range_of(one.heads), range_of(one.kv_heads), inner,
+                   range_of(one.vocabulary), str(one.elements), format_bytes(one.bytes),
+                   format_bytes(one.allocated)});
   }
   return table.text();
 }
@@ -158,12 +194,17 @@ std::string part_of(const Slice& slice) {
   return str("rows ", range_of(slice.rows), ", columns ", range_of(slice.columns));
 }
 
-// A tensor's name with a star for the layer's number.
+// A name with a star for the number that follows `prefix`.
+std::string with_star(const std::string& name, const std::string& prefix) {
+  if (!name.starts_with(prefix)) return name;
+  const std::size_t dot = name.find('.', prefix.size());
+  return dot == std::string::npos ? name : str(prefix, '*', name.substr(dot));
+}
+
+// A tensor's name with a star for the layer's number, and for the expert's.
 std::string kind_of(const std::string& tensor, const model::TensorNames& names) {
-  const std::string_view prefix = names.layers;
-  if (!tensor.starts_with(prefix)) return tensor;
-  const std::size_t dot = tensor.find('.', prefix.size());
-  return dot == std::string::npos ? tensor : str(prefix, '*', tensor.substr(dot));
+  const std::string layer = str(names.layers, "*.");
+  return with_star(with_star(tensor, names.layers), layer + names.experts);
 }
 
 // Which part of each tensor every rank owns; tensors of the same kind in different layers are one
@@ -242,7 +283,8 @@ std::string format_table(const InspectReport& report) {
   text += format_model(report);
   text += "what each rank owns (a:b is from a up to, but without, b)\n";
   text += format_ranks(model.ranks);
-  text += "which part of each tensor (* stands for every layer)\n";
+  text += str("which part of each tensor (* stands for every layer",
+              model.config.mixture.experts > 0 ? ", and every expert" : "", ")\n");
   text += format_tensors(model);
   if (report.loads.empty()) return text;
   text += "loaded\n" + format_loads(report);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -49,22 +50,14 @@ const Family& read_family(const ConfigKeys& keys) {
 // Refuses what would change the numbers and is not computed here.
 void refuse_unsupported(const ConfigKeys& keys, const Family& family) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    if (keys.has(key) && keys.integers(key, {}) != std::vector<std::int64_t>{0}) {
-      keys.refuse(key, "mixture of experts is not supported");
+    if (!family.has_experts && keys.has(key) &&
+        keys.integers(key, {}) != std::vector<std::int64_t>{0}) {
+      keys.refuse(key, "a ", family.architecture, " with a mixture of experts is not supported");
     }
   }
   for (const ConfigKeys& place : {keys, keys.rope()}) {
     if (place.optional_number("partial_rotary_factor", {}).value_or(1) != 1) {
       place.refuse("partial_rotary_factor", "RoPE over a part of a head is not supported");
-    }
-  }
-  if (keys.has("sliding_window") && keys.flag("use_sliding_window", family.uses_sliding_window)) {
-    const IntegerLimits any = {.min = 1};
-    const bool always = family.uses_sliding_window;
-    if (always ||
-        keys.integer("sliding_window", any) < keys.integer("max_position_embeddings", {.min = 1})) {
-      keys.refuse("sliding_window", "attention to a sliding window is not supported; for contexts ",
-                  "that fit into it pass --hf-overrides '{\"sliding_window\": null}'");
     }
   }
   // Of Qwen2.5-1M: it keeps the distances of far tokens within those of training.
@@ -73,11 +66,54 @@ void refuse_unsupported(const ConfigKeys& keys, const Family& family) {
                 "dual chunk attention is not supported; for full attention, in contexts as long as "
                 "those of training, pass --hf-overrides '{\"dual_chunk_attention_config\": null}'");
   }
-  for (const std::string& type : keys.texts("layer_types")) {
-    if (type != "full_attention") {
-      keys.refuse("layer_types", "layers of type ", type, " are not supported");
+}
+
+// Which layers have a window, by the list of their types.
+std::vector<bool> windowed_layers(const ConfigKeys& keys, const std::vector<std::string>& types,
+                                  const Family& family, std::int64_t layers) {
+  std::vector<bool> windowed;
+  for (const std::string& type : types) {
+    windowed.push_back(type == "sliding_attention" && family.window != Family::Window::none);
+    if (type != "full_attention" && !windowed.back()) {
+      keys.refuse("layer_types", "layers of type ", quoted_text(type), " are not supported");
     }
   }
+  if (std::ssize(windowed) != layers) {
+    keys.refuse("layer_types", "has ", windowed.size(), " types, for num_hidden_layers ", layers);
+  }
+  return windowed;
+}
+
+// Windows as long as the longest context are none.
+std::vector<std::int64_t> read_windows(const ConfigKeys& keys, const Family& family,
+                                       const ModelConfig& config) {
+  constexpr std::int64_t kMaxWindowLayers = 28;  // transformers' default
+  const auto count = static_cast<std::size_t>(config.layers);
+  const bool used = keys.flag("use_sliding_window", family.window == Family::Window::all_layers);
+  const auto length = keys.optional_integer("sliding_window", {1, kMaxPositions});
+  const std::vector<std::string> types = keys.texts("layer_types");
+  std::vector<bool> windowed(count, false);
+  if (!types.empty()) {
+    windowed = windowed_layers(keys, types, family, config.layers);
+  } else if (used && length && family.window == Family::Window::none) {
+    keys.refuse("sliding_window", "a ", family.architecture, " with a window is not supported");
+  } else if (used && length) {
+    std::int64_t first = 0;
+    if (family.window == Family::Window::upper_layers) {
+      first =
+          keys.optional_integer("max_window_layers", {0, kMaxFeatures}).value_or(kMaxWindowLayers);
+    }
+    for (std::int64_t layer = first; layer < config.layers; ++layer) windowed[layer] = true;
+  }
+  if (std::ranges::find(windowed, true) == windowed.end()) return {};
+  if (!used || !length) {
+    keys.refuse("sliding_window", used ? "missing" : "not in use",
+                ", though \"layer_types\" names layers of sliding_attention");
+  }
+  if (*length >= config.max_model_len()) return {};
+  std::vector<std::int64_t> windows;
+  for (const bool has_window : windowed) windows.push_back(has_window ? *length : 0);
+  return windows;
 }
 
 void read_shape(const ConfigKeys& keys, ModelConfig& config) {
@@ -235,6 +271,7 @@ ModelConfig parse_config(std::string_view text, std::string_view overrides,
   config.activation = read_activation(keys);
   config.tied_embeddings = keys.flag("tie_word_embeddings", family.tied_embeddings);
   config.rope = read_rope(keys, config.max_position_embeddings);
+  config.windows = read_windows(keys, family, config);
   config.dtype = read_dtype(keys);
   config.initializer_range =
       static_cast<float>(keys.optional_number("initializer_range", {0, 100}).value_or(0.02));

@@ -1,6 +1,8 @@
 // ModelConfig: what a model is, read from a checkpoint's config.json (or a GGUF file's metadata).
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -34,14 +36,38 @@ struct TensorNames {
   const char* gate = "mlp.gate_proj";
   const char* up = "mlp.up_proj";
   const char* down = "mlp.down_proj";
+  const char* router = "mlp.gate";
+  // Of an expert: this prefix, the expert's number, a dot and one of the names below.
+  const char* experts = "mlp.experts.";
+  const char* expert_gate = "gate_proj";
+  const char* expert_up = "up_proj";
+  const char* expert_down = "down_proj";
 
   // "model.layers.3." + part
   std::string in_layer(std::int64_t layer, const char* part) const {
     return layers + std::to_string(layer) + "." + part;
   }
+  // "model.layers.3.mlp.experts.7." + part
+  std::string in_expert(std::int64_t layer, std::int64_t expert, const char* part) const {
+    return in_layer(layer, experts) + std::to_string(expert) + "." + part;
+  }
 };
 
-// A dense decoder: embedding, layers (RMSNorm, attention, RMSNorm, gated MLP), norm, LM head.
+// Experts, which take the place of the MLP in all layers or in some.
+struct MixtureConfig {
+  std::int64_t experts = 0;  // 0: no layer has any
+  std::int64_t experts_per_token = 0;
+  std::int64_t intermediate_size = 0;  // of an expert
+  bool renormalize = false;            // the chosen experts' probabilities are divided by their sum
+  std::vector<bool> layers;            // whether a layer has experts, by its number
+
+  bool in_layer(std::int64_t layer) const {
+    return experts > 0 && layers[static_cast<std::size_t>(layer)];
+  }
+  std::int64_t layer_count() const { return std::count(layers.begin(), layers.end(), true); }
+};
+
+// A decoder: embedding, layers (RMSNorm, attention, RMSNorm, gated MLP or experts), norm, LM head.
 struct ModelConfig {
   std::string architecture;  // "Qwen3ForCausalLM"
   std::int64_t hidden_size = 0;
@@ -59,12 +85,20 @@ struct ModelConfig {
   bool output_bias = false;  // of attention's output projection
   bool mlp_bias = false;
   bool qk_norm = false;  // RMSNorm over each head of q and k before RoPE
+  MixtureConfig mixture;
+  // Of each layer how many tokens a row attends to, its own included; 0: all. Empty: all, in every
+  // layer.
+  std::vector<std::int64_t> windows;
   layers::RopeConfig rope;
   DType dtype = DType::bf16;  // as the checkpoint declares it
   float initializer_range = 0.02f;
   std::optional<std::int64_t> bos_token_id;
   std::vector<std::int64_t> eos_token_ids;
   TensorNames names;
+
+  std::int64_t window_of(std::int64_t layer) const {
+    return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)];
+  }
 
   // Positions that the model can use: max_position_embeddings, or what linear, dynamic or YaRN
   // scaling stretches its original ones to (times the factor), where that is more.

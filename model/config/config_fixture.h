@@ -42,6 +42,15 @@ inline Json without(Json json, const std::string& key) {
   return json;
 }
 
+// With the keys of both spellings of experts.
+inline Json with_experts(Json json) {
+  json["num_local_experts"] = 12;
+  json["num_experts"] = 10;
+  json["num_experts_per_tok"] = 3;
+  json["moe_intermediate_size"] = 48;
+  return json;
+}
+
 inline std::string contents(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};

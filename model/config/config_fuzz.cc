@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,11 @@ void check(const nvllm::model::ModelConfig& config) {
   require(config.vocab_size > 0 && config.max_position_embeddings > 0);
   require(config.kv_heads > 0 && config.heads % config.kv_heads == 0);
   require(config.head_dim > 0 && config.head_dim % 8 == 0);
+  const nvllm::model::MixtureConfig& mixture = config.mixture;
+  require(config.windows.empty() || std::ssize(config.windows) == config.layers);
+  require(mixture.experts == 0 || std::ssize(mixture.layers) == config.layers);
+  require(0 <= mixture.experts_per_token && mixture.experts_per_token <= mixture.experts);
+  require((mixture.experts > 0) == (mixture.layer_count() > 0));
   require(config.rms_norm_eps > 0 && config.rope.theta >= 1 && config.rope.factor >= 1);
 }
 

@@ -17,13 +17,15 @@ TEST_CASE("whatever is not computed here is refused by name") {
   };
   const std::vector<Case> cases = {
       {"architectures",
-       {"Qwen3MoeForCausalLM"},
-       "architecture \"Qwen3MoeForCausalLM\" is not supported; known are LlamaForCausalLM, "
-       "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
+       {"Qwen2MoeForCausalLM"},
+       "architecture \"Qwen2MoeForCausalLM\" is not supported; known are LlamaForCausalLM, "
+       "MistralForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+       "Qwen3MoeForCausalLM"},
       {"architectures",
        {"Two\nlines"},
        "architecture \"Two\\nlines\" is not supported; known are LlamaForCausalLM, "
-       "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
+       "MistralForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+       "Qwen3MoeForCausalLM"},
       {"hidden_act", "relu2",
        "hidden_act \"relu2\": not supported; known are silu, gelu and gelu_pytorch_tanh"},
       {"rope_scaling",
@@ -36,12 +38,22 @@ TEST_CASE("whatever is not computed here is refused by name") {
        "and llama3"},
       {"partial_rotary_factor", 0.5,
        "partial_rotary_factor 0.5: RoPE over a part of a head is not supported"},
-      {"num_experts", 8, "num_experts 8: mixture of experts is not supported"},
-      {"num_local_experts", 8, "num_local_experts 8: mixture of experts is not supported"},
-      {"n_routed_experts", 64, "n_routed_experts 64: mixture of experts is not supported"},
+      {"num_experts", 8,
+       "num_experts 8: a Qwen3ForCausalLM with a mixture of experts is not supported"},
+      {"num_local_experts", 8,
+       "num_local_experts 8: a Qwen3ForCausalLM with a mixture of experts is not supported"},
+      {"n_routed_experts", 64,
+       "n_routed_experts 64: a Qwen3ForCausalLM with a mixture of experts is not supported"},
       {"layer_types",
-       {"full_attention", "sliding_attention"},
-       "layer_types (a list): layers of type sliding_attention are not supported"},
+       {"full_attention", "linear_attention"},
+       "layer_types (a list): layers of type \"linear_attention\" are not supported"},
+      {"layer_types",
+       {"full_attention", "full_attention"},
+       "layer_types (a list): has 2 types, for num_hidden_layers 3"},
+      {"layer_types",
+       {"full_attention", "sliding_attention", "full_attention"},
+       "sliding_window: not in use, though \"layer_types\" names layers of "
+       "sliding_attention"},
       {"torch_dtype", "float8_e4m3fn",
        "torch_dtype \"float8_e4m3fn\": not supported; known are bfloat16, float16 and float32"},
   };
@@ -60,15 +72,15 @@ TEST_CASE("dual chunk attention is refused, unless an override takes it away") {
   CHECK(parse(json, R"({"dual_chunk_attention_config": null})").qkv_bias);
 }
 
-TEST_CASE("an active sliding window is refused") {
-  const std::string message =
-      ": attention to a sliding window is not supported; for contexts that fit into it pass "
-      "--hf-overrides '{\"sliding_window\": null}'";
-  Json json = with(with(qwen3(), "sliding_window", 32), "use_sliding_window", true);
-  CHECK(refusal(json_text(json)) == "DIR/config.json: sliding_window 32" + message);
-  json = without(with(of("MistralForCausalLM"), "sliding_window", 4096), "use_sliding_window");
-  CHECK(refusal(json_text(json)) == "DIR/config.json: sliding_window 4096" + message);
-  CHECK_FALSE(parse(json, R"({"sliding_window": null})").qkv_bias);
+TEST_CASE("a window of a family without windows is refused") {
+  Json json = with(with(of("LlamaForCausalLM"), "sliding_window", 32), "use_sliding_window", true);
+  CHECK(refusal(json_text(json)) ==
+        "DIR/config.json: sliding_window 32: a LlamaForCausalLM with a window is not supported");
+  json = with(of("LlamaForCausalLM"), "layer_types",
+              {"full_attention", "full_attention", "sliding_attention"});
+  CHECK(refusal(json_text(json)) ==
+        "DIR/config.json: layer_types (a list): layers of type \"sliding_attention\" are not "
+        "supported");
 }
 
 TEST_CASE("a value that cannot be is refused with file, key, value and what it must be") {
@@ -139,6 +151,44 @@ TEST_CASE("a value that cannot be is refused with file, key, value and what it m
   };
   for (const Case& each : cases) {
     CHECK(refusal_of(each.key, each.value) == str("DIR/config.json: ", each.message));
+  }
+}
+
+TEST_CASE("experts that cannot be are refused with file, key, value and what they must be") {
+  struct Case {
+    const char* architecture;
+    const char* key;
+    Json value;
+    const char* message;
+  };
+  const char* const mixtral = "MixtralForCausalLM";
+  const char* const qwen3 = "Qwen3MoeForCausalLM";
+  const std::vector<Case> cases = {
+      {mixtral, "num_local_experts", nullptr, "num_local_experts: missing; it must be 1 to 1024"},
+      {mixtral, "num_local_experts", 1025,
+       "num_local_experts 1025: must be a whole number from 1 to 1024"},
+      {mixtral, "num_experts_per_tok", 13,
+       "num_experts_per_tok 13: must not be above num_local_experts, which is 12"},
+      {qwen3, "num_experts", 0, "num_experts 0: must be a whole number from 1 to 1024"},
+      {qwen3, "num_experts_per_tok", 11,
+       "num_experts_per_tok 11: must not be above num_experts, which is 10"},
+      {qwen3, "num_experts_per_tok", 0,
+       "num_experts_per_tok 0: must be a whole number from 1 to 1024"},
+      {qwen3, "moe_intermediate_size", nullptr,
+       "moe_intermediate_size: missing; it must be 1 to 16777216"},
+      {qwen3, "norm_topk_prob", 1, "norm_topk_prob 1: must be true or false"},
+      {qwen3, "decoder_sparse_step", 0,
+       "decoder_sparse_step 0: must be a whole number from 1 to 4096"},
+      {qwen3,
+       "mlp_only_layers",
+       {-1},
+       "mlp_only_layers (a list): must be a whole number from 0 to 4096"},
+  };
+  for (const Case& each : cases) {
+    const Json json =
+        with(with_experts(nvllm::model::qwen3()), "architectures", {each.architecture});
+    CHECK(refusal(json_text(with(json, each.key, each.value))) ==
+          str("DIR/config.json: ", each.message));
   }
 }
 

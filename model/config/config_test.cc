@@ -46,12 +46,13 @@ TEST_CASE("every golden model's config.json is read") {
     CHECK(config.hidden_size == json.at("hidden_size"));
     CHECK(config.head_dim * config.heads > 0);
     CHECK(config.tied_embeddings == json.at("tie_word_embeddings"));
-    CHECK(config.qk_norm == (json.at("model_type") == "qwen3"));
+    CHECK(config.qk_norm == json.at("model_type").get<std::string>().starts_with("qwen3"));
+    CHECK((config.mixture.experts > 0) == json.contains("num_experts_per_tok"));
     CHECK(config.qkv_bias == (json.at("model_type") == "qwen2"));
     CHECK(std::string(name_of(config.dtype)) == json.value("torch_dtype", json.value("dtype", "")));
     ++models;
   }
-  CHECK(models == 15);
+  CHECK(models == 19);
 }
 
 TEST_CASE("a family decides about biases and norms of q and k") {
@@ -82,17 +83,86 @@ TEST_CASE("a family decides about biases and norms of q and k") {
 }
 
 TEST_CASE("every family is found by its architecture, its other spelling and its model type") {
-  CHECK(families().size() == 4);
+  CHECK(families().size() == 6);
   for (const Family* family : families()) {
-    CHECK(parse(of(family->architecture)).architecture == family->architecture);
+    const Json json = family->has_experts ? with_experts(qwen3()) : qwen3();
+    CHECK(parse(with(json, "architectures", {family->architecture})).architecture ==
+          family->architecture);
     if (family->other_spelling != nullptr) {
       CHECK(parse(of(family->other_spelling)).architecture == family->architecture);
     }
-    const Json nameless = without(with(qwen3(), "model_type", family->model_type), "architectures");
+    const Json nameless = without(with(json, "model_type", family->model_type), "architectures");
     CHECK(parse(nameless).architecture == family->architecture);
   }
   CHECK(parse(with(qwen3(), "architectures", {"Fancy", "LlamaForCausalLM"})).architecture ==
         "LlamaForCausalLM");
+}
+
+Json mixture(const char* architecture) {
+  return with(with_experts(qwen3()), "architectures", {architecture});
+}
+
+TEST_CASE("a Mixtral has experts in every layer, under names of its own") {
+  const ModelConfig config = parse(mixture("MixtralForCausalLM"));
+  CHECK(config.mixture.experts == 12);
+  CHECK(config.mixture.experts_per_token == 3);
+  CHECK(config.mixture.intermediate_size == 128);  // which is "intermediate_size"
+  CHECK(config.mixture.renormalize);
+  CHECK(config.mixture.layers == std::vector<bool>{true, true, true});
+  CHECK(config.mixture.layer_count() == 3);
+  CHECK_FALSE(config.qk_norm);
+  CHECK(config.names.in_layer(2, config.names.router) == "model.layers.2.block_sparse_moe.gate");
+  CHECK(config.names.in_expert(2, 11, config.names.expert_up) ==
+        "model.layers.2.block_sparse_moe.experts.11.w3");
+}
+
+TEST_CASE("a Qwen3-MoE has experts in the layers that its keys leave them") {
+  const Json json = mixture("Qwen3MoeForCausalLM");
+  const ModelConfig config = parse(json);
+  CHECK(config.qk_norm);
+  CHECK(config.mixture.experts == 10);
+  CHECK(config.mixture.intermediate_size == 48);
+  CHECK(config.intermediate_size == 128);
+  CHECK_FALSE(config.mixture.renormalize);
+  CHECK(parse(with(json, "norm_topk_prob", true)).mixture.renormalize);
+  CHECK(config.names.in_expert(0, 9, config.names.expert_down) ==
+        "model.layers.0.mlp.experts.9.down_proj");
+
+  using Layers = std::vector<bool>;
+  CHECK(config.mixture.layers == Layers{true, true, true});
+  CHECK(parse(with(json, "mlp_only_layers", {0, 2, 7})).mixture.layers ==
+        Layers{false, true, false});
+  CHECK(parse(with(json, "decoder_sparse_step", 2)).mixture.layers == Layers{false, true, false});
+  CHECK(parse(with(json, "mlp_only_layers", Json::array())).mixture.layer_count() == 3);
+  CHECK(parse(with(json, "mlp_only_layers", nullptr)).mixture.layer_count() == 3);
+  // Without any it is a dense model.
+  CHECK(parse(with(json, "decoder_sparse_step", 4)).mixture.experts == 0);
+}
+
+TEST_CASE("layers have windows as their family and its keys say") {
+  using Windows = std::vector<std::int64_t>;
+  // Of Mistral all layers, wherever the key is; of Qwen only where it is in use, some.
+  const Json mistral =
+      without(with(of("MistralForCausalLM"), "sliding_window", 64), "use_sliding_window");
+  CHECK(parse(mistral).windows == Windows{64, 64, 64});
+  CHECK(parse(mistral).window_of(2) == 64);
+  CHECK(parse(mistral, R"({"sliding_window": null})").windows.empty());
+  CHECK(parse(mistral, R"({"sliding_window": null})").window_of(2) == 0);
+  for (const char* architecture : {"Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
+    const Json unused = with(of(architecture), "sliding_window", 64);
+    CHECK(parse(unused).windows.empty());
+    const Json qwen = with(unused, "use_sliding_window", true);
+    CHECK(parse(with(qwen, "max_window_layers", 1)).windows == Windows{0, 64, 64});
+    CHECK(parse(with(qwen, "max_window_layers", 0)).windows == Windows{64, 64, 64});
+    CHECK(parse(with(qwen, "max_window_layers", 3)).windows.empty());
+    CHECK(parse(without(qwen, "max_window_layers")).windows.empty());  // 28, as in transformers
+    const Json types =
+        with(qwen, "layer_types", {"sliding_attention", "full_attention", "sliding_attention"});
+    CHECK(parse(types).windows == Windows{64, 0, 64});
+  }
+  // As long as the context: none.
+  CHECK(parse(with(mistral, "sliding_window", 1023)).windows == Windows{1023, 1023, 1023});
+  CHECK(parse(with(mistral, "sliding_window", 1024)).windows.empty());
 }
 
 TEST_CASE("the manual on adding a model shows a family as it is") {

@@ -1,17 +1,34 @@
 #include <array>
 
+#include "kernels/moe/route.h"
 #include "model/families/family.h"
 
 namespace nvllm::model {
 
 namespace {
 
-constexpr std::array<const Family*, 4> kFamilies = {&kLlama, &kMistral, &kQwen2, &kQwen3};
+constexpr std::array<const Family*, 6> kFamilies = {&kLlama, &kMistral, &kMixtral,
+                                                    &kQwen2, &kQwen3,   &kQwen3Moe};
+constexpr std::int64_t kMaxIntermediate = std::int64_t{1} << 24;
 
 }  // namespace
 
 std::span<const Family* const> families() {
   return kFamilies;
+}
+
+MixtureConfig read_mixture(const ConfigKeys& keys, const char* experts_key,
+                           const char* intermediate_key, std::int64_t layers) {
+  MixtureConfig mixture;
+  mixture.experts = keys.integer(experts_key, {1, kernels::kMaxExperts});
+  mixture.experts_per_token = keys.integer("num_experts_per_tok", {1, kernels::kMaxExperts});
+  if (mixture.experts_per_token > mixture.experts) {
+    keys.refuse("num_experts_per_tok", "must not be above ", experts_key, ", which is ",
+                mixture.experts);
+  }
+  mixture.intermediate_size = keys.integer(intermediate_key, {1, kMaxIntermediate});
+  mixture.layers.assign(static_cast<std::size_t>(layers), true);
+  return mixture;
 }
 
 const Family* find_family(std::string_view architecture) {

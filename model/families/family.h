@@ -2,6 +2,7 @@
 // file of this folder, declared below and listed in families.cc; docs/add-a-model.md adds one.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 
@@ -15,10 +16,12 @@ struct Family {
   const char* other_spelling = nullptr;  // of the architecture
   const char* model_type;                // in config.json, should "architectures" be absent
 
-  // What is meant where "tie_word_embeddings" is absent, and where "use_sliding_window" is absent,
-  // but "sliding_window" is not.
-  bool tied_embeddings = false;
-  bool uses_sliding_window = false;
+  bool tied_embeddings = false;  // where "tie_word_embeddings" is absent
+  // Which layers "sliding_window" is of, where no "layer_types" says it: all, unless
+  // "use_sliding_window" is false; or, only if that is true, those from "max_window_layers" on.
+  enum class Window : std::uint8_t { none, all_layers, upper_layers };
+  Window window = Window::none;
+  bool has_experts = false;  // `read` sets ModelConfig::mixture; else keys of experts are refused
 
   // Sets the family's own flags: biases, norms of q and k. The common keys have been read before.
   void (*read)(const ConfigKeys& keys, ModelConfig& config);
@@ -29,10 +32,17 @@ struct Family {
 // All families, which families() lists.
 extern const Family kLlama;
 extern const Family kMistral;
+extern const Family kMixtral;
 extern const Family kQwen2;
 extern const Family kQwen3;
+extern const Family kQwen3Moe;
 
 std::span<const Family* const> families();
+
+// A mixture of `experts_key` experts in every layer, of that intermediate size; experts per token
+// are read, too.
+MixtureConfig read_mixture(const ConfigKeys& keys, const char* experts_key,
+                           const char* intermediate_key, std::int64_t layers);
 
 // nullptr: unknown.
 const Family* find_family(std::string_view architecture);

@@ -6,7 +6,7 @@ namespace nvllm::model {
 constexpr Family kMistral = {
     .architecture = "MistralForCausalLM",
     .model_type = "mistral",
-    .uses_sliding_window = true,
+    .window = Family::Window::all_layers,
     .read = [](const ConfigKeys&, ModelConfig&) {},
 };
 

@@ -6,6 +6,7 @@ namespace nvllm::model {
 constexpr Family kQwen2 = {
     .architecture = "Qwen2ForCausalLM",
     .model_type = "qwen2",
+    .window = Family::Window::upper_layers,
     .read = [](const ConfigKeys&, ModelConfig& config) { config.qkv_bias = true; },
 };
 

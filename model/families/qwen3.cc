@@ -6,6 +6,7 @@ namespace nvllm::model {
 constexpr Family kQwen3 = {
     .architecture = "Qwen3ForCausalLM",
     .model_type = "qwen3",
+    .window = Family::Window::upper_layers,
     .read =
         [](const ConfigKeys& keys, ModelConfig& config) {
           config.qk_norm = true;

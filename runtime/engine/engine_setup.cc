@@ -112,6 +112,26 @@ struct Runners {
   std::vector<std::string> notes;
 };
 
+// Sparse attention chooses tokens, and a chunked cache computes attention in parts, without regard
+// to windows.
+void check_windows(const EngineOptions& options, const model::ModelConfig& config) {
+  if (config.windows.empty()) return;
+  const std::int64_t window = std::ranges::max(config.windows);
+  const auto refuse = [&](const char* option, const char* fix) {
+    fail(option, ": not with layers that attend to a window, of ", window,
+         " tokens in this model; pass ", fix);
+  };
+  if (options.prefill_attention != PrefillAttention::full) {
+    refuse("--prefill-attention", "--prefill-attention full");
+  }
+  if (options.decode_attention != DecodeAttention::full) {
+    refuse("--decode-attention quest", "--decode-attention full");
+  }
+  if (options.kv_offload == KvOffload::chunked) {
+    refuse("--kv-offload chunked", "--kv-offload layerwise, or off");
+  }
+}
+
 Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
                      ipc::GroupCaller& caller, DeviceKind device) {
   const std::int64_t model_limit = config.max_model_len();
@@ -120,6 +140,7 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
     check_sparse_attention(requested);
     check_host_attention(requested);
     check_kv_cache_dtype(requested, config.head_dim);
+    check_windows(requested, config);
     made.options = resolve_options(requested, model_limit);
     made.runner = runner_options(made.options, wanted_model_len(made.options, model_limit),
                                  requested.max_num_batched_tokens);
@@ -132,6 +153,7 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
   const auto memory = caller.call<RankMemory>("engine_memory");
   requested.kv_offload = choose_offload(made.options, model_limit, device, memory, made.notes);
   check_host_attention(requested);
+  check_windows(requested, config);
   if (requested.kv_offload != KvOffload::off) make();
   return made;
 }

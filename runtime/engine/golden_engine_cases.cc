@@ -19,6 +19,9 @@ namespace {
 constexpr const char* kModels[] = {"llama-dynamic",  "llama-llama3", "llama-tied",
                                    "mistral-hd128",  "qwen2-bias",   "qwen2-linear",
                                    "qwen3-gqa-tied", "qwen3-uneven", "qwen3-yarn"};
+// They run on CPUs only so far.
+constexpr const char* kOnCpus[] = {"mixtral", "qwen3moe-dense-layer", "qwen3moe-fp8",
+                                   "qwen2-window"};
 
 struct Expected {
   std::vector<std::int32_t> prompt, continuation;
@@ -106,6 +109,8 @@ void check_model(const std::string& name, int ranks) {
 
 void check_models(int ranks) {
   for (const char* name : kModels) check_model(name, ranks);
+  if (testing::device_under_test() != DeviceKind::cpu) return;
+  for (const char* name : kOnCpus) check_model(name, ranks);
 }
 
 TEST_CASE("every golden model continues as transformers, on one rank") {

@@ -19,12 +19,14 @@
 #include "runtime/engine/testing/test_engine.h"
 #include "runtime/model/open_model.h"
 #include "testing/sanitizers.h"
-#include "testing/skip.h"
 
 namespace nvllm::runtime {
 namespace {
 
-constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
+constexpr const char* kDense = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
+// 16 experts in two of three layers, 4 for each token.
+constexpr const char* kMixture = "tests/data/golden-models/qwen3moe-dense-layer";
+constexpr const char* kWindowed = "tests/data/golden-models/qwen2-window";  // 16 tokens
 constexpr std::int64_t kRequests = testing::kSanitized ? 10 : 32;
 constexpr std::int64_t kMaxPrompt = 320;  // more than a segment of attention
 constexpr std::int64_t kMaxAnswer = 32;
@@ -95,6 +97,7 @@ class Ways {
     Way* way = &add("layer-wise");
     way->options.kv_offload = KvOffload::layerwise;
     way->options.transfer_block = 16;
+    if (!model_.config.windows.empty()) return;  // not in chunks
     way = &add("offloaded in chunks, all of which stay");
     way->options.kv_offload = KvOffload::chunked;
     way->options.transfer_block = 16;
@@ -209,8 +212,8 @@ void check_way(const OpenModel& model, const Way& way, const std::vector<Request
   engine.stop();
 }
 
-void check_all_ways(DType dtype) {
-  const OpenModel model = open_model({.path = kModel, .dtype = dtype});
+void check_all_ways(const char* path, DType dtype) {
+  const OpenModel model = open_model({.path = path, .dtype = dtype});
   const std::uint32_t seed = std::random_device()();
   std::cout << name_of(dtype) << ", seed " << seed << "\n";
   const std::vector<Request> requests = random_requests(model, seed);
@@ -221,14 +224,23 @@ void check_all_ways(DType dtype) {
   for (const Way& way : Ways(model).all()) check_way(model, way, requests, right);
 }
 
-TEST_CASE("float32: the same bits, whichever way") {
-  check_all_ways(DType::f32);
+// In float32 and, without AMX, in bfloat16.
+void check_all_ways(const char* path) {
+  check_all_ways(path, DType::f32);
+  if (kernels::cpu::instruction_sets().back() != kernels::cpu::InstructionSet::amx_bf16)
+    check_all_ways(path, DType::bf16);
 }
 
-TEST_CASE("bfloat16: the same bits, whichever way") {
-  if (kernels::cpu::instruction_sets().back() == kernels::cpu::InstructionSet::amx_bf16)
-    SKIP_TEST("needs a processor without AMX");
-  check_all_ways(DType::bf16);
+TEST_CASE("a dense model: the same bits, whichever way") {
+  check_all_ways(kDense);
+}
+
+TEST_CASE("a mixture of experts: the same bits, whichever way") {
+  check_all_ways(kMixture);
+}
+
+TEST_CASE("layers with windows: the same bits, whichever way") {
+  check_all_ways(kWindowed);
 }
 
 }  // namespace

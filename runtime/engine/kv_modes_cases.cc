@@ -19,7 +19,10 @@ namespace nvllm::runtime {
 namespace {
 
 constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
-constexpr std::int64_t kMaxLen = 64;                                     // four blocks
+// On CPUs only so far.
+constexpr const char* kMixture = "tests/data/golden-models/qwen3moe-dense-layer";
+constexpr const char* kWindowed = "tests/data/golden-models/qwen2-window";  // of 16 tokens
+constexpr std::int64_t kMaxLen = 64;                                        // four blocks
 constexpr std::int64_t kChunk = 24;  // rows of a step, or of a part of one
 
 OpenModel open_float32() {
@@ -387,6 +390,80 @@ TEST_CASE("with quest: prefixes are shared, and what was preempted is computed a
     CAPTURE(static_cast<int>(offload));
     share_and_preempt(offload, DecodeAttention::quest);
   }
+}
+
+TEST_CASE("a mixture of experts gives the same tokens in every mode") {
+  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("experts: CPUs only so far");
+  const OpenModel model = open_model({.path = kMixture, .dtype = DType::f32});
+  const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
+  const Answers right = run(model, 1, paged(), requests);
+  EngineOptions contiguous;
+  contiguous.max_seq_len = kMaxLen;
+  EngineOptions chunked = layerwise(2, kChunk);
+  chunked.kv_offload = KvOffload::chunked;
+  EngineOptions hybrid = chunked;
+  hybrid.resident_blocks = 6;
+  EngineOptions by_host = chunked;
+  by_host.host_attention = 0.5;
+  by_host.host_threads = 2;
+  for (const EngineOptions& options :
+       {contiguous, layerwise(3, kChunk), chunked, hybrid, by_host}) {
+    for (const int ranks : {1, 3}) {
+      CAPTURE(ranks);
+      TestEngine engine(model, ranks, options);
+      CAPTURE(name_of(engine.info().kv_mode));
+      CHECK(compare(engine.run(requests), right) == "");
+      engine.stop();
+    }
+  }
+}
+
+TEST_CASE("layers with windows give the same tokens in every mode that has them") {
+  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("windows: CPUs only so far");
+  const OpenModel model = open_model({.path = kWindowed, .dtype = DType::f32});
+  const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
+  const Answers right = run(model, 1, paged(), requests);
+  EngineOptions contiguous;
+  contiguous.max_seq_len = kMaxLen;
+  contiguous.max_num_batched_tokens = kChunk;
+  EngineOptions in_chunks = paged();
+  in_chunks.max_num_batched_tokens = 11;
+  for (const EngineOptions& options : {contiguous, in_chunks, layerwise(3, kChunk)}) {
+    for (const int ranks : {1, 3}) {
+      CAPTURE(ranks);
+      TestEngine engine(model, ranks, options);
+      CHECK(compare(engine.run(requests), right) == "");
+      engine.stop();
+    }
+  }
+}
+
+TEST_CASE("modes that know no windows are refused, in one line") {
+  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("windows: CPUs only so far");
+  const OpenModel model = open_model({.path = kWindowed, .dtype = DType::f32});
+  const auto refusal = [&](const EngineOptions& options) -> std::string {
+    try {
+      TestEngine(model, 1, options).stop();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EngineOptions options = paged();
+  options.prefill_attention = PrefillAttention::xattention;
+  CHECK(refusal(options) ==
+        "--prefill-attention: not with layers that attend to a window, of 16 tokens in this model; "
+        "pass --prefill-attention full");
+  options = paged();
+  options.decode_attention = DecodeAttention::quest;
+  CHECK(refusal(options) ==
+        "--decode-attention quest: not with layers that attend to a window, of 16 tokens in this "
+        "model; pass --decode-attention full");
+  options = layerwise(2, kChunk);
+  options.kv_offload = KvOffload::chunked;
+  CHECK(refusal(options) ==
+        "--kv-offload chunked: not with layers that attend to a window, of 16 tokens in this "
+        "model; pass --kv-offload layerwise, or off");
 }
 
 }  // namespace

@@ -92,16 +92,19 @@ std::size_t rope_bytes(const model::Decoder& decoder, const RunnerOptions& optio
 }
 
 // On the CPU, GEMMs with large M keep a packed copy of their inputs, in float32, from the first one
-// on.
+// on. Groups of a grouped GEMM do so one after the other, but small ones together, up to kTogether
+// rows.
 std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
   const model::ModelConfig& config = decoder.config();
   const std::int64_t inputs =
       std::max({config.hidden_size, decoder.heads().q.size() * config.head_dim,
-                divide_up(config.intermediate_size, decoder.shard().ranks)});
+                divide_up(config.intermediate_size, decoder.shard().ranks),
+                divide_up(config.mixture.intermediate_size, decoder.shard().ranks)});
   constexpr std::int64_t kPadding = 64;  // of rows and inputs, at most
-  return static_cast<std::size_t>((options.decoder_limits().rows_at_once() + kPadding) *
-                                  (inputs + kPadding)) *
-         sizeof(float);
+  constexpr std::int64_t kTogether = 512;
+  std::int64_t rows = options.decoder_limits().rows_at_once();
+  rows = std::max(rows, std::min(rows * config.mixture.experts_per_token, kTogether));
+  return static_cast<std::size_t>((rows + kPadding) * (inputs + kPadding)) * sizeof(float);
 }
 
 }  // namespace

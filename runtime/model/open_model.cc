@@ -1,5 +1,6 @@
 #include "runtime/model/open_model.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <span>
 #include <system_error>
@@ -77,6 +78,19 @@ void choose_quantization(const model::Decoder& decoder, const OpenModel& model, 
                              model.quantization, device == DeviceKind::cpu);
 }
 
+void check_device(const OpenModel& model, DeviceKind device) {
+  if (device == DeviceKind::cpu) return;
+  const std::vector<std::int64_t>& windows = model.config.windows;
+  if (!windows.empty()) {
+    fail("--model ", model.path, ": a sliding window of ", std::ranges::max(windows),
+         " tokens is computed on CPUs only so far; pass --device cpu, or, for contexts that fit "
+         "into the window, --hf-overrides '{\"sliding_window\": null, \"layer_types\": null}'");
+  }
+  if (model.config.mixture.experts == 0) return;
+  fail("--model ", model.path, ": a ", model.config.architecture,
+       " has mixtures of experts, which run on CPUs only so far; pass --device cpu");
+}
+
 OpenModel open_model(const ModelOptions& options) {
   const Place place = find_place(options.path);
   OpenModel model;
@@ -112,6 +126,14 @@ OpenModel open_model(const ModelOptions& options) {
 }
 
 namespace {
+
+// Of the experts that a token does not choose.
+std::uint64_t inactive_elements(const model::ModelConfig& config) {
+  const model::MixtureConfig& mixture = config.mixture;
+  const std::int64_t inactive = mixture.experts - mixture.experts_per_token;
+  return static_cast<std::uint64_t>(mixture.layer_count() * inactive * 3 * config.hidden_size *
+                                    mixture.intermediate_size);
+}
 
 std::uint64_t elements_of(const model::Decoder& decoder) {
   std::uint64_t sum = 0;
@@ -164,7 +186,15 @@ RankDescription describe_rank(const OpenModel& model, layers::Shard shard, Devic
   };
   rank.heads = divided(rows_in_layer(names.q), model.config.head_dim);
   rank.kv_heads = divided(rows_in_layer(names.k), model.config.head_dim);
-  rank.intermediate = rows_in_layer(names.gate);
+  const model::MixtureConfig& mixture = model.config.mixture;
+  for (std::int64_t layer = 0; layer < model.config.layers; ++layer) {
+    const bool has_experts = mixture.in_layer(layer);
+    layers::Range& part = has_experts ? rank.expert_intermediate : rank.intermediate;
+    if (part.size() > 0) continue;
+    part = rows_of(rank, (has_experts ? names.in_expert(layer, 0, names.expert_gate)
+                                      : names.in_layer(layer, names.gate)) +
+                             ".weight");
+  }
   rank.vocabulary = rows_of(rank, names.embedding);
   return rank;
 }
@@ -206,6 +236,7 @@ ModelDescription describe_model(const OpenModel& model, int ranks, DeviceKind de
   description.dtype = model.dtype;
   description.dummy = model.dummy;
   description.elements = elements_of({model.config, {}, model.dtype});
+  description.active_elements = description.elements - inactive_elements(model.config);
   if (model.checkpoint) description.checkpoint = describe_checkpoint(*model.checkpoint);
   for (int rank = 0; rank < ranks; ++rank) {
     description.ranks.push_back(describe_rank(model, {rank, ranks}, device));

@@ -36,6 +36,9 @@ void choose_quantization(const model::Decoder& decoder, const OpenModel& model, 
 // configuration, by name and shape.
 OpenModel open_model(const ModelOptions& options);
 
+// An Error if devices of that kind do not compute such a model.
+void check_device(const OpenModel& model, DeviceKind device);
+
 // ModelDescription: what there is to say of a model without loading it: how large it is, and which
 // part of it every rank owns.
 
@@ -50,9 +53,10 @@ struct ParameterDescription {
 struct RankDescription {
   // Of the whole model's; empty: this rank owns none.
   layers::Range heads, kv_heads, intermediate, vocabulary;
-  std::uint64_t elements = 0;   // of all its parameters
-  std::uint64_t bytes = 0;      // the sum of the parameters' own
-  std::uint64_t allocated = 0;  // that the memory for them takes
+  layers::Range expert_intermediate;  // of each expert
+  std::uint64_t elements = 0;         // of all its parameters
+  std::uint64_t bytes = 0;            // the sum of the parameters' own
+  std::uint64_t allocated = 0;        // that the memory for them takes
   std::vector<ParameterDescription> parameters;
 };
 
@@ -73,7 +77,8 @@ struct ModelDescription {
   model::ModelConfig config;
   DType dtype = DType::bf16;
   bool dummy = false;
-  std::uint64_t elements = 0;  // of the whole model's parameters; tied ones count once
+  std::uint64_t elements = 0;         // of the whole model's parameters; tied ones count once
+  std::uint64_t active_elements = 0;  // of them, those that a token needs: not all experts
   CheckpointDescription checkpoint;
   std::vector<RankDescription> ranks;
 };

@@ -3,12 +3,16 @@
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "model/loading/loader.h"
+#include "runtime/model/weight_check.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -53,6 +57,68 @@ OpenModel dummy(const Folder& folder, std::optional<DType> dtype = {}) {
 }
 
 }  // namespace
+
+constexpr const char* kMixtral = R"({"architectures": ["MixtralForCausalLM"], "hidden_size": 64,
+    "intermediate_size": 104, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 512,
+    "max_position_embeddings": 64})";
+
+TEST_CASE("a weight of an expert that is NaN is told by the expert's tensor and the place in it") {
+  const Folder folder(kMixtral);
+  const auto backend = create_backend(DeviceKind::cpu);
+  const model::Decoder decoder(dummy(folder).config, {1, 3}, DType::f32);
+  const Buffer memory = model::bind_parameters(decoder.parameters(), DType::f32, *backend);
+  model::load_dummy(decoder.parameters(), *backend, 0.02f, 1);
+  for (const layers::Parameter* parameter : decoder.parameters()) {
+    CHECK(weight_fault(*parameter, *backend) == std::nullopt);
+    if (parameter->name != "layers.1.moe.experts.gate_up.weight") continue;
+    // This rank has 32 rows of each gate, from row 40 on, and as many of each up.
+    const std::int64_t row = (2 * 5 + 1) * 32 + 3;
+    parameter->view.as<float>()[row * 64 + 9] = std::nanf("");
+    CHECK(weight_fault(*parameter, *backend) ==
+          "model.layers.1.block_sparse_moe.experts.5.w3.weight holds NaN at [43, 9]");
+  }
+}
+
+TEST_CASE("a mixture of experts is refused on GPUs, in one line, and counts what a token needs") {
+  const Folder dense;
+  check_device(dummy(dense), DeviceKind::cuda);
+  const Folder folder(kMixtral);
+  const OpenModel model = dummy(folder);
+  check_device(model, DeviceKind::cpu);
+  CHECK_THROWS_WITH_AS(check_device(model, DeviceKind::cuda),
+                       str("--model ", folder.path,
+                           ": a MixtralForCausalLM has mixtures of experts, which run on CPUs "
+                           "only so far; pass --device cpu")
+                           .c_str(),
+                       Error);
+  const ModelDescription description = describe_model(model, 3, DeviceKind::cpu);
+  const std::uint64_t expert = 3 * 64 * 104;
+  CHECK(description.elements - description.active_elements == 2 * 6 * expert);
+  CHECK(description.ranks[0].intermediate == layers::Range{});
+  CHECK(description.ranks[1].expert_intermediate == layers::Range{40, 72});
+  const ModelDescription of_dense = describe_model(dummy(dense), 1, DeviceKind::cpu);
+  CHECK(of_dense.active_elements == of_dense.elements);
+}
+
+TEST_CASE(
+    "a model with a window is refused on GPUs, in one line, unless the context fits into it") {
+  const Folder folder(R"({"architectures": ["MistralForCausalLM"], "hidden_size": 64,
+      "intermediate_size": 104, "num_hidden_layers": 2, "num_attention_heads": 4,
+      "sliding_window": 16, "vocab_size": 512, "max_position_embeddings": 64})");
+  check_device(dummy(folder), DeviceKind::cpu);
+  CHECK_THROWS_WITH_AS(check_device(dummy(folder), DeviceKind::cuda),
+                       str("--model ", folder.path,
+                           ": a sliding window of 16 tokens is computed on CPUs only so far; pass "
+                           "--device cpu, or, for contexts that fit into the window, "
+                           "--hf-overrides '{\"sliding_window\": null, \"layer_types\": null}'")
+                           .c_str(),
+                       Error);
+  const OpenModel fits = open_model({.path = folder.path,
+                                     .format = LoadFormat::dummy,
+                                     .overrides = R"({"sliding_window": null})"});
+  check_device(fits, DeviceKind::cuda);
+}
 
 TEST_CASE("a dummy needs a config.json alone") {
   const Folder folder;

@@ -94,12 +94,16 @@ class Run {
                        .kv_head = static_cast<std::int32_t>(group.kv_head),
                        .rows = static_cast<std::int32_t>(rows),
                        .end_token = group.tokens};
-    if (rows <= kTileRows && group.tokens > kSegmentTokens) return plan_segments(task);
+    task.first_token = segment_start(group.first_seen(0));
+    if (rows <= kTileRows && group.tokens - task.first_token > kSegmentTokens) {
+      return plan_segments(task);
+    }
     // The last rows see the most tokens, so they start first.
     for (std::int64_t tile = divide_up(rows, kTileRows) - 1; tile >= 0; --tile) {
       task.first_row = tile * kTileRows;
       task.rows =
           static_cast<std::int32_t>(std::min<std::int64_t>(kTileRows, rows - task.first_row));
+      task.first_token = segment_start(group.first_seen(task.first_row));
       reserve(1, 0);
       plan_.tasks.push_back(task);
     }
@@ -107,7 +111,8 @@ class Run {
 
   // A task for each segment, as many of them at a time as may be planned.
   void plan_segments(AttentionTask task) {
-    const std::int64_t segments = divide_up(task.end_token, kSegmentTokens);
+    // Those that no row sees, since they are before its window, are none of them.
+    const std::int64_t segments = divide_up(task.end_token - task.first_token, kSegmentTokens);
     const std::int64_t floats = partial_floats(task.rows, args_.q.shape[2]);
     const std::int64_t at_once = std::min(kPlannedParts, kPlannedFloats / floats - 1);
     for (std::int64_t first = 0; first < segments; first += at_once) {
@@ -117,9 +122,10 @@ class Run {
     }
   }
 
+  // Those from the task's segment `first` on.
   void plan_some_segments(AttentionTask task, std::int64_t first, std::int64_t count,
                           std::int64_t floats) {
-    const std::int64_t tokens = task.end_token;
+    const std::int64_t tokens = task.end_token, begin = task.first_token;
     reserve(count, (count + 1) * floats);
     const auto take = [&] {
       float* taken = plan_.floats.data() + plan_.floats_used;
@@ -129,10 +135,10 @@ class Run {
     plan_.combines.push_back({.first = static_cast<std::int64_t>(plan_.tasks.size()),
                               .count = count,
                               .begins = first == 0,
-                              .ends = (first + count) * kSegmentTokens >= tokens,
+                              .ends = begin + (first + count) * kSegmentTokens >= tokens,
                               .state = take()});
     for (std::int64_t i = first; i < first + count; ++i) {
-      task.first_token = i * kSegmentTokens;
+      task.first_token = begin + i * kSegmentTokens;
       task.end_token = std::min(tokens, task.first_token + kSegmentTokens);
       task.partial = take();
       plan_.tasks.push_back(task);
@@ -191,6 +197,7 @@ AttentionGroup attention_group(const Attention& args, std::int64_t sequence, std
   group.first_visible = args.visible.data == nullptr ? length - group.rows + 1
                                                      : args.visible.as<std::int32_t>()[sequence];
   group.tokens = std::clamp<std::int64_t>(group.first_visible + group.rows - 1, 0, length);
+  group.window = args.window;
   return group;
 }
 

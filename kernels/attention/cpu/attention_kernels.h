@@ -33,11 +33,17 @@ struct AttentionGroup {
   std::int64_t first_head, group_heads;  // of q
   std::int64_t tokens;                   // that the last row sees
   std::int64_t first_visible;            // how many the first row sees; may be negative
+  std::int64_t window = 0;               // of which it sees the last so many; 0: all
 
   std::int64_t packed_rows() const { return rows * group_heads; }
   // How many tokens a packed row sees; none if the number is 0 or negative.
   std::int64_t visible(std::int64_t packed_row) const {
     return std::min(tokens, first_visible + packed_row / group_heads);
+  }
+  // The first token that it sees, if it sees any.
+  std::int64_t first_seen(std::int64_t packed_row) const {
+    if (window == 0) return 0;
+    return std::max<std::int64_t>(0, first_visible + packed_row / group_heads - window);
   }
   // The index, in elements, where the packed row's head begins in q, in out (which is dense), and
   // in lse.
@@ -67,6 +73,11 @@ struct PartialRows {
   float* row_max;
   float* sum;
 };
+
+// Where the segment of a token begins.
+constexpr std::int64_t segment_start(std::int64_t token) {
+  return token / kSegmentTokens * kSegmentTokens;
+}
 
 // Up to kTileRows packed rows from first_row on, and the tokens [first_token, end_token), from a
 // segment's first on. With a list, the tokens are the list's entries with these indices.

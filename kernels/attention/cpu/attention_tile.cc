@@ -152,6 +152,7 @@ class Tile {
         padded_(padded_head(head_dim_)) {
     for (std::int64_t r = 0; r < task.rows; ++r) {
       visible_[r] = group.visible(task.first_row + r);
+      first_seen_[r] = group.first_seen(task.first_row + r);
       if (task.list != nullptr) {
         visible_[r] =
             std::lower_bound(task.list, task.list + task.end_token, visible_[r]) - task.list;
@@ -235,6 +236,7 @@ class Tile {
   }
 
   void add_tokens(std::int64_t first, std::int64_t count) {
+    if (first + count <= first_seen_[0]) return;  // before the windows of all rows
     pack_keys(count);
     pack_values(count);
     multiply({.a = scratch_.q,
@@ -249,14 +251,17 @@ class Tile {
     exponentiate(first, count);
     // Rows that see the same tokens go together, so no row meets a token that it does not see.
     for (std::int64_t row = 0; row < task_.rows;) {
-      const std::int64_t seen = seen_of(row, first, count);
+      const std::int64_t seen = seen_of(row, first, count), unseen = unseen_of(row, first, count);
       std::int64_t end = row + 1;
-      while (end < task_.rows && seen_of(end, first, count) == seen) ++end;
-      multiply({.a = scratch_.weights,
+      while (end < task_.rows && seen_of(end, first, count) == seen &&
+             unseen_of(end, first, count) == unseen) {
+        ++end;
+      }
+      multiply({.a = scratch_.weights + unseen,
                 .a_stride = kTileTokens,
-                .b = scratch_.values,
+                .b = scratch_.values + unseen * padded_,
                 .b_stride = padded_,
-                .depth = seen,
+                .depth = std::max<std::int64_t>(seen - unseen, 0),
                 .out = scratch_.out,
                 .out_stride = padded_,
                 .rescale = scratch_.rescale},
@@ -268,6 +273,11 @@ class Tile {
   // How many of the tile's tokens a row sees.
   std::int64_t seen_of(std::int64_t row, std::int64_t first, std::int64_t count) const {
     return std::clamp<std::int64_t>(visible_[row] - first, 0, count);
+  }
+
+  // How many of its first tokens are before the row's window.
+  std::int64_t unseen_of(std::int64_t row, std::int64_t first, std::int64_t count) const {
+    return std::clamp<std::int64_t>(first_seen_[row] - first, 0, count);
   }
 
   // Finds the offsets of the next tile's tokens. Beyond `end` and in the last tile of a task they
@@ -364,6 +374,7 @@ class Tile {
       const std::int64_t seen = seen_of(row, first, count);
       float* scores = scratch_.weights + row * kTileTokens;
       for (std::int64_t t = seen; t % kLanes != 0; ++t) scores[t] = kNone;
+      std::fill_n(scores, unseen_of(row, first, count), kNone);
       Floats row_max = Lanes::all(scratch_.row_max[row]);
       for (std::int64_t t = 0; t < seen; t += kLanes) {
         const Floats score = Lanes::load(scores + t);
@@ -432,6 +443,7 @@ class Tile {
   AttentionScratch& scratch_;
   const std::int64_t head_dim_, padded_;
   std::int64_t visible_[kTileRows];  // counted in entries of the list, if there is one
+  std::int64_t first_seen_[kTileRows];
 };
 
 template <typename T, typename Kv>

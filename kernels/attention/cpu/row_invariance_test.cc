@@ -42,12 +42,14 @@ class Rows {
  public:
   using Case = AttentionCase<T, Kv>;
 
-  Rows(Backend& backend, InstructionSet set, std::int64_t head_dim, unsigned seed)
+  Rows(Backend& backend, InstructionSet set, std::int64_t head_dim, std::int64_t window,
+       unsigned seed)
       : backend_(backend),
         set_(set),
         seed_(seed),
         whole_(Case::random(whole_groups({{kTokens, kTokens}}, kKvHeads, kGroup, head_dim), seed)) {
     set_scales(whole_);
+    whole_.window = window;
     whole_.run(backend, 1, set);
   }
 
@@ -83,6 +85,7 @@ class Rows {
         whole_groups(sequences, kKvHeads, kGroup, whole_.shape.head_dim, way.block_size),
         seed_ + 1);
     set_scales(part);
+    part.window = whole_.window;
     const std::int64_t elements = whole_.row_elements(), of_token = whole_.token_elements();
     const std::int64_t rows = way.company ? kBefore.rows : 0;
     const std::int64_t tokens = way.company ? kBefore.tokens : 0;
@@ -114,7 +117,7 @@ std::string differing_rows(const Rows<T, Kv>& rows, const Way& way, std::mt19937
 }
 
 template <typename T, typename Kv>
-void check() {
+void check(std::int64_t window = 0) {
   const unsigned seed = std::random_device()();
   std::cout << "seed " << seed << "\n";
   std::mt19937 random(seed);
@@ -124,7 +127,7 @@ void check() {
     const std::string name = cpu::name_of(set);
     CAPTURE(name);
     for (const std::int64_t head_dim : {64, 80}) {
-      const Rows<T, Kv> rows(*backend, set, head_dim, seed);
+      const Rows<T, Kv> rows(*backend, set, head_dim, window, seed);
       for (const std::int64_t chunk : {1, 5, 16, 100, 512}) {
         for (const std::int64_t block_size : {0, 16, 256}) {
           const Way way{.chunk = chunk,
@@ -145,6 +148,10 @@ TEST_CASE_TEMPLATE("a row has the same bits in prefill and decode", T, float, Bf
 
 TEST_CASE("a row has the same bits in prefill and decode, with a cache of E4m3") {
   check<Bf16, E4m3>();
+}
+
+TEST_CASE("a row has the same bits in prefill and decode, with a window") {
+  check<Bf16, Bf16>(300);
 }
 
 // Of rows that fill a tile, partial results of so many segments do not fit the plan at once.

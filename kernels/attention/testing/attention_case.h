@@ -53,7 +53,8 @@ struct AttentionCase {
   std::int64_t singles = 0;  // attention() is told that the first sequences have one row each
   unsigned layout = 1;       // seed of the order of blocks; 0: consecutive
   std::vector<std::int32_t> visible;  // per sequence; empty: none
-  bool as_float = false;              // the results, which are rounded to T when they are fetched
+  std::int64_t window = 0;
+  bool as_float = false;  // the results, which are rounded to T when they are fetched
   std::vector<T> out;
   std::vector<float> lse;
   bool weights_rounded = false;  // to T: tensor cores take no others
@@ -135,6 +136,7 @@ struct AttentionCase {
     args.group = shape.group;
     args.first_head = shape.first_head;
     args.scale = scale;
+    args.window = window;
     args.max_query_rows = longest(&Sequence::rows) + slack_rows;
     args.max_kv_length = longest(&Sequence::tokens) + slack_tokens;
     stream.synchronize();  // the plain definition does not wait for copies

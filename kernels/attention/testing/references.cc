@@ -107,8 +107,12 @@ void attention_reference(const Attention& args) {
     const std::int64_t visible = args.visible.data == nullptr ? length - (end - begin) + 1
                                                               : args.visible.as<std::int32_t>()[s];
     for (std::int64_t row = begin; row < end; ++row) {
-      std::vector<std::int32_t> tokens(std::clamp<std::int64_t>(visible + row - begin, 0, length));
-      std::iota(tokens.begin(), tokens.end(), 0);
+      const std::int64_t seen = std::clamp<std::int64_t>(visible + row - begin, 0, length);
+      const std::int64_t first =
+          args.window == 0 ? 0
+                           : std::clamp<std::int64_t>(visible + row - begin - args.window, 0, seen);
+      std::vector<std::int32_t> tokens(static_cast<std::size_t>(seen - first));
+      std::iota(tokens.begin(), tokens.end(), static_cast<std::int32_t>(first));
       for (std::int64_t head = 0; head < args.q.shape[1]; ++head) {
         attend_reference(args, s, row, head, tokens);
       }

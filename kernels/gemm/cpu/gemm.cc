@@ -1,5 +1,7 @@
 // GEMMs on the CPU: which kernels, and how their work is divided among threads.
 #include <algorithm>
+#include <span>
+#include <vector>
 
 #include "device/cpu/stream.h"
 #include "kernels/gemm/backends.h"
@@ -35,6 +37,47 @@ GemmTask task_of(const GemmCall& call) {
           .weight_only = call.weight.quantized.weight_only,
           .group = static_cast<std::int32_t>(call.weight.quantized.group),
           .scales = call.weight.quantized.scales.data};
+}
+
+// All groups as one GEMM, of which group_of() takes a part.
+GemmTask task_of(const GroupedGemm& grouped) {
+  GemmCall call;
+  call.weight = grouped.weight;
+  call.operands.out = grouped.out;
+  call.operands.x = grouped.x;
+  return task_of(call);
+}
+
+std::int64_t weight_bytes(const GemmTask& gemm) {  // of an output
+  if (!is_quantized(gemm.format))
+    return gemm.inputs * static_cast<std::int64_t>(size_of(gemm.dtype));
+  return QuantizedShape{gemm.format, gemm.outputs, gemm.inputs, gemm.group}.row_bytes();
+}
+
+std::int64_t scale_bytes(const GemmTask& gemm) {  // of an output
+  if (!is_quantized(gemm.format)) return 0;
+  const QuantizedShape output{gemm.format, 1, gemm.inputs, gemm.group};
+  return static_cast<std::int64_t>(output.scale_bytes());
+}
+
+const void* at(const void* data, std::int64_t bytes) {
+  return data == nullptr ? nullptr : static_cast<const std::byte*>(data) + bytes;
+}
+
+// The GEMM of one group: `outputs` outputs, and the rows [begin, end) of x and out.
+GemmTask group_of(const GemmTask& all, std::int64_t group, std::int64_t outputs, std::int64_t begin,
+                  std::int64_t end) {
+  const auto element = static_cast<std::int64_t>(size_of(all.dtype));
+  const std::int64_t first = group * outputs;
+  GemmTask gemm = all;
+  gemm.out = static_cast<std::byte*>(all.out) + begin * all.out_stride * element;
+  gemm.x = at(all.x, begin * all.x_stride * element);
+  gemm.weight = at(all.weight, first * weight_bytes(all));
+  gemm.scales = at(all.scales, first * scale_bytes(all));
+  gemm.bias = at(all.bias, first * element);
+  gemm.rows = end - begin;
+  gemm.outputs = outputs;
+  return gemm;
 }
 
 const DotKernels& quantized_dots(InstructionSet set, const GemmTask& gemm) {
@@ -81,12 +124,6 @@ GemmKernels fastest_kernels(InstructionSet best, const GemmTask& gemm) {
   if (bf16 && best == InstructionSet::avx512_bf16 && has_slow_bf16_pairs())
     return gemm_kernels_avx512(DType::bf16);
   return kernels_of(best, gemm);
-}
-
-std::int64_t weight_bytes(const GemmTask& gemm) {  // of an output
-  if (!is_quantized(gemm.format))
-    return gemm.inputs * static_cast<std::int64_t>(size_of(gemm.dtype));
-  return QuantizedShape{gemm.format, gemm.outputs, gemm.inputs, gemm.group}.row_bytes();
 }
 
 // How the rows and outputs of a gemm are divided: into cells as even as can be, one per thread.
@@ -162,6 +199,15 @@ class CpuGemm final : public Gemm {
     if (call.plan.epilogue_kernel) gated_activation(epilogue_activation(call), stream);
   }
 
+  void enqueue_grouped(const GroupedGemm& grouped, Stream& stream) override {
+    auto& queue = nvllm::cpu::stream(stream);
+    if (pool_ == nullptr) pool_ = &queue.thread_pool();
+    queue.submit([this, all = task_of(grouped), outputs = grouped.outputs(),
+                  start = grouped.start.as<const std::int32_t>(), groups = grouped.groups()] {
+      run_groups(all, outputs, {start, static_cast<std::size_t>(groups) + 1}, *pool_);
+    });
+  }
+
   // There is nothing to choose; but memory that the GEMM needs is there afterwards.
   void measure(std::span<const GemmCall> alike, Stream& stream) override {
     const GemmTask gemm = task_of(alike.front());
@@ -204,28 +250,92 @@ class CpuGemm final : public Gemm {
     }
   }
 
+  // How many pieces of so many bytes, of x or of weights, a thread takes at least: those that it
+  // reads in a few microseconds.
+  static std::int64_t piece_grain(std::int64_t bytes) {
+    constexpr std::int64_t kPieceBytes = 32 << 10;
+    return std::max<std::int64_t>(1, kPieceBytes / (bytes + 1));
+  }
+
   void run_dots(const GemmKernels& kernels, const GemmTask& gemm, ThreadPool& pool) {
-    // A thread takes kPieceBytes of x or of weights at least, which it reads in a few microseconds.
-    constexpr std::int64_t kPieceBytes = 32 << 10, kOutputs = GemmKernels::kDotOutputs,
+    constexpr std::int64_t kOutputs = GemmKernels::kDotOutputs,
                            kInputs = GemmKernels::kPrepareInputs;
-    const auto grain = [&](std::int64_t bytes) {
-      return std::max<std::int64_t>(1, kPieceBytes / (bytes + 1));
-    };
     const auto x_bytes = static_cast<std::int64_t>(size_of(gemm.dtype)) * kInputs;
     for (std::int64_t first = 0; first < gemm.rows; first += GemmKernels::kMaxDotRows) {
       const int rows =
           static_cast<int>(std::min<std::int64_t>(gemm.rows - first, GemmKernels::kMaxDotRows));
-      pool.run(divide_up(gemm.inputs, kInputs), grain(x_bytes * rows),
+      pool.run(divide_up(gemm.inputs, kInputs), piece_grain(x_bytes * rows),
                [&](std::int64_t begin, std::int64_t end) {
                  kernels.prepare(gemm, first, rows, begin * kInputs,
                                  std::min(end * kInputs, gemm.inputs), packed());
                });
-      pool.run(divide_up(gemm.outputs, kOutputs), grain(kOutputs * weight_bytes(gemm)),
+      pool.run(divide_up(gemm.outputs, kOutputs), piece_grain(kOutputs * weight_bytes(gemm)),
                [&](std::int64_t begin, std::int64_t end) {
                  kernels.dot(gemm, first, rows, packed(), begin * kOutputs,
                              std::min(end * kOutputs, gemm.outputs));
                });
     }
+  }
+
+  static constexpr std::int64_t kPreparedRows = 512;  // of groups that go together
+
+  // Groups of few rows go together, so that threads wait for each other once, not once per group;
+  // each of the others is a GEMM of its own.
+  void run_groups(const GemmTask& all, std::int64_t outputs, std::span<const std::int32_t> start,
+                  ThreadPool& pool) {
+    std::vector<GemmTask> together;
+    std::int64_t rows = 0;
+    for (std::size_t group = 0; group + 1 < start.size(); ++group) {
+      if (start[group] == start[group + 1]) continue;
+      const GemmTask gemm =
+          group_of(all, static_cast<std::int64_t>(group), outputs, start[group], start[group + 1]);
+      if (gemm.rows > GemmKernels::kMaxDotRows) {
+        run_task(gemm, pool);
+        continue;
+      }
+      if (rows + gemm.rows > kPreparedRows) {
+        run_dots_together(together, pool);
+        together.clear();
+        rows = 0;
+      }
+      together.push_back(gemm);
+      rows += gemm.rows;
+    }
+    if (!together.empty()) run_dots_together(together, pool);
+  }
+
+  // GEMMs of one shape but for their rows, of which each has few.
+  void run_dots_together(std::span<const GemmTask> gemms, ThreadPool& pool) {
+    constexpr std::int64_t kOutputs = GemmKernels::kDotOutputs;
+    const GemmKernels kernels = kernels_for(gemms.front());
+    const std::int64_t row_floats = kernels.row_floats(gemms.front().inputs),
+                       outputs = gemms.front().outputs, pieces = divide_up(outputs, kOutputs);
+    std::vector<std::int64_t> prepared;  // where each one's rows are in packed()
+    std::int64_t rows = 0;
+    for (const GemmTask& gemm : gemms) {
+      prepared.push_back(rows * row_floats);
+      rows += gemm.rows;
+    }
+    reserve(rows * row_floats);
+    const auto count = static_cast<std::int64_t>(gemms.size());
+    pool.run(count, piece_grain(weight_bytes(gemms.front())),
+             [&](std::int64_t begin, std::int64_t end) {
+               for (std::int64_t i = begin; i < end; ++i) {
+                 const GemmTask& gemm = gemms[i];
+                 kernels.prepare(gemm, 0, static_cast<int>(gemm.rows), 0, gemm.inputs,
+                                 packed() + prepared[i]);
+               }
+             });
+    pool.run(count * pieces, piece_grain(kOutputs * weight_bytes(gemms.front())),
+             [&](std::int64_t begin, std::int64_t end) {
+               while (begin < end) {  // the pieces of one GEMM
+                 const std::int64_t i = begin / pieces, first = begin % pieces;
+                 const std::int64_t last = std::min(pieces, first + end - begin);
+                 kernels.dot(gemms[i], 0, static_cast<int>(gemms[i].rows), packed() + prepared[i],
+                             first * kOutputs, std::min(last * kOutputs, outputs));
+                 begin += last - first;
+               }
+             });
   }
 
   void run_blocks(const GemmKernels& kernels, const GemmTask& gemm, ThreadPool& pool) {

@@ -1,0 +1,20 @@
+// What the backend offers of the operations in this folder, for checked arguments; each does what
+// the function of the same name in nvllm::kernels does. There is one, so far.
+#pragma once
+
+namespace nvllm {
+class Stream;
+}
+
+namespace nvllm::kernels {
+
+struct CombineExperts;
+struct Route;
+
+namespace cpu {
+
+void combine_experts(const CombineExperts& args, Stream& stream);
+void route(const Route& args, Stream& stream);
+
+}  // namespace cpu
+}  // namespace nvllm::kernels

@@ -1,0 +1,35 @@
+#include "kernels/moe/combine_experts.h"
+
+#include "base/error.h"
+#include "kernels/common/arguments.h"
+#include "kernels/moe/backends.h"
+
+namespace nvllm::kernels {
+
+void check_combine_experts(const CombineExperts& args) {
+  constexpr Arguments check("combine_experts");
+  check.require_floats(args.out, "out", 2, "[rows, columns]");
+  check.require_dense(args.out, "out");
+  const std::int64_t rows = args.out.shape[0], columns = args.out.shape[1];
+  const std::int64_t k = args.weights.rank == 2 ? args.weights.shape[1] : 0;
+  if (k < 1) {
+    fail("combine_experts: weights is ", args.weights.describe(),
+         "; it must be [rows, k] with k from 1 on");
+  }
+  check.require_dense(args.weights, "weights", DType::f32, {rows, k});
+  check.require_dense(args.entries, "entries", DType::i32, {rows, k});
+  check.require_dense(args.experts, "experts", args.out.dtype, {rows * k, columns});
+  if (args.residual.data != nullptr) {
+    check.require_dense(args.residual, "residual", args.out.dtype, {rows, columns});
+  }
+}
+
+void combine_experts(const CombineExperts& args, Stream& stream) {
+  check_combine_experts(args);
+  if (stream.kind() != DeviceKind::cpu) {
+    fail("combine_experts: mixtures of experts run on CPUs only so far");
+  }
+  if (args.out.elements() > 0) cpu::combine_experts(args, stream);
+}
+
+}  // namespace nvllm::kernels

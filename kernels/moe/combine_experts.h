@@ -1,0 +1,26 @@
+// The end of a mixture of experts: each row's weighted sum of what its experts made of it.
+#pragma once
+
+#include "device/backend.h"
+#include "device/tensor_view.h"
+
+namespace nvllm::kernels {
+
+// out[r] = [residual[r] +] round(sum over j of weights[r][j] * experts[entries[r][j]])
+//
+// The sum is in float32, in the order of j, so that a row's does not depend on other rows; it is
+// rounded to out's type, and again when a residual is added. All of one type (float32, bfloat16 or
+// float16) but for the weights, and dense. Any number of rows and columns.
+struct CombineExperts {
+  TensorView out;         // [rows, columns]
+  TensorView experts;     // [rows * k, columns]: of each entry
+  TensorView weights;     // [rows, k], float32
+  TensorView entries;     // [rows, k], int32: rows of `experts` (Route::entries)
+  TensorView residual{};  // [rows, columns], may be out; data == nullptr: none
+};
+
+// Enqueues it. Throws an Error that names the argument that does not fit.
+void combine_experts(const CombineExperts& args, Stream& stream);
+void check_combine_experts(const CombineExperts& args);
+
+}  // namespace nvllm::kernels

@@ -1,0 +1,75 @@
+// Weighted sums of experts' rows on the CPU, eight columns at a time.
+#include "kernels/moe/combine_experts.h"
+
+#include <algorithm>
+
+#include "kernels/common/arguments.h"
+#include "kernels/common/cpu/rows.h"
+#include "kernels/common/cpu/vector.h"
+#include "kernels/moe/backends.h"
+
+namespace nvllm::kernels::cpu {
+namespace {
+
+// Rounded to T.
+template <typename T>
+__m256 rounded(__m256 values) {
+  T elements[kLanes];
+  store8(elements, values);
+  return load8(elements);
+}
+
+template <typename T>
+struct CombineJob {
+  T* out;
+  const T* experts;
+  const T* residual;
+  const float* weights;
+  const std::int32_t* entries;
+  std::int64_t columns, k;
+
+  void operator()(std::int64_t begin, std::int64_t end) const {
+    for (std::int64_t row = begin; row < end; ++row) {
+      for (std::int64_t column = 0; column < columns; column += kLanes) {
+        combine(row, column, std::min<std::int64_t>(columns - column, kLanes));
+      }
+    }
+  }
+
+  void combine(std::int64_t row, std::int64_t column, std::int64_t count) const {
+    const auto load = [&](const T* from) {
+      return count == kLanes ? load8(from) : load_some(from, count);
+    };
+    __m256 sum = _mm256_setzero_ps();
+    for (std::int64_t j = 0; j < k; ++j) {
+      const __m256 part = load(experts + entries[row * k + j] * columns + column);
+      sum = _mm256_fmadd_ps(_mm256_set1_ps(weights[row * k + j]), part, sum);
+    }
+    const std::int64_t at = row * columns + column;
+    if (residual != nullptr) sum = _mm256_add_ps(load(residual + at), rounded<T>(sum));
+    if (count == kLanes) {
+      store8(out + at, sum);
+    } else {
+      store_some(out + at, sum, count);
+    }
+  }
+};
+
+}  // namespace
+
+void combine_experts(const CombineExperts& args, Stream& stream) {
+  with_element_type(args.out.dtype, [&]<typename T>(T) {
+    const std::int64_t columns = args.out.shape[1], k = args.weights.shape[1];
+    const CombineJob<T> job{.out = args.out.as<T>(),
+                            .experts = args.experts.as<const T>(),
+                            .residual = args.residual.as<const T>(),
+                            .weights = args.weights.as<const float>(),
+                            .entries = args.entries.as<const std::int32_t>(),
+                            .columns = columns,
+                            .k = k};
+    const auto row_bytes = (k + 2) * columns * static_cast<std::int64_t>(sizeof(T));
+    submit_rows(stream, args.out.shape[0], row_bytes, job);
+  });
+}
+
+}  // namespace nvllm::kernels::cpu

@@ -1,0 +1,106 @@
+// The router on the CPU: probabilities and choices row by row, on all threads, then a counting sort
+// of all entries by expert.
+#include "kernels/moe/route.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/common/cpu/rows.h"
+#include "kernels/common/cpu/vector.h"
+#include "kernels/moe/backends.h"
+
+namespace nvllm::kernels::cpu {
+namespace {
+
+// e^(logit - max) of all experts, and their sum, which is NaN if a logit is.
+float exponentials(const float* logits, std::int64_t experts, float* powers) {
+  const __m256 max = _mm256_set1_ps(max_of(logits, experts));
+  std::int64_t i = 0;
+  for (; i + kLanes <= experts; i += kLanes) {
+    store8(powers + i, exp8(_mm256_sub_ps(load8(logits + i), max)));
+  }
+  if (i < experts) {
+    const __m256 rest = load_some(logits + i, experts - i);
+    store_some(powers + i, exp8(_mm256_sub_ps(rest, max)), experts - i);
+  }
+  float sum = 0;
+  for (std::int64_t expert = 0; expert < experts; ++expert) sum += powers[expert];
+  return sum;
+}
+
+// The k largest, the largest first. Comparisons with NaN are false, so that any k experts are
+// chosen among NaN.
+void choose(const float* logits, std::int64_t experts, std::int64_t k, std::int32_t* chosen) {
+  for (std::int64_t expert = 0; expert < experts; ++expert) {
+    std::int64_t place = std::min(expert, k);
+    while (place > 0 && logits[expert] > logits[chosen[place - 1]]) --place;
+    if (place == k) continue;
+    std::copy_backward(chosen + place, chosen + std::min(expert, k - 1),
+                       chosen + std::min(expert, k - 1) + 1);
+    chosen[place] = static_cast<std::int32_t>(expert);
+  }
+}
+
+// Leaves the chosen experts' numbers in `entries`.
+struct ChooseJob {
+  const float* logits;
+  float* weights;
+  std::int32_t* entries;
+  std::int64_t experts, k;
+  bool renormalize;
+
+  void operator()(std::int64_t begin, std::int64_t end) const {
+    float powers[kMaxExperts];
+    for (std::int64_t row = begin; row < end; ++row) {
+      std::int32_t* const chosen = entries + row * k;
+      const float all = exponentials(logits + row * experts, experts, powers);
+      choose(logits + row * experts, experts, k, chosen);
+      float sum = 0;
+      for (std::int64_t j = 0; j < k; ++j) sum += powers[chosen[j]];
+      // NaN of a logit that was not chosen must show, too.
+      const float divisor = renormalize && !std::isnan(all) ? sum : all;
+      for (std::int64_t j = 0; j < k; ++j) weights[row * k + j] = powers[chosen[j]] / divisor;
+    }
+  }
+};
+
+// Turns the numbers of experts into those of entries.
+void sort_by_expert(const Route& args) {
+  const std::int64_t rows = args.weights.shape[0], k = args.weights.shape[1],
+                     experts = args.logits.shape[1];
+  auto* const entries = args.entries.as<std::int32_t>();
+  auto* const source_rows = args.source_rows.as<std::int32_t>();
+  auto* const start = args.expert_start.as<std::int32_t>();
+  std::int32_t next[kMaxExperts] = {};
+  for (std::int64_t i = 0; i < rows * k; ++i) ++next[entries[i]];
+  start[0] = 0;
+  for (std::int64_t expert = 0; expert < experts; ++expert) {
+    start[expert + 1] = start[expert] + next[expert];
+    next[expert] = start[expert];
+  }
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t j = 0; j < k; ++j) {
+      std::int32_t& entry = entries[row * k + j];
+      entry = next[entry]++;
+      source_rows[entry] = static_cast<std::int32_t>(row);
+    }
+  }
+}
+
+}  // namespace
+
+void route(const Route& args, Stream& stream) {
+  const std::int64_t rows = args.weights.shape[0], experts = args.logits.shape[1];
+  const ChooseJob job{.logits = args.logits.as<float>(),
+                      .weights = args.weights.as<float>(),
+                      .entries = args.entries.as<std::int32_t>(),
+                      .experts = experts,
+                      .k = args.weights.shape[1],
+                      .renormalize = args.renormalize};
+  // An exponential and comparisons cost about as much as moving ten elements.
+  constexpr std::int64_t kElementCost = 10 * sizeof(float);
+  if (rows > 0) submit_rows(stream, rows, experts * kElementCost, job);
+  nvllm::cpu::stream(stream).submit([args] { sort_by_expert(args); });
+}
+
+}  // namespace nvllm::kernels::cpu

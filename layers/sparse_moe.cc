@@ -1,0 +1,112 @@
+#include "layers/sparse_moe.h"
+
+#include "kernels/moe/combine_experts.h"
+#include "kernels/moe/route.h"
+#include "kernels/pointwise/activation.h"
+#include "kernels/pointwise/step_input.h"
+#include "layers/linear.h"
+
+namespace nvllm::layers {
+
+struct SparseMoe::Routed {
+  TensorView weights, expert_start, source_rows, entries;  // kernels::Route
+};
+
+SparseMoe::SparseMoe(const std::string& name, const SparseMoeConfig& config, Shard shard)
+    : experts_per_token_(config.experts_per_token),
+      renormalize_(config.renormalize),
+      activation_(config.activation) {
+  const auto experts = static_cast<std::int64_t>(config.experts.size());
+  const std::int64_t hidden = config.hidden, inner = config.intermediate;
+  const Range own = part_of(inner, shard);
+  router_.name = name + ".router.weight";
+  router_.shape = {experts, hidden};
+  router_.slices = {{config.router + ".weight", {experts, hidden}, {0, experts}, {0, hidden}, 0}};
+  gate_up_.name = name + ".experts.gate_up.weight";
+  gate_up_.shape = {experts * 2 * own.size(), hidden};
+  gate_up_.may_be_quantized = MayBeQuantized::yes;
+  down_.name = name + ".experts.down.weight";
+  down_.shape = {experts * hidden, own.size()};
+  down_.may_be_quantized = MayBeQuantized::yes;
+  if (own.size() == 0) return;
+  std::int64_t gate_up_row = 0, down_row = 0;
+  for (const SparseMoeConfig::Expert& expert : config.experts) {
+    for (const std::string& module : {expert.gate, expert.up}) {
+      gate_up_.slices.push_back(
+          {module + ".weight", {inner, hidden}, own, {0, hidden}, gate_up_row});
+      gate_up_row += own.size();
+    }
+    down_.slices.push_back({expert.down + ".weight", {hidden, inner}, {0, hidden}, own, down_row});
+    down_row += hidden;
+  }
+}
+
+void SparseMoe::declare(std::vector<Parameter*>& all) {
+  for (Parameter* parameter : {&router_, &gate_up_, &down_}) all.push_back(parameter);
+}
+
+SparseMoe::Routed SparseMoe::route(TensorView x, const Context& context) const {
+  const std::int64_t rows = x.shape[0], k = experts_per_token_;
+  const auto integers = [&](std::int64_t count) {
+    const TensorView row = context.scratch.allocate(DType::i32, 1, count);
+    return TensorView(row.data, DType::i32, {count});
+  };
+  Routed routed{.weights = context.scratch.allocate(DType::f32, rows, k),
+                .expert_start = integers(experts() + 1),
+                .source_rows = integers(rows * k),
+                .entries = context.scratch.allocate(DType::i32, rows, k)};
+  const TensorView logits = context.scratch.allocate(DType::f32, rows, experts());
+  context.gemm.run(context.gemm.call(gemm_weight(router_), {.out = logits, .x = x}),
+                   context.stream);
+  kernels::route({.logits = logits,
+                  .weights = routed.weights,
+                  .expert_start = routed.expert_start,
+                  .source_rows = routed.source_rows,
+                  .entries = routed.entries,
+                  .renormalize = renormalize_},
+                 context.stream);
+  return routed;
+}
+
+void SparseMoe::forward(ResidualStream& stream, const RmsNorm& norm, const Context& context) const {
+  const Scratch::Frame frame(context.scratch);
+  const TensorView x = normed(stream, norm, context);
+  const Routed routed = route(x, context);
+
+  // A row for each entry: as the experts read it, then what they made of it.
+  const std::int64_t entries = routed.source_rows.shape[0];
+  const auto allocate = [&](std::int64_t columns) {
+    return context.scratch.allocate(stream.dtype(), entries, columns);
+  };
+  const TensorView of_experts = allocate(x.shape[1]), gate_up = allocate(2 * intermediate()),
+                   activated = allocate(intermediate());
+  kernels::embedding({.out = of_experts, .ids = routed.source_rows, .table = x}, context.stream);
+  context.gemm.run_grouped({gemm_weight(gate_up_), routed.expert_start, gate_up, of_experts},
+                           context.stream);
+  kernels::gated_activation({.out = activated, .x = gate_up, .activation = activation_},
+                            context.stream);
+  context.gemm.run_grouped({gemm_weight(down_), routed.expert_start, of_experts, activated},
+                           context.stream);
+
+  const kernels::GemmOperands add = add_operands(stream, x, {}, nullptr, context);
+  kernels::combine_experts({.out = add.out,
+                            .experts = of_experts,
+                            .weights = routed.weights,
+                            .entries = routed.entries,
+                            .residual = add.residual},
+                           context.stream);
+}
+
+std::size_t SparseMoe::scratch_bytes(std::int64_t rows, DType dtype) const {
+  const std::int64_t entries = rows * experts_per_token_;
+  return Scratch::bytes_of(DType::f32, rows, experts_per_token_) +
+         Scratch::bytes_of(DType::i32, 1, experts() + 1) +
+         Scratch::bytes_of(DType::i32, 1, entries) +
+         Scratch::bytes_of(DType::i32, rows, experts_per_token_) +
+         Scratch::bytes_of(DType::f32, rows, experts()) +
+         Scratch::bytes_of(dtype, entries, router_.shape[1]) +
+         Scratch::bytes_of(dtype, entries, 2 * intermediate()) +
+         Scratch::bytes_of(dtype, entries, intermediate());
+}
+
+}  // namespace nvllm::layers

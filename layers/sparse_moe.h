@@ -1,0 +1,61 @@
+// SparseMoe: a mixture of experts in place of an MLP block. A router chooses some experts for each
+// row; each of them is a gated MLP, and what they make of the row is added with the router's
+// weights.
+//
+// Every rank has the whole router and a slice of each expert, as it has of an MLP. The experts'
+// weights are one parameter, one expert after the other, which grouped GEMMs read; those of experts
+// that no row has chosen are not read.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "layers/context.h"
+#include "layers/parameter.h"
+#include "layers/partition.h"
+#include "layers/residual_stream.h"
+
+namespace nvllm::layers {
+
+struct SparseMoeConfig {
+  struct Expert {
+    std::string gate, up, down;  // modules: "model.layers.0.mlp.experts.0.gate_proj"
+  };
+  std::string router;  // module: "model.layers.0.mlp.gate"
+  std::vector<Expert> experts;
+  std::int64_t hidden = 0;
+  std::int64_t intermediate = 0;  // of an expert
+  std::int64_t experts_per_token = 0;
+  bool renormalize = false;  // the chosen experts' probabilities are divided by their sum
+  kernels::Activation activation = kernels::Activation::silu;
+};
+
+class SparseMoe {
+ public:
+  SparseMoe(const std::string& name, const SparseMoeConfig& config, Shard shard);
+
+  void declare(std::vector<Parameter*>& all);
+
+  // Reads the stream through `norm` and adds to it.
+  void forward(ResidualStream& stream, const RmsNorm& norm, const Context& context) const;
+
+  // Of Context::scratch.
+  std::size_t scratch_bytes(std::int64_t rows, DType dtype) const;
+
+ private:
+  struct Routed;  // which rows go to which experts
+  Routed route(TensorView x, const Context& context) const;
+  std::int64_t experts() const { return router_.shape[0]; }
+  std::int64_t intermediate() const { return down_.shape[1]; }  // of this rank
+
+  std::int64_t experts_per_token_;
+  bool renormalize_;
+  kernels::Activation activation_;
+  Parameter router_;   // [experts, hidden]
+  Parameter gate_up_;  // [experts * 2 * intermediate(), hidden]: of an expert gate, then up
+  Parameter down_;     // [experts * hidden, intermediate()]
+};
+
+}  // namespace nvllm::layers
