@@ -91,16 +91,6 @@ constexpr std::string_view kOverBoxes[] = {"generate", "selftest"};
 constexpr std::string_view kOnOneBox[] = {
     "bench latency", "bench long", "bench startup", "bench throughput", "chat", "inspect", "serve"};
 
-cluster::Task find_task() {
-  try {
-    return cluster::find_task([](const char* name) { return ::getenv(name); });
-  } catch (const UsageError&) {
-    throw;
-  } catch (const Error& error) {
-    refuse(error.what());
-  }
-}
-
 // What there is to say to whoever runs mpirun, once.
 void advise(const cluster::Task& task) {
   cpu_set_t cores;
@@ -152,7 +142,8 @@ int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
     return kExitFine;
   }
   configure_logging({.level = options.group.log_level, .who = "launcher"});
-  const cluster::Task task = find_task();
+  const cluster::Task task =
+      or_refuse([] { return cluster::find_task([](const char* name) { return ::getenv(name); }); });
   if (takes_model(options.command)) {
     options.model_name = options.model.path.empty() ? kDefaultModelName : options.model.path;
     options.model.path =

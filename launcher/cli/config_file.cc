@@ -36,15 +36,11 @@ std::string read_text(const std::string& path, const std::string& what) {
 }
 
 Json parse(const std::string& text, const std::string& what) {
-  try {
-    Json json = parse_nested_json(text, what);
-    if (!json.is_object()) {
-      refuse(what, ": holds ", json.type_name(), ", not an object such as {\"tp\": 2}");
-    }
-    return json;
-  } catch (const Error& error) {
-    refuse(error.what());
+  Json json = or_refuse([&] { return parse_nested_json(text, what); });
+  if (!json.is_object()) {
+    refuse(what, ": holds ", json.type_name(), ", not an object such as {\"tp\": 2}");
   }
+  return json;
 }
 
 struct Key {

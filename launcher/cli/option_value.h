@@ -26,6 +26,16 @@ template <typename... Parts>
   throw UsageError(str(parts...));
 }
 
+// What `work` gives; an Error of its is the command line's.
+template <typename Work>
+auto or_refuse(Work&& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
+}
+
 class OptionValue {
  public:
   // Both must outlive it. name: as it was written.

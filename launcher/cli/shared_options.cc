@@ -17,11 +17,7 @@ constexpr double kMinTimeout = 0.001;
 constexpr double kMaxTimeout = 1e6;  // eleven days; nanoseconds in 64 bits hold more
 
 void store_overrides(Options& options, const OptionValue& value) {
-  try {
-    model::check_overrides(value.text());
-  } catch (const Error& error) {
-    refuse(error.what());
-  }
+  or_refuse([&] { model::check_overrides(value.text()); });
   options.model.overrides = value.text();
 }
 

@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "base/system_files.h"
 #include "launcher/hub/sha256.h"
 #include "launcher/supervise/model_hash.h"
 
@@ -16,20 +16,6 @@ namespace nvllm::launcher {
 namespace {
 
 using Json = nlohmann::json;
-
-std::string hash_of(std::string_view text) {
-  Sha256 hash;
-  hash.add(text);
-  return hash.finish();
-}
-
-// A file's text; "" if it cannot be read: whoever needs it says so.
-std::string file_text(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 std::string texts(const std::vector<std::string>& list) {
   return json_text(Json(list));
@@ -84,8 +70,9 @@ RunRecord run_record(const Options& options, const runtime::OpenModel& model,
   record["--prefill-attention"] = text_of(static_cast<int>(engine.prefill_attention));
   record["--decode-attention"] = text_of(static_cast<int>(engine.decode_attention));
   record["--stop"] = texts(options.generate.stop);
-  record["--chat-template"] =
-      options.text.chat_template.empty() ? "none" : hash_of(file_text(options.text.chat_template));
+  record["--chat-template"] = options.text.chat_template.empty()
+                                  ? "none"
+                                  : sha256_of(system_text(options.text.chat_template));
   record["--special-tokens-in-messages"] = text_of(options.text.special_tokens_in_messages);
   record["--served-model-name"] = texts(api.served_model_names);
   record["--default-chat-template-kwargs"] = api.chat_template_kwargs;
@@ -112,7 +99,7 @@ bool check_run_record(const std::string& output, const RunRecord& record) {
   if (!std::filesystem::exists(path)) return false;
   RunRecord earlier;
   try {
-    earlier = parse_json(file_text(path)).get<RunRecord>();
+    earlier = parse_json(system_text(path)).get<RunRecord>();
   } catch (const Json::exception&) {
     fail("--resume: ", path, ": is no record of a run; remove it if it is known that ", output,
          " has the same model and options");

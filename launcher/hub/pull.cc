@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -23,7 +24,7 @@
 #include "launcher/hub/hub_client.h"
 #include "launcher/hub/model_files.h"
 #include "launcher/session/text_table.h"
-#include "launcher/supervise/supervisor.h"
+#include "launcher/supervise/signal_watch.h"
 
 namespace nvllm::launcher {
 namespace {

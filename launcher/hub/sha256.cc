@@ -137,4 +137,10 @@ std::string Sha256::finish() {
   return text;
 }
 
+std::string sha256_of(std::string_view bytes) {
+  Sha256 hash;
+  hash.add(bytes);
+  return hash.finish();
+}
+
 }  // namespace nvllm::launcher

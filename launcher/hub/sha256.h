@@ -25,4 +25,7 @@ class Sha256 {
   std::uint64_t total_ = 0;
 };
 
+// Of bytes that are there as a whole.
+std::string sha256_of(std::string_view bytes);
+
 }  // namespace nvllm::launcher

@@ -6,29 +6,13 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
-#include <string_view>
 
 #include "base/error.h"
+#include "base/system_files.h"
 #include "launcher/hub/sha256.h"
 
 namespace nvllm::launcher {
 namespace {
-
-std::string hash_of(std::string_view text) {
-  Sha256 hash;
-  hash.add(text);
-  return hash.finish();
-}
-
-// A file's text; "" if it cannot be read: whoever needs it says so.
-std::string file_text(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 // Two models that were trained apart differ everywhere, so pieces of their files tell them apart.
 void add_samples(const model::CheckpointFile& file, Sha256& hash) {
@@ -52,10 +36,10 @@ std::string model_hash(const runtime::OpenModel& model) {
   }
   const fs::path path(model.path);
   const fs::path folder = fs::is_directory(path) ? path : path.parent_path();
-  if (!fs::is_directory(path) && path.extension() == ".json") hash.add(file_text(path));
+  if (!fs::is_directory(path) && path.extension() == ".json") hash.add(system_text(path.string()));
   for (const char* const name :
        {"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
-    hash.add(str(name, ' ', hash_of(file_text(folder / name))));
+    hash.add(str(name, ' ', sha256_of(system_text((folder / name).string()))));
   }
   return hash.finish();
 }

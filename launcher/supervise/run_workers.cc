@@ -46,11 +46,7 @@ void deal_ranks(const GroupOptions& options, LaunchPlan& plan) {
   const int boxes = options.task.boxes;
   if (boxes == 1) return;
   if (!options.ranks) plan.ranks = boxes;
-  try {
-    plan.box_ranks = cluster::deal_ranks(plan.ranks, boxes);
-  } catch (const Error& error) {
-    refuse(error.what());
-  }
+  plan.box_ranks = or_refuse([&] { return cluster::deal_ranks(plan.ranks, boxes); });
 }
 
 }  // namespace

@@ -1,10 +1,8 @@
 #include "launcher/supervise/supervisor.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -116,14 +114,25 @@ void Supervisor::run() {
     const bool finishing = finishing_;
     if (finishing && error_) return end_after_error(*error_);
     if (finishing) return end_after_work();
-    if (const auto why = link_failure()) return end_after_link(*why);
     std::vector<WorkerView> views;
-    if (const auto culprit = find_failure(views)) {
-      if (ended_elsewhere(views, *culprit)) return end_after_other_box();
-      return end_after_failure(std::move(views), *culprit);
-    }
+    if (ended_by_failure(views)) return;
     if (followed_to_end(views)) return end_after_work();
   }
+}
+
+bool Supervisor::ended_by_failure(std::vector<WorkerView>& views) {
+  if (const auto why = link_failure()) {
+    end_after_link(*why);
+    return true;
+  }
+  const auto culprit = find_failure(views);
+  if (!culprit) return false;
+  if (ended_elsewhere(views, *culprit)) {
+    end_after_other_box();
+  } else {
+    end_after_failure(std::move(views), *culprit);
+  }
+  return true;
 }
 
 bool Supervisor::followed_to_end(const std::vector<WorkerView>& views) const {
@@ -258,7 +267,11 @@ void Supervisor::await_starter() {
   if (!lost) return;
   console_.flush(Console::kLastWrites);
   if (group_.box() != 0 && lost == 0) return end_daemon();
-  const std::int64_t end = now_ns() + kStarterLimit.count();
+  await_signal(kStarterLimit);
+}
+
+void Supervisor::await_signal(Nanoseconds limit) {
+  const std::int64_t end = now_ns() + limit.count();
   while (now_ns() < end && !signals_.next_signal()) wait_for_event(kRound);
 }
 
@@ -281,6 +294,12 @@ bool Supervisor::await_end(Nanoseconds limit) {
 
 void Supervisor::kill_all() {
   for (const Child& child : children_) child.kill();
+}
+
+void Supervisor::stop_workers() {
+  if (await_end(kStopLimit)) return;
+  kill_all();
+  await_end(kReapLimit);
 }
 
 Nanoseconds Supervisor::limit_of(const ipc::RankSnapshot& record) const {
@@ -410,10 +429,7 @@ void Supervisor::end_after_signal(int signal) {
                        ": it has failed, or the network to it\n"));
   }
   group_.abort("stopped by " + name);
-  if (!await_end(kStopLimit)) {
-    kill_all();
-    await_end(kReapLimit);
-  }
+  stop_workers();
   console_.collect();
   exit_code_ = kExitSignal + signal;
   part();
@@ -442,10 +458,7 @@ void Supervisor::end_after_other_box() {
   const int box = group_.abort_box();
   const std::string reason = group_.abort_reason();
   group_.abort(reason);
-  if (!await_end(kStopLimit)) {
-    kill_all();
-    await_end(kReapLimit);
-  }
+  stop_workers();
   console_.collect();
   if (group_.box() == 0) {
     console_.print(str("nvllm-launch: ", group_.box_text(box), " ended the run: ", reason, '\n'));
@@ -454,8 +467,7 @@ void Supervisor::end_after_other_box() {
   part();
   // mpirun and srun tell the exit code of whoever fails first: the first box's is the one to tell,
   // and its end comes here as a signal.
-  const std::int64_t end = now_ns() + kCodeWindow.count();
-  while (group_.box() != 0 && now_ns() < end && !signals_.next_signal()) wait_for_event(kRound);
+  if (group_.box() != 0) await_signal(kCodeWindow);
 }
 
 void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit& culprit) {
@@ -507,18 +519,11 @@ void Supervisor::end_after_error(const std::string& error) {
   for (Nanoseconds left = kCauseWindow; left.count() > 0;
        left = kCauseWindow - Nanoseconds(now_ns() - start)) {
     if (const auto signal = signals_.next_signal()) return end_after_signal(*signal);
-    if (const auto why = link_failure()) return end_after_link(*why);
-    if (const auto culprit = find_failure(views)) {
-      if (ended_elsewhere(views, *culprit)) return end_after_other_box();
-      return end_after_failure(std::move(views), *culprit);
-    }
+    if (ended_by_failure(views)) return;
     wait_for_event(left);
   }
   group_.abort("the run failed: " + error);
-  if (!await_end(kStopLimit)) {
-    kill_all();
-    await_end(kReapLimit);
-  }
+  stop_workers();
   console_.collect();
   console_.print("nvllm-launch: " + error + '\n');
   exit_code_ = kExitFailed;
@@ -549,38 +554,6 @@ void Supervisor::end_after_work() {
   if (link_ != nullptr && !link_->status()) return end_after_link("the other boxes do not end");
   console_.collect();
   exit_code_ = kExitFine;
-}
-
-SignalWatch::SignalWatch() {
-  sigset_t watched;
-  sigemptyset(&watched);
-  for (const int signal : {SIGINT, SIGTERM}) {
-    // What is ignored never reaches a signalfd. A script's shell ignores SIGINT for what it starts
-    // with &.
-    ::signal(signal, SIG_DFL);
-    sigaddset(&watched, signal);
-  }
-  struct sigaction hang_up {};
-  ::sigaction(SIGHUP, nullptr, &hang_up);
-  if (hang_up.sa_handler != SIG_IGN) sigaddset(&watched, SIGHUP);
-  ::pthread_sigmask(SIG_BLOCK, &watched, &before_);
-  fd_.reset(::signalfd(-1, &watched, SFD_NONBLOCK | SFD_CLOEXEC));
-  if (!fd_) {
-    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-    fail_errno("signalfd");
-  }
-}
-
-SignalWatch::~SignalWatch() {
-  while (next_signal()) {
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-}
-
-std::optional<int> SignalWatch::next_signal() {
-  signalfd_siginfo info;
-  if (::read(fd_.get(), &info, sizeof info) != sizeof info) return std::nullopt;
-  return static_cast<int>(info.ssi_signo);
 }
 
 }  // namespace nvllm::launcher

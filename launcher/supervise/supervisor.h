@@ -4,8 +4,6 @@
 // prints on the console what happened.
 #pragma once
 
-#include <signal.h>
-
 #include <atomic>
 #include <functional>
 #include <optional>
@@ -20,28 +18,9 @@
 #include "launcher/supervise/child.h"
 #include "launcher/supervise/console.h"
 #include "launcher/supervise/post_mortem.h"
+#include "launcher/supervise/signal_watch.h"
 
 namespace nvllm::launcher {
-
-// SignalWatch turns the signals that ask a program to stop (SIGINT, SIGTERM, SIGHUP) into a file
-// descriptor for poll(), as long as it lives. A SIGHUP that was ignored at the start (nohup) stays
-// ignored. It must be created while the process has one thread; children inherit the blocked
-// signals.
-class SignalWatch {
- public:
-  SignalWatch();
-  SignalWatch(const SignalWatch&) = delete;
-  SignalWatch& operator=(const SignalWatch&) = delete;
-  ~SignalWatch();
-
-  int fd() const { return fd_.get(); }
-  // Returns the next signal that has arrived, if any. Does not wait.
-  std::optional<int> next_signal();
-
- private:
-  sigset_t before_;
-  UniqueFd fd_;
-};
 
 // Called in the supervisor's thread with a signal that asks the program to stop. True: the program
 // sees to it, and the workers go on; otherwise they end.
@@ -115,6 +94,10 @@ class Supervisor {
   // interrupted_by_). False: not all have.
   bool await_end(Nanoseconds limit);
   void kill_all();
+  // After an abort: waits for the workers' ends, and kills those that do not come.
+  void stop_workers();
+  // Until a signal that asks the program to stop has come, or the limit has passed.
+  void await_signal(Nanoseconds limit);
 
   // Where the group spans boxes: what this box's workers have come to, for the others; why the link
   // has failed, if it has; and the link's end, once nothing more is to be told.
@@ -143,6 +126,9 @@ class Supervisor {
 
   // Whether another box has ended the run, for a reason that is its to tell.
   bool ended_elsewhere(const std::vector<WorkerView>& views, const Culprit& culprit) const;
+
+  // Ends the run if the link or a worker has failed, and returns whether it has; fills `views`.
+  bool ended_by_failure(std::vector<WorkerView>& views);
 
   // The ways in which a run ends; each ends the workers and sets exit_code_.
   void end_after_signal(int signal);

@@ -18,20 +18,14 @@ inline __m512 multiply_add_pairs(__m512 a, __m512 b, __m512 sum) {
 struct DotOfBf16 {
   using Element = Bf16;
   using Weights = __m512;
-  static constexpr int kStep = 32, kFloats = 16;
+  static constexpr int kStep = 32, kTerms = 1;
 
   static Weights load(const Bf16* from) { return Lanes::load_pairs(from); }
   static Weights load_part(const Bf16* from, std::int64_t count) {
     return Lanes::load_pairs_part(from, count);
   }
-  static __m512 multiply_add(const Weights& weights, const float* x, __m512 sum) {
-    return multiply_add_pairs(weights, Lanes::load(x), sum);
-  }
-  static void prepare(const Bf16* x, std::int64_t count, float* to) {
-    Lanes::store(to, Lanes::load_pairs_part(x, count));
-  }
   static __m512 term(const Weights& weights, int) { return weights; }
-  static __m512 multiply_add_term(__m512 weight, __m512 x, __m512 sum) {
+  static __m512 multiply_add(__m512 weight, __m512 x, __m512 sum) {
     return multiply_add_pairs(weight, x, sum);
   }
 };

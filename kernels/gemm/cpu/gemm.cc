@@ -200,10 +200,9 @@ class CpuGemm final : public Gemm {
   }
 
   void enqueue_grouped(const GroupedGemm& grouped, Stream& stream) override {
-    auto& queue = nvllm::cpu::stream(stream);
-    if (pool_ == nullptr) pool_ = &queue.thread_pool();
-    queue.submit([this, all = task_of(grouped), outputs = grouped.outputs(),
-                  start = grouped.start.as<const std::int32_t>(), groups = grouped.groups()] {
+    queue_of(stream).submit([this, all = task_of(grouped), outputs = grouped.outputs(),
+                             start = grouped.start.as<const std::int32_t>(),
+                             groups = grouped.groups()] {
       run_groups(all, outputs, {start, static_cast<std::size_t>(groups) + 1}, *pool_);
     });
   }
@@ -216,10 +215,15 @@ class CpuGemm final : public Gemm {
   }
 
  private:
+  nvllm::cpu::Stream& queue_of(Stream& stream) {
+    nvllm::cpu::Stream& queue = nvllm::cpu::stream(stream);
+    if (pool_ == nullptr) pool_ = &queue.thread_pool();
+    return queue;
+  }
+
   // The one task of a GEMM; small enough for a stream to store in place.
   void submit(const GemmCall& call, Stream& stream) {
-    auto& queue = nvllm::cpu::stream(stream);
-    if (pool_ == nullptr) pool_ = &queue.thread_pool();
+    nvllm::cpu::Stream& queue = queue_of(stream);
     const auto task = [this, gemm = task_of(call)] { run_task(gemm, *pool_); };
     static_assert(sizeof(task) <= nvllm::cpu::Task::kInlineBytes);
     queue.submit(task);

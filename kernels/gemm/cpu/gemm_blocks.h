@@ -1,4 +1,5 @@
-// Many rows: blocks of outputs by panels of rows. After the Lanes of an instruction set and
+// Many rows: blocks of outputs by panels of rows, for quantized weights, and for tiles of AMX.
+// Other weights' blocks are in gemm_lane_blocks.h. After the Lanes of an instruction set and
 // gemm_dot.h.
 //
 // x and weights are packed in dwords, one per step of the inputs: a float, or a pair of bfloat16. A
@@ -91,28 +92,45 @@ struct Weights {
   int fetch_begin, fetch_end;
 };
 
-// The sums of a group of outputs and some panels in registers, whose lanes are rows of x; weights
-// are broadcast to all lanes.
-template <typename BlocksFormat>
-struct InRegisters {
-  using Format = BlocksFormat;
+// What is multiplied at once: sums of a group of outputs and some panels fit the registers, lanes
+// are rows of x, and weights are broadcast to all lanes.
+struct RegisterTile {
   static constexpr int kVectors = 3;  // panels
   static constexpr int kRows = kVectors * Lanes::kCount;
   static constexpr int kGroup = Lanes::kCount / 2;  // outputs
   static constexpr int kOutputs = 64;               // in a block
+  static constexpr int kUnitRows = Lanes::kCount, kUnitOutputs = Lanes::kCount;
+  static constexpr int kRowCost = 32, kOutputCost = 16;
+  static_assert(kVectors * kGroup <= Lanes::kAccumulators && kOutputs % Lanes::kCount == 0);
+
+  // Adds some steps. Weights of outputs lie `stride` floats apart, panels x_stride.
+  template <typename Format, int kV>
+  [[gnu::always_inline]] static void add_steps(const float* weights, std::int64_t stride,
+                                               const float* x, std::int64_t x_stride,
+                                               std::int64_t steps,
+                                               Lanes::Floats (&sum)[kGroup][kV]) {
+    for (std::int64_t step = 0; step < steps; ++step, ++weights, x += Lanes::kCount) {
+      Lanes::Floats xs[kV];
+      for (int v = 0; v < kV; ++v) xs[v] = Lanes::load(x + v * x_stride);
+      for (int o = 0; o < kGroup; ++o) {
+        const Lanes::Floats weight = Lanes::all(weights[o * stride]);
+        for (int v = 0; v < kV; ++v) sum[o][v] = Format::multiply_add(weight, xs[v], sum[o][v]);
+      }
+    }
+  }
+};
+
+template <typename BlocksFormat>
+struct InRegisters : RegisterTile {
+  using Format = BlocksFormat;
   static constexpr int kStepUnit = 1;
   // In a stretch of the inputs. Three panels of floats of it fit a first-level cache of 48 KiB.
   static constexpr int kSteps = Format::kPerStep == 1 ? 256 : 1024;
   // Rows of packed weights do not lie a power of two apart, which would put those of a group into
   // few sets of the cache.
   static constexpr int kWeightStride = kSteps + 16;
-  static constexpr int kUnitRows = Lanes::kCount, kUnitOutputs = Lanes::kCount;
-  static constexpr int kRowCost = 32, kOutputCost = 16;
-  static_assert(kVectors * kGroup <= Lanes::kAccumulators && kOutputs % Lanes::kCount == 0);
 
   struct Scope {};  // what lives as long as a block
-  // Whether weights need not be packed.
-  static bool in_place(std::int64_t, std::int64_t, std::int64_t) { return false; }
 
   // sums[output][row] += the sums of `steps` steps, or = if this is the first stretch. Panels lie
   // x_stride floats apart.
@@ -140,21 +158,15 @@ struct InRegisters {
         sum[o][v] = first ? Lanes::zero() : Lanes::load(sums + o * kRows + v * Lanes::kCount);
       }
     }
-    for (std::int64_t step = 0; step < steps; ++step, ++weights, x += Lanes::kCount) {
-      Lanes::Floats xs[kV];
-      for (int v = 0; v < kV; ++v) xs[v] = Lanes::load(x + v * x_stride);
-      for (int o = 0; o < kGroup; ++o) {
-        const Lanes::Floats weight = Lanes::all(weights[o * kWeightStride]);
-        for (int v = 0; v < kV; ++v) sum[o][v] = Format::multiply_add(weight, xs[v], sum[o][v]);
-      }
-    }
+    add_steps<Format>(weights, kWeightStride, x, x_stride, steps, sum);
     for (int o = 0; o < kGroup; ++o) {
       for (int v = 0; v < kV; ++v) Lanes::store(sums + o * kRows + v * Lanes::kCount, sum[o][v]);
     }
   }
 };
 
-// Weights of x's own type. `Multiply`: InRegisters, or what has the same members.
+// Weights of x's own type, in place or packed. `Multiply`: what has the members of InRegisters, and
+// in_place(stride, outputs, inputs): whether they need not be packed.
 template <typename Multiply>
 struct FloatWeights {
   using Format = typename Multiply::Format;
@@ -185,6 +197,8 @@ struct FloatWeights {
   }
 };
 
+constexpr int kMaxBlockRows = 576;
+
 // `Source`: FloatWeights, or what has the same members.
 template <typename Multiply, typename Source = FloatWeights<Multiply>>
 struct Blocks {
@@ -192,7 +206,7 @@ struct Blocks {
   using T = typename Format::Element;
   static constexpr int kRows = Multiply::kRows;  // that are multiplied at once
   static constexpr int kOutputs = Multiply::kOutputs;
-  static constexpr int kBlockRows = 576 / kRows * kRows;
+  static constexpr int kBlockRows = kMaxBlockRows / kRows * kRows;
 
   static std::int64_t steps_of(std::int64_t inputs) {
     return divide_up(inputs, Format::kPerStep * Multiply::kStepUnit) * Multiply::kStepUnit;
@@ -252,19 +266,23 @@ template <typename DotWay>
 constexpr DotKernels kDots = {
     .row_floats = DotWay::row_floats, .prepare = DotWay::prepare, .dot = DotWay::run};
 
-template <typename Multiply, typename Source = FloatWeights<Multiply>>
-constexpr BlockKernels kBlocks = {
+// `Tile`: RegisterTile, or what has the same constants.
+template <typename BlockWay, typename Tile>
+constexpr BlockKernels kBlocksOf = {
     .panel_rows = Lanes::kCount,
-    .block_rows = Blocks<Multiply, Source>::kBlockRows,
-    .block_outputs = Multiply::kOutputs,
-    .unit_rows = Multiply::kUnitRows,
-    .unit_outputs = Multiply::kUnitOutputs,
-    .row_cost = Multiply::kRowCost,
-    .output_cost = Multiply::kOutputCost,
-    .panel_floats = Blocks<Multiply, Source>::panel_floats,
-    .pack_panel = Blocks<Multiply, Source>::pack_panel,
-    .block = Blocks<Multiply, Source>::block,
+    .block_rows = BlockWay::kBlockRows,
+    .block_outputs = Tile::kOutputs,
+    .unit_rows = Tile::kUnitRows,
+    .unit_outputs = Tile::kUnitOutputs,
+    .row_cost = Tile::kRowCost,
+    .output_cost = Tile::kOutputCost,
+    .panel_floats = BlockWay::panel_floats,
+    .pack_panel = BlockWay::pack_panel,
+    .block = BlockWay::block,
 };
+
+template <typename Multiply, typename Source = FloatWeights<Multiply>>
+constexpr BlockKernels kBlocks = kBlocksOf<Blocks<Multiply, Source>, Multiply>;
 
 template <typename DotWay, typename Multiply>
 constexpr GemmKernels kKernels = {kDots<DotWay>, kBlocks<Multiply>};

@@ -27,16 +27,11 @@ constexpr int lane_of(int turn) {
 }
 
 template <typename Format>
-struct LaneBlocks {
+struct LaneBlocks : RegisterTile {
   using T = typename Format::Element;
-  static constexpr int kLanes = Lanes::kCount;             // of a dot product, and rows of a panel
-  static constexpr int kTerms = Format::kFloats / kLanes;  // of a lane in a step
-  static constexpr int kVectors = 3;                       // panels that are multiplied at once
-  static constexpr int kRows = kVectors * kLanes;
-  static constexpr int kGroup = kLanes / 2;  // outputs
-  static_assert(kVectors * kGroup <= Lanes::kAccumulators);
-  static constexpr int kOutputs = 64;  // of a block, at most
-  static constexpr int kBlockRows = 576 / kRows * kRows;
+  static constexpr int kLanes = Lanes::kCount;  // of a dot product, and rows of a panel
+  static constexpr int kTerms = Format::kTerms;
+  static constexpr int kBlockRows = kMaxBlockRows / kRows * kRows;
   // Sums of halves wait for their other halves: of 2^i lanes at i; at kHalvings: of all.
   static constexpr int kHalvings = __builtin_ctz(kLanes);
   static constexpr int kFetchedSteps = 2;  // ahead, of packed x
@@ -58,8 +53,9 @@ struct LaneBlocks {
     for (std::int64_t i = 0; i < gemm.inputs; i += Format::kStep) {
       Lanes::Floats values[kTerms][kLanes];
       for (int row = 0; row < kLanes; ++row) {
-        const auto terms = row < rows ? step(from + row * gemm.x_stride + i, gemm.inputs - i)
-                                      : typename Format::Weights{};
+        const auto terms = row < rows
+                               ? load_step<Format>(from + row * gemm.x_stride + i, gemm.inputs - i)
+                               : typename Format::Weights{};
         for (int term = 0; term < kTerms; ++term) values[term][row] = Format::term(terms, term);
       }
       for (int term = 0; term < kTerms; ++term, packed += kLanes) {
@@ -90,11 +86,6 @@ struct LaneBlocks {
   }
 
  private:
-  // What there is of a step from an input on; zeros behind.
-  static typename Format::Weights step(const T* from, std::int64_t inputs) {
-    return inputs >= Format::kStep ? Format::load(from) : Format::load_part(from, inputs);
-  }
-
   // Of an output: the terms of each lane make up whole vectors. Outputs lie no power of two apart,
   // which would put those of a group into few sets of the cache.
   static std::int64_t lane_floats(std::int64_t inputs) {
@@ -118,7 +109,7 @@ struct LaneBlocks {
         for (int s = 0; s < kSteps; ++s) {
           const std::int64_t input = i + s * Format::kStep;
           const auto terms = o < outputs && input < gemm.inputs
-                                 ? step(weight + input, gemm.inputs - input)
+                                 ? load_step<Format>(weight + input, gemm.inputs - input)
                                  : typename Format::Weights{};
           for (int term = 0; term < kTerms; ++term)
             values[s * kTerms + term] = Format::term(terms, term);
@@ -170,15 +161,7 @@ struct LaneBlocks {
     for (int o = 0; o < kGroup; ++o) {
       for (int v = 0; v < kV; ++v) sum[o][v] = Lanes::zero();
     }
-    for (std::int64_t term = 0; term < terms; ++term, ++weights, x += kLanes) {
-      Lanes::Floats xs[kV];
-      for (int v = 0; v < kV; ++v) xs[v] = Lanes::load(x + v * x_stride);
-      for (int o = 0; o < kGroup; ++o) {
-        const Lanes::Floats weight = Lanes::all(weights[o * stride]);
-        for (int v = 0; v < kV; ++v)
-          sum[o][v] = Format::multiply_add_term(weight, xs[v], sum[o][v]);
-      }
-    }
+    add_steps<Format>(weights, stride, x, x_stride, terms, sum);
     int level = 0;
     for (; turn >> level & 1; ++level) {
       const float* half = sums[level] + at;
@@ -194,23 +177,10 @@ struct LaneBlocks {
   }
 };
 
-template <typename Format>
-constexpr BlockKernels kLaneBlocks = {
-    .panel_rows = Lanes::kCount,
-    .block_rows = LaneBlocks<Format>::kBlockRows,
-    .block_outputs = LaneBlocks<Format>::kOutputs,
-    .unit_rows = Lanes::kCount,
-    .unit_outputs = Lanes::kCount,
-    .row_cost = 32,
-    .output_cost = 16,
-    .panel_floats = LaneBlocks<Format>::panel_floats,
-    .pack_panel = LaneBlocks<Format>::pack_panel,
-    .block = LaneBlocks<Format>::block,
-};
-
 // A row gets the same bits among few rows and among many.
 template <typename Format>
-constexpr GemmKernels kInvariantKernels = {kDots<Dot<Format>>, kLaneBlocks<Format>};
+constexpr GemmKernels kInvariantKernels = {kDots<Dot<Format>>,
+                                           kBlocksOf<LaneBlocks<Format>, RegisterTile>};
 
 }  // namespace
 }  // namespace nvllm::kernels::cpu

@@ -36,12 +36,6 @@ bool send_empty(int fd, const std::string& status, const std::string& headers = 
   return send_all(fd, "HTTP/1.1 " + status + "\r\nContent-Length: 0\r\n" + headers + "\r\n");
 }
 
-std::string hash_of(const std::string& bytes) {
-  launcher::Sha256 hash;
-  hash.add(bytes);
-  return hash.finish();
-}
-
 }  // namespace
 
 HubServer::HubServer(std::map<std::string, Repository> repositories)
@@ -49,7 +43,7 @@ HubServer::HubServer(std::map<std::string, Repository> repositories)
       listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   for (auto& [name, repository] : repositories_) {
     for (auto& [path, file] : repository.files) {
-      if (file.sha256.empty()) file.sha256 = hash_of(file.bytes);
+      if (file.sha256.empty()) file.sha256 = launcher::sha256_of(file.bytes);
     }
   }
   sockaddr_in address{};
@@ -181,8 +175,9 @@ bool HubServer::answer_file(int fd, const Request& request, const std::string& n
   const File& file = found->second;
   const std::string commit = "X-Repo-Commit: " + repository.commit + "\r\n";
   if (!file.lfs) {
-    return send_bytes(fd, request, file,
-                      commit + "ETag: \"" + hash_of(file.bytes).substr(0, 40) + "\"\r\n");
+    return send_bytes(
+        fd, request, file,
+        commit + "ETag: \"" + launcher::sha256_of(file.bytes).substr(0, 40) + "\"\r\n");
   }
   const std::uint64_t size = file.told_size != 0 ? file.told_size : file.bytes.size();
   return send_empty(fd, "302 Found",
