@@ -76,7 +76,7 @@ TEST_CASE(
   if (backend->kind() != DeviceKind::cuda) SKIP_TEST("the CPU has one kernel");
   const auto gemm = create_gemm(*backend);
   for (const QuantizedSetting& quantized : kFormats) {
-    for (const std::int64_t m : {1, 4, 5, 16, 17}) {
+    for (const std::int64_t m : {1, 8, 9, 16, 17}) {
       CAPTURE(m);
       GemmShape shape;
       shape.m = m, shape.outputs = 4096, shape.inputs = 1024;
@@ -84,7 +84,7 @@ TEST_CASE(
       shape.fusion.prologue = Prologue::rms_norm;
       const GemmPlan normed = gemm->plan(shape);
       CHECK((normed.kernel == GemmKernel::quantized_gemv) == (m <= 16));
-      CHECK(normed.prologue_kernel == (m > 4));
+      CHECK(normed.prologue_kernel == (m > 8));
       shape.fusion = {.prologue = Prologue::none, .epilogue = Epilogue::gated_activation};
       CHECK_FALSE(gemm->plan(shape).epilogue_kernel);  // the small-M GEMM has one, too
       shape.fusion.activation = Activation::gelu;

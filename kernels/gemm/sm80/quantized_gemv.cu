@@ -7,29 +7,16 @@ namespace {
 
 constexpr std::int64_t kMaxRows = 16;
 
-// As in gemv.cu: what every block repeats.
-constexpr std::int64_t kMaxNormRows = 4, kMaxNormElements = 8192;
+// What every block repeats.
+constexpr std::int64_t kMaxNormRows = 8, kMaxNormElements = 12288;
 
-GemvPlan plan_of(const GemmShape& shape, bool normed, const GemvDevice& device) {
-  const bool gated = shape.fusion.epilogue == Epilogue::gated_activation;
+QuantizedGemvPlan plan_of(const GemmShape& shape, bool normed, const GemvDevice& device) {
   return with_format(shape.format, shape.type, [&]<typename T, WeightFormat kFormat>() {
-    const bool narrow = is_narrow(kFormat, shape.group);
-    const QuantizedGemvProblem gemm{static_cast<int>(gated ? shape.outputs / 2 : shape.outputs),
-                                    static_cast<int>(shape.inputs),
-                                    static_cast<int>(shape.m),
-                                    gated,
-                                    normed,
-                                    kFormat,
-                                    group_bits_of(shape.group)};
-    const auto best = [&]<typename Instances>() {
+    return with_variant(shape, [&]<bool kNarrow, int kMaxRows>() {
+      using Instances = typename QuantizedInstances<is_common<T>(kNarrow), kFormat, kMaxRows>::All;
       int which = 0;
-      return best_quantized<Instances>(gemm, device, &which);
-    };
-    if (is_common<T>(narrow)) {
-      return with_quantized_instances<QuantizedInstances<is_common<T>(false)>>(shape.m, normed,
-                                                                               best);
-    }
-    return with_quantized_instances<QuantizedInstances<false>>(shape.m, normed, best);
+      return Instances::best(problem_of(shape, normed), device, &which);
+    });
   });
 }
 
@@ -51,19 +38,18 @@ bool QuantizedGemv::takes(const GemmShape& shape) const {
   if (fusion.epilogue == Epilogue::gated_activation && fusion.activation != Activation::silu)
     return false;
   if (!shape.vectors.weight || !shape.vectors.x) return false;
-  if (fusion.prologue == Prologue::none)  // with very many groups there is not the memory
-    return plan_of(shape, false, device()).share > 0;
+  if (fusion.prologue == Prologue::none) return plan_of(shape, false, device()).exists();
   return fusion.prologue == Prologue::rms_norm && takes_norm(shape);
 }
 
 bool QuantizedGemv::takes_norm(const GemmShape& shape) const {
   const std::int64_t slice = shape.format == WeightFormat::int4 ? 128 : 64;
   return shape.vectors.norm_weight && shape.inputs % slice == 0 && shape.m <= kMaxNormRows &&
-         shape.m * shape.inputs <= kMaxNormElements && plan_of(shape, true, device()).all_run;
+         shape.m * shape.inputs <= kMaxNormElements && plan_of(shape, true, device()).exists();
 }
 
 bool QuantizedGemv::loads_all_at_once(const GemmShape& shape) const {
-  return plan_of(shape, false, device()).loads_all_at_once;
+  return plan_of(shape, false, device()).grid.early;
 }
 
 void QuantizedGemv::enqueue(const GemmCall& call, Stream& stream) const {

@@ -1,13 +1,18 @@
 // GEMV with a quantized weight: up to 16 rows of bfloat16 or float16, bound by the reading of the
 // weight.
 //
-// As in the GEMV with a weight of 16-bit floats (gemv.cuh), a block makes kTiles tiles of 8 outputs
-// for all rows, its warps share the inputs, and their sums meet in shared memory. A slice is a
-// block of 64 bytes of each output's weights. A warp has its scales in shared memory, and a ring of
-// kSlices slices, which it fills and empties by itself: weights, and x, unless a norm has left all
-// rows of it there. The weight is the left operand, so that 16 outputs are multiplied at once: a
-// lane reads its 16 bytes of two outputs' weights, which become, in registers, its part of operand
-// A for as many mma as a slice has inputs / 16. The rows of x are the columns of operand B, by
+// There is a block on each multiprocessor, which makes its share of the outputs for all rows.
+// kSplits of its warps are a group, which share the inputs. A group makes up to 16 outputs in a
+// pass, and goes on with its next ones without a pause: when a warp has multiplied one slice, a
+// block of 64 bytes of each output's weights, it loads what comes kSlices slices later into the
+// same registers, be it of the next pass. The first weights are loaded before the kernel waits for
+// the one before it in the stream (see GemmWeight). The sums of a group's warps meet in shared
+// memory and are added in ascending order, so results are reproducible.
+//
+// x lies in shared memory as a whole (staged_rows.cuh) if that has the room, else each warp has a
+// ring of kSlices slices of it. The weight is the left operand, so that 16 outputs are multiplied
+// at once: a lane's 16 bytes of two outputs' weights become, in registers, its part of operand A
+// for as many mma as a slice has inputs / 16. The rows of x are the columns of operand B, by
 // ldmatrix.
 //
 // Values stay what is stored: scales are applied to sums over a `unit` of inputs, all of one group,
@@ -15,7 +20,8 @@
 #pragma once
 
 #include "kernels/gemm/sm80/gemv.cuh"
-#include "kernels/gemm/sm80/quantized_values.cuh"
+#include "kernels/gemm/sm80/gemv_plan.cuh"
+#include "kernels/gemm/sm80/staged_rows.cuh"
 
 namespace nvllm::kernels::cuda {
 
@@ -41,345 +47,316 @@ struct QuantizedOperand {
         group_bits(group_bits_of(weight.quantized.group)) {}
 };
 
-// --- pieces --------------------------------------------------------------------------------------
+// Where the kernel finds x: in a ring of each warp, in shared memory as a whole, or there with its
+// norm.
+enum class Staging : unsigned char { ring, all, normed };
 
-// Copies of weights and of a scale into shared memory; zeros if not `inside`.
-__device__ __forceinline__ void copy_weights(unsigned to, const char* from, bool inside) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(inside ? 16 : 0)
-               : "memory");
-}
-__device__ __forceinline__ void copy_scale(unsigned to, const unsigned* from, bool inside) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
-               "r"(inside ? 4 : 0)
-               : "memory");
-}
-
-__device__ __forceinline__ void load_words(unsigned (&words)[4], unsigned from) {
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(from)
-               : "memory");
-}
-__device__ __forceinline__ unsigned load_word(unsigned from) {
-  unsigned word;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
-  return word;
-}
-__device__ __forceinline__ void store_words(unsigned to, const unsigned (&words)[4]) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words[0]), "r"(words[1]),
-               "r"(words[2]), "r"(words[3])
-               : "memory");
-}
-// Four tiles of 8 rows of 16 bytes, of which each lane names one.
-__device__ __forceinline__ void load_tiles(unsigned (&tiles)[4], unsigned address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(tiles[0]), "=r"(tiles[1]), "=r"(tiles[2]), "=r"(tiles[3])
-               : "r"(address)
-               : "memory");
-}
-
-// A warp's slice in shared memory: weights by tile and lane, then rows of x, of which 8 lie in
-// different banks.
-template <int kTiles, int kInputs>
-struct SliceLayout {
-  static constexpr int kTileBytes = 32 * 16;
-  static constexpr int kX = kTiles * kTileBytes;
-  static constexpr int kXRowBytes = kInputs * 2 + 16;
-
-  __host__ __device__ static constexpr int bytes(int rows) { return kX + rows * kXRowBytes; }
+// Of a launch.
+struct QuantizedGemvGrid {
+  int share;   // outputs of a block; of gates, if the GEMM is gated
+  int pass;    // of them, those of a pass: at most 16, or 8 gates
+  bool early;  // the next kernel may come early: see launch.cuh
 };
 
-// Words between the scales of one output and the next in a warp's shared memory, where it has at
-// most so many slices: those of eight outputs lie in different banks.
-__host__ __device__ constexpr int scale_stride(int slices, int slice_inputs, int group_bits) {
-  return (((slices * slice_inputs - 1) >> group_bits) + 2) | 1;
-}
+// --- weights -------------------------------------------------------------------------------------
 
-// Operand B of a slice, of 8 rows of x or twice 8.
-template <WeightFormat kFormat, typename T, int kHalves>
-struct RowsFragments {
-  static constexpr int kSteps = kBlockInputs<kFormat> / 16;
-  unsigned b[kHalves][kSteps][2];
-
-  // `slice`: where the first row's begins. Rows that do not exist repeat the last one; nobody looks
-  // at their sums.
-  __device__ __forceinline__ void load(unsigned slice, int row_bytes, int rows) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      const unsigned row = slice + min(half * 8 + lane % 8, rows - 1) * row_bytes + lane / 8 * 16;
-#pragma unroll
-      for (int step = 0; step < kSteps; step += 2) {
-        unsigned tiles[4];
-        load_tiles(tiles, row + step * 32);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          b[half][step + i / 2][i % 2] = kEnlargesX<kFormat, T> ? enlarged(tiles[i]) : tiles[i];
-        }
-        if constexpr (kCrossed<kFormat>) {
-          cross(b[half][step][0], b[half][step][1]);
-          cross(b[half][step + 1][0], b[half][step + 1][1]);
-        }
-      }
-    }
-  }
+// A pass: so many outputs from one of the block's on.
+struct Pass {
+  int first, outputs;
 };
 
-// Of a warp: where it gets its slices of weights and x.
-template <typename T, WeightFormat kFormat, int kTiles>
-struct SliceSource {
-  static constexpr int kInputs = kBlockInputs<kFormat>;
-  static constexpr int kChunks = kInputs / 8, kRowsAtOnce = 32 / kChunks;  // of x, by the warp
-  using Layout = SliceLayout<kTiles, kInputs>;
-
-  const char* weights[kTiles];  // this lane's 16 bytes of slice 0
-  bool inside[kTiles];
-  int rows, inputs, lane;
-  const T* x;  // this lane's first 16 bytes
-  long long x_stride;
-
-  // share, gated: as in the kernel.
-  __device__ __forceinline__ SliceSource(const GemmParams<T>& p, const QuantizedOperand& q,
-                                         int share, bool gated)
-      : rows(p.rows), inputs(p.inputs), lane(threadIdx.x % 32) {
-    const int first_output = blockIdx.x * share, outputs = min(share, p.outputs - first_output);
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const int place = tile * kTileOutputs + lane / 4;
-      const bool let_through = gated && place >= share;
-      const int output = let_through ? place - share : place;
-      inside[tile] = output < outputs;
-      const long long row =
-          inside[tile] ? first_output + output + (let_through ? p.outputs : 0) : 0;
-      weights[tile] = q.values + row * q.row_bytes + lane % 4 * 16;
-    }
-    x_stride = p.x_stride * kRowsAtOnce;
-    x = p.x + lane / kChunks * p.x_stride + lane % kChunks * 8;
-  }
-
-  __device__ __forceinline__ void copy_weights_of(int slice, unsigned to) const {
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      copy_weights(to + tile * Layout::kTileBytes + lane * 16,
-                   weights[tile] + slice * kGemvSliceBytes, inside[tile]);
-    }
-  }
-
-  // x of the first kSlices slices. Few rows go through registers: so they need not wait for the
-  // weights, whose copies were started before.
-  template <int kSlices>
-  __device__ __forceinline__ void copy_first_x(int first, int count, unsigned ring,
-                                               int slice_bytes) const {
-    if (rows > kRowsAtOnce) {
-#pragma unroll
-      for (int i = 0; i < kSlices; ++i) {
-        if (i < count) copy_x_of(first + i, ring + i * slice_bytes);
-        commit_copies();
-      }
-      return;
-    }
-    if (lane / kChunks >= rows) return;
-    Vector<T> vectors[kSlices];
-#pragma unroll
-    for (int i = 0; i < kSlices; ++i) {
-      vectors[i] = {};
-      if (i < count && (first + i) * kInputs + lane % kChunks * 8 < inputs)
-        vectors[i] = load_vector(x + (first + i) * kInputs);
-    }
-#pragma unroll
-    for (int i = 0; i < kSlices; ++i) {
-      const unsigned to = ring + i * slice_bytes + Layout::kX;
-      if (i < count)
-        store_words(to + lane / kChunks * Layout::kXRowBytes + lane % kChunks * 16,
-                    vectors[i].word);
-    }
-  }
-  __device__ __forceinline__ void copy_x_of(int slice, unsigned to) const {
-    const int input = slice * kInputs + lane % kChunks * 8;
-    const bool exists = input < inputs;
-    const T* from = exists ? x + slice * kInputs : x;
-    unsigned place = to + Layout::kX + lane / kChunks * Layout::kXRowBytes + lane % kChunks * 16;
-#pragma unroll 1
-    for (int row = lane / kChunks; row < rows; row += kRowsAtOnce) {
-      copy_chunk(place, from, exists);
-      from += x_stride, place += kRowsAtOnce * Layout::kXRowBytes;
-    }
-  }
-};
-
-// Copies a warp's scales of groups [first, first + count) into shared memory, `stride` words for
-// each output of the block's share. Eight lanes have neighbouring groups.
-template <int kOutputs>
-__device__ __forceinline__ void copy_scales(const QuantizedOperand& q, int outputs, int share,
-                                            bool gated, int first, int count, unsigned to,
-                                            int stride) {
-  const int lane = threadIdx.x % 32, first_output = blockIdx.x * share;
-#pragma unroll 1
-  for (int place = lane / 8; place < kOutputs; place += 4) {
-    const bool let_through = gated && place >= share;
-    const int output = first_output + (let_through ? place - share : place);
-    const bool inside = output < outputs && output < first_output + share;
-    const int row = inside ? output + (let_through ? outputs : 0) : 0;
-    const unsigned* const from = q.scales + static_cast<long long>(row) * q.row_groups + first;
-#pragma unroll 1
-    for (int group = lane % 8; group < count; group += 8)
-      copy_scale(to + (place * stride + group) * 4, from + group, inside);
-  }
+// Loads of an output's weights and of a scale, which leave what was there if not `inside`. Weights
+// are read once: past the L1, in which the scales of a lane's neighbours stay.
+__device__ __forceinline__ void load_weights(unsigned (&words)[4], const char* from, bool inside) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
+      "@p ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3])
+      : "l"(from), "r"(static_cast<int>(inside)));
+}
+__device__ __forceinline__ void load_scale(unsigned& scale, const unsigned* from, bool inside) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p ld.global.nc.u32 %0, [%1];\n}"
+               : "+r"(scale)
+               : "l"(from), "r"(static_cast<int>(inside)));
 }
 
-// --- the kernel ----------------------------------------------------------------------------------
+// Of a lane: its part of its warp's slices of the weight: of outputs g and g + 8 of a pass, or of
+// gate g and what that lets through, for lanes 4 g to 4 g + 3.
+template <WeightFormat kFormat, int kUnit, bool kGated, int kSplits>
+struct PassWeights {
+  static constexpr int kInputs = kBlockInputs<kFormat>, kUnits = kInputs / kUnit;
+  static constexpr int kStep = kSplits * kGemvSliceBytes;  // from a warp's slice to its next one
+  static_assert(kSplits * kInputs % 128 == 0, "a step is whole groups");
 
-// kUnit: inputs whose scale is one, at least 16. kNorm: see NormedRows, which come first in shared
-// memory; p.inputs are whole slices then. The rest is as in gemv_kernel.
-template <typename T, WeightFormat kFormat, int kUnit, bool kNorm, bool kGated, int kMaxRows,
-          int kTiles, int kSlices, int kWarps, int kBlocks>
-__global__ void __launch_bounds__(kWarps * 32, kBlocks)
-    quantized_gemv_kernel(const GemmParams<T> p, const QuantizedOperand q, int share,
-                          bool next_comes_early) {
-  using Values = QuantizedValues<kFormat, T>;
-  using Source = SliceSource<T, kFormat, kTiles>;
-  using Layout = typename Source::Layout;
-  static_assert(kTiles % 2 == 0);
-  constexpr int kOutputs = kTiles * kTileOutputs, kHalves = kMaxRows / 8;
-  constexpr int kInputs = kBlockInputs<kFormat>, kSteps = kInputs / 16;  // of a slice
-  constexpr int kUnits = kInputs / kUnit, kUnitSteps = kUnit / 16;
-  constexpr bool kOffsets = kFormat != WeightFormat::fp8;
-  __shared__ float sums[kWarps][kHalves * 8][kOutputs];
-  extern __shared__ __align__(128) char shared[];
+  // Of one slice.
+  struct Loaded {
+    unsigned words[2][4];
+    unsigned scales[2][kUnits];
+  };
 
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int slices = (p.inputs + kInputs - 1) / kInputs;
-  const int first = slices * warp / kWarps, count = slices * (warp + 1) / kWarps - first;
-  const NormedRows<T> normed(shared, p);
-  const int normed_bytes = kNorm ? normed_shared_bytes(p.rows, p.inputs) : 0;
-  const int slice_bytes = Layout::bytes(kNorm ? 0 : p.rows);
-  const int stride = scale_stride((slices + kWarps - 1) / kWarps, kInputs, q.group_bits);
-  const unsigned base = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  const unsigned ring = base + normed_bytes + warp * kSlices * slice_bytes;
-  const unsigned own_scales =
-      base + normed_bytes + kWarps * kSlices * slice_bytes + warp * kOutputs * stride * 4;
-  const int first_group = (first * kInputs) >> q.group_bits;
-  const Source source(p, q, share, kGated);
+  int split, output, row_bytes, row_groups, step_groups, unit_group[kUnits];
+  // From where slices are loaded.
+  const char* values[2];
+  const unsigned* scales[2];
 
-  // Constants: before the kernel before this one has ended. Each slice is a group of copies, the
-  // first one with all scales.
-  if constexpr (kNorm) {
-    normed.begin(p);
-    commit_copies();
-  }
+  __device__ __forceinline__ PassWeights(const QuantizedOperand& q, int first_output,
+                                         int all_outputs)
+      : split(threadIdx.x / 32 % kSplits),
+        output(threadIdx.x % 32 / 4),
+        row_bytes(q.row_bytes),
+        row_groups(q.row_groups) {
+    // Formats whose only unit is a group of 128 know that.
+    const int group_bits = kUnit == 128 || kFormat == WeightFormat::fp8 ? 7 : q.group_bits;
+    step_groups = (kSplits * kInputs) >> group_bits;
 #pragma unroll
-  for (int i = 0; i < kSlices; ++i) {
-    if (i < count) source.copy_weights_of(first + i, ring + i * slice_bytes);
-    if (i == 0 && count > 0) {
-      const int groups = (((first + count) * kInputs - 1) >> q.group_bits) - first_group + 1;
-      copy_scales<kOutputs>(q, p.outputs, share, kGated, first_group, groups, own_scales, stride);
+    for (int unit = 0; unit < kUnits; ++unit)
+      unit_group[unit] = (split * kInputs + unit * kUnit) >> group_bits;
+    const int apart = kGated ? all_outputs : kTileOutputs;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const long long row = first_output + output + half * apart;
+      values[half] = q.values + row * row_bytes + split * kGemvSliceBytes + threadIdx.x % 4 * 16;
+      scales[half] = q.scales + row * row_groups + unit_group[0];
     }
-    commit_copies();
   }
-  begin_after_previous_kernel(next_comes_early);
-  if constexpr (!kNorm) source.template copy_first_x<kSlices>(first, count, ring, slice_bytes);
-  // What the sums are added to is on its way meanwhile.
-  OwnOutput own{static_cast<int>(threadIdx.x) / kOutputs, 0};
-  const int first_output = blockIdx.x * share, own_column = threadIdx.x % kOutputs;
-  if (!kGated && own.row < p.rows && own_column < min(share, p.outputs - first_output)) {
-    own.residual = residual_of(p, own.row, first_output + own_column);
-  }
-  if constexpr (kNorm) normed.template finish<kSlices>(p);
 
-  // d: of 16 outputs, g and g + 8 of lanes 4 g to 4 g + 3, and two rows, 2 t and 2 t + 1.
-  constexpr int kPairs = kTiles / 2;
-  float d[kPairs][kHalves][4] = {};
-  unsigned stage = ring;
-  const unsigned ring_end = ring + kSlices * slice_bytes;
-#pragma unroll 1
-  for (int i = 0; i < count; ++i) {
-    wait_for_copies<kSlices - 1>();
-    __syncwarp();
-    RowsFragments<kFormat, T, kHalves> x;
-    x.load(kNorm ? base + (first + i) * kInputs * 2 : stage + Layout::kX,
-           kNorm ? normed.row_bytes : Layout::kXRowBytes, p.rows);
-    unsigned w[kTiles][4], scales[kTiles][kUnits];
+  // Goes on by so many outputs and slices.
+  __device__ __forceinline__ void advance(int outputs, int slices) {
+    const long long bytes = static_cast<long long>(outputs) * row_bytes + slices * kStep;
+    const long long groups = static_cast<long long>(outputs) * row_groups + slices * step_groups;
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      load_words(w[tile], stage + tile * Layout::kTileBytes + lane * 16);
+    for (int half = 0; half < 2; ++half) values[half] += bytes, scales[half] += groups;
+  }
+
+  // The slice i steps on, of a pass of so many outputs.
+  __device__ __forceinline__ void load(int outputs, int i, Loaded& to) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const bool inside = (kGated ? output : output + half * kTileOutputs) < outputs;
+      load_weights(to.words[half], values[half] + i * kStep, inside);
 #pragma unroll
       for (int unit = 0; unit < kUnits; ++unit) {
-        const int group = ((first + i) * kInputs + unit * kUnit) >> q.group_bits;
-        scales[tile][unit] = load_word(
-            own_scales + ((tile * kTileOutputs + lane / 4) * stride + group - first_group) * 4);
+        const int from = i * step_groups + (unit > 0 ? unit_group[unit] - unit_group[0] : 0);
+        load_scale(to.scales[half][unit], scales[half] + from, inside);
       }
     }
-    __syncwarp();
-    if (i + kSlices < count) {
-      source.copy_weights_of(first + i + kSlices, stage);
-      if (!kNorm) source.copy_x_of(first + i + kSlices, stage);
-    }
-    commit_copies();
-    stage = stage + slice_bytes == ring_end ? ring : stage + slice_bytes;
+  }
+};
 
-    float x_sums[kHalves][kUnits][4] = {};
-    if constexpr (kOffsets) {
+// --- sums ----------------------------------------------------------------------------------------
+
+// Words between rows of sums: a lane's neighbours write to different banks.
+inline constexpr int kPassOutputs = 16, kSumStride = kPassOutputs + 4;
+
+// A warp's sums of a pass: of outputs g and g + 8 of lanes 4 g to 4 g + 3, and of two rows, 2 t and
+// 2 t + 1, or these and 8 more.
+template <typename T, WeightFormat kFormat, int kUnit, int kHalves>
+struct PassSums {
+  using Values = QuantizedValues<kFormat, T>;
+  static constexpr int kInputs = kBlockInputs<kFormat>, kSteps = kInputs / 16;  // of a slice
+  static constexpr int kUnits = kInputs / kUnit, kUnitSteps = kUnit / 16;
+  static constexpr bool kOffsets = kFormat != WeightFormat::fp8;
+
+  float d[kHalves][4] = {};
+
+  // Adds a slice.
+  template <typename Loaded>
+  __device__ __forceinline__ void add(const Loaded& w,
+                                      const RowsFragments<kFormat, T, kHalves>& x) {
+    unsigned a[kSteps][2][2];  // by step, word of the step, output
+#pragma unroll
+    for (int output = 0; output < 2; ++output) {
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        unsigned pairs[2 * Values::kSteps];
+        Values::unpack(w.words[output][word], pairs);
+#pragma unroll
+        for (int j = 0; j < 2 * Values::kSteps; ++j)
+          a[word * Values::kSteps + j / 2][j % 2][output] = pairs[j];
+      }
+    }
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit) {
+      const GroupScale scale[2] = {group_scale<kFormat, T>(w.scales[0][unit]),
+                                   group_scale<kFormat, T>(w.scales[1][unit])};
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
+        float part[4] = {}, x_sums[4] = {};
 #pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-          multiply(T{}, x_sums[half][step / kUnitSteps], kOnes<T>, kOnes<T>, kOnes<T>, kOnes<T>,
-                   x.b[half][step][0], x.b[half][step][1]);
+        for (int step = unit * kUnitSteps; step < (unit + 1) * kUnitSteps; ++step) {
+          const auto& b = x.b[half][step];
+          multiply(T{}, part, a[step][0][0], a[step][0][1], a[step][1][0], a[step][1][1], b[0],
+                   b[1]);
+          if constexpr (kOffsets)
+            multiply(T{}, x_sums, kOnes<T>, kOnes<T>, kOnes<T>, kOnes<T>, b[0], b[1]);
         }
-      }
-    }
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-      unsigned a[kSteps][2][2];  // by step, word of the step, output
-#pragma unroll
-      for (int output = 0; output < 2; ++output) {
-#pragma unroll
-        for (int word = 0; word < 4; ++word) {
-          unsigned pairs[2 * Values::kSteps];
-          Values::unpack(w[2 * pair + output][word], pairs);
-#pragma unroll
-          for (int j = 0; j < 2 * Values::kSteps; ++j)
-            a[word * Values::kSteps + j / 2][j % 2][output] = pairs[j];
-        }
-      }
-#pragma unroll
-      for (int unit = 0; unit < kUnits; ++unit) {
-        const GroupScale scale[2] = {group_scale<kFormat, T>(scales[2 * pair][unit]),
-                                     group_scale<kFormat, T>(scales[2 * pair + 1][unit])};
-#pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
-          float part[4] = {};
-#pragma unroll
-          for (int step = unit * kUnitSteps; step < (unit + 1) * kUnitSteps; ++step) {
-            multiply(T{}, part, a[step][0][0], a[step][0][1], a[step][1][0], a[step][1][1],
-                     x.b[half][step][0], x.b[half][step][1]);
-          }
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            float& sum = d[pair][half][j];
-            sum = fmaf(scale[j / 2].scale, part[j], sum);
-            if constexpr (kOffsets) sum = fmaf(scale[j / 2].offset, x_sums[half][unit][j % 2], sum);
-          }
+        for (int j = 0; j < 4; ++j) {
+          float& sum = d[half][j];
+          sum = fmaf(scale[j / 2].scale, part[j], sum);
+          if constexpr (kOffsets) sum = fmaf(scale[j / 2].offset, x_sums[j % 2], sum);
         }
       }
     }
   }
 
-#pragma unroll
-  for (int pair = 0; pair < kPairs; ++pair) {
+  // To the warp's place in shared memory.
+  __device__ __forceinline__ void put(float (&sums)[kHalves * 8][kSumStride], int rows) const {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int row = half * 8 + lane % 4 * 2 + j % 2;
-        const int column = pair * 2 * kTileOutputs + j / 2 * kTileOutputs + lane / 4;
-        if (row < p.rows) sums[warp][row][column] = d[pair][half][j] * kSumUnit<kFormat, T>;
+        if (row < rows)
+          sums[row][j / 2 * kTileOutputs + lane / 4] = d[half][j] * kSumUnit<kFormat, T>;
       }
     }
   }
-  __syncthreads();
-  add_and_store<kGated, kWarps>(p, sums, share, own);
+};
+
+// The end of passes, for the threads of a group: adds up the sums of its warps, and makes results
+// of them.
+template <typename T, bool kGated, int kSplits>
+struct PassEnd {
+  static constexpr int kColumns = kGated ? kPassOutputs / 2 : kPassOutputs;
+
+  int first_output, thread = threadIdx.x % (kSplits * 32);
+  float residual = 0;  // of this thread's first element of the next pass
+
+  // What the sums of a pass are added to is on its way before they are there.
+  __device__ __forceinline__ void begin(const GemmParams<T>& p, const Pass& pass) {
+    const int row = thread / kColumns, column = thread % kColumns;
+    if (!kGated && row < p.rows && column < pass.outputs)
+      residual = residual_of(p, row, first_output + pass.first + column);
+  }
+
+  template <int kRows>
+  __device__ __forceinline__ void store(const GemmParams<T>& p, const Pass& pass,
+                                        const float (*sums)[kRows][kSumStride]) const {
+    const auto sum_of = [&](int row, int column) {
+      float sum = 0;
+#pragma unroll
+      for (int split = 0; split < kSplits; ++split) sum += sums[split][row][column];
+      return sum;
+    };
+#pragma unroll 1
+    for (int i = thread; i < p.rows * kColumns; i += kSplits * 32) {
+      const int row = i / kColumns, column = i % kColumns;
+      if (column >= pass.outputs) continue;
+      const float sum = sum_of(row, column);
+      const int output = first_output + pass.first + column;
+      if constexpr (kGated) {
+        store_gated(p, row, output, sum, sum_of(row, kTileOutputs + column));
+      } else {
+        store_output(p, row, output, sum, i == thread ? residual : residual_of(p, row, output));
+      }
+    }
+  }
+};
+
+// --- the kernel ----------------------------------------------------------------------------------
+
+template <int kThreads>
+__device__ __forceinline__ void wait_for_group(int group) {
+  asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kThreads) : "memory");
+}
+
+// kUnit: inputs whose scale is one, at least 16. With kStaging other than ring p.inputs are whole
+// slices. kMaxRows: 8 or 16. kGated: p.outputs are of gates, and as many outputs that they let
+// through come on top.
+template <typename T, WeightFormat kFormat, int kUnit, Staging kStaging, bool kGated, int kMaxRows,
+          int kSplits, int kSlices, int kWarps>
+__global__ void __launch_bounds__(kWarps * 32, 1)
+    quantized_gemv_kernel(const GemmParams<T> p, const QuantizedOperand q,
+                          const QuantizedGemvGrid grid) {
+  using Weights = PassWeights<kFormat, kUnit, kGated, kSplits>;
+  constexpr int kGroups = kWarps / kSplits, kHalves = kMaxRows / 8;
+  constexpr int kInputs = kBlockInputs<kFormat>;
+  constexpr bool kRing = kStaging == Staging::ring;
+  __shared__ float sums[2][kWarps][kHalves * 8][kSumStride];
+  extern __shared__ __align__(128) char shared[];
+
+  const int warp = threadIdx.x / 32, group = warp / kSplits;
+  const int first_output = blockIdx.x * grid.share;
+  const int outputs = min(grid.share, p.outputs - first_output);
+  Weights weights(q, first_output, p.outputs);
+  const int slices = (p.inputs + kInputs - 1) / kInputs;
+  const int count = (slices - weights.split + kSplits - 1) / kSplits;
+  const auto pass_at = [&](int n) {
+    const int first = (n * kGroups + group) * grid.pass;
+    return Pass{first, min(grid.pass, outputs - first)};
+  };
+
+  // Constants: before the kernel before this one has ended.
+  Pass pass = pass_at(0);
+  typename Weights::Loaded w[kSlices] = {};
+  weights.advance(pass.first, 0);
+#pragma unroll
+  for (int i = 0; i < kSlices; ++i) {
+    if (i < count) weights.load(pass.outputs, i, w[i]);
+  }
+  const StagedRows<T, kFormat, kStaging == Staging::normed> staged(shared, p);
+  if constexpr (!kRing) staged.begin(p);
+  begin_after_previous_kernel(grid.early);
+
+  PassEnd<T, kGated, kSplits> end{first_output};
+  end.begin(p, pass);
+  const RingRows<T, kInputs> rows(p);
+  const int stage_bytes = p.rows * kSliceRowBytes<kInputs>;
+  const unsigned ring = address_of(shared) + warp * kSlices * stage_bytes;
+  if constexpr (kRing) {
+#pragma unroll
+    for (int i = 0; i < kSlices; ++i) {
+      if (i < count) rows.copy(i * kSplits + weights.split, ring + i * stage_bytes);
+      commit_copies();
+    }
+  } else {
+    staged.finish(p);
+  }
+
+#pragma unroll 1
+  for (int n = 0; pass.outputs > 0; ++n) {
+    const Pass next = pass_at(n + 1);
+    PassSums<T, kFormat, kUnit, kHalves> d;
+#pragma unroll 1
+    for (int begin = 0; begin < count; begin += kSlices) {
+      // What comes into the registers next: later slices of this pass, or the first of the next.
+      const bool last = begin + kSlices >= count;
+      const int coming_outputs = last ? next.outputs : pass.outputs;
+      const int coming_slice = last ? 0 : begin + kSlices;
+      const int coming = last ? (next.outputs > 0 ? count : 0) : count - coming_slice;
+      weights.advance(last ? next.first - pass.first : 0, coming_slice - begin);
+      const unsigned x_from = kRing ? ring : staged.slice(begin * kSplits + weights.split);
+#pragma unroll
+      for (int i = 0; i < kSlices; ++i) {
+        if (begin + i < count) {
+          RowsFragments<kFormat, T, kHalves> x;
+          if constexpr (kRing) {
+            wait_for_copies<kSlices - 1>();
+            __syncwarp();
+            x.load(x_from + i * stage_bytes, kSliceRowBytes<kInputs>, p.rows);
+            x.arrange();
+            __syncwarp();
+          } else {
+            x.load(x_from + i * (kSplits * kInputs * 2), staged.row_bytes, p.rows);
+          }
+          d.add(w[i], x);
+        }
+        if (i < coming) {
+          weights.load(coming_outputs, i, w[i]);
+          if constexpr (kRing)
+            rows.copy((coming_slice + i) * kSplits + weights.split, ring + i * stage_bytes);
+        }
+        if constexpr (kRing) commit_copies();
+      }
+    }
+    d.put(sums[n % 2][warp], p.rows);
+    wait_for_group<kSplits * 32>(group);
+    end.store(p, pass, &sums[n % 2][group * kSplits]);
+    pass = next;
+    end.begin(p, pass);
+  }
 }
 
 }  // namespace nvllm::kernels::cuda

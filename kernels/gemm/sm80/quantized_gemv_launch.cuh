@@ -19,97 +19,132 @@ struct QuantizedGemvProblem {
   int outputs = 0, inputs = 0, rows = 0;  // outputs: of gates, of which each comes with another
   bool gated = false, normed = false;
   WeightFormat format = WeightFormat::fp8;
-  int group_bits = 0;
 
   int slice_inputs() const { return format == WeightFormat::int4 ? 128 : 64; }
+  int slices() const { return ceil_div(inputs, slice_inputs()); }
+  int width() const { return gated ? 2 : 1; }
 };
 
-inline int quantized_shared_bytes(const GemvInstance& instance, const QuantizedGemvProblem& gemm) {
-  const int weights = instance.tiles * kGemvTileOutputs * kGemvSliceBytes;
-  const int x = gemm.normed ? 0 : gemm.rows * (gemm.slice_inputs() * 2 + 16);
-  const int normed = gemm.normed ? normed_shared_bytes(gemm.rows, gemm.inputs) : 0;
-  const int of_warp = ceil_div(ceil_div(gemm.inputs, gemm.slice_inputs()), instance.warps);
-  const int scales = instance.tiles * kGemvTileOutputs * 4 *
-                     scale_stride(of_warp, gemm.slice_inputs(), gemm.group_bits);
-  return normed + instance.warps * (instance.slices * (weights + x) + scales);
+// splits: warps that share the inputs of an output; slices: of a warp, on their way.
+struct QuantizedGemvInstance {
+  int splits, slices, warps;
+
+  int groups() const { return warps / splits; }
+};
+
+struct QuantizedGemvPlan {
+  QuantizedGemvGrid grid{};
+  Staging staging = Staging::ring;
+  int shared_bytes = 0;
+  double cycles = 1e18;  // an estimate
+
+  bool exists() const { return grid.share > 0; }
+};
+
+// Of the multiprocessor's memory for both: shared memory in hundredths. The rest is L1 cache, in
+// which what is loaded lies for a moment: with little of it the memory's bandwidth is not reached.
+inline constexpr int kCarveout = 60;
+// As much of x as lies in shared memory as a whole.
+inline constexpr int kMaxStagedBytes = 160 << 10;
+inline constexpr int kReservedBytes = 1024;  // of shared memory
+
+// `free`: bytes of shared memory.
+inline Staging staging_of(const QuantizedGemvProblem& gemm, int free) {
+  if (gemm.normed) return Staging::normed;
+  const bool whole = gemm.inputs % gemm.slice_inputs() == 0;
+  const int bytes = staged_bytes(gemm.rows, gemm.inputs, false);
+  return whole && bytes <= std::min(kMaxStagedBytes, free) ? Staging::all : Staging::ring;
 }
 
-// The estimate's constants, of a multiprocessor: bytes, and cycles. A warp's work on a slice and
-// its start are those of its instructions, four at a time.
-inline constexpr int kReservedBytes = 1024;              // of shared memory, for each block
-inline constexpr double kBytesPerCycle = 19;             // that the memory gives
-inline constexpr double kLatency = 1200, kStart = 2500;  // of the memory; of a block
-inline constexpr double kWarpStart = 150, kSlice = 25, kSliceOfTile = 10;
-inline constexpr double kNextSlice = 500;  // from a slice to the next one of a warp
+// The estimate's constants, fitted to measurements of 100 GEMMs on an H200: bytes, and cycles.
+inline constexpr double kBytesPerCycle = 17.6, kLatency = 1060;  // of the memory
+inline constexpr double kWarpStart = 30, kPassEnd = 83;
+// Of a slice: that a multiprocessor multiplies it in, and that a warp takes at least.
+struct SliceCycles {
+  double throughput, latency;
+};
+inline constexpr SliceCycles slice_cycles(WeightFormat format) {
+  return format == WeightFormat::int4 ? SliceCycles{47, 107} : SliceCycles{12.5, 403};
+}
+inline constexpr double kStagedBytesPerCycle = 33, kRingFactor = 2.6;
+inline constexpr double kOverlap = 0.71;  // of what takes less time than the longest
 
-inline GemvPlan plan_quantized_gemv(const GemvInstance& instance, const QuantizedGemvProblem& gemm,
-                                    const GemvDevice& device) {
-  const int multiprocessors = device.multiprocessors;
-  const int width = gemm.gated ? 2 : 1, max_share = instance.tiles * kGemvTileOutputs / width;
-  const int slices = ceil_div(gemm.inputs, gemm.slice_inputs());
-  const int of_warp = ceil_div(slices, instance.warps);
-  const int sums =
-      instance.warps * (gemm.rows <= 8 ? 8 : 16) * instance.tiles * kGemvTileOutputs * 4;
-  const int bytes = quantized_shared_bytes(instance, gemm) + sums + kReservedBytes;
-  const int residents = std::min(instance.blocks, device.shared_bytes / bytes);
-  GemvPlan plan;
-  if (residents == 0) return plan;
-  plan.share = balanced_share(gemm.outputs, max_share, max_share / 2, multiprocessors);
-  const int blocks = ceil_div(gemm.outputs, plan.share);
-  plan.all_run = blocks <= residents * multiprocessors;
-  plan.loads_all_at_once = plan.all_run && of_warp <= instance.slices;
-  // Of the busiest multiprocessor.
-  const double own = ceil_div(blocks, multiprocessors);
-  const double at_once = std::min<double>(own, residents);
-  const double outputs = own * plan.share * width;
-  const double in_flight = at_once * plan.share * width * kGemvSliceBytes * instance.warps *
-                           std::min(of_warp, instance.slices);
-  const double rate = std::min(kBytesPerCycle, in_flight / kLatency);
-  const double multiplying =
-      own * instance.warps * (of_warp * (kSlice + kSliceOfTile * instance.tiles) + kWarpStart);
-  const double cycles = std::max({outputs * slices * kGemvSliceBytes / rate, multiplying,
-                                  own / at_once * of_warp * kNextSlice});
-  const double best = static_cast<double>(gemm.outputs) * width * slices * kGemvSliceBytes /
-                      (kBytesPerCycle * multiprocessors);
-  plan.efficiency = best / (cycles + kStart * own / at_once);
+inline QuantizedGemvPlan plan_quantized_gemv(const QuantizedGemvInstance& instance,
+                                             const QuantizedGemvProblem& gemm,
+                                             const GemvDevice& device) {
+  QuantizedGemvPlan plan;
+  const int sums = 2 * instance.warps * (gemm.rows <= 8 ? 8 : 16) * kSumStride * 4;
+  const int free = device.shared_bytes - sums - kReservedBytes;
+  plan.staging = staging_of(gemm, free);
+  const bool ring = plan.staging == Staging::ring;
+  const int slice_row_bytes = gemm.slice_inputs() * 2 + 16;
+  plan.shared_bytes = ring ? instance.warps * instance.slices * gemm.rows * slice_row_bytes
+                           : staged_bytes(gemm.rows, gemm.inputs, gemm.normed);
+  if (plan.shared_bytes > free) return plan;
+  // All blocks have about equally much to do; so have the passes of a group.
+  const int share = ceil_div(gemm.outputs, device.multiprocessors);
+  const int max_pass = kPassOutputs / gemm.width();
+  const int passes = ceil_div(ceil_div(share, max_pass), instance.groups());
+  plan.grid.share = share;
+  plan.grid.pass = ceil_div(share, passes * instance.groups());
+  const int of_warp = ceil_div(gemm.slices(), instance.splits);
+  plan.grid.early = device.early && passes == 1 && of_warp <= instance.slices;
+
+  const double slice_bytes = gemm.width() * kGemvSliceBytes;
+  const double in_flight =
+      instance.warps * plan.grid.pass * slice_bytes * std::min(of_warp, instance.slices);
+  const SliceCycles slice = slice_cycles(gemm.format);
+  const double reading =
+      share * slice_bytes * gemm.slices() / std::min(kBytesPerCycle, in_flight / kLatency);
+  const double multiplying = instance.warps * passes * of_warp * slice.throughput;
+  const double waiting = passes * (of_warp * slice.latency + kPassEnd);
+  const double longest = std::max({reading, multiplying, waiting});
+  plan.cycles = longest + (1 - kOverlap) * (reading + multiplying + waiting - longest);
+  if (ring) {
+    plan.cycles *= kRingFactor;
+  } else {
+    plan.cycles += gemm.rows * gemm.inputs * 2 / kStagedBytesPerCycle;
+  }
+  plan.cycles += kWarpStart * instance.warps;
   return plan;
-}
-
-template <typename Instances>
-GemvPlan best_quantized(const QuantizedGemvProblem& gemm, const GemvDevice& device, int* which) {
-  return Instances::best_of(
-      [&](const GemvInstance& instance) { return plan_quantized_gemv(instance, gemm, device); },
-      which);
 }
 
 // --- the instances -------------------------------------------------------------------------------
 
-template <int kTiles, int kSlices, int kWarps, int kBlocks>
+template <int kSplits, int kSlices, int kWarps>
 struct QuantizedInstance {
-  static constexpr GemvInstance value{kTiles, kSlices, kWarps, kBlocks};
+  static constexpr QuantizedGemvInstance value{kSplits, kSlices, kWarps};
 
-  template <typename T, WeightFormat kFormat, int kUnit, bool kNorm, bool kGated, int kMaxRows>
+  template <typename T, WeightFormat kFormat, int kUnit, Staging kStaging, bool kGated,
+            int kMaxRows>
   static auto kernel() {
-    return &quantized_gemv_kernel<T, kFormat, kUnit, kNorm, kGated, kMaxRows, kTiles, kSlices,
-                                  kWarps, kBlocks>;
+    return &quantized_gemv_kernel<T, kFormat, kUnit, kStaging, kGated, kMaxRows, kSplits, kSlices,
+                                  kWarps>;
   }
 };
 
-// Which instances there are: for the common formats in bfloat16 those that suit the layers of
-// models of all sizes, else one or two.
-template <bool kCommon>
-struct QuantizedInstances {
-  using UpTo8Rows = GemvChoice<QuantizedInstance<2, 4, 8, 2>>;
-  using UpTo16Rows = GemvChoice<QuantizedInstance<2, 4, 8, 2>>;
-  using WithNorm = GemvChoice<QuantizedInstance<2, 4, 8, 2>>;
-};
-template <>
-struct QuantizedInstances<true> {
-  using UpTo8Rows = GemvChoice<QuantizedInstance<4, 3, 4, 6>, QuantizedInstance<4, 3, 8, 3>,
-                               QuantizedInstance<2, 3, 16, 2>, QuantizedInstance<2, 4, 8, 3>>;
-  using UpTo16Rows = GemvChoice<QuantizedInstance<4, 3, 4, 4>, QuantizedInstance<2, 3, 16, 1>>;
-  using WithNorm = GemvChoice<QuantizedInstance<4, 3, 8, 3>, QuantizedInstance<2, 4, 8, 3>,
-                              QuantizedInstance<6, 2, 8, 2>>;
+// Of instances that are estimated to be equally good the first is taken.
+template <typename... Instances>
+struct QuantizedChoice {
+  static QuantizedGemvPlan best(const QuantizedGemvProblem& gemm, const GemvDevice& device,
+                                int* which) {
+    QuantizedGemvPlan best;
+    int index = 0;
+    const auto consider = [&](const QuantizedGemvInstance& instance) {
+      const QuantizedGemvPlan plan = plan_quantized_gemv(instance, gemm, device);
+      if (plan.exists() && plan.cycles < best.cycles) best = plan, *which = index;
+      ++index;
+    };
+    (consider(Instances::value), ...);
+    return best;
+  }
+
+  // Calls function(instance) for instance number `which`.
+  template <typename Function>
+  static void with(int which, const Function& function) {
+    int index = 0;
+    ((index++ == which ? function(Instances{}) : void()), ...);
+  }
 };
 
 // Units of inputs that have one scale: a whole slice, or as few as there are groups of.
@@ -119,14 +154,6 @@ constexpr int unit_of(WeightFormat format, bool narrow) {
 }
 constexpr bool is_narrow(WeightFormat format, std::int64_t group) {
   return group < unit_of(format, false);
-}
-
-// Calls function.template operator()<Instances>() with those for M.
-template <typename All, typename Function>
-auto with_quantized_instances(std::int64_t m, bool normed, const Function& function) {
-  if (normed) return function.template operator()<typename All::WithNorm>();
-  if (m <= 8) return function.template operator()<typename All::UpTo8Rows>();
-  return function.template operator()<typename All::UpTo16Rows>();
 }
 
 // Calls function.template operator()<T, kFormat>() with a weight's, if it is quantized.
@@ -147,65 +174,100 @@ constexpr bool is_common(bool narrow) {
   return kIsBf16<T> && !narrow;
 }
 
-template <typename T, WeightFormat kFormat, int kUnit, bool kNorm, bool kGated, int kMaxRows,
-          typename Instances>
-void launch_quantized_gemv(const GemmCall& call, const GemvDevice& device, cudaStream_t stream) {
-  const GemmParams<T> p(call);
-  const QuantizedOperand q(call.weight);
-  const QuantizedGemvProblem gemm{p.outputs, p.inputs, p.rows,      kGated,
-                                  kNorm,     kFormat,  q.group_bits};
-  int which = 0;
-  const GemvPlan plan = best_quantized<Instances>(gemm, device, &which);
-  Instances::with(which, [&](auto instance) {
-    constexpr GemvInstance kInstance = decltype(instance)::value;
-    const auto kernel = instance.template kernel<T, kFormat, kUnit, kNorm, kGated, kMaxRows>();
-    const int bytes = quantized_shared_bytes(kInstance, gemm);
-    // All ask for all shared memory: to change its size a multiprocessor must be empty, and the
-    // next kernel's blocks should find some beside these.
-    const auto set = [&](cudaFuncAttribute attribute, int value) {
-      nvllm::cuda::check(cudaFuncSetAttribute(kernel, attribute, value), "preparing a GEMV");
-    };
-    set(cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(p.outputs, plan.share))),
-                            dim3(kInstance.warps * 32), static_cast<std::size_t>(bytes)};
-    launch_early("launching a GEMV", kernel, shape, stream, p, q, plan.share,
-                 plan.loads_all_at_once && device.early);
-  });
+// Calls function.template operator()<kNarrow, kMaxRows>() with a GEMM's.
+template <typename Function>
+auto with_variant(const GemmShape& shape, const Function& function) {
+  const auto with_rows = [&]<bool kNarrow>() {
+    return shape.m <= 8 ? function.template operator()<kNarrow, 8>()
+                        : function.template operator()<kNarrow, 16>();
+  };
+  return is_narrow(shape.format, shape.group) ? with_rows.template operator()<true>()
+                                              : with_rows.template operator()<false>();
+}
+inline QuantizedGemvProblem problem_of(const GemmShape& shape, bool normed) {
+  const bool gated = shape.fusion.epilogue == Epilogue::gated_activation;
+  return {static_cast<int>(gated ? shape.outputs / 2 : shape.outputs),
+          static_cast<int>(shape.inputs),
+          static_cast<int>(shape.m),
+          gated,
+          normed,
+          shape.format};
 }
 
-template <typename T, WeightFormat kFormat, bool kNarrow>
+// Which instances there are, by format and rows: for the common formats in bfloat16 those that suit
+// the layers of models of all sizes, else one or two.
+template <bool kCommon, WeightFormat kFormat, int kMaxRows>
+struct QuantizedInstances {
+  using All = QuantizedChoice<QuantizedInstance<8, 2, 16>>;
+};
+template <WeightFormat kFormat>
+struct QuantizedInstances<true, kFormat, 8> {
+  using All = QuantizedChoice<QuantizedInstance<8, 3, 16>, QuantizedInstance<16, 3, 16>,
+                              QuantizedInstance<8, 3, 24>, QuantizedInstance<8, 2, 32>,
+                              QuantizedInstance<16, 2, 32>>;
+};
+template <>
+struct QuantizedInstances<true, WeightFormat::int4, 8> {
+  using All = QuantizedChoice<QuantizedInstance<4, 3, 16>, QuantizedInstance<8, 3, 16>,
+                              QuantizedInstance<16, 2, 16>, QuantizedInstance<10, 2, 20>,
+                              QuantizedInstance<4, 3, 24>, QuantizedInstance<8, 3, 24>>;
+};
+template <WeightFormat kFormat>
+struct QuantizedInstances<true, kFormat, 16> {
+  using All = QuantizedChoice<QuantizedInstance<8, 3, 16>, QuantizedInstance<16, 2, 16>>;
+};
+
+template <typename T, WeightFormat kFormat, int kUnit, Staging kStaging, bool kGated, int kMaxRows,
+          typename Instance>
+void launch_quantized_gemv(const GemmCall& call, const QuantizedGemvPlan& plan,
+                           cudaStream_t stream) {
+  const GemmParams<T> p(call);
+  const QuantizedOperand q(call.weight);
+  const auto kernel = Instance::template kernel<T, kFormat, kUnit, kStaging, kGated, kMaxRows>();
+  const auto set = [&](cudaFuncAttribute attribute, int value) {
+    nvllm::cuda::check(cudaFuncSetAttribute(kernel, attribute, value), "preparing a GEMV");
+  };
+  set(cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes);
+  set(cudaFuncAttributePreferredSharedMemoryCarveout, kCarveout);
+  const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(p.outputs, plan.grid.share))),
+                          dim3(Instance::value.warps * 32),
+                          static_cast<std::size_t>(plan.shared_bytes)};
+  launch_early("launching a GEMV", kernel, shape, stream, p, q, plan.grid);
+}
+
+template <typename T, WeightFormat kFormat, bool kNarrow, int kMaxRows>
 void launch_quantized_gemv(const GemmCall& call, const GemvDevice& device, cudaStream_t stream) {
-  using All = QuantizedInstances<is_common<T>(kNarrow)>;
+  using Instances = typename QuantizedInstances<is_common<T>(kNarrow), kFormat, kMaxRows>::All;
   constexpr int kUnit = unit_of(kFormat, kNarrow);
-  const auto launch = [&]<bool kNorm, bool kGated, int kMaxRows, typename Instances>() {
-    launch_quantized_gemv<T, kFormat, kUnit, kNorm, kGated, kMaxRows, Instances>(call, device,
-                                                                                 stream);
-  };
-  const auto gated_or_not = [&]<bool kGated>() {
-    if (is_normed(call)) {
-      launch.template operator()<true, kGated, 8, typename All::WithNorm>();
-    } else if (x_of(call).shape[0] <= 8) {
-      launch.template operator()<false, kGated, 8, typename All::UpTo8Rows>();
-    } else {
-      launch.template operator()<false, kGated, 16, typename All::UpTo16Rows>();
-    }
-  };
-  is_gated(call) ? gated_or_not.template operator()<true>()
-                 : gated_or_not.template operator()<false>();
+  int which = 0;
+  const QuantizedGemvPlan plan =
+      Instances::best(problem_of(call.plan.shape, is_normed(call)), device, &which);
+  Instances::with(which, [&](auto instance) {
+    const auto launch = [&]<Staging kStaging, bool kGated>() {
+      launch_quantized_gemv<T, kFormat, kUnit, kStaging, kGated, kMaxRows, decltype(instance)>(
+          call, plan, stream);
+    };
+    const auto gated_or_not = [&]<Staging kStaging>() {
+      is_gated(call) ? launch.template operator()<kStaging, true>()
+                     : launch.template operator()<kStaging, false>();
+    };
+    if (plan.staging == Staging::ring) return gated_or_not.template operator()<Staging::ring>();
+    if (plan.staging == Staging::all) return gated_or_not.template operator()<Staging::all>();
+    if constexpr (kMaxRows == 8) gated_or_not.template operator()<Staging::normed>();
+  });
 }
 
 // Enqueues a GEMV. Each is compiled in a file of its format.
 template <typename T, WeightFormat kFormat>
 void enqueue_quantized_gemv(const GemmCall& call, const GemvDevice& device, cudaStream_t stream);
 
-#define NVLLM_DEFINE_QUANTIZED_GEMV(T, format)                                           \
-  template <>                                                                            \
-  void enqueue_quantized_gemv<T, WeightFormat::format>(                                  \
-      const GemmCall& call, const GemvDevice& device, cudaStream_t stream) {             \
-    if (is_narrow(WeightFormat::format, call.weight.quantized.group))                    \
-      return launch_quantized_gemv<T, WeightFormat::format, true>(call, device, stream); \
-    launch_quantized_gemv<T, WeightFormat::format, false>(call, device, stream);         \
+#define NVLLM_DEFINE_QUANTIZED_GEMV(T, format)                                                 \
+  template <>                                                                                  \
+  void enqueue_quantized_gemv<T, WeightFormat::format>(                                        \
+      const GemmCall& call, const GemvDevice& device, cudaStream_t stream) {                   \
+    with_variant(call.plan.shape, [&]<bool kNarrow, int kMaxRows>() {                          \
+      launch_quantized_gemv<T, WeightFormat::format, kNarrow, kMaxRows>(call, device, stream); \
+    });                                                                                        \
   }
 
 }  // namespace nvllm::kernels::cuda

@@ -148,6 +148,13 @@ __device__ __forceinline__ unsigned enlarged(unsigned pair) {
   return multiply_add<Bf16>(pair, twice(0x5f80), twice(0x8000));  // by 2^64
 }
 
+// The words of x that a lane has of a step of 16 inputs, as they are multiplied by such weights.
+template <WeightFormat kFormat, typename T>
+__device__ __forceinline__ void arrange_step(unsigned (&step)[2]) {
+  if constexpr (kEnlargesX<kFormat, T>) step[0] = enlarged(step[0]), step[1] = enlarged(step[1]);
+  if constexpr (kCrossed<kFormat>) cross(step[0], step[1]);
+}
+
 // What scaled sums are to be multiplied by.
 template <WeightFormat kFormat, typename T>
 inline constexpr float kSumUnit = (kFormat == WeightFormat::fp8 ? 1.0f : kScaleUnit) *

@@ -1,0 +1,190 @@
+// The rows of x of a GEMV with a quantized weight, in shared memory: as fragments of operand B.
+#pragma once
+
+#include "kernels/gemm/sm80/gemm_params.cuh"
+#include "kernels/gemm/sm80/quantized_values.cuh"
+#include "kernels/pointwise/sm80/rmsnorm.cuh"
+
+namespace nvllm::kernels::cuda {
+
+__device__ __forceinline__ unsigned address_of(const void* shared) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+
+// Four tiles of 8 rows of 16 bytes, of which each lane names one.
+__device__ __forceinline__ void load_tiles(unsigned (&tiles)[4], unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(tiles[0]), "=r"(tiles[1]), "=r"(tiles[2]), "=r"(tiles[3])
+               : "r"(address)
+               : "memory");
+}
+
+// Operand B of a slice, of 8 rows of x or twice 8.
+template <WeightFormat kFormat, typename T, int kHalves>
+struct RowsFragments {
+  static constexpr int kSteps = kBlockInputs<kFormat> / 16;
+  unsigned b[kHalves][kSteps][2];
+
+  // `slice`: where the first row's begins. Rows that do not exist repeat the last one; nobody looks
+  // at their sums.
+  __device__ __forceinline__ void load(unsigned slice, int row_bytes, int rows) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      const unsigned row = slice + min(half * 8 + lane % 8, rows - 1) * row_bytes + lane / 8 * 16;
+#pragma unroll
+      for (int step = 0; step < kSteps; step += 2) {
+        unsigned tiles[4];
+        load_tiles(tiles, row + step * 32);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) b[half][step + i / 2][i % 2] = tiles[i];
+      }
+    }
+  }
+  // What is not yet as weights of this format want it.
+  __device__ __forceinline__ void arrange() {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) arrange_step<kFormat, T>(b[half][step]);
+    }
+  }
+};
+
+// Bytes of a row of x of a slice in a ring: 8 rows lie in different banks.
+template <int kInputs>
+inline constexpr int kSliceRowBytes = kInputs * 2 + 16;
+
+// Of a warp: its slices of x, which it copies into its ring.
+template <typename T, int kInputs>
+struct RingRows {
+  static constexpr int kChunks = kInputs / 8, kRowsAtOnce = 32 / kChunks;
+
+  const T* x;  // this lane's first 16 bytes
+  long long stride;
+  int rows, inputs, row, chunk;
+
+  __device__ __forceinline__ explicit RingRows(const GemmParams<T>& p)
+      : stride(p.x_stride * kRowsAtOnce),
+        rows(p.rows),
+        inputs(p.inputs),
+        row(threadIdx.x % 32 / kChunks),
+        chunk(threadIdx.x % kChunks) {
+    x = p.x + row * p.x_stride + chunk * 8;
+  }
+
+  __device__ __forceinline__ void copy(int slice, unsigned stage) const {
+    const bool exists = slice * kInputs + chunk * 8 < inputs;
+    const T* from = exists ? x + slice * kInputs : x;
+    unsigned to = stage + row * kSliceRowBytes<kInputs> + chunk * 16;
+#pragma unroll 1
+    for (int r = row; r < rows; r += kRowsAtOnce) {
+      copy_chunk(to, from, exists);
+      from += stride, to += kRowsAtOnce * kSliceRowBytes<kInputs>;
+    }
+  }
+};
+
+// --- all of x ------------------------------------------------------------------------------------
+
+// Bytes of a row: 8 rows lie in different banks.
+__host__ __device__ constexpr int staged_row_bytes(int inputs) {
+  return (inputs * 2 + 127) / 128 * 128 + 16;
+}
+
+__host__ __device__ constexpr int staged_slots(int inputs) {
+  return rms_norm_slots((rms_norm_vectors(inputs, 2) + 31) / 32);
+}
+
+__host__ __device__ constexpr int staged_bytes(int rows, int inputs, bool normed) {
+  const int norm = rows * staged_slots(inputs) * 4 + inputs * 2;
+  return rows * staged_row_bytes(inputs) + (normed ? norm : 0);
+}
+
+// x's rows, with kNorm their norms, of all threads of the block; bits as in
+// kernels/pointwise/sm80/rmsnorm.cuh. Shared memory holds the rows, the norm's weights, then the
+// sums. p.inputs are a multiple of 64.
+template <typename T, WeightFormat kFormat, bool kNorm>
+struct StagedRows {
+  unsigned base;
+  char* rows;
+  Vector<T>* weight;
+  float* sums;
+  int row_bytes, slots, vectors;
+
+  __device__ __forceinline__ StagedRows(char* shared, const GemmParams<T>& p)
+      : base(address_of(shared)),
+        rows(shared),
+        weight(reinterpret_cast<Vector<T>*>(shared + p.rows * staged_row_bytes(p.inputs))),
+        sums(reinterpret_cast<float*>(weight + p.inputs / 8)),
+        row_bytes(staged_row_bytes(p.inputs)),
+        slots(staged_slots(p.inputs)),
+        vectors(p.inputs / 8) {}
+
+  // Where the first row's slice begins.
+  __device__ __forceinline__ unsigned slice(int slice) const {
+    return base + slice * (kBlockInputs<kFormat> * 2);
+  }
+
+  // Constants: before the kernel before this one has ended.
+  __device__ __forceinline__ void begin(const GemmParams<T>& p) const {
+    if constexpr (kNorm) {
+      for (int v = threadIdx.x; v < vectors; v += blockDim.x)
+        copy_chunk(address_of(weight + v), p.norm_weight + v * 8, true);
+    }
+  }
+
+  __device__ __forceinline__ void finish(const GemmParams<T>& p) const {
+    if constexpr (kNorm) {
+      take_sums(p);
+      asm volatile("cp.async.wait_all;" ::: "memory");
+      __syncthreads();
+    }
+    const int pairs = vectors / 2;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < p.rows * pairs; i += blockDim.x) {
+      const int row = i / pairs, v = i % pairs * 2;
+      Vector<T> x[2];
+      if constexpr (kNorm) {
+        const float squares = rms_norm_add_chunks(sums + row * slots, slots);
+        const float scale = rms_norm_scale(squares, p.inverse_inputs, p.epsilon);
+        x[0] = rms_norm_apply(row_at(row)[v], scale, weight[v]);
+        x[1] = rms_norm_apply(row_at(row)[v + 1], scale, weight[v + 1]);
+      } else {
+        const T* const from = p.x + row * p.x_stride + v * 8;
+        x[0] = load_vector(from), x[1] = load_vector(from + 8);
+      }
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        unsigned step[2] = {x[0].word[word], x[1].word[word]};
+        arrange_step<kFormat, T>(step);
+        x[0].word[word] = step[0], x[1].word[word] = step[1];
+      }
+      row_at(row)[v] = x[0], row_at(row)[v + 1] = x[1];
+    }
+    __syncthreads();
+  }
+
+ private:
+  __device__ __forceinline__ Vector<T>* row_at(int row) const {
+    return reinterpret_cast<Vector<T>*>(rows + row * row_bytes);
+  }
+
+  // The rows, as they are, and the sums of their squares, of 32 vectors each.
+  __device__ __forceinline__ void take_sums(const GemmParams<T>& p) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int chunk = threadIdx.x / 32; chunk < p.rows * slots; chunk += blockDim.x / 32) {
+      const int row = chunk / slots, vector = chunk % slots * 32 + lane;
+      Vector<T> x{};
+      if (vector < vectors) {
+        x = load_vector(p.x + row * p.x_stride + vector * 8);
+        row_at(row)[vector] = x;
+      }
+      const float sum = rms_norm_chunk(x);
+      if (lane == 0) sums[chunk] = sum;
+    }
+  }
+};
+
+}  // namespace nvllm::kernels::cuda
