@@ -7,6 +7,10 @@
 // gemv.cuh: rows of x are operand A, outputs are B, and of each slice of 32 inputs a lane has 8 of
 // one output and of two rows.
 //
+// Rows of x that a unit does not have are not copied: what is in the ring instead is of rows whose
+// sums nobody looks at. Those that it has go through the L1, where the other warps find them: warps
+// that all read the same few rows in the L2 would wait for each other there.
+//
 // Sums are taken in the order of the inputs by one lane, so a row's do not depend on its group, on
 // its company or on kTiles.
 #pragma once
@@ -31,11 +35,18 @@ inline constexpr int shared_bytes(int groups) {
   return kWarps * kRingBytes + GroupUnits<kRows>::bytes(groups);
 }
 
+// As copy_chunk(), through the L1.
+__device__ __forceinline__ void copy_chunk_cached(unsigned to, const void* from, bool valid) {
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
+
 // An item, as a lane reads it.
 template <typename T>
 struct Item {
   const T* weight;  // of its output of the first tile
-  const T* x[2];    // its rows
+  const T* x[2];    // its rows; nullptr: the unit has fewer
   GroupUnit unit;
   int first_column;  // of out
 
@@ -51,9 +62,11 @@ struct Item {
     weight = p.weight + output * p.inputs + lane % 4 * 8;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // Rows that do not exist repeat the last one; nobody looks at their sums.
-      const int row = unit.first_row + min(half * 8 + lane / 4, unit.rows - 1);
-      x[half] = p.x + p.source_of(row) * p.inputs + lane % 4 * 8;
+      const int row = half * 8 + lane / 4;
+      x[half] = nullptr;
+      if (row < unit.rows) {
+        x[half] = p.x + p.source_of(unit.first_row + row) * p.inputs + lane % 4 * 8;
+      }
     }
   }
 };
@@ -69,8 +82,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   begin_after_previous_kernel();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const GroupUnits<kRows> units(shared + kWarps * kRingBytes, p.groups);
-  if (warp == 0) units.find(p.start);
-  __syncthreads();
+  units.find(p.start);
 
   const int tiles = (p.columns + kOwn - 1) / kOwn, items = units.count() * tiles;
   const int workers = static_cast<int>(gridDim.x) * kWarps;
@@ -103,9 +115,10 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
                                 input;
           copy_chunk(to + tile * 512, inside && there ? from : p.weight, inside && there);
         }
-        copy_chunk(to + kTiles * 512, inside ? next.x[0] + input : p.x, inside);
-        if (next.unit.rows > 8) {
-          copy_chunk(to + (kTiles + 1) * 512, inside ? next.x[1] + input : p.x, inside);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          if (next.x[half] == nullptr) continue;
+          copy_chunk_cached(to + (kTiles + half) * 512, inside ? next.x[half] + input : p.x, inside);
         }
       }
       if (++next_stage == stages) {

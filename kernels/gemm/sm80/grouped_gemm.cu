@@ -9,9 +9,8 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-// Rows per group on average, from which on the next kernel is faster. Where all groups have as
-// many, grouped_few_rows reads each weight once up to 16.
-constexpr std::int64_t kMaxFewRows = 8, kMaxTileRows = 32;
+// Rows per group on average up to which grouped_few_rows is the fastest, on Hopper and elsewhere.
+constexpr std::int64_t kMaxFewRowsOnHopper = 6, kMaxFewRows = 8;
 
 // What kernels with tensor cores count on: 16-bit floats in whole vectors of 16 bytes, no bias.
 bool fits_tensor_cores(const GroupedGemm& grouped) {
@@ -27,9 +26,9 @@ GroupedGemms::GroupedGemms() : is_hopper_(cuda::is_hopper()) {}
 
 GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
   if (!fits_tensor_cores(grouped)) return GroupedKernel::dot;
-  if (grouped.m() <= kMaxFewRows * grouped.groups()) return GroupedKernel::few_rows;
-  const bool tiles = !is_hopper_ || grouped.m() <= kMaxTileRows * grouped.groups();
-  return tiles ? GroupedKernel::tiles : GroupedKernel::wgmma;
+  const std::int64_t few = is_hopper_ ? kMaxFewRowsOnHopper : kMaxFewRows;
+  if (grouped.m() <= few * grouped.groups()) return GroupedKernel::few_rows;
+  return is_hopper_ ? GroupedKernel::wgmma : GroupedKernel::tiles;
 }
 
 GroupedFusion GroupedGemms::fused_in(const GroupedGemm& grouped) const {
@@ -37,9 +36,8 @@ GroupedFusion GroupedGemms::fused_in(const GroupedGemm& grouped) const {
     fail("gemm: weight is ", name_of(grouped.weight.format),
          "; mixtures of experts with quantized weights run on CPUs only so far");
   }
-  const GroupedKernel kernel = kernel_of(grouped);
-  return {.gather = kernel != GroupedKernel::wgmma,
-          .epilogue = kernel != GroupedKernel::dot && grouped.activation == Activation::silu};
+  const bool dot = kernel_of(grouped) == GroupedKernel::dot;
+  return {.gather = true, .epilogue = !dot && grouped.activation == Activation::silu};
 }
 
 void GroupedGemms::enqueue(const GroupedGemm& grouped, Stream& stream) const {
@@ -47,9 +45,7 @@ void GroupedGemms::enqueue(const GroupedGemm& grouped, Stream& stream) const {
     case GroupedKernel::dot: return grouped_dot(grouped, stream);
     case GroupedKernel::few_rows: return grouped_few_rows(grouped, stream);
     case GroupedKernel::tiles: return grouped_tiles(grouped, stream);
-    case GroupedKernel::wgmma:
-      if (grouped.source_rows.data == nullptr) return grouped_wgmma(grouped, stream);
-      return grouped_tiles(grouped, stream);
+    case GroupedKernel::wgmma: return grouped_wgmma(grouped, stream);
   }
 }
 

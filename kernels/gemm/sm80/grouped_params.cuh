@@ -56,24 +56,12 @@ struct GroupUnits {
   __device__ __forceinline__ GroupUnits(char* shared, int groups)
       : rows(reinterpret_cast<int*>(shared)), units(rows + groups + 1), groups(groups) {}
 
-  // By one warp; then the block's threads must meet.
+  // By all threads of the block, which meet.
   __device__ __forceinline__ void find(const int* start) const {
-    const int lane = threadIdx.x % 32;
-    int ahead = 0;
-    for (int first = 0; first <= groups; first += 32) {
-      const int group = first + lane;
-      const int begin = group <= groups ? start[group] : 0;
-      const int end = group < groups ? start[group + 1] : begin;
-      const int own = (end - begin + kRows - 1) / kRows;
-      int sum = own;
-#pragma unroll
-      for (int lanes = 1; lanes < 32; lanes *= 2) {
-        const int other = __shfl_up_sync(~0u, sum, lanes);
-        if (lane >= lanes) sum += other;
-      }
-      if (group <= groups) rows[group] = begin, units[group] = ahead + sum - own;
-      ahead += __shfl_sync(~0u, sum, 31);
-    }
+    for (int i = threadIdx.x; i <= groups; i += blockDim.x) rows[i] = start[i];
+    __syncthreads();
+    if (threadIdx.x < 32) count_units();
+    __syncthreads();
   }
 
   __device__ __forceinline__ int count() const { return units[groups]; }
@@ -90,6 +78,24 @@ struct GroupUnits {
     }
     const int first = rows[low] + (unit - units[low]) * kRows;
     return {low, first, min(kRows, rows[low + 1] - first)};
+  }
+
+ private:
+  __device__ __forceinline__ void count_units() const {
+    const int lane = threadIdx.x;
+    int ahead = 0;
+    for (int first = 0; first <= groups; first += 32) {
+      const int group = first + lane;
+      const int own = group < groups ? (rows[group + 1] - rows[group] + kRows - 1) / kRows : 0;
+      int sum = own;
+#pragma unroll
+      for (int lanes = 1; lanes < 32; lanes *= 2) {
+        const int other = __shfl_up_sync(~0u, sum, lanes);
+        if (lane >= lanes) sum += other;
+      }
+      if (group <= groups) units[group] = ahead + sum - own;
+      ahead += __shfl_sync(~0u, sum, 31);
+    }
   }
 };
 

@@ -124,8 +124,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) grouped_tiles_kernel(const 
   extern __shared__ __align__(128) char shared[];
   begin_after_previous_kernel();
   const GroupUnits<kRows> units(shared + kStages * kStageBytes, p.groups);
-  if (threadIdx.x < 32) units.find(p.start);
-  __syncthreads();
+  units.find(p.start);
   const auto ring = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   const int per_unit = (p.columns + kOwn - 1) / kOwn, items = units.count() * per_unit;
   const int slices = (p.inputs + kSliceInputs - 1) / kSliceInputs;

@@ -5,9 +5,9 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-template <typename T, bool kGated>
+template <typename T, bool kGated, bool kGathers>
 void launch(const GroupedGemm& grouped, cudaStream_t stream) {
-  const auto kernel = grouped::grouped_wgmma_kernel<T, kGated>;
+  const auto kernel = grouped::grouped_wgmma_kernel<T, kGated, kGathers>;
   const GroupedParams<T> p(grouped);
   const int bytes = grouped::shared_bytes(p.groups);
   nvllm::cuda::check(
@@ -15,10 +15,16 @@ void launch(const GroupedGemm& grouped, cudaStream_t stream) {
       "a grouped GEMM's shared memory");
   const int blocks = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   launch_early("launching a grouped GEMM", kernel,
-               LaunchShape{dim3(static_cast<unsigned>(blocks)), dim3(grouped::kThreads),
+               LaunchShape{dim3(static_cast<unsigned>(blocks)), dim3(grouped::kConsumers + grouped::producers(kGathers)),
                            static_cast<std::size_t>(bytes)},
                stream, describe_rows("gemm", grouped.weight.values, grouped::kBoxOutputs),
                describe_rows("gemm", grouped.x, grouped::kRows), p);
+}
+
+template <typename T, bool kGated>
+void launch(const GroupedGemm& grouped, cudaStream_t stream) {
+  grouped.source_rows.data == nullptr ? launch<T, kGated, false>(grouped, stream)
+                                      : launch<T, kGated, true>(grouped, stream);
 }
 
 template <typename T>

@@ -1,10 +1,12 @@
 // Grouped GEMMs with many rows per group on Hopper: tiles of 128 rows by 256 outputs.
 //
 // A block is persistent and takes one item after the other: up to 128 rows of a group (GroupUnits)
-// by a tile of its outputs, all inputs. One warp copies: stages of 64 inputs of x and of the weights
-// go through a ring in shared memory, which goes on from item to item, so that during an item's
-// epilogue the next one's operands are in flight. Two warpgroups multiply 64 rows each. Boxes may
-// reach beyond a group's rows and outputs; nobody looks at the sums that come of it.
+// by a tile of its outputs, all inputs. Stages of 64 inputs of x and of the weights go through a ring
+// in shared memory, which goes on from item to item, so that during an item's epilogue the next
+// one's operands are in flight. Two warpgroups multiply 64 rows each. One thread copies boxes of the
+// weights, and of x where its rows are there in order; else two warps gather them, 16 bytes at a
+// time. Boxes may reach beyond a group's rows and outputs, and rows that a group does not have are
+// not gathered; nobody looks at the sums that come of it.
 #pragma once
 
 #include "kernels/common/sm80/launch.cuh"
@@ -17,8 +19,10 @@ namespace nvllm::kernels::cuda::grouped {
 using staged::kAlignment, staged::kRowBytes, staged::kStageInputs;
 
 inline constexpr int kRows = 128, kOutputs = 256, kBoxOutputs = 128;
-inline constexpr int kConsumers = 256;  // threads; then comes the warp that copies
-inline constexpr int kThreads = kConsumers + 32;
+inline constexpr int kConsumers = 256;  // threads; then come those that copy
+inline constexpr int producers(bool gathers) {
+  return gathers ? 64 : 32;
+}
 inline constexpr int kStages = 4;
 inline constexpr int kXBytes = kRows * kRowBytes, kBoxBytes = kBoxOutputs * kRowBytes;
 inline constexpr int kStageBytes = kXBytes + 2 * kBoxBytes;
@@ -77,13 +81,54 @@ __device__ __forceinline__ void store(const GroupedParams<T>& p, const GroupUnit
   }
 }
 
+// Rows of x that two warps gather for an item: a lane has 16 bytes of every fourth of 64 rows.
+template <typename T>
+class GatheredRows {
+ public:
+  // thread: of those that copy.
+  __device__ __forceinline__ GatheredRows(const GroupedParams<T>& p, int thread)
+      : p_(p),
+        row_(thread / 32 * 64 + thread % 32 / 8),
+        chunk_(thread % 8),
+        to_(row_ * kRowBytes + (chunk_ ^ row_ % 4) * 16) {}
+
+  __device__ __forceinline__ void set(const GroupUnit& unit) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int row = row_ + 4 * i;
+      sources_[i] =
+          row < unit.rows ? static_cast<int>(p_.source_of(unit.first_row + row)) : kNoRow;
+    }
+  }
+
+  // With the swizzle of 128 bytes, as boxes have it.
+  __device__ __forceinline__ void copy(unsigned stage, int input) const {
+    const int from = input + chunk_ * 8;
+    const bool inside = from < p_.inputs;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      if (sources_[i] == kNoRow) continue;
+      const T* const x = p_.x + static_cast<long long>(sources_[i]) * p_.inputs + from;
+      copy_chunk(stage + ((to_ ^ i % 2 * 64) + i * 4 * kRowBytes), inside ? x : p_.x, inside);
+    }
+  }
+
+ private:
+  static constexpr int kOwn = 16, kNoRow = -1;
+
+  const GroupedParams<T>& p_;
+  int row_, chunk_;
+  unsigned to_;
+  int sources_[kOwn];
+};
+
 #endif
 
 // grid: blocks that run at once. `weight` [1, groups * outputs, inputs], `x` [1, rows, inputs] in
 // boxes of 64 inputs and 128 outputs or rows. kGated: a tile is of as many gates as outputs that
-// they let through.
-template <typename T, bool kGated>
-__global__ void __launch_bounds__(kThreads, 1)
+// they let through. kGathers: rows of x are those that p.source_rows says.
+template <typename T, bool kGated, bool kGathers>
+__global__ void __launch_bounds__(kConsumers + producers(kGathers), 1)
     grouped_wgmma_kernel(const __grid_constant__ CUtensorMap weight,
                          const __grid_constant__ CUtensorMap x, const GroupedParams<T> p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -96,19 +141,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   const GroupUnits<kRows> units(memory_of_block + (base - unaligned) + kUnits, p.groups);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const bool is_producer = warp == kConsumers / 32;
-  if (is_producer && lane == 0) {
+  if (threadIdx.x == kConsumers) {
     prefetch(weight);
     prefetch(x);
     for (int stage = 0; stage < kStages; ++stage) {
-      full(stage).init(1);
+      full(stage).init(kGathers ? 1 + producers(true) : 1);
       empty(stage).init(kConsumers / 32);
     }
     fence_barrier_init();
   }
   wait_for_previous_kernel();
-  if (warp == 0) units.find(p.start);
-  __syncthreads();
+  units.find(p.start);
   const int per_unit = (p.columns + kOwn - 1) / kOwn, items = units.count() * per_unit;
   const int steps = (p.inputs + kStageInputs - 1) / kStageInputs;
   int stage = 0;
@@ -117,20 +160,30 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (++stage == kStages) stage = 0, parity ^= 1;
   };
 
-  if (is_producer) {
-    if (lane > 0) return;
+  if (threadIdx.x >= kConsumers) {
+    const bool copies_boxes = threadIdx.x == kConsumers;
+    if (!kGathers && !copies_boxes) return;
+    GatheredRows<T> rows(p, threadIdx.x - kConsumers);
     for (int item = blockIdx.x; item < items; item += gridDim.x) {
       const GroupUnit unit = units.at(item / per_unit);
       const int output = unit.group * p.outputs + item % per_unit * kOwn;
       const int second = kGated ? p.columns : kBoxOutputs;
+      if constexpr (kGathers) rows.set(unit);
       for (int step = 0; step < steps; ++step, advance()) {
-        empty(stage).wait(parity ^ 1);
-        full(stage).arrive_and_expect(kStageBytes);
         const unsigned to = base + stage * kStageBytes;
         const int input = step * kStageInputs;
-        copy_box(to, x, input, unit.first_row, 0, full(stage));
-        copy_box(to + kXBytes, weight, input, output, 0, full(stage));
-        copy_box(to + kXBytes + kBoxBytes, weight, input, output + second, 0, full(stage));
+        empty(stage).wait(parity ^ 1);
+        if (copies_boxes) {
+          full(stage).arrive_and_expect(kGathers ? 2 * kBoxBytes : kStageBytes);
+          copy_box(to + kXBytes, weight, input, output, 0, full(stage));
+          copy_box(to + kXBytes + kBoxBytes, weight, input, output + second, 0, full(stage));
+          if constexpr (!kGathers) copy_box(to, x, input, unit.first_row, 0, full(stage));
+        }
+        if constexpr (kGathers) {
+          __syncwarp();
+          rows.copy(to, input);
+          full(stage).arrive_after_copies();
+        }
       }
     }
     let_next_kernel_come();
@@ -142,6 +195,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     int previous = 0;
     for (int step = 0; step < steps; ++step, advance()) {
       full(stage).wait(parity);
+      if constexpr (kGathers) fence_shared_writes();
       const unsigned at = base + stage * kStageBytes;
       const auto a = wgmma_factor(at + warp / 4 * 64 * kRowBytes, 16, 1024);
       const auto b = wgmma_factor(at + kXBytes, 16, 1024);

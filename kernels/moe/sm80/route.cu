@@ -108,11 +108,12 @@ __global__ void __launch_bounds__(kChooseWarps * 32) choose_kernel(const Params 
   if (row < p.rows) choose<kPerLane>(p, row, p.entries + static_cast<long long>(row) * p.k);
 }
 
-// --- few entries: all in one block
-// ---------------------------------------------------------------------
+// --- few entries: sorted by one block
+// -------------------------------------------------------------------------------------
 
-constexpr int kSmallThreads = 1024, kSmallChunks = kSmallThreads / 32;
-constexpr int kMaxSmallRows = 128, kMaxSmallEntries = kSmallThreads, kMaxSmallExperts = 256;
+constexpr int kSortThreads = 1024, kSortWarps = kSortThreads / 32;
+constexpr int kMaxSortEntries = kSortThreads, kMaxSortExperts = 256;
+constexpr int kMaxFusedRows = 16;  // of which one block also chooses the experts fast enough
 
 // Turns the numbers of a warp's lanes into the sum of those of the lanes before.
 __device__ __forceinline__ int sum_before(int value) {
@@ -126,27 +127,19 @@ __device__ __forceinline__ int sum_before(int value) {
   return sum - value;
 }
 
-// Each warp chooses for some rows, then each has 32 entries, one per lane.
-template <int kPerLane>
-__global__ void __launch_bounds__(kSmallThreads) route_small_kernel(const Params p) {
-  // Of each expert and chunk how many entries the chunk has of it, then how many are ahead of it.
-  __shared__ unsigned short counts[kSmallChunks][kMaxSmallExperts];
-  __shared__ int chosen[kMaxSmallEntries], first[kMaxSmallExperts], sums[kMaxSmallExperts / 32];
-  begin_after_previous_kernel();
+// Each thread has an entry, of this expert; -1: none.
+__device__ __forceinline__ void sort_entries(const Params& p, int expert) {
+  // Of each expert and chunk of 32 how many entries the chunk has of it, then how many are ahead.
+  __shared__ unsigned short counts[kSortWarps][kMaxSortExperts];
+  __shared__ int first[kMaxSortExperts], sums[kMaxSortExperts / 32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int entries = p.rows * p.k, chunks = (entries + 31) / 32;
-  for (int row = warp; row < p.rows; row += kSmallChunks) {
-    choose<kPerLane>(p, row, chosen + row * p.k);
+  const int entry = threadIdx.x, entries = p.rows * p.k, chunks = (entries + 31) / 32;
+  for (int i = threadIdx.x; i < chunks * kMaxSortExperts; i += kSortThreads) {
+    counts[i / kMaxSortExperts][i % kMaxSortExperts] = 0;
   }
-  for (int i = threadIdx.x; i < chunks * kMaxSmallExperts; i += kSmallThreads) {
-    counts[i / kMaxSmallExperts][i % kMaxSmallExperts] = 0;
-  }
-  __syncthreads();
-
-  const int entry = threadIdx.x;
-  const int expert = entry < entries ? chosen[entry] : -1;
   const unsigned same = __match_any_sync(~0u, expert);
   const int ahead = __popc(same & ((1u << lane) - 1));
+  __syncthreads();
   if (expert >= 0 && ahead == 0) {
     counts[warp][expert] = static_cast<unsigned short>(__popc(same));
   }
@@ -155,7 +148,7 @@ __global__ void __launch_bounds__(kSmallThreads) route_small_kernel(const Params
   // The first threads have an expert each.
   const int own = threadIdx.x;
   int total = 0, before = 0;
-  if (own < kMaxSmallExperts) {
+  if (own < kMaxSortExperts) {
     for (int chunk = 0; chunk < chunks; ++chunk) {
       const int count = counts[chunk][own];
       counts[chunk][own] = static_cast<unsigned short>(total);
@@ -165,7 +158,7 @@ __global__ void __launch_bounds__(kSmallThreads) route_small_kernel(const Params
     if (lane == 31) sums[warp] = before + total;
   }
   __syncthreads();
-  if (own < kMaxSmallExperts) {
+  if (own < kMaxSortExperts) {
     for (int other = 0; other < warp; ++other) before += sums[other];
     first[own] = before;
     if (own < p.experts) p.start[own] = before;
@@ -177,6 +170,24 @@ __global__ void __launch_bounds__(kSmallThreads) route_small_kernel(const Params
   const int place = first[expert] + counts[warp][expert] + ahead;
   p.entries[entry] = place;
   p.source_rows[place] = entry / p.k;
+}
+
+__global__ void __launch_bounds__(kSortThreads) sort_entries_kernel(const Params p) {
+  begin_after_previous_kernel();
+  const int entry = threadIdx.x;
+  sort_entries(p, entry < p.rows * p.k ? p.entries[entry] : -1);
+}
+
+template <int kPerLane>
+__global__ void __launch_bounds__(kSortThreads) route_few_rows_kernel(const Params p) {
+  __shared__ int chosen[kMaxSortEntries];
+  begin_after_previous_kernel();
+  for (int row = threadIdx.x / 32; row < p.rows; row += kSortWarps) {
+    choose<kPerLane>(p, row, chosen + row * p.k);
+  }
+  __syncthreads();
+  const int entry = threadIdx.x;
+  sort_entries(p, entry < p.rows * p.k ? chosen[entry] : -1);
 }
 
 // --- many entries
@@ -244,15 +255,18 @@ __global__ void __launch_bounds__(kFindThreads) find_entries_kernel(const Params
 template <int kPerLane>
 void launch(const Params& p, cudaStream_t stream) {
   const int entries = p.rows * p.k;
-  if constexpr (kPerLane * 32 <= kMaxSmallExperts) {
-    if (p.rows <= kMaxSmallRows && entries <= kMaxSmallEntries) {
-      return launch_early("launching route", route_small_kernel<kPerLane>, dim3(1),
-                          dim3(kSmallThreads), stream, p);
-    }
+  const bool few = entries <= kMaxSortEntries && p.experts <= kMaxSortExperts;
+  if (few && p.rows <= kMaxFusedRows) {
+    return launch_early("launching route", route_few_rows_kernel<kPerLane>, dim3(1),
+                        dim3(kSortThreads), stream, p);
   }
   if (entries > 0) {
     launch_early("launching route", choose_kernel<kPerLane>, dim3(blocks_for(p.rows, kChooseWarps)),
                  dim3(kChooseWarps * 32), stream, p);
+  }
+  if (few) {
+    return launch_early("launching route", sort_entries_kernel, dim3(1), dim3(kSortThreads), stream,
+                        p);
   }
   launch_early("launching route", gather_rows_kernel, dim3(static_cast<unsigned>(p.experts)),
                dim3(kGatherThreads), stream, p);
