@@ -176,15 +176,9 @@ class Case {
 // Of few rows per group, of more, of many, empty ones among them; one group with everything.
 const std::vector<std::vector<std::int32_t>>& all_sizes() {
   static const std::vector<std::vector<std::int32_t>> sizes = {
-      {1},
-      {0, 1, 0, 3, 0},
-      {1, 0, 17, 3, 0, 8},
-      {0, 0, 32, 0},
-      {0, 65, 1, 0, 9},
-      {3, 0, 64, 7, 10},
-      {0, 300},
-      {129, 0, 1, 128, 0},
-      {0, 0, 0},
+      {1},           {0, 1, 0, 3, 0},     {1, 0, 17, 3, 0, 8},
+      {0, 0, 32, 0}, {0, 65, 1, 0, 9},    {3, 0, 64, 7, 10},
+      {0, 300},      {129, 0, 1, 128, 0}, {0, 0, 0},
   };
   return sizes;
 }
@@ -221,9 +215,9 @@ TEST_CASE("a grouped GEMM of random sizes is a GEMM of each group") {
                   .outputs = static_cast<std::int64_t>(8 * (1 + random() % 20)),
                   .inputs = static_cast<std::int64_t>(8 * (1 + random() % 30)),
                   .type = random() % 3 == 0 ? DType::f16 : DType::bf16};
-    const int most = std::array{4, 12, 60}[random() % 3];
+    const int max_rows = std::array{4, 12, 60}[random() % 3];
     for (std::int32_t& size : groups.sizes) {
-      if (random() % 3 != 0) size = static_cast<std::int32_t>(random() % most);
+      if (random() % 3 != 0) size = static_cast<std::int32_t>(random() % max_rows);
     }
     INFO(groups.describe());
     CHECK(Case(*backend, groups, static_cast<unsigned>(random())).count_wrong() == 0);
@@ -253,14 +247,14 @@ TEST_CASE("shapes of a real mixture") {
   GPU_SHAPES_OR_SKIP();
   if (backend->kind() == DeviceKind::cpu) SKIP_TEST("shapes for GPUs");
   std::mt19937 random(9);
-  for (const int most : {2, 7, 30, 100}) {
+  for (const int max_rows : {2, 7, 30, 100}) {
     Groups groups{.sizes = std::vector<std::int32_t>(16), .outputs = 1536, .inputs = 2048};
-    for (std::int32_t& size : groups.sizes) size = static_cast<std::int32_t>(random() % most);
-    groups.sizes[3] = 4 * most;
+    for (std::int32_t& size : groups.sizes) size = static_cast<std::int32_t>(random() % max_rows);
+    groups.sizes[3] = 4 * max_rows;
     INFO(groups.describe());
     Case tested(*backend, groups, static_cast<unsigned>(random()));
     CHECK(tested.count_wrong() == 0);
-    CHECK(tested.gathers(most));
+    CHECK(tested.gathers(max_rows));
     CHECK(tested.activates(Activation::silu));
   }
 }

@@ -1,10 +1,9 @@
 // Weighted sums of experts' rows against their plain definition.
-#include "kernels/moe/combine_experts.h"
-
 #include <algorithm>
 #include <functional>
 #include <numeric>
 
+#include "kernels/moe/combine_experts.h"
 #include "kernels/moe/testing/references.h"
 #include "kernels/testing/cases.h"
 

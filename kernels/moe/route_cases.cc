@@ -1,10 +1,9 @@
 // The router against its plain definition, and what holds of it whatever the logits are.
-#include "kernels/moe/route.h"
-
 #include <algorithm>
 #include <functional>
 #include <set>
 
+#include "kernels/moe/route.h"
 #include "kernels/moe/testing/references.h"
 #include "kernels/testing/cases.h"
 

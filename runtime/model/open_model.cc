@@ -90,7 +90,8 @@ void check_device(const OpenModel& model, DeviceKind device) {
   const model::Decoder whole(model.config, {}, model.dtype);
   choose_quantization(whole, model, device);
   for (const layers::Parameter* parameter : whole.parameters()) {
-    if (!parameter->quantization || parameter->name.find(".experts.") == std::string::npos) continue;
+    if (!parameter->quantization || parameter->name.find(".experts.") == std::string::npos)
+      continue;
     fail("--model ", model.path, ": experts with ",
          kernels::name_of(parameter->quantization->format),
          " weights run on CPUs only so far; pass --quantization none, which makes them ",

@@ -26,7 +26,8 @@ void launch(const GroupedGemm& grouped, cudaStream_t stream) {
   // With one row per group and fewer there are few items; with more, x should be read for more
   // outputs at once.
   const bool wide = grouped.m() > grouped.groups();
-  if (gated) return wide ? launch<T, 4, true>(grouped, stream) : launch<T, 2, true>(grouped, stream);
+  if (gated)
+    return wide ? launch<T, 4, true>(grouped, stream) : launch<T, 2, true>(grouped, stream);
   wide ? launch<T, 4, false>(grouped, stream) : launch<T, 2, false>(grouped, stream);
 }
 

@@ -35,6 +35,13 @@ inline constexpr int shared_bytes(int groups) {
   return kWarps * kRingBytes + GroupUnits<kRows>::bytes(groups);
 }
 
+// As copy_chunk(), of a weight: what follows in its row, up to 256 bytes, comes into the L2, too.
+__device__ __forceinline__ void copy_weights(unsigned to, const void* from, bool valid) {
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(bytes)
+               : "memory");
+}
 // As copy_chunk(), through the L1.
 __device__ __forceinline__ void copy_chunk_cached(unsigned to, const void* from, bool valid) {
   const int bytes = valid ? 16 : 0;
@@ -89,8 +96,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   const int first = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   if (first >= items) return;
   const int stages = (p.inputs + kStageSlices * kSliceInputs - 1) / (kStageSlices * kSliceInputs);
-  const auto ring = static_cast<unsigned>(__cvta_generic_to_shared(shared)) + warp * kRingBytes +
-                    lane * 16;
+  const auto ring =
+      static_cast<unsigned>(__cvta_generic_to_shared(shared)) + warp * kRingBytes + lane * 16;
   const char* const ring_here = shared + warp * kRingBytes + lane * 16;
 
   // What is copied next.
@@ -109,16 +116,16 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
           const bool through = kGated && tile >= kTiles / 2;
           const int column = (through ? tile - kTiles / 2 : tile) * kTileOutputs;
           const bool there = next.first_column + column < p.columns;
-          const T* const from = next.weight +
-                                static_cast<long long>(column + (through ? p.columns : 0)) *
-                                    p.inputs +
-                                input;
-          copy_chunk(to + tile * 512, inside && there ? from : p.weight, inside && there);
+          const T* const from =
+              next.weight + static_cast<long long>(column + (through ? p.columns : 0)) * p.inputs +
+              input;
+          copy_weights(to + tile * 512, inside && there ? from : p.weight, inside && there);
         }
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           if (next.x[half] == nullptr) continue;
-          copy_chunk_cached(to + (kTiles + half) * 512, inside ? next.x[half] + input : p.x, inside);
+          copy_chunk_cached(to + (kTiles + half) * 512, inside ? next.x[half] + input : p.x,
+                            inside);
         }
       }
       if (++next_stage == stages) {

@@ -1,22 +1,21 @@
 // Which kernel computes a grouped GEMM.
-#include "kernels/gemm/sm80/grouped_gemm.h"
-
 #include "base/error.h"
 #include "device/cuda/stream.h"
 #include "kernels/common/sm90/tma.cuh"
+#include "kernels/gemm/sm80/grouped_gemm.h"
 #include "kernels/gemm/sm80/grouped_params.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
 
 // Rows per group on average up to which grouped_few_rows is the fastest, on Hopper and elsewhere.
-constexpr std::int64_t kMaxFewRowsOnHopper = 6, kMaxFewRows = 8;
+constexpr std::int64_t kMaxFewRowsOnHopper = 2, kMaxFewRows = 8;
 
 // What kernels with tensor cores count on: 16-bit floats in whole vectors of 16 bytes, no bias.
 bool fits_tensor_cores(const GroupedGemm& grouped) {
   const std::int64_t columns = grouped.out.shape[1], inputs = grouped.weight.inputs();
-  return grouped.weight.type() != DType::f32 && grouped.weight.bias.data == nullptr &&
-         inputs > 0 && inputs % 8 == 0 && columns % 8 == 0 && grouped.groups() <= kMaxGroups &&
+  return grouped.weight.type() != DType::f32 && grouped.weight.bias.data == nullptr && inputs > 0 &&
+         inputs % 8 == 0 && columns % 8 == 0 && grouped.groups() <= kMaxGroups &&
          grouped.weight.values.aligned(16) && grouped.x.aligned(16) && grouped.out.aligned(16);
 }
 

@@ -1,4 +1,5 @@
-// The kernels of grouped GEMMs for few rows and in tiles give the same bits, whichever a GPU prefers.
+// The kernels of grouped GEMMs for few rows and in tiles give the same bits, whichever a GPU has
+// them computed by.
 #include <cmath>
 #include <cstdint>
 #include <random>
@@ -25,9 +26,9 @@ Shape random_shape(std::mt19937& random) {
               .type = random() % 2 == 0 ? DType::bf16 : DType::f16,
               .gathers = random() % 2 == 0,
               .activates = random() % 2 == 0};
-  const unsigned groups = 1 + random() % 40, most = 1 + random() % 90;
+  const unsigned groups = 1 + random() % 40, max_rows = 1 + random() % 90;
   for (unsigned group = 0; group < groups; ++group) {
-    const unsigned rows = random() % 3 == 0 ? 0 : random() % most;
+    const unsigned rows = random() % 3 == 0 ? 0 : random() % max_rows;
     shape.start.push_back(shape.start.back() + static_cast<std::int32_t>(rows));
   }
   return shape;

@@ -51,7 +51,9 @@ struct GroupUnits {
   int *rows, *units;
   int groups;
 
-  static constexpr int bytes(int groups) { return (groups + 1) * 2 * static_cast<int>(sizeof(int)); }
+  static constexpr int bytes(int groups) {
+    return (groups + 1) * 2 * static_cast<int>(sizeof(int));
+  }
 
   __device__ __forceinline__ GroupUnits(char* shared, int groups)
       : rows(reinterpret_cast<int*>(shared)), units(rows + groups + 1), groups(groups) {}
@@ -81,20 +83,25 @@ struct GroupUnits {
   }
 
  private:
+  // By one warp, of which each lane has some groups in a row.
   __device__ __forceinline__ void count_units() const {
-    const int lane = threadIdx.x;
-    int ahead = 0;
-    for (int first = 0; first <= groups; first += 32) {
-      const int group = first + lane;
-      const int own = group < groups ? (rows[group + 1] - rows[group] + kRows - 1) / kRows : 0;
-      int sum = own;
+    const int lane = threadIdx.x, each = groups / 32 + 1;
+    const int begin = lane * each, end = min(begin + each, groups + 1);
+    const auto of = [&](int group) {
+      return group < groups ? (rows[group + 1] - rows[group] + kRows - 1) / kRows : 0;
+    };
+    int own = 0;
+    for (int group = begin; group < end; ++group) own += of(group);
+    int ahead = own;
 #pragma unroll
-      for (int lanes = 1; lanes < 32; lanes *= 2) {
-        const int other = __shfl_up_sync(~0u, sum, lanes);
-        if (lane >= lanes) sum += other;
-      }
-      if (group <= groups) units[group] = ahead + sum - own;
-      ahead += __shfl_sync(~0u, sum, 31);
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+      const int other = __shfl_up_sync(~0u, ahead, lanes);
+      if (lane >= lanes) ahead += other;
+    }
+    ahead -= own;
+    for (int group = begin; group < end; ++group) {
+      units[group] = ahead;
+      ahead += of(group);
     }
   }
 };

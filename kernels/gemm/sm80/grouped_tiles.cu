@@ -1,6 +1,5 @@
-#include "kernels/gemm/sm80/grouped_tiles.cuh"
-
 #include "kernels/gemm/sm80/grouped_gemm.h"
+#include "kernels/gemm/sm80/grouped_tiles.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {

@@ -3,8 +3,8 @@
 // A block takes one item after the other: up to 64 rows of a group (GroupUnits) by a tile of its
 // outputs, all inputs. Slices of 32 inputs of x and of the weights come through a ring in shared
 // memory. Each of four warps multiplies 32 rows by 64 outputs; a lane reads 16 bytes of a row at
-// once, which are its part of the operands of two mma, as in gemv.cuh. So a row's sums have the bits
-// that grouped_few_rows.cuh gives them.
+// once, which are its part of the operands of two mma, as in gemv.cuh. So a row's sums have the
+// bits that grouped_few_rows.cuh gives them.
 #pragma once
 
 #include "kernels/gemm/sm80/gemv.cuh"
@@ -119,7 +119,8 @@ __device__ __forceinline__ void store(const GroupedParams<T>& p, const GroupUnit
 
 // kGated: the first half of a group's outputs are gates, the others what they let through.
 template <typename T, bool kGated>
-__global__ void __launch_bounds__(kThreads, kBlocks) grouped_tiles_kernel(const GroupedParams<T> p) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    grouped_tiles_kernel(const GroupedParams<T> p) {
   constexpr int kOwn = kGated ? kOutputs / 2 : kOutputs;  // columns of out
   extern __shared__ __align__(128) char shared[];
   begin_after_previous_kernel();

@@ -1,6 +1,5 @@
-#include "kernels/gemm/sm90/grouped_wgmma.cuh"
-
 #include "kernels/gemm/sm80/grouped_gemm.h"
+#include "kernels/gemm/sm90/grouped_wgmma.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -15,7 +14,8 @@ void launch(const GroupedGemm& grouped, cudaStream_t stream) {
       "a grouped GEMM's shared memory");
   const int blocks = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   launch_early("launching a grouped GEMM", kernel,
-               LaunchShape{dim3(static_cast<unsigned>(blocks)), dim3(grouped::kConsumers + grouped::producers(kGathers)),
+               LaunchShape{dim3(static_cast<unsigned>(blocks)),
+                           dim3(grouped::kConsumers + grouped::producers(kGathers)),
                            static_cast<std::size_t>(bytes)},
                stream, describe_rows("gemm", grouped.weight.values, grouped::kBoxOutputs),
                describe_rows("gemm", grouped.x, grouped::kRows), p);

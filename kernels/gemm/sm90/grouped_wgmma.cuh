@@ -1,12 +1,12 @@
 // Grouped GEMMs with many rows per group on Hopper: tiles of 128 rows by 256 outputs.
 //
 // A block is persistent and takes one item after the other: up to 128 rows of a group (GroupUnits)
-// by a tile of its outputs, all inputs. Stages of 64 inputs of x and of the weights go through a ring
-// in shared memory, which goes on from item to item, so that during an item's epilogue the next
-// one's operands are in flight. Two warpgroups multiply 64 rows each. One thread copies boxes of the
-// weights, and of x where its rows are there in order; else two warps gather them, 16 bytes at a
-// time. Boxes may reach beyond a group's rows and outputs, and rows that a group does not have are
-// not gathered; nobody looks at the sums that come of it.
+// by a tile of its outputs, all inputs. Stages of 64 inputs of x and of the weights go through a
+// ring in shared memory, which goes on from item to item, so that during an item's epilogue the
+// next one's operands are in flight. Two warpgroups multiply 64 rows each. One thread copies boxes
+// of the weights, and of x where its rows are there in order; else two warps gather them, 16 bytes
+// at a time. Boxes may reach beyond a group's rows and outputs, and rows that a group does not have
+// are not gathered; nobody looks at the sums that come of it.
 #pragma once
 
 #include "kernels/common/sm80/launch.cuh"
@@ -75,7 +75,8 @@ __device__ __forceinline__ void store(const GroupedParams<T>& p, const GroupUnit
       transpose_over_four(words);
       const int column = first_column + quad * 32 + lane % 4 * 8;
       if (row < unit.rows && column < p.columns) {
-        *reinterpret_cast<uint4*>(out + column) = make_uint4(words[0], words[1], words[2], words[3]);
+        *reinterpret_cast<uint4*>(out + column) =
+            make_uint4(words[0], words[1], words[2], words[3]);
       }
     }
   }
@@ -96,8 +97,7 @@ class GatheredRows {
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       const int row = row_ + 4 * i;
-      sources_[i] =
-          row < unit.rows ? static_cast<int>(p_.source_of(unit.first_row + row)) : kNoRow;
+      sources_[i] = row < unit.rows ? static_cast<int>(p_.source_of(unit.first_row + row)) : kNoRow;
     }
   }
 

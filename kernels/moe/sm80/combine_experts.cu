@@ -30,9 +30,9 @@ __global__ void __launch_bounds__(kTileBlockThreads)
   Floats<T> sum{};
 #pragma unroll 8
   for (int j = 0; j < p.k; ++j) {
-    const Floats<T> part = widen(load_of_row<kAligned>(
-        p.experts + static_cast<long long>(entries[j]) * tiles.columns, place.vector,
-        tiles.columns));
+    const Floats<T> part =
+        widen(load_of_row<kAligned>(p.experts + static_cast<long long>(entries[j]) * tiles.columns,
+                                    place.vector, tiles.columns));
     const float weight = weights[j];
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
@@ -41,9 +41,9 @@ __global__ void __launch_bounds__(kTileBlockThreads)
   }
   Vector<T> result = narrow(sum);
   if (p.residual != nullptr) {
-    result = add(load_of_row<kAligned>(p.residual + place.row * tiles.columns, place.vector,
-                                       tiles.columns),
-                 result);
+    result = add(
+        load_of_row<kAligned>(p.residual + place.row * tiles.columns, place.vector, tiles.columns),
+        result);
   }
   store_of_row<kAligned>(p.out + place.row * tiles.columns, place.vector, tiles.columns, result);
 }
