@@ -176,9 +176,16 @@ class Case {
 // Of few rows per group, of more, of many, empty ones among them; one group with everything.
 const std::vector<std::vector<std::int32_t>>& all_sizes() {
   static const std::vector<std::vector<std::int32_t>> sizes = {
-      {1},           {0, 1, 0, 3, 0},     {1, 0, 17, 3, 0, 8},
-      {0, 0, 32, 0}, {0, 65, 1, 0, 9},    {3, 0, 64, 7, 10},
-      {0, 300},      {129, 0, 1, 128, 0}, {0, 0, 0},
+      {1},
+      {0, 1, 0, 3, 0},
+      {1, 0, 17, 3, 0, 8},
+      {0, 0, 32, 0},
+      {0, 65, 1, 0, 9},
+      {3, 0, 64, 7, 10},
+      {0, 17, 0, 0, 0, 0, 0, 0, 1, 2},
+      {0, 300},
+      {129, 0, 1, 128, 0},
+      {0, 0, 0},
   };
   return sizes;
 }
