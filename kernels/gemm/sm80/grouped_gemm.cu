@@ -11,6 +11,10 @@ namespace {
 // Rows per group on average up to which grouped_few_rows is the fastest, on Hopper and elsewhere.
 constexpr std::int64_t kMaxFewRowsOnHopper = 2, kMaxFewRows = 8;
 
+// Of which the kernels with tensor cores have a list in shared memory, beside their rings: as many
+// as fit into 99 KiB, which is all that some GPUs have for a block.
+constexpr std::int64_t kMaxGroups = 380;
+
 // What kernels with tensor cores count on: 16-bit floats in whole vectors of 16 bytes, no bias.
 bool fits_tensor_cores(const GroupedGemm& grouped) {
   const std::int64_t columns = grouped.out.shape[1], inputs = grouped.weight.inputs();

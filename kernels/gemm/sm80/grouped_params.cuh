@@ -8,8 +8,6 @@
 
 namespace nvllm::kernels::cuda {
 
-inline constexpr int kMaxGroups = 1024;  // of the kernels that work in units
-
 template <typename T>
 struct GroupedParams {
   T* out;
