@@ -216,6 +216,10 @@ class DeferringGemm final : public kernels::Gemm {
     stream.synchronize();
     kernels::gemm_reference(call);
   }
+  kernels::GroupedFusion fused_in(const kernels::GroupedGemm& /*grouped*/) override { return {}; }
+  void enqueue_grouped(const kernels::GroupedGemm& grouped, Stream& stream) override {
+    gemm_.run_grouped(grouped, stream);
+  }
   void measure(std::span<const kernels::GemmCall>, Stream&) override {}
 
   kernels::Gemm& gemm_;

@@ -2,8 +2,6 @@
 
 #include "kernels/moe/combine_experts.h"
 #include "kernels/moe/route.h"
-#include "kernels/pointwise/activation.h"
-#include "kernels/pointwise/step_input.h"
 #include "layers/linear.h"
 
 namespace nvllm::layers {
@@ -73,19 +71,27 @@ void SparseMoe::forward(ResidualStream& stream, const RmsNorm& norm, const Conte
   const TensorView x = normed(stream, norm, context);
   const Routed routed = route(x, context);
 
-  // A row for each entry: as the experts read it, then what they made of it.
+  // A row for each entry: as the experts read it, if it is gathered, then what they made of it.
   const std::int64_t entries = routed.source_rows.shape[0];
   const auto allocate = [&](std::int64_t columns) {
     return context.scratch.allocate(stream.dtype(), entries, columns);
   };
   const TensorView of_experts = allocate(x.shape[1]), gate_up = allocate(2 * intermediate()),
                    activated = allocate(intermediate());
-  kernels::embedding({.out = of_experts, .ids = routed.source_rows, .table = x}, context.stream);
-  context.gemm.run_grouped({gemm_weight(gate_up_), routed.expert_start, gate_up, of_experts},
+  context.gemm.run_grouped({.weight = gemm_weight(gate_up_),
+                            .start = routed.expert_start,
+                            .out = activated,
+                            .x = x,
+                            .source_rows = routed.source_rows,
+                            .gathered = of_experts,
+                            .epilogue = kernels::Epilogue::gated_activation,
+                            .activation = activation_,
+                            .gate_up = gate_up},
                            context.stream);
-  kernels::gated_activation({.out = activated, .x = gate_up, .activation = activation_},
-                            context.stream);
-  context.gemm.run_grouped({gemm_weight(down_), routed.expert_start, of_experts, activated},
+  context.gemm.run_grouped({.weight = gemm_weight(down_),
+                            .start = routed.expert_start,
+                            .out = of_experts,
+                            .x = activated},
                            context.stream);
 
   const kernels::GemmOperands add = add_operands(stream, x, {}, nullptr, context);

@@ -161,6 +161,8 @@ class PrefetchNotes final : public kernels::Gemm {
     const kernels::KvPrefetch& prefetch = call.operands.kv_prefetch;
     if (prefetch.kv.keys.data != nullptr) notes.emplace_back(call.weight.values.data, prefetch);
   }
+  kernels::GroupedFusion fused_in(const kernels::GroupedGemm&) override { return {}; }
+  void enqueue_grouped(const kernels::GroupedGemm&, Stream&) override {}
   void measure(std::span<const kernels::GemmCall>, Stream&) override {}
 };
 

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "kernels/gemm/backends.h"
+#include "kernels/pointwise/step_input.h"
 
 namespace nvllm::kernels {
 namespace {
@@ -207,11 +208,23 @@ void Gemm::enqueue_sampling(const GemmCall& /*call*/, const SampleTokens& /*samp
 
 void Gemm::run_grouped(const GroupedGemm& grouped, Stream& stream) {
   check_grouped_gemm(grouped);
-  if (grouped.out.elements() > 0) enqueue_grouped(grouped, stream);
-}
-
-void Gemm::enqueue_grouped(const GroupedGemm& /*grouped*/, Stream& /*stream*/) {
-  fail("gemm: there are no grouped GEMMs on this device; mixtures of experts run on CPUs only");
+  if (grouped.out.elements() == 0) return;
+  const GroupedFusion fused = fused_in(grouped);
+  GroupedGemm own = grouped;
+  if (grouped.source_rows.data != nullptr && !fused.gather) {
+    own.source_rows = {};
+    own.x = grouped.gathered.rows(0, grouped.m());
+    embedding({.out = own.x, .ids = grouped.source_rows, .table = grouped.x}, stream);
+  }
+  const bool activates = grouped.epilogue != Epilogue::none && !fused.epilogue;
+  if (activates) {
+    own.epilogue = Epilogue::none;
+    own.out = grouped.gate_up.rows(0, grouped.m());
+  }
+  enqueue_grouped(own, stream);
+  if (activates) {
+    gated_activation({.out = grouped.out, .x = own.out, .activation = grouped.activation}, stream);
+  }
 }
 
 void Gemm::record() {

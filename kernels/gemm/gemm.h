@@ -190,11 +190,25 @@ struct GroupedGemm {
   GemmWeight weight;  // of all groups, one after the other: [groups * outputs, inputs]
   // [groups + 1], int32, ascending from 0 to M; read when the work runs.
   TensorView start;
-  TensorView out;  // [M, outputs], dense
-  TensorView x;    // [M, inputs], dense
+  TensorView out;  // [M, outputs], dense; after a gated activation [M, outputs / 2]
+  TensorView x;    // [M, inputs], dense; with source_rows [any number, inputs]
 
+  // [M], int32: row n is x's row source_rows[n]; data == nullptr: row n.
+  TensorView source_rows{};
+  TensorView gathered{};  // [at least M, inputs]: where a kernel of its own leaves these rows
+
+  Epilogue epilogue = Epilogue::none;  // with a gated activation a group's first half are gates
+  Activation activation = Activation::silu;
+  TensorView gate_up{};  // [at least M, outputs]: what the activation's own kernel reads
+
+  std::int64_t m() const { return out.shape[0]; }
   std::int64_t groups() const { return start.shape[0] - 1; }
   std::int64_t outputs() const { return weight.outputs() / groups(); }
+};
+
+// What of a grouped GEMM its kernel does itself; kernels of their own do the rest.
+struct GroupedFusion {
+  bool gather = false, epilogue = false;
 };
 
 // A decoder layer as its four GEMMs see it.
@@ -244,8 +258,9 @@ class Gemm {
   // and samples_in_epilogue().
   void run_and_sample(const GemmCall& call, const SampleTokens& sample, Stream& stream);
 
-  // Enqueues it, as run() does. An operand that does not fit is an Error that names it. A row's
-  // sums are those of run() with as many rows as its group has. Not tuned.
+  // Enqueues it, as run() does. An operand that does not fit is an Error that names it. Not tuned.
+  // On the CPU a row's sums are those of run() with as many rows as its group has; on GPUs they
+  // depend on M (which decides the kernel), but neither on a row's group nor on its number there.
   void run_grouped(const GroupedGemm& grouped, Stream& stream);
 
   // From now on run() notes its calls, until tune_recorded() tunes them, those of one shape
@@ -274,8 +289,10 @@ class Gemm {
   // Of checked operands.
   virtual void enqueue(const GemmCall& call, Stream& stream) = 0;
   virtual void enqueue_sampling(const GemmCall& call, const SampleTokens& sample, Stream& stream);
-  // Of checked operands, with rows and outputs. Not every backend has it.
-  virtual void enqueue_grouped(const GroupedGemm& grouped, Stream& stream);
+  // Of a checked grouped GEMM; an Error if this backend has no kernel for it.
+  virtual GroupedFusion fused_in(const GroupedGemm& grouped) = 0;
+  // Of checked operands, with rows and outputs, and of what is fused alone.
+  virtual void enqueue_grouped(const GroupedGemm& grouped, Stream& stream) = 0;
   virtual void measure(std::span<const GemmCall> alike, Stream& stream) = 0;
 
  private:

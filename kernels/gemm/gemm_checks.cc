@@ -182,10 +182,28 @@ void check_grouped_gemm(const GroupedGemm& grouped) {
     fail("gemm: weight is ", weight.values.describe(),
          "; it must be [groups * outputs, inputs] of ", grouped.groups(), " groups");
   }
-  const std::int64_t rows = grouped.x.rank == 2 ? grouped.x.shape[0] : 0;
-  check_rows(grouped.x, "x", "[rows, inputs]", rows, weight.inputs());
+  const bool gathers = grouped.source_rows.data != nullptr;
+  const std::int64_t x_rows = grouped.x.rank == 2 ? grouped.x.shape[0] : 0;
+  const std::int64_t rows = gathers ? grouped.source_rows.elements() : x_rows;
+  check_rows(grouped.x, "x", "[rows, inputs]", x_rows, weight.inputs());
   check_dense(grouped.x, "x", type);
-  check_rows(grouped.out, "out", "[rows of x, outputs]", rows, grouped.outputs());
+  if (gathers) {
+    if (grouped.source_rows.rank != 1 || grouped.source_rows.dtype != DType::i32) {
+      fail("gemm: source_rows is ", grouped.source_rows.describe(), "; it must be int32 [rows]");
+    }
+    require_contiguous(grouped.source_rows, "gemm", "source_rows");
+    check_memory(grouped.gathered, "gathered", "a gather", rows, weight.inputs(), type);
+  }
+  if (grouped.epilogue == Epilogue::none) {
+    check_rows(grouped.out, "out", "[rows of x, outputs]", rows, grouped.outputs());
+  } else {
+    if (grouped.outputs() % 2 != 0) {
+      fail("gemm: weight is ", weight.values.describe(), " of ", grouped.groups(),
+           " groups; ahead of a gated activation each must have an even number of outputs");
+    }
+    check_rows(grouped.out, "out", "[rows of x, outputs / 2]", rows, grouped.outputs() / 2);
+    check_memory(grouped.gate_up, "gate_up", "the epilogue", rows, grouped.outputs(), type);
+  }
   check_dense(grouped.out, "out", type);
   if (weight.bias.data != nullptr) check_vector(weight.bias, "bias", weight.outputs(), type);
 }

@@ -1,5 +1,5 @@
 // What the backend offers of the operations in this folder, for checked arguments; each does what
-// the function of the same name in nvllm::kernels does. There is one, so far.
+// the function of the same name in nvllm::kernels does.
 #pragma once
 
 namespace nvllm {
@@ -17,4 +17,11 @@ void combine_experts(const CombineExperts& args, Stream& stream);
 void route(const Route& args, Stream& stream);
 
 }  // namespace cpu
+
+namespace cuda {
+
+void combine_experts(const CombineExperts& args, Stream& stream);
+void route(const Route& args, Stream& stream);
+
+}  // namespace cuda
 }  // namespace nvllm::kernels

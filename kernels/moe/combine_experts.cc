@@ -26,10 +26,11 @@ void check_combine_experts(const CombineExperts& args) {
 
 void combine_experts(const CombineExperts& args, Stream& stream) {
   check_combine_experts(args);
-  if (stream.kind() != DeviceKind::cpu) {
-    fail("combine_experts: mixtures of experts run on CPUs only so far");
-  }
-  if (args.out.elements() > 0) cpu::combine_experts(args, stream);
+  if (args.out.elements() == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::combine_experts(args, stream);
+#endif
+  cpu::combine_experts(args, stream);
 }
 
 }  // namespace nvllm::kernels

@@ -33,7 +33,9 @@ void check_route(const Route& args) {
 
 void route(const Route& args, Stream& stream) {
   check_route(args);
-  if (stream.kind() != DeviceKind::cpu) fail("route: mixtures of experts run on CPUs only so far");
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::route(args, stream);
+#endif
   cpu::route(args, stream);
 }
 

@@ -87,8 +87,16 @@ void check_device(const OpenModel& model, DeviceKind device) {
          "into the window, --hf-overrides '{\"sliding_window\": null, \"layer_types\": null}'");
   }
   if (model.config.mixture.experts == 0) return;
-  fail("--model ", model.path, ": a ", model.config.architecture,
-       " has mixtures of experts, which run on CPUs only so far; pass --device cpu");
+  const model::Decoder whole(model.config, {}, model.dtype);
+  choose_quantization(whole, model, device);
+  for (const layers::Parameter* parameter : whole.parameters()) {
+    if (!parameter->quantization || parameter->name.find(".experts.") == std::string::npos)
+      continue;
+    fail("--model ", model.path, ": experts with ",
+         kernels::name_of(parameter->quantization->format),
+         " weights run on CPUs only so far; pass --quantization none, which makes them ",
+         name_of(model.dtype), ", or --device cpu");
+  }
 }
 
 OpenModel open_model(const ModelOptions& options) {

@@ -199,6 +199,8 @@ class CpuGemm final : public Gemm {
     if (call.plan.epilogue_kernel) gated_activation(epilogue_activation(call), stream);
   }
 
+  GroupedFusion fused_in(const GroupedGemm& /*grouped*/) override { return {}; }
+
   void enqueue_grouped(const GroupedGemm& grouped, Stream& stream) override {
     queue_of(stream).submit([this, all = task_of(grouped), outputs = grouped.outputs(),
                              start = grouped.start.as<const std::int32_t>(),

@@ -4,6 +4,7 @@
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/cublaslt/cublaslt_gemm.h"
 #include "kernels/gemm/gemm_steps.h"
+#include "kernels/gemm/sm80/grouped_gemm.h"
 #include "kernels/gemm/sm80/quantized_gemm.h"
 #include "kernels/pointwise/backends.h"
 
@@ -80,6 +81,12 @@ class CudaGemm final : public Gemm {
     lm_head_.enqueue_and_sample(call, sample, stream);
   }
 
+  GroupedFusion fused_in(const GroupedGemm& grouped) override { return grouped_.fused_in(grouped); }
+
+  void enqueue_grouped(const GroupedGemm& grouped, Stream& stream) override {
+    grouped_.enqueue(grouped, stream);
+  }
+
   // Prologues come first: what is measured depends on x a little, by the power that it takes.
   void measure(std::span<const GemmCall> alike, Stream& stream) override {
     if (alike.front().plan.kernel != GemmKernel::cublaslt) return;
@@ -137,6 +144,7 @@ class CudaGemm final : public Gemm {
   const LmHead lm_head_;
   CublasltGemm cublaslt_;
   QuantizedGemm quantized_;
+  const GroupedGemms grouped_;
 };
 
 }  // namespace

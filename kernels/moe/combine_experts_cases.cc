@@ -1,10 +1,9 @@
 // Weighted sums of experts' rows against their plain definition.
-#include "kernels/moe/combine_experts.h"
-
 #include <algorithm>
 #include <functional>
 #include <numeric>
 
+#include "kernels/moe/combine_experts.h"
 #include "kernels/moe/testing/references.h"
 #include "kernels/testing/cases.h"
 
@@ -87,8 +86,12 @@ TEST_CASE_TEMPLATE("combine_experts is what its definition says, for all shapes"
 
 TEST_CASE("combine_experts refuses what does not fit, by name") {
   BACKEND_OR_SKIP(backend);
-  float some[64] = {};
-  std::int32_t integers[8] = {};
+  const auto stream = backend->create_stream();
+  const Placed<float> floats(*backend, *stream, std::vector<float>(64));
+  const Placed<std::int32_t> ints(*backend, *stream, std::vector<std::int32_t>(8));
+  stream->synchronize();
+  float* const some = floats.data();
+  std::int32_t* const integers = ints.data();
   const auto with = [&](const std::function<void(CombineExperts&)>& change) {
     CombineExperts args{.out = {some, DType::f32, {2, 6}},
                         .experts = {some, DType::f32, {6, 6}},

@@ -1,10 +1,9 @@
 // The router against its plain definition, and what holds of it whatever the logits are.
-#include "kernels/moe/route.h"
-
 #include <algorithm>
 #include <functional>
 #include <set>
 
+#include "kernels/moe/route.h"
 #include "kernels/moe/testing/references.h"
 #include "kernels/testing/cases.h"
 
@@ -186,8 +185,12 @@ TEST_CASE("a row's experts and weights do not depend on its company") {
 
 TEST_CASE("route refuses what does not fit, by name") {
   BACKEND_OR_SKIP(backend);
-  float some[64] = {};
-  std::int32_t integers[64] = {};
+  const auto stream = backend->create_stream();
+  const Placed<float> floats(*backend, *stream, std::vector<float>(64));
+  const Placed<std::int32_t> ints(*backend, *stream, std::vector<std::int32_t>(64));
+  stream->synchronize();
+  float* const some = floats.data();
+  std::int32_t* const integers = ints.data();
   const auto with = [&](const std::function<void(Route&)>& change) {
     Route args = arguments({4, 6, 2}, false);
     args.logits.data = args.weights.data = some;

@@ -110,7 +110,9 @@ class Mixture {
 };
 
 TEST_CASE("bfloat16 on 1 to 4 ranks: logits and tokens are as close as transformers' bfloat16") {
+  RANKS_OR_SKIP(1);
   for (const int ranks : {1, 2, 3, 4}) {
+    if (!testing::why_no_ranks(ranks).empty()) continue;
     testing::run_on_devices(ranks, [](DeviceRank& rank) {
       for (const char* name : {"mixtral", "qwen3moe-dense-layer", "qwen3moe-fp8"}) {
         const std::string model = name;
@@ -122,6 +124,7 @@ TEST_CASE("bfloat16 on 1 to 4 ranks: logits and tokens are as close as transform
 }
 
 TEST_CASE("bfloat16 with weights that stay in FP8, on 1 to 3 ranks") {
+  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("on CPUs only so far");
   for (const int ranks : {1, 2, 3}) {
     testing::run_on_devices(ranks, [](DeviceRank& rank) {
       Mixture mixture(rank, "qwen3moe-fp8", true);

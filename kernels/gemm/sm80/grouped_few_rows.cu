@@ -1,0 +1,42 @@
+#include "kernels/gemm/sm80/grouped_few_rows.cuh"
+#include "kernels/gemm/sm80/grouped_gemm.h"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+template <typename T, int kTiles, bool kGated>
+void launch(const GroupedGemm& grouped, cudaStream_t stream) {
+  const auto kernel = few_rows::grouped_few_rows_kernel<T, kTiles, kGated>;
+  const GroupedParams<T> p(grouped);
+  const int bytes = few_rows::shared_bytes(p.groups);
+  nvllm::cuda::check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+      "a grouped GEMM's shared memory");
+  const int blocks =
+      nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount) * few_rows::kBlocks;
+  launch_early("launching a grouped GEMM", kernel,
+               LaunchShape{dim3(static_cast<unsigned>(blocks)), dim3(few_rows::kWarps * 32),
+                           static_cast<std::size_t>(bytes)},
+               stream, p);
+}
+
+template <typename T>
+void launch(const GroupedGemm& grouped, cudaStream_t stream) {
+  const bool gated = grouped.epilogue != Epilogue::none;
+  // With one row per group and fewer there are few items; with more, x should be read for more
+  // outputs at once.
+  const bool wide = grouped.m() > grouped.groups();
+  if (gated)
+    return wide ? launch<T, 4, true>(grouped, stream) : launch<T, 2, true>(grouped, stream);
+  wide ? launch<T, 4, false>(grouped, stream) : launch<T, 2, false>(grouped, stream);
+}
+
+}  // namespace
+
+void grouped_few_rows(const GroupedGemm& grouped, Stream& stream) {
+  const cudaStream_t native = nvllm::cuda::native(stream);
+  grouped.weight.format == WeightFormat::bf16 ? launch<Bf16>(grouped, native)
+                                              : launch<F16>(grouped, native);
+}
+
+}  // namespace nvllm::kernels::cuda

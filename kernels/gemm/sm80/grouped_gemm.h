@@ -1,0 +1,34 @@
+// Grouped GEMMs on the GPU: the kernels, and which of them computes what. Where groups begin is
+// read on the device alone; what is launched depends on shapes only, so it can be in a graph.
+#pragma once
+
+#include "kernels/gemm/gemm.h"
+
+namespace nvllm::kernels::cuda {
+
+enum class GroupedKernel : std::uint8_t {
+  dot,       // what no other kernel takes: sm80/grouped_dot.cu
+  few_rows,  // bound by the reading of the weights: sm80/grouped_few_rows.cuh
+  tiles,     // tensor cores, tiles of 64 rows: sm80/grouped_tiles.cuh
+  wgmma,     // Hopper's tensor cores, tiles of 128 rows: sm90/grouped_wgmma.cuh
+};
+
+class GroupedGemms {
+ public:
+  GroupedGemms();
+  GroupedFusion fused_in(const GroupedGemm& grouped) const;
+  void enqueue(const GroupedGemm& grouped, Stream& stream) const;
+
+ private:
+  GroupedKernel kernel_of(const GroupedGemm& grouped) const;
+
+  bool is_hopper_;
+};
+
+// The kernels; each takes what GroupedGemms chooses it for.
+void grouped_dot(const GroupedGemm& grouped, Stream& stream);
+void grouped_few_rows(const GroupedGemm& grouped, Stream& stream);
+void grouped_tiles(const GroupedGemm& grouped, Stream& stream);
+void grouped_wgmma(const GroupedGemm& grouped, Stream& stream);
+
+}  // namespace nvllm::kernels::cuda

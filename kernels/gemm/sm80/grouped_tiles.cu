@@ -1,0 +1,36 @@
+#include "kernels/gemm/sm80/grouped_gemm.h"
+#include "kernels/gemm/sm80/grouped_tiles.cuh"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+template <typename T, bool kGated>
+void launch(const GroupedGemm& grouped, cudaStream_t stream) {
+  const auto kernel = tiles::grouped_tiles_kernel<T, kGated>;
+  const GroupedParams<T> p(grouped);
+  const int bytes = tiles::shared_bytes(p.groups);
+  nvllm::cuda::check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+      "a grouped GEMM's shared memory");
+  const int blocks = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount) * tiles::kBlocks;
+  launch_early("launching a grouped GEMM", kernel,
+               LaunchShape{dim3(static_cast<unsigned>(blocks)), dim3(tiles::kThreads),
+                           static_cast<std::size_t>(bytes)},
+               stream, p);
+}
+
+template <typename T>
+void launch(const GroupedGemm& grouped, cudaStream_t stream) {
+  grouped.epilogue == Epilogue::none ? launch<T, false>(grouped, stream)
+                                     : launch<T, true>(grouped, stream);
+}
+
+}  // namespace
+
+void grouped_tiles(const GroupedGemm& grouped, Stream& stream) {
+  const cudaStream_t native = nvllm::cuda::native(stream);
+  grouped.weight.format == WeightFormat::bf16 ? launch<Bf16>(grouped, native)
+                                              : launch<F16>(grouped, native);
+}
+
+}  // namespace nvllm::kernels::cuda

@@ -1,0 +1,158 @@
+// What a layer of a mixture computes, with the shapes of Qwen3-30B-A3B, by rows of the step: the
+// router, the two grouped GEMMs (gate-up with its gather and its activation) and the sums. Bytes
+// per second count weights of the experts that have rows, and rows read and written; large GEMMs
+// are bound by arithmetic instead. A call is 8 of the operation, of other routings each, so that
+// few experts' weights are in no cache.
+#include <random>
+
+#include "kernels/gemm/gemm.h"
+#include "kernels/moe/combine_experts.h"
+#include "kernels/moe/route.h"
+#include "kernels/moe/testing/references.h"
+#include "kernels/pointwise/random_fill.h"
+#include "kernels/testing/bench.h"
+
+namespace nvllm::kernels {
+namespace {
+
+using testing::GraphBenchmark;
+
+constexpr std::int64_t kExperts = 128, kPerToken = 8, kHidden = 2048, kInner = 768;
+constexpr int kRoutings = 8;
+
+TensorView random(GraphBenchmark& bench, std::int64_t rows, std::int64_t columns, float width) {
+  RandomFill fill;
+  fill.out = bench.tensor(DType::bf16, {rows, columns});
+  fill.whole_columns = columns;
+  fill.width = width;
+  random_fill(fill, bench.stream());
+  return fill.out;
+}
+
+// Routings of random logits, of which every expert is as likely as any other.
+struct Routings {
+  std::vector<Route> all;
+  std::int64_t used = 0;  // experts with rows, of all routings together
+
+  Routings(GraphBenchmark& bench, std::int64_t rows) {
+    for (int i = 0; i < kRoutings; ++i) {
+      const auto logits = normal(rows * kExperts, static_cast<unsigned>(i));
+      Route args{.logits = bench.tensor(logits),
+                 .weights = bench.tensor(DType::f32, {rows, kPerToken}),
+                 .expert_start = bench.tensor(DType::i32, {kExperts + 1}),
+                 .source_rows = bench.tensor(DType::i32, {rows * kPerToken}),
+                 .entries = bench.tensor(DType::i32, {rows, kPerToken}),
+                 .renormalize = true};
+      args.logits = TensorView(args.logits.data, DType::f32, {rows, kExperts});
+      route(args, bench.stream());
+      all.push_back(args);
+      used += experts_of(logits, rows);
+    }
+  }
+
+ private:
+  static std::vector<float> normal(std::int64_t count, unsigned seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> values;
+    std::vector<float> logits(static_cast<std::size_t>(count));
+    for (float& logit : logits) logit = values(random);
+    return logits;
+  }
+  static std::int64_t experts_of(std::vector<float> logits, std::int64_t rows) {
+    std::vector<float> weights(static_cast<std::size_t>(rows * kPerToken));
+    std::vector<std::int32_t> start(kExperts + 1), rows_of(weights.size()), entries(weights.size());
+    route_reference({.logits = {logits.data(), DType::f32, {rows, kExperts}},
+                     .weights = {weights.data(), DType::f32, {rows, kPerToken}},
+                     .expert_start = {start.data(), DType::i32, {kExperts + 1}},
+                     .source_rows = {rows_of.data(), DType::i32, {rows * kPerToken}},
+                     .entries = {entries.data(), DType::i32, {rows, kPerToken}}});
+    std::int64_t used = 0;
+    for (std::size_t i = 0; i < kExperts; ++i) used += start[i] < start[i + 1];
+    return used;
+  }
+};
+
+void measure_route(GraphBenchmark& bench, std::int64_t rows) {
+  const Routings routings(bench, rows);
+  bench.run(static_cast<std::size_t>(rows * kExperts) * sizeof(float) * kRoutings, [&] {
+    for (const Route& args : routings.all) route(args, bench.stream());
+  });
+}
+
+void measure_gate_up(GraphBenchmark& bench, std::int64_t rows) {
+  const Routings routings(bench, rows);
+  const auto gemm = create_gemm(bench.backend());
+  const std::int64_t entries = rows * kPerToken;
+  GroupedGemm grouped{.weight = {.values = random(bench, kExperts * 2 * kInner, kHidden, 0.03f)},
+                      .start = {},
+                      .out = bench.tensor(DType::bf16, {entries, kInner}),
+                      .x = random(bench, rows, kHidden, 1),
+                      .gathered = bench.tensor(DType::bf16, {entries, kHidden}),
+                      .epilogue = Epilogue::gated_activation,
+                      .gate_up = bench.tensor(DType::bf16, {entries, 2 * kInner})};
+  const std::size_t traffic = static_cast<std::size_t>(routings.used * 2 * kInner * kHidden) * 2 +
+                              kRoutings * (grouped.x.bytes() + grouped.out.bytes());
+  bench.run(traffic, [&] {
+    for (const Route& args : routings.all) {
+      grouped.start = args.expert_start;
+      grouped.source_rows = args.source_rows;
+      gemm->run_grouped(grouped, bench.stream());
+    }
+  });
+}
+
+void measure_down(GraphBenchmark& bench, std::int64_t rows) {
+  const Routings routings(bench, rows);
+  const auto gemm = create_gemm(bench.backend());
+  const std::int64_t entries = rows * kPerToken;
+  GroupedGemm grouped{.weight = {.values = random(bench, kExperts * kHidden, kInner, 0.03f)},
+                      .start = {},
+                      .out = bench.tensor(DType::bf16, {entries, kHidden}),
+                      .x = random(bench, entries, kInner, 1)};
+  const std::size_t traffic = static_cast<std::size_t>(routings.used * kInner * kHidden) * 2 +
+                              kRoutings * (grouped.x.bytes() + grouped.out.bytes());
+  bench.run(traffic, [&] {
+    for (const Route& args : routings.all) {
+      grouped.start = args.expert_start;
+      gemm->run_grouped(grouped, bench.stream());
+    }
+  });
+}
+
+void measure_combine(GraphBenchmark& bench, std::int64_t rows) {
+  const Routings routings(bench, rows);
+  CombineExperts args{.out = bench.tensor(DType::bf16, {rows, kHidden}),
+                      .experts = random(bench, rows * kPerToken, kHidden, 1),
+                      .weights = {},
+                      .entries = {}};
+  args.residual = args.out;
+  bench.run(kRoutings * (args.experts.bytes() + 2 * args.out.bytes()), [&] {
+    for (const Route& routed : routings.all) {
+      args.weights = routed.weights;
+      args.entries = routed.entries;
+      combine_experts(args, bench.stream());
+    }
+  });
+}
+
+const bool registered = [] {
+  for (const DeviceKind kind : testing::kBackends) {
+    for (const std::int64_t rows : {1, 8, 64, 128, 256, 512, 1024, 2048, 8192, 16384}) {
+      if (kind == DeviceKind::cpu && rows > 64) continue;
+      const std::string what = std::to_string(rows);
+      const auto add = [&](const std::string& operation,
+                           void (*measure)(GraphBenchmark&, std::int64_t)) {
+        testing::register_benchmark(operation, kind, DType::bf16, what,
+                                    [=](GraphBenchmark& bench) { measure(bench, rows); });
+      };
+      add("moe_route", measure_route);
+      add("moe_gate_up", measure_gate_up);
+      add("moe_down", measure_down);
+      add("moe_combine", measure_combine);
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace nvllm::kernels

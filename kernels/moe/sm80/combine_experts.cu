@@ -1,0 +1,72 @@
+// Weighted sums of experts' rows on the GPU, 16 bytes at a time. They are bound by memory.
+#include "kernels/common/arguments.h"
+#include "kernels/common/sm80/launch.cuh"
+#include "kernels/common/sm80/row_tiles.cuh"
+#include "kernels/moe/backends.h"
+#include "kernels/moe/combine_experts.h"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+template <typename T>
+struct Params {
+  T* out;
+  const T* experts;
+  const T* residual;  // nullptr: none
+  const float* weights;
+  const int* entries;
+  int k;
+};
+
+template <typename T, bool kAligned>
+__global__ void __launch_bounds__(kTileBlockThreads)
+    combine_experts_kernel(const Params<T> p, const RowTiles tiles) {
+  constexpr int kElements = Vector<T>::kElements;
+  begin_after_previous_kernel();
+  const TilePlace place = tile_place<1>(tiles.tiles);
+  if (place.row >= tiles.rows || place.vector >= tiles.vectors) return;
+  const float* const weights = p.weights + place.row * p.k;
+  const int* const entries = p.entries + place.row * p.k;
+  Floats<T> sum{};
+#pragma unroll 8
+  for (int j = 0; j < p.k; ++j) {
+    const Floats<T> part =
+        widen(load_of_row<kAligned>(p.experts + static_cast<long long>(entries[j]) * tiles.columns,
+                                    place.vector, tiles.columns));
+    const float weight = weights[j];
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      sum.element[i] = fmaf(weight, part.element[i], sum.element[i]);
+    }
+  }
+  Vector<T> result = narrow(sum);
+  if (p.residual != nullptr) {
+    result = add(
+        load_of_row<kAligned>(p.residual + place.row * tiles.columns, place.vector, tiles.columns),
+        result);
+  }
+  store_of_row<kAligned>(p.out + place.row * tiles.columns, place.vector, tiles.columns, result);
+}
+
+}  // namespace
+
+void combine_experts(const CombineExperts& args, Stream& stream) {
+  with_element_type(args.out.dtype, [&]<typename T>(T) {
+    constexpr int kElements = Vector<T>::kElements;
+    const RowTiles tiles(args.out.shape[0], args.out.shape[1], kElements, 1);
+    const bool aligned = tiles.columns % kElements == 0 && args.out.aligned(16) &&
+                         args.experts.aligned(16) && args.residual.aligned(16);
+    const auto kernel =
+        aligned ? combine_experts_kernel<T, true> : combine_experts_kernel<T, false>;
+    const Params<T> params{.out = args.out.as<T>(),
+                           .experts = args.experts.as<const T>(),
+                           .residual = args.residual.as<const T>(),
+                           .weights = args.weights.as<const float>(),
+                           .entries = args.entries.as<const int>(),
+                           .k = static_cast<int>(args.weights.shape[1])};
+    launch_early("launching combine_experts", kernel, tiles.grid, tiles.block,
+                 nvllm::cuda::native(stream), params, tiles);
+  });
+}
+
+}  // namespace nvllm::kernels::cuda

@@ -1,0 +1,290 @@
+// The router on the GPU. A warp chooses the experts of a row: its lanes hold the row's logits as
+// keys that sort like them, and take the largest k times. Then all entries are sorted by expert
+// without atomics, so the order is always the same: few of them in one block, with a count for each
+// expert and chunk of 32 entries; many by one block for each expert, which looks at all of them.
+#include "kernels/common/sm80/launch.cuh"
+#include "kernels/moe/backends.h"
+#include "kernels/moe/route.h"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+struct Params {
+  const float* logits;
+  float* weights;
+  int *start, *source_rows, *entries;
+  int rows, experts, k;
+  bool renormalize;
+
+  explicit Params(const Route& args)
+      : logits(args.logits.as<float>()),
+        weights(args.weights.as<float>()),
+        start(args.expert_start.as<int>()),
+        source_rows(args.source_rows.as<int>()),
+        entries(args.entries.as<int>()),
+        rows(static_cast<int>(args.weights.shape[0])),
+        experts(static_cast<int>(args.logits.shape[1])),
+        k(static_cast<int>(args.weights.shape[1])),
+        renormalize(args.renormalize) {}
+};
+
+// --- the experts of a row
+// ------------------------------------------------------------------------------
+
+constexpr unsigned kChosen = 0, kNanKey = 1;
+
+// Greater for greater logits; those of numbers are greater than kNanKey.
+__device__ __forceinline__ unsigned key_of(float logit) {
+  if (isnan(logit)) return kNanKey;
+  const unsigned bits = __float_as_uint(logit + 0.0f);  // -0 counts as 0
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+
+__device__ __forceinline__ float logit_of(unsigned key) {
+  return __uint_as_float(key >> 31 != 0 ? key & 0x7fffffffu : ~key);
+}
+
+__device__ __forceinline__ float warp_sum(float value) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) value += __shfl_xor_sync(~0u, value, lanes);
+  return value;
+}
+
+// By one warp; `chosen` gets the numbers of the row's k experts. kPerLane: logits of a lane, which
+// has every 32nd.
+template <int kPerLane>
+__device__ __forceinline__ void choose(const Params& p, int row, int* chosen) {
+  const int lane = threadIdx.x % 32;
+  const float* const logits = p.logits + static_cast<long long>(row) * p.experts;
+  unsigned keys[kPerLane];
+  unsigned best = 0;
+  bool has_nan = false;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int expert = i * 32 + lane;
+    keys[i] = expert < p.experts ? key_of(logits[expert]) : kChosen;
+    has_nan = has_nan || keys[i] == kNanKey;
+    best = max(best, keys[i]);
+  }
+  const float top = logit_of(__reduce_max_sync(~0u, best));
+  float all = has_nan ? __int_as_float(0x7fffffff) : 0.0f;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    if (keys[i] > kNanKey) all += expf(logit_of(keys[i]) - top);
+  }
+  all = warp_sum(all);
+
+  float* const weights = p.weights + static_cast<long long>(row) * p.k;
+  float some = 0;
+  for (int j = 0; j < p.k; ++j) {
+    unsigned key = 0;
+    int expert = kPerLane * 32;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (keys[i] > key) key = keys[i], expert = i * 32 + lane;
+    }
+    const unsigned largest = __reduce_max_sync(~0u, key);
+    const unsigned mine = key == largest ? static_cast<unsigned>(expert) : ~0u;
+    const auto winner = static_cast<int>(__reduce_min_sync(~0u, mine));
+    const float power = expf(logit_of(largest) - top);
+    some += power;
+    if (lane == j % 32) weights[j] = power, chosen[j] = winner;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (i * 32 + lane == winner) keys[i] = kChosen;
+    }
+  }
+  // NaN of a logit that was not chosen must show, too.
+  const float divisor = p.renormalize && !isnan(all) ? some : all;
+  for (int j = lane; j < p.k; j += 32) weights[j] = weights[j] / divisor;
+}
+
+constexpr int kChooseWarps = 4;
+
+template <int kPerLane>
+__global__ void __launch_bounds__(kChooseWarps * 32) choose_kernel(const Params p) {
+  begin_after_previous_kernel();
+  const int row = blockIdx.x * kChooseWarps + threadIdx.x / 32;
+  if (row < p.rows) choose<kPerLane>(p, row, p.entries + static_cast<long long>(row) * p.k);
+}
+
+// --- few entries: sorted by one block
+// -------------------------------------------------------------------------------------
+
+constexpr int kSortThreads = 1024, kSortWarps = kSortThreads / 32;
+constexpr int kMaxSortEntries = kSortThreads, kMaxSortExperts = 256;
+constexpr int kMaxFusedRows = 16;  // of which one block also chooses the experts fast enough
+
+// Turns the numbers of a warp's lanes into the sum of those of the lanes before.
+__device__ __forceinline__ int sum_before(int value) {
+  const int lane = threadIdx.x % 32;
+  int sum = value;
+#pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) {
+    const int other = __shfl_up_sync(~0u, sum, lanes);
+    if (lane >= lanes) sum += other;
+  }
+  return sum - value;
+}
+
+// Each thread has an entry, of this expert; -1: none.
+__device__ __forceinline__ void sort_entries(const Params& p, int expert) {
+  // Of each expert and chunk of 32 how many entries the chunk has of it, then how many are ahead.
+  __shared__ unsigned short counts[kSortWarps][kMaxSortExperts];
+  __shared__ int first[kMaxSortExperts], sums[kMaxSortExperts / 32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int entry = threadIdx.x, entries = p.rows * p.k, chunks = (entries + 31) / 32;
+  for (int i = threadIdx.x; i < chunks * kMaxSortExperts; i += kSortThreads) {
+    counts[i / kMaxSortExperts][i % kMaxSortExperts] = 0;
+  }
+  const unsigned same = __match_any_sync(~0u, expert);
+  const int ahead = __popc(same & ((1u << lane) - 1));
+  __syncthreads();
+  if (expert >= 0 && ahead == 0) {
+    counts[warp][expert] = static_cast<unsigned short>(__popc(same));
+  }
+  __syncthreads();
+
+  // The first threads have an expert each.
+  const int own = threadIdx.x;
+  int total = 0, before = 0;
+  if (own < kMaxSortExperts) {
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const int count = counts[chunk][own];
+      counts[chunk][own] = static_cast<unsigned short>(total);
+      total += count;
+    }
+    before = sum_before(total);
+    if (lane == 31) sums[warp] = before + total;
+  }
+  __syncthreads();
+  if (own < kMaxSortExperts) {
+    for (int other = 0; other < warp; ++other) before += sums[other];
+    first[own] = before;
+    if (own < p.experts) p.start[own] = before;
+  }
+  if (own == 0) p.start[p.experts] = entries;
+  __syncthreads();
+
+  if (expert < 0) return;
+  const int place = first[expert] + counts[warp][expert] + ahead;
+  p.entries[entry] = place;
+  p.source_rows[place] = entry / p.k;
+}
+
+__global__ void __launch_bounds__(kSortThreads) sort_entries_kernel(const Params p) {
+  begin_after_previous_kernel();
+  const int entry = threadIdx.x;
+  sort_entries(p, entry < p.rows * p.k ? p.entries[entry] : -1);
+}
+
+template <int kPerLane>
+__global__ void __launch_bounds__(kSortThreads) route_few_rows_kernel(const Params p) {
+  __shared__ int chosen[kMaxSortEntries];
+  begin_after_previous_kernel();
+  for (int row = threadIdx.x / 32; row < p.rows; row += kSortWarps) {
+    choose<kPerLane>(p, row, chosen + row * p.k);
+  }
+  __syncthreads();
+  const int entry = threadIdx.x;
+  sort_entries(p, entry < p.rows * p.k ? chosen[entry] : -1);
+}
+
+// --- many entries
+// ---------------------------------------------------------------------------------------
+
+constexpr int kGatherThreads = 1024, kGatherWarps = kGatherThreads / 32;
+
+// Of an expert, a block each: where its entries begin, and their rows. p.entries still has the
+// numbers of experts. Warps have parts of them, in order.
+__global__ void __launch_bounds__(kGatherThreads) gather_rows_kernel(const Params p) {
+  __shared__ int less_of[kGatherWarps], same_of[kGatherWarps];
+  begin_after_previous_kernel();
+  const int expert = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int entries = p.rows * p.k;
+  const int part = (entries + kGatherThreads - 1) / kGatherThreads * 32;
+  const int begin = min(warp * part, entries), end = min(begin + part, entries);
+  int less = 0, same = 0;
+#pragma unroll 8
+  for (int i = begin + lane; i < end; i += 32) {
+    const int other = p.entries[i];
+    less += other < expert, same += other == expert;
+  }
+  less = __reduce_add_sync(~0u, less), same = __reduce_add_sync(~0u, same);
+  if (lane == 0) less_of[warp] = less, same_of[warp] = same;
+  __syncthreads();
+  const int start = __reduce_add_sync(~0u, less_of[lane]);
+  int next = start + __reduce_add_sync(~0u, lane < warp ? same_of[lane] : 0);
+  if (threadIdx.x == 0) {
+    p.start[expert] = start;
+    if (expert == 0) p.start[p.experts] = entries;
+  }
+  if (same == 0) return;
+#pragma unroll 4
+  for (int i = begin; i < end; i += 32) {
+    const int at = i + lane;
+    const unsigned mine = __ballot_sync(~0u, at < end && p.entries[at] == expert);
+    if (mine >> lane & 1u) p.source_rows[next + __popc(mine & ((1u << lane) - 1))] = at / p.k;
+    next += __popc(mine);
+  }
+}
+
+constexpr int kFindThreads = 256;
+
+// Turns the numbers of experts into those of entries: an expert's rows are in order.
+__global__ void __launch_bounds__(kFindThreads) find_entries_kernel(const Params p) {
+  begin_after_previous_kernel();
+  const int i = blockIdx.x * kFindThreads + threadIdx.x;
+  if (i >= p.rows * p.k) return;
+  const int expert = p.entries[i], row = i / p.k;
+  int low = p.start[expert], high = p.start[expert + 1] - 1;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (p.source_rows[middle] < row) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  p.entries[i] = low;
+}
+
+// --- launching
+// -------------------------------------------------------------------------------------------
+
+template <int kPerLane>
+void launch(const Params& p, cudaStream_t stream) {
+  const int entries = p.rows * p.k;
+  const bool few = entries <= kMaxSortEntries && p.experts <= kMaxSortExperts;
+  if (few && p.rows <= kMaxFusedRows) {
+    return launch_early("launching route", route_few_rows_kernel<kPerLane>, dim3(1),
+                        dim3(kSortThreads), stream, p);
+  }
+  if (entries > 0) {
+    launch_early("launching route", choose_kernel<kPerLane>, dim3(blocks_for(p.rows, kChooseWarps)),
+                 dim3(kChooseWarps * 32), stream, p);
+  }
+  if (few) {
+    return launch_early("launching route", sort_entries_kernel, dim3(1), dim3(kSortThreads), stream,
+                        p);
+  }
+  launch_early("launching route", gather_rows_kernel, dim3(static_cast<unsigned>(p.experts)),
+               dim3(kGatherThreads), stream, p);
+  if (entries > 0) {
+    launch_early("launching route", find_entries_kernel, dim3(blocks_for(entries, kFindThreads)),
+                 dim3(kFindThreads), stream, p);
+  }
+}
+
+}  // namespace
+
+void route(const Route& args, Stream& stream) {
+  const Params p(args);
+  const cudaStream_t native = nvllm::cuda::native(stream);
+  if (p.experts <= 128) return launch<4>(p, native);
+  if (p.experts <= 256) return launch<8>(p, native);
+  static_assert(kMaxExperts == 1024);
+  launch<32>(p, native);
+}
+
+}  // namespace nvllm::kernels::cuda
