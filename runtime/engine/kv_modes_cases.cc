@@ -419,7 +419,7 @@ TEST_CASE("a mixture of experts gives the same tokens in every mode") {
 }
 
 TEST_CASE("layers with windows give the same tokens in every mode that has them") {
-  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("windows: CPUs only so far");
+  RANKS_OR_SKIP(1);
   const OpenModel model = open_model({.path = kWindowed, .dtype = DType::f32});
   const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
   const Answers right = run(model, 1, paged(), requests);
@@ -430,6 +430,7 @@ TEST_CASE("layers with windows give the same tokens in every mode that has them"
   in_chunks.max_num_batched_tokens = 11;
   for (const EngineOptions& options : {contiguous, in_chunks, layerwise(3, kChunk)}) {
     for (const int ranks : {1, 3}) {
+      if (!testing::why_no_ranks(ranks).empty()) continue;
       CAPTURE(ranks);
       TestEngine engine(model, ranks, options);
       CHECK(compare(engine.run(requests), right) == "");
@@ -439,7 +440,7 @@ TEST_CASE("layers with windows give the same tokens in every mode that has them"
 }
 
 TEST_CASE("modes that know no windows are refused, in one line") {
-  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("windows: CPUs only so far");
+  RANKS_OR_SKIP(1);
   const OpenModel model = open_model({.path = kWindowed, .dtype = DType::f32});
   const auto refusal = [&](const EngineOptions& options) -> std::string {
     try {

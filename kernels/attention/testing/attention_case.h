@@ -42,6 +42,8 @@ inline AttentionShape whole_groups(std::vector<Sequence> sequences, std::int64_t
 // laid out as the shape says when it is run; what no token lies in is NaN. Kv: the cache's type.
 template <typename T, typename Kv = T>
 struct AttentionCase {
+  static constexpr std::int32_t kNoBlock = 1 << 28;
+
   AttentionShape shape;
   std::vector<T> q;              // [rows][heads][head_dim]
   std::vector<Kv> k, v;          // [sequence][token][kv_head][head_dim]
@@ -54,6 +56,8 @@ struct AttentionCase {
   unsigned layout = 1;       // seed of the order of blocks; 0: consecutive
   std::vector<std::int32_t> visible;  // per sequence; empty: none
   std::int64_t window = 0;
+  // Entries of the block table that are before the windows of all rows name no block.
+  bool forget = false;
   bool as_float = false;  // the results, which are rounded to T when they are fetched
   std::vector<T> out;
   std::vector<float> lse;
@@ -196,8 +200,15 @@ struct AttentionCase {
         std::copy_n(&k[from], token_elements(), &cache.keys[to]);
         std::copy_n(&v[from], token_elements(), &cache.values[to]);
       }
+      if (forget && paged) forget_unseen(s, cache);
     }
     return cache;
+  }
+
+  void forget_unseen(std::int64_t sequence, Cache& cache) const {
+    const auto [rows, tokens] = shape.sequences[sequence];
+    const std::int64_t blocks = std::max<std::int64_t>(0, tokens - rows + 1 - window);
+    std::fill_n(cache.table.begin() + sequence * cache.width, blocks / cache.block_size, kNoBlock);
   }
 
   // Rows of q, with NaN between them.
