@@ -65,9 +65,9 @@ TEST_CASE("windows of random sequences, also of a cache of E4m3") {
   for (int i = 0; i < (nvllm::testing::kSanitized ? 3 : gpu ? 60 : 16); ++i) {
     const auto group = static_cast<std::int64_t>(1 + random() % 9);
     const int max_rows = i % 3 == 0 ? 1 : i % 3 == 1 ? 4 : 60;
-    const AttentionShape shape = whole_groups(
-        some_sequences(random, 2, max_rows, 600), 1 + random() % 2, group,
-        16 * static_cast<std::int64_t>(1 + random() % 8), kBlockSizes[random() % 7]);
+    const AttentionShape shape =
+        whole_groups(some_sequences(random, 2, max_rows, 600), 1 + random() % 2, group,
+                     16 * static_cast<std::int64_t>(1 + random() % 8), kBlockSizes[random() % 7]);
     const auto window = static_cast<std::int64_t>(1 + random() % 400);
     CAPTURE(i);
     CAPTURE(window);
@@ -114,8 +114,7 @@ TEST_CASE_TEMPLATE("long contexts with windows that several blocks share", T, fl
       decode.forget = true;
       check_against_reference(*backend, decode);
       const std::vector<Sequence> many(70, {1, 1500});
-      check_against_reference(*backend,
-                              windowed<T>(whole_groups(many, 2, 1, head_dim), window, 2));
+      check_against_reference(*backend, windowed<T>(whole_groups(many, 2, 1, head_dim), window, 2));
       auto chunk = windowed<T>(whole_groups({{70, 5003}}, 1, 2, head_dim, 32), window, 3);
       chunk.forget = true;
       check_against_reference(*backend, chunk);
@@ -125,16 +124,16 @@ TEST_CASE_TEMPLATE("long contexts with windows that several blocks share", T, fl
 
 template <typename T, typename Kv>
 void check_small(Backend& backend) {
-  // 1 and 3 packed rows of a group of 2 are for decode kernels, also 20 of Ampere's; 45 for prefill.
+  // 2 and 6 packed rows are for the decode kernels, 20 for Ampere's, 90 for prefill.
   for (const std::int64_t rows : {1, 3, 10, 45}) {
     for (const std::int64_t head_dim : {64, 128, 256}) {
       for (const std::int64_t block_size : {16, 24}) {
         CAPTURE(rows);
         CAPTURE(head_dim);
         CAPTURE(block_size);
-        auto one = windowed<T, Kv>(whole_groups({{rows, 230}, {rows, 50}}, 1, 2, head_dim,
-                                                block_size),
-                                   70, static_cast<unsigned>(rows));
+        auto one =
+            windowed<T, Kv>(whole_groups({{rows, 230}, {rows, 50}}, 1, 2, head_dim, block_size), 70,
+                            static_cast<unsigned>(rows));
         one.forget = true;
         one.slack_tokens = 300;
         check_against_reference(backend, one);
@@ -217,8 +216,9 @@ TEST_CASE_TEMPLATE("where blocks lie, and how large they are, changes no bit wit
   }
 }
 
-TEST_CASE_TEMPLATE("tokens before the windows of all rows are not read, and NaN there does not show",
-                   T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE(
+    "tokens before the windows of all rows are not read, and NaN there does not show", T, float,
+    Bf16, F16) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t head_dim : {64, 128, 32}) {
     for (const std::int64_t block_size : {0, 16, 24, 128}) {

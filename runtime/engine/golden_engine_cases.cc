@@ -16,10 +16,9 @@
 namespace nvllm::runtime {
 namespace {
 
-constexpr const char* kModels[] = {"llama-dynamic",  "llama-llama3", "llama-tied",
-                                   "mistral-hd128",  "qwen2-bias",   "qwen2-linear",
-                                   "qwen3-gqa-tied", "qwen3-uneven", "qwen3-yarn",
-                                   "qwen2-window"};
+constexpr const char* kModels[] = {
+    "llama-dynamic", "llama-llama3",   "llama-tied",   "mistral-hd128", "qwen2-bias",
+    "qwen2-linear",  "qwen3-gqa-tied", "qwen3-uneven", "qwen3-yarn",    "qwen2-window"};
 // They run on CPUs only so far.
 constexpr const char* kOnCpus[] = {"mixtral", "qwen3moe-dense-layer", "qwen3moe-fp8"};
 

@@ -51,8 +51,8 @@ template <typename T, bool kWindow>
 void attention_decode(const Attention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args);
   with_padded_head(p.head_dim, [&]<int D>() {
-    decode::launch<D>(decode_kernel<T, D, kWindow>, p, args.max_query_rows,
-                      args.kv_length.shape[0], max_tokens_seen(args), stream);
+    decode::launch<D>(decode_kernel<T, D, kWindow>, p, args.max_query_rows, args.kv_length.shape[0],
+                      max_tokens_seen(args), stream);
   });
 }
 
@@ -94,7 +94,8 @@ constexpr long long kDecodeRows = 32;
 template <typename T, bool kWindow>
 void attention_on_tensor_cores(const Attention& args, cudaStream_t stream) {
   if (args.max_query_rows * std::min(args.group, args.q.shape[1]) <= kDecodeRows) {
-    if (!attention_decode_sm90<T, kWindow>(args, stream)) attention_decode<T, kWindow>(args, stream);
+    if (!attention_decode_sm90<T, kWindow>(args, stream))
+      attention_decode<T, kWindow>(args, stream);
     return;
   }
   if constexpr (!kIsE4m3<T>) {

@@ -205,8 +205,8 @@ __device__ __forceinline__ void attend(const TokenPart& part) {
     wait_for_copies<1>();
     __syncwarp();
     const unsigned keys = ring + half * 2 * kTileBytes<D>;
-    const bool masked = (tile + 1) * kTile > min_visible ||
-                        (TokenPart::kWindowed && tile * kTile < max_first_seen);
+    const bool masked =
+        (tile + 1) * kTile > min_visible || (TokenPart::kWindowed && tile * kTile < max_first_seen);
     rows.template add<TokenPart::kWindowed>(keys, keys + kTileBytes<D>, tile * kTile, masked,
                                             visible, first_seen);
     __syncwarp();

@@ -39,9 +39,7 @@ struct ContextTiles {
     return count_tiles(Part::kWindowed ? begin : 0, end);
   }
   // The first token of the i-th tile in the order of work.
-  __device__ __forceinline__ int first(int i) const {
-    return (count_tiles(end) - 1 - i) * kTokens;
-  }
+  __device__ __forceinline__ int first(int i) const { return (count_tiles(end) - 1 - i) * kTokens; }
 
   // What a thread needs to mask its scores: of rows `row` and row + 8 of a warpgroup whose rows
   // begin at group_row.

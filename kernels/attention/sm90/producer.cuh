@@ -61,9 +61,7 @@ struct Boxes {
     return (count + tokens - 1) >> (31 - __clz(tokens));
   }
   // How many boxes `count` tokens fill completely.
-  __device__ __forceinline__ int whole_in(int count) const {
-    return count >> (31 - __clz(tokens));
-  }
+  __device__ __forceinline__ int whole_in(int count) const { return count >> (31 - __clz(tokens)); }
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -213,9 +211,9 @@ __device__ __forceinline__ bool is_run(const TileBoxes& found, const Boxes& boxe
   return __all_sync(~0u, found.block == first + box && found.within == 0);
 }
 
-// Copies the first `count` boxes but the skipped ones to a tile of keys or values, once the stage is
-// empty. The lanes of a warp issue their copies one after the other, so each warp issues some. Only
-// one warp waits for the empty barrier: the others could miss its phase.
+// Copies the first `count` boxes but the skipped ones to a tile of keys or values, once the stage
+// is empty. The lanes of a warp issue their copies one after the other, so each warp issues some.
+// Only one warp waits for the empty barrier: the others could miss its phase.
 template <int D, bool kWindow>
 __device__ __forceinline__ void copy_boxes(const CUtensorMap& tensor, const Boxes& boxes,
                                            const TileBoxes& found, int count, int kv_head,
@@ -247,12 +245,14 @@ __device__ __forceinline__ void produce_boxes(const Part& part, const Shared<D>&
     const bool run = is_run<D, Part::kWindowed>(found, boxes, lane);
     const int count = run ? 1 : found.count;
     const PipelineState state(tiles_done);
-    copy_boxes<D, Part::kWindowed>(run ? maps.key_runs : maps.keys, boxes, found, count, part.kv_head,
-                  shared.keys(state.stage), shared.keys_full(state.stage),
-                  shared.keys_empty(state.stage), state.parity ^ 1, thread);
-    copy_boxes<D, Part::kWindowed>(run ? maps.value_runs : maps.values, boxes, found, count, part.kv_head,
-                  shared.values(state.stage), shared.values_full(state.stage),
-                  shared.values_empty(state.stage), state.parity ^ 1, thread);
+    copy_boxes<D, Part::kWindowed>(run ? maps.key_runs : maps.keys, boxes, found, count,
+                                   part.kv_head, shared.keys(state.stage),
+                                   shared.keys_full(state.stage), shared.keys_empty(state.stage),
+                                   state.parity ^ 1, thread);
+    copy_boxes<D, Part::kWindowed>(run ? maps.value_runs : maps.values, boxes, found, count,
+                                   part.kv_head, shared.values(state.stage),
+                                   shared.values_full(state.stage),
+                                   shared.values_empty(state.stage), state.parity ^ 1, thread);
   }
 }
 
@@ -274,8 +274,8 @@ __device__ __forceinline__ void copy_tokens(const Part& part, const T* cache, in
 
 // The same, token by token.
 template <typename T, int D, typename Part>
-__device__ __forceinline__ void produce_tokens(const Part& part, const Shared<D>& shared,
-                                               int begin, int end, int tiles_done, int lane) {
+__device__ __forceinline__ void produce_tokens(const Part& part, const Shared<D>& shared, int begin,
+                                               int end, int tiles_done, int lane) {
   const int first_tile = Part::kWindowed ? begin / kTokens : 0;
 #pragma unroll 1
   for (int tile = count_tiles(end) - 1; tile >= first_tile; --tile, ++tiles_done) {
@@ -323,8 +323,8 @@ __device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, unsig
   }
 }
 
-// All consumers set rows [from, to) of a tile to zero: the memory may hold anything, and a weight of
-// zero times NaN is NaN.
+// All consumers set rows [from, to) of a tile to zero: the memory may hold anything, and a weight
+// of zero times NaN is NaN.
 template <int D>
 __device__ __forceinline__ void clear_rows(unsigned tile, int from, int to, int thread) {
   constexpr int kChunks = D / 8;
