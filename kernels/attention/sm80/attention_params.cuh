@@ -192,7 +192,9 @@ struct AttentionRows {
   int packed_rows;  // 0: nothing to do
   int head_begin, group_heads;
 
-  // Without a window a row sees the first tokens (compare AttentionPart).
+  // Without a window a row sees the first tokens (compare AttentionPart). Kernels that must cost
+  // nothing more for windows ask for first_seen() where kWindowed is true alone, since the call by
+  // itself changes what the compiler makes of them.
   static constexpr bool kWindowed = false;
   __device__ __forceinline__ int first_seen(int /*packed_row*/) const { return 0; }
 
