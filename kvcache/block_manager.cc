@@ -145,6 +145,12 @@ BlockManager::Sequence& BlockManager::find_sequence(SequenceId id) {
   return found->second;
 }
 
+const BlockManager::Sequence& BlockManager::find_sequence(SequenceId id) const {
+  const auto found = sequences_.find(id);
+  NVLLM_CHECK(found != sequences_.end(), "there is no sequence ", id);
+  return found->second;
+}
+
 std::int64_t BlockManager::add_sequence(SequenceId id, std::span<const std::int32_t> tokens,
                                         bool look_up) {
   const auto [entry, is_new] = sequences_.try_emplace(id);
@@ -192,19 +198,37 @@ void BlockManager::cache_full_blocks(SequenceId id, std::span<const std::int32_t
   }
 }
 
+void BlockManager::release_first(SequenceId id, std::int64_t count) {
+  Sequence& sequence = find_sequence(id);
+  const bool commits = options_.prefix_caching && sequence.shares;
+  const std::size_t end = std::min(static_cast<std::size_t>(std::max<std::int64_t>(count, 0)),
+                                   commits ? sequence.committed : sequence.blocks.size());
+  for (; sequence.released < end; ++sequence.released) {
+    release(std::exchange(sequence.blocks[sequence.released], kNone));
+  }
+}
+
+void BlockManager::stop_sharing(SequenceId id) {
+  Sequence& sequence = find_sequence(id);
+  NVLLM_CHECK_EQ(sequence.committed, 0u);
+  sequence.shares = false;
+}
+
 void BlockManager::remove_sequence(SequenceId id) {
   // The last block goes first, so that a prefix outlives what follows it.
   const Sequence sequence = std::move(find_sequence(id));
-  for (auto block = sequence.blocks.rbegin(); block != sequence.blocks.rend(); ++block) {
-    release(*block);
+  for (std::size_t i = sequence.blocks.size(); i-- > sequence.released;) {
+    release(sequence.blocks[i]);
   }
   sequences_.erase(id);
 }
 
 std::span<const BlockId> BlockManager::blocks_of(SequenceId id) const {
-  const auto found = sequences_.find(id);
-  NVLLM_CHECK(found != sequences_.end(), "there is no sequence ", id);
-  return found->second.blocks;
+  return find_sequence(id).blocks;
+}
+
+std::int64_t BlockManager::released_of(SequenceId id) const {
+  return static_cast<std::int64_t>(find_sequence(id).released);
 }
 
 std::int64_t BlockManager::ref_count(BlockId block) const {
@@ -224,8 +248,14 @@ void BlockManager::check_invariants() const {
   std::vector<std::int64_t> references(blocks_.size());
   for (const auto& [id, sequence] : sequences_) {
     NVLLM_CHECK_LE(sequence.committed, sequence.blocks.size());
+    NVLLM_CHECK_LE(sequence.released, sequence.blocks.size());
+    NVLLM_CHECK_EQ(std::ranges::count(sequence.blocks, kNone),
+                   static_cast<std::ptrdiff_t>(sequence.released));
     Content before = kBeforeAll;
-    for (std::size_t i = 0; i < sequence.blocks.size(); ++i) {
+    if (sequence.released > 0 && sequence.released < sequence.blocks.size()) {
+      before = at(sequence.blocks[sequence.released]).predecessor;
+    }
+    for (std::size_t i = sequence.released; i < sequence.blocks.size(); ++i) {
       const Block& block = at(sequence.blocks[i]);
       ++references[static_cast<std::size_t>(sequence.blocks[i])];
       const bool findable = sequence.shares && i < sequence.committed;

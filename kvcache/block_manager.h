@@ -73,9 +73,16 @@ class BlockManager {
   // Puts the sequence's full blocks into the prefix cache. tokens: the sequence's from its start,
   // all computed, or to be computed by work that is enqueued before any that could find them.
   void cache_full_blocks(SequenceId id, std::span<const std::int32_t> tokens);
+  // Frees the first `count` blocks of the sequence, which it no longer needs, as far as their
+  // tokens are in the prefix cache or cannot get there.
+  void release_first(SequenceId id, std::int64_t count);
+  // No block of the sequence will be in the prefix cache. It has none yet that is.
+  void stop_sharing(SequenceId id);
   void remove_sequence(SequenceId id);
 
+  // Those that release_first() freed are kNone.
   std::span<const BlockId> blocks_of(SequenceId id) const;
+  std::int64_t released_of(SequenceId id) const;  // how many are kNone: the first ones
   // How many blocks hold so many tokens.
   std::int64_t blocks_for(std::int64_t tokens) const {
     return divide_up(tokens, options_.block_size);
@@ -90,9 +97,9 @@ class BlockManager {
   // For tests: everything that must always hold, or a failed check.
   void check_invariants() const;
 
- private:
   static constexpr BlockId kNone = -1;
 
+ private:
   // A number for what a block holds: its tokens and all tokens before them. No number is used
   // twice, so a block that names its predecessor's content cannot be taken for the successor of
   // anything else.
@@ -116,8 +123,10 @@ class BlockManager {
   struct Sequence {
     std::vector<BlockId> blocks;
     std::size_t committed = 0;  // blocks
+    std::size_t released = 0;   // blocks, the first
     ChainPosition position;     // after the committed ones
-    bool shares = true;  // false: its prefix was forgotten, so no block after it can be found
+    // False: its prefix was forgotten or never known, so no block after it can be found.
+    bool shares = true;
   };
 
   Block& at(BlockId block) { return blocks_[static_cast<std::size_t>(block)]; }
@@ -125,6 +134,7 @@ class BlockManager {
   BlockId& bucket(std::uint64_t hash) { return buckets_[hash & (buckets_.size() - 1)]; }
   BlockId bucket(std::uint64_t hash) const { return buckets_[hash & (buckets_.size() - 1)]; }
   Sequence& find_sequence(SequenceId id);
+  const Sequence& find_sequence(SequenceId id) const;
   // The tokens of block number `index` of a sequence, and of a block that can be found.
   std::span<const std::int32_t> block_of(std::span<const std::int32_t> all,
                                          std::size_t index) const {

@@ -63,6 +63,78 @@ TEST_CASE("blocks: a sequence takes as many as its tokens need, and gives them b
   blocks.check_invariants();
 }
 
+TEST_CASE("blocks: a sequence gives its first ones back, which stay cached, and goes on") {
+  BlockManager blocks({.blocks = 6, .block_size = 4});
+  const Tokens tokens = counted(18);
+  run(blocks, 1, tokens);
+  const auto before = blocks_of(blocks, 1);
+  blocks.release_first(1, 2);
+  blocks.check_invariants();
+  CHECK(blocks.free_blocks() == 3);
+  CHECK(blocks.released_of(1) == 2);
+  CHECK(blocks_of(blocks, 1) == std::vector<BlockId>{BlockManager::kNone, BlockManager::kNone,
+                                                     before[2], before[3], before[4]});
+  CHECK(blocks.find_prefix(tokens).tokens == 16);
+  blocks.release_first(1, 1);  // again: nothing
+  blocks.release_first(1, -3);
+  CHECK(blocks.free_blocks() == 3);
+  CHECK(blocks.allocate(1, 24));
+  CHECK(blocks.free_blocks() == 2);
+  blocks.cache_full_blocks(1, counted(24));
+  blocks.check_invariants();
+  CHECK(blocks.find_prefix(counted(25)).tokens == 24);
+  blocks.remove_sequence(1);
+  CHECK(blocks.free_blocks() == 6);
+  blocks.check_invariants();
+}
+
+TEST_CASE("blocks: first ones that others took are no longer found, nor what follows them") {
+  BlockManager blocks({.blocks = 6, .block_size = 4});
+  run(blocks, 1, counted(20));
+  blocks.release_first(1, 2);
+  run(blocks, 2, counted(12, 100));  // takes all that is free
+  CHECK(blocks.free_blocks() == 0);
+  CHECK(blocks.find_prefix(counted(20)).tokens == 0);
+  blocks.remove_sequence(2);
+  run(blocks, 3, counted(8));  // the same as the first ones of 1, by other blocks
+  CHECK(blocks.find_prefix(counted(20)).tokens == 8);
+  blocks.remove_sequence(1);
+  blocks.remove_sequence(3);
+  blocks.check_invariants();
+  CHECK(blocks.free_blocks() == 6);
+}
+
+TEST_CASE("blocks: first ones that are shared stay the others'") {
+  BlockManager blocks({.blocks = 6, .block_size = 4});
+  run(blocks, 1, counted(17));
+  CHECK(run(blocks, 2, counted(17)) == 16);
+  const BlockId first = blocks.blocks_of(2)[0];
+  blocks.release_first(1, 3);
+  CHECK(blocks.ref_count(first) == 1);
+  CHECK(blocks.free_blocks() == 0);
+  blocks.check_invariants();
+  blocks.release_first(2, 3);
+  CHECK(blocks.ref_count(first) == 0);
+  CHECK(blocks.free_blocks() == 3);
+  blocks.check_invariants();
+}
+
+TEST_CASE(
+    "blocks: what is not in the prefix cache yet is not given back, unless it cannot get there") {
+  for (const bool shares : {true, false}) {
+    CAPTURE(shares);
+    BlockManager blocks({.blocks = 6, .block_size = 4});
+    blocks.add_sequence(1, counted(16), false);
+    REQUIRE(blocks.allocate(1, 16));
+    if (!shares) blocks.stop_sharing(1);
+    blocks.release_first(1, 2);
+    CHECK(blocks.released_of(1) == (shares ? 0 : 2));
+    blocks.cache_full_blocks(1, counted(16));
+    CHECK(blocks.find_prefix(counted(16)).tokens == (shares ? 12 : 0));
+    blocks.check_invariants();
+  }
+}
+
 TEST_CASE("blocks: what does not fit changes nothing") {
   BlockManager blocks({.blocks = 3, .block_size = 4});
   blocks.add_sequence(1, counted(4));

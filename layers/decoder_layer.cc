@@ -12,9 +12,11 @@ namespace {
 // for it (kernels::KvPrefetch). Only where many sequences decode: with fewer, attention's blocks
 // ask for most of what they read as soon as they come.
 kernels::KvPrefetch kv_prefetch_of(const Batch& batch, const kvcache::KvCache& kv,
-                                   std::int64_t layer, std::int64_t share) {
+                                   std::int64_t layer, std::int64_t share, std::int64_t window) {
   constexpr std::int64_t kManySequences = 17;
   if (batch.max_query_rows != 1 || batch.rows() < kManySequences) return {};
+  // The pieces that are fetched may be before the windows.
+  if (window > 0 && window < batch.max_kv_length) return {};
   kernels::KvPrefetch prefetch = kv.prefetch(layer, batch.block_table, batch.kv_length);
   prefetch.share = share;
   return prefetch;
@@ -83,7 +85,7 @@ void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Conte
 
     kernels::GemmOperands in = norm_operands(stream, attention_norm_, context);
     in.out = qkv;
-    in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.layer, 1);
+    in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.layer, 1, window_);
     run(plan.qkv, qkv_.weight(), in);
     norm_rope_and_store(qkv, pass, context);
     pass.kv.run_attention(pass.layer, attention_of(heads, qkv, pass), context.stream);
@@ -113,7 +115,7 @@ void DecoderLayer::mlp_block(ResidualStream& stream, const Pass& pass,
   in.out = fused ? activated : gate_up;
   if (fused) in.epilogue.gate_up = gate_up;
   if (pass.next != nullptr) {
-    in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.layer + 1, 0);
+    in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.layer + 1, 0, pass.next->window_);
   }
   context.gemm.run({plan.gate_up, mlp_->gate_up.weight(), in}, context.stream);
   kernels::GemmOperands out =

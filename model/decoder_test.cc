@@ -220,5 +220,39 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("nothing is prefetched for a layer whose window may begin behind it") {
+  const auto backend = create_backend(DeviceKind::cpu);
+  const auto stream = backend->create_stream();
+  constexpr std::int64_t kSequences = 17, kTokens = 32;
+  ModelConfig config = golden_model("qwen3-uneven").config;
+  constexpr std::int64_t kWindows[] = {kTokens - 1, 0, kTokens};
+  for (std::int64_t layer = 0; layer < config.layers; ++layer)
+    config.windows.push_back(kWindows[layer % 3]);
+  const Decoder decoder(config, {0, 1}, DType::f32);
+  const Buffer weights = bind_parameters(decoder.parameters(), DType::f32, *backend);
+  backend->fill(weights.data(), 0, weights.bytes(), *stream);
+  layers::TestCache cache(*backend, {.layers = config.layers,
+                                     .sequences = kSequences,
+                                     .tokens = kTokens,
+                                     .kv_heads = config.kv_heads,
+                                     .head_dim = config.head_dim});
+  layers::TestBatch batch(*backend, cache, kSequences);
+  std::vector<layers::TestBatch::Part> parts;
+  for (std::int64_t s = 0; s < kSequences; ++s) parts.push_back({s, 20, {1}});
+  batch.load(parts, layers::TestBatch::Logits::last, *stream);
+  DecoderMemory memory(
+      decoder, {.rows = kSequences, .logit_rows = kSequences, .positions = kTokens}, *backend);
+  PrefetchNotes gemm;
+  decoder.forward(batch.batch(), cache.cache(), memory, {*stream, gemm});
+  stream->synchronize();
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    CAPTURE(layer);
+    const void* keys = cache.views()[static_cast<std::size_t>(layer)].keys.data;
+    const auto count = std::ranges::count_if(
+        gemm.notes, [&](const auto& note) { return note.second.kv.keys.data == keys; });
+    CHECK(count == (layer % 3 == 0 ? 0 : 2));
+  }
+}
+
 }  // namespace
 }  // namespace nvllm::model

@@ -26,13 +26,13 @@ using Logits = TestModel::Logits;
 constexpr const char* kModels[] = {"llama-dynamic", "llama-llama3", "llama-tied", "mistral-hd128",
                                    "qwen2-bias", "qwen2-linear", "qwen3-gqa-tied", "qwen3-uneven",
                                    "qwen3-yarn",
+                                   // Layers with windows, and without.
+                                   "qwen2-window",
                                    // Quantized: numbers of the dequantized weights.
                                    "llama-fp8-channel", "llama-fp8-tensor", "llama-gptq",
                                    "qwen3-awq", "qwen3-fp8-block", "qwen3-w4a16"};
 constexpr const char* kQuantizedModels[] = {"llama-fp8-channel", "llama-fp8-tensor", "llama-gptq",
                                             "qwen3-awq",         "qwen3-fp8-block",  "qwen3-w4a16"};
-// Layers with windows, and without.
-constexpr const char* kWindowed[] = {"qwen2-window"};
 // In bfloat16 mixture_golden_cases.cc has them.
 constexpr const char* kMixtures[] = {"mixtral", "qwen3moe-dense-layer", "qwen3moe-fp8"};
 constexpr std::int64_t kTokens = 224;  // of the longest prompt and its continuation, at least
@@ -247,7 +247,7 @@ std::string Check::in_a_graph() {
   return {};
 }
 
-// Windows, and mixtures of experts with quantized weights, run on CPUs only so far.
+// Mixtures of experts with quantized weights run on CPUs only so far.
 bool runs_all_models() {
   return testing::device_under_test() == DeviceKind::cpu;
 }
@@ -255,9 +255,6 @@ bool runs_all_models() {
 void are_right(int ranks, DType dtype) {
   RANKS_OR_SKIP(ranks);
   std::vector<std::string> models(std::begin(kModels), std::end(kModels));
-  if (runs_all_models()) {
-    models.insert(models.end(), std::begin(kWindowed), std::end(kWindowed));
-  }
   if (dtype == DType::f32) {
     models.insert(models.end(), std::begin(kMixtures), std::end(kMixtures));
   }
@@ -342,16 +339,12 @@ void on_few_ranks(const Body& body) {
 
 TEST_CASE("a prompt in pieces gives the logits of the whole, in paged and contiguous memory") {
   on_few_ranks([](DeviceRank& rank) {
-    for (const char* name : {"qwen3-uneven", "llama-llama3"}) {
+    for (const char* name : {"qwen3-uneven", "llama-llama3", "qwen2-window"}) {
       for (const bool paged : {true, false}) {
         CHECK(Check(rank, name, DType::f32, {.paged = paged}).in_pieces() == "");
       }
     }
     for (const char* name : kMixtures) CHECK(Check(rank, name, DType::f32, {}).in_pieces() == "");
-    if (!runs_all_models()) return;
-    for (const bool paged : {true, false}) {
-      CHECK(Check(rank, "qwen2-window", DType::f32, {.paged = paged}).in_pieces() == "");
-    }
   });
 }
 
@@ -365,14 +358,12 @@ TEST_CASE("models are right with tuned GEMMs") {
 
 TEST_CASE("a captured step gives the bits of the same step at once") {
   on_few_ranks([](DeviceRank& rank) {
-    for (const char* name : {"qwen3-uneven", "qwen2-bias"}) {
+    for (const char* name : {"qwen3-uneven", "qwen2-bias", "qwen2-window"}) {
       for (const DType dtype : {DType::f32, DType::bf16}) {
         CHECK(Check(rank, name, dtype, {}).in_a_graph() == "");
       }
     }
     for (const char* name : kMixtures) CHECK(Check(rank, name, DType::bf16, {}).in_a_graph() == "");
-    if (!runs_all_models()) return;
-    CHECK(Check(rank, "qwen2-window", DType::bf16, {}).in_a_graph() == "");
   });
 }
 

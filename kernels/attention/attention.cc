@@ -107,9 +107,6 @@ Attention sequences_of(const Attention& args, std::int64_t first, std::int64_t c
 
 void enqueue(const Attention& args, Stream& stream) {
   if (args.q.elements() == 0) return;
-  if (args.window > 0 && stream.kind() != DeviceKind::cpu) {
-    fail("attention: window is ", args.window, "; windows are computed on CPUs only so far");
-  }
   NVLLM_ON_BACKEND(stream, attention(args, stream));
 }
 

@@ -25,7 +25,7 @@ namespace nvllm::kernels {
 //
 // A NaN in q makes its row and head NaN. A NaN in a key or value makes the rows that attend to it
 // NaN, in the heads of its group; a NaN or infinity in a value may also reach earlier rows of its
-// sequence.
+// sequence and, with a window, later ones.
 struct Attention {
   TensorView out{};  // [rows, heads, head_dim], of q's type or float32
   TensorView q{};    // [rows, heads, head_dim]; rows may lie apart (stride[0])
@@ -42,7 +42,7 @@ struct Attention {
   TensorView visible{};
   // [rows, heads], float32: the log of the sum of exp(scale * q · k); may be none.
   TensorView lse{};
-  std::int64_t window = 0;      // tokens that a row attends to at most; 0: any number. CPUs only
+  std::int64_t window = 0;      // tokens that a row attends to at most; 0: any number
   std::int64_t group = 1;       // query heads per KV head
   std::int64_t first_head = 0;  // of this rank's first query head in its group
   float scale = 1.0f;

@@ -56,8 +56,16 @@ RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_mode
   };
 }
 
+// Tokens that a row attends to at most, in all layers, where the blocks before them can be freed:
+// on the device. 0: any number.
+std::int64_t window_of_all_layers(const EngineOptions& options, const model::ModelConfig& config) {
+  const std::vector<std::int64_t>& windows = config.windows;
+  const bool all = !windows.empty() && std::ranges::find(windows, 0) == windows.end();
+  return all && options.kv_mode() == KvMode::paged ? std::ranges::max(windows) : 0;
+}
+
 SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptions& runner,
-                                 const MemoryPlan& plan) {
+                                 const MemoryPlan& plan, const model::ModelConfig& config) {
   return {
       .max_model_len = plan.max_model_len,
       .length_option =
@@ -68,6 +76,7 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
       .blocks = plan.blocks,
       .block_size = options.block_size,
       .host_blocks = plan.host_blocks,
+      .window = window_of_all_layers(options, config),
       .resident_blocks = plan.resident_blocks,
       .chunked_seqs = plan.chunked_seqs,
       .prefix_caching = options.prefix_caching,
@@ -178,7 +187,7 @@ EngineSetup set_up_engine(const EngineOptions& requested, ipc::Member& me, ipc::
   if (is_committed(options, own.device(), plan, memory)) caller.call<void>("commit_cache");
 
   EngineSetup setup;
-  setup.limits = scheduler_limits(options, made.runner, plan);
+  setup.limits = scheduler_limits(options, made.runner, plan, config);
   EngineInfo& info = setup.info;
   info.kv_mode = options.kv_mode();
   info.max_model_len = plan.max_model_len;

@@ -420,7 +420,7 @@ TEST_CASE("a mixture of experts gives the same tokens in every mode") {
 }
 
 TEST_CASE("layers with windows give the same tokens in every mode that has them") {
-  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("windows: CPUs only so far");
+  RANKS_OR_SKIP(1);
   const OpenModel model = open_model({.path = kWindowed, .dtype = DType::f32});
   const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
   const Answers right = run(model, 1, paged(), requests);
@@ -431,6 +431,7 @@ TEST_CASE("layers with windows give the same tokens in every mode that has them"
   in_chunks.max_num_batched_tokens = 11;
   for (const EngineOptions& options : {contiguous, in_chunks, layerwise(3, kChunk)}) {
     for (const int ranks : {1, 3}) {
+      if (!testing::why_no_ranks(ranks).empty()) continue;
       CAPTURE(ranks);
       TestEngine engine(model, ranks, options);
       CHECK(compare(engine.run(requests), right) == "");
@@ -439,8 +440,46 @@ TEST_CASE("layers with windows give the same tokens in every mode that has them"
   }
 }
 
+TEST_CASE("blocks before the windows of all layers go to other sequences, which changes no token") {
+  RANKS_OR_SKIP(1);
+  constexpr std::int64_t kLong = 160, kBlocks = 16;
+  const OpenModel model = open_model(
+      {.path = kWindowed, .overrides = R"({"max_window_layers": 0})", .dtype = DType::f32});
+  REQUIRE(model.config.windows == std::vector<std::int64_t>(3, 16));
+  std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, 90, 130, 90});
+  requests.back() = requests[5];
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    // Penalties look back at all tokens: those with some keep their blocks.
+    if (i % 4 != 3) requests[i].sampling.repetition_penalty = 1;
+    // So that they may begin with a cached prefix.
+    if (i >= 4) requests[i].sampling.prompt_logprobs.reset();
+  }
+  EngineOptions contiguous;  // which frees nothing
+  contiguous.max_seq_len = kLong;
+  const Answers right = run(model, 1, contiguous, requests);
+  EngineOptions options = paged();
+  options.max_model_len = kLong;
+  options.kv_cache_memory_bytes = kBlocks * 16 * model.config.layers * 2 * model.config.kv_heads *
+                                  model.config.head_dim * std::int64_t{sizeof(float)};
+  for (const Preemption preemption : {Preemption::swap, Preemption::recompute}) {
+    for (const std::int64_t rows : {11, 200}) {
+      CAPTURE(rows);
+      options.preemption = preemption;
+      options.max_num_batched_tokens = rows;
+      TestEngine engine(model, 1, options);
+      REQUIRE(engine.info().blocks <= kBlocks);
+      CHECK(compare(engine.run(requests), right) == "");
+      const SchedulerStatistics statistics = engine.client().statistics().scheduler;
+      CHECK(statistics.free_blocks == engine.info().blocks);
+      // Two answers alone would fill all blocks if none were freed.
+      CHECK(statistics.prefix.evicted_blocks > 0);
+      engine.stop();
+    }
+  }
+}
+
 TEST_CASE("modes that know no windows are refused, in one line") {
-  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("windows: CPUs only so far");
+  RANKS_OR_SKIP(1);
   const OpenModel model = open_model({.path = kWindowed, .dtype = DType::f32});
   const auto refusal = [&](const EngineOptions& options) -> std::string {
     try {

@@ -80,12 +80,6 @@ void choose_quantization(const model::Decoder& decoder, const OpenModel& model, 
 
 void check_device(const OpenModel& model, DeviceKind device) {
   if (device == DeviceKind::cpu) return;
-  const std::vector<std::int64_t>& windows = model.config.windows;
-  if (!windows.empty()) {
-    fail("--model ", model.path, ": a sliding window of ", std::ranges::max(windows),
-         " tokens is computed on CPUs only so far; pass --device cpu, or, for contexts that fit "
-         "into the window, --hf-overrides '{\"sliding_window\": null, \"layer_types\": null}'");
-  }
   if (model.config.mixture.experts == 0) return;
   const model::Decoder whole(model.config, {}, model.dtype);
   choose_quantization(whole, model, device);

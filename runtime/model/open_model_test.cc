@@ -107,23 +107,14 @@ TEST_CASE("of a mixture of experts, what a token needs is counted") {
   CHECK(of_dense.active_elements == of_dense.elements);
 }
 
-TEST_CASE(
-    "a model with a window is refused on GPUs, in one line, unless the context fits into it") {
+TEST_CASE("a model with a window runs on every device") {
   const Folder folder(R"({"architectures": ["MistralForCausalLM"], "hidden_size": 64,
       "intermediate_size": 104, "num_hidden_layers": 2, "num_attention_heads": 4,
       "sliding_window": 16, "vocab_size": 512, "max_position_embeddings": 64})");
-  check_device(dummy(folder), DeviceKind::cpu);
-  CHECK_THROWS_WITH_AS(check_device(dummy(folder), DeviceKind::cuda),
-                       str("--model ", folder.path,
-                           ": a sliding window of 16 tokens is computed on CPUs only so far; pass "
-                           "--device cpu, or, for contexts that fit into the window, "
-                           "--hf-overrides '{\"sliding_window\": null, \"layer_types\": null}'")
-                           .c_str(),
-                       Error);
-  const OpenModel fits = open_model({.path = folder.path,
-                                     .format = LoadFormat::dummy,
-                                     .overrides = R"({"sliding_window": null})"});
-  check_device(fits, DeviceKind::cuda);
+  const OpenModel model = dummy(folder);
+  CHECK(model.config.windows == std::vector<std::int64_t>{16, 16});
+  CHECK_NOTHROW(check_device(model, DeviceKind::cpu));
+  CHECK_NOTHROW(check_device(model, DeviceKind::cuda));
 }
 
 TEST_CASE("a dummy needs a config.json alone") {

@@ -63,6 +63,7 @@ void Scheduler::schedule_decodes() {
   for (std::size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
     if (!sequence.decodes()) continue;
+    memory_.free_unseen(sequence);
     if (!grow_or_preempt(sequence)) return;
     schedule_rows(sequence, 1);
   }
@@ -148,6 +149,7 @@ void Scheduler::schedule_rows(Sequence& sequence, std::int64_t rows) {
                          .first_prompt_logprob = sequence.computed,
                          .prompt_logprobs = sequence.prompt_logprob_rows(sequence.computed, rows)};
   rows_.push_back({.slot = sequence.slot, .rows = static_cast<std::uint32_t>(rows)});
+  memory_.free_unseen(sequence);
   prompt_cut_ |= !due.samples;
   step_.rows += rows;
   budget_.rows -= rows;

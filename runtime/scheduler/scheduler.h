@@ -49,6 +49,9 @@ struct SchedulerLimits {
   std::int64_t max_num_batched_tokens = 0;        // rows of a step
   std::int64_t max_logit_rows = 0;                // rows of a step whose logits are wanted
   std::int64_t blocks = 0, block_size = 0, host_blocks = 0;
+  // Tokens that a row attends to at most, in every layer; blocks before them are freed. 0: any
+  // number.
+  std::int64_t window = 0;
   // Chunked: blocks that may stay on the device, and sequences at a time that do not stay there
   // whole (at least 1).
   std::int64_t resident_blocks = 0;

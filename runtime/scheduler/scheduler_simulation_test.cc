@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <deque>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -79,6 +80,11 @@ SchedulerLimits random_limits(Random& random) {
   limits.prefix_caching = random.chance(75);
   limits.scheduling = random.chance(50) ? Scheduling::mixed : Scheduling::prefill_first;
   limits.preemption = random.chance(65) ? Preemption::swap : Preemption::recompute;
+  if (random.chance(40)) {  // with windows, all blocks are on the device
+    limits.window = random.chance(50) ? random.from(1, 4) : random.from(5, 60);
+    limits.resident_blocks = limits.blocks;
+    limits.chunked_seqs = std::numeric_limits<std::int64_t>::max();
+  }
   return limits;
 }
 

@@ -187,6 +187,69 @@ TEST_CASE("an id may come again when its sequence is over, though rows of it are
   CHECK(group.answers[1].size() == 2);
 }
 
+TEST_CASE("blocks before the window are free while a sequence goes on") {
+  SchedulerLimits limits = roomy();  // blocks of 4 tokens
+  limits.window = 10;
+  limits.resident_blocks = limits.blocks;
+  limits.max_num_batched_tokens = 16;
+  Group group(limits);
+  group.scheduler.add(sequence(1, 40, 60));
+  const auto used = [&] {
+    const SchedulerStatistics now = group.scheduler.statistics();
+    return now.total_blocks - now.free_blocks;
+  };
+  group.step();
+  CHECK(used() == 10);  // rows 0 to 15: nothing is before their windows
+  group.step();
+  CHECK(used() == 9);  // row 16 attends to token 7 and later ones
+  group.step();
+  CHECK(used() == 5);  // row 32, from token 23 on
+  while (!group.scheduler.idle()) {
+    group.step();
+    CHECK(used() <= 5);
+  }
+  CHECK(group.answers[1].size() == 60);
+  CHECK(used() == 0);
+}
+
+TEST_CASE("with windows many long answers fit that would preempt each other without") {
+  for (const std::int64_t window : {0, 8}) {
+    CAPTURE(window);
+    SchedulerLimits limits = roomy();
+    limits.window = window;
+    limits.blocks = limits.resident_blocks = 40;
+    Group group(limits);
+    for (SequenceId id = 1; id <= 6; ++id) group.scheduler.add(sequence(id, 8, 120));
+    group.run();
+    for (SequenceId id = 1; id <= 6; ++id) CHECK(group.answers[id].size() == 120);
+    CHECK((group.scheduler.statistics().preemptions == 0) == (window > 0));
+  }
+}
+
+TEST_CASE("what is swapped out without its first blocks goes on without them, and shares none") {
+  SchedulerLimits limits = roomy();
+  limits.window = 20;
+  limits.blocks = limits.resident_blocks = 16;
+  Group group(limits);
+  // The third has left blocks behind when the first two have grown so that it must go.
+  group.scheduler.add(sequence(1, 4, 40));
+  group.scheduler.add(sequence(2, 4, 40));
+  group.scheduler.add(sequence(3, 30, 30));
+  std::size_t out = 0, in = 0;
+  group.run([&](const StepMessage& message) {
+    out += message.swap_out.size();
+    in += message.swap_in.size();
+  });
+  const SchedulerStatistics end = group.scheduler.statistics();
+  CHECK(end.preemptions > 0);
+  CHECK(end.recomputed_tokens == 0);
+  CHECK(out == 6);  // of 12 blocks
+  CHECK(in == out);
+  CHECK(group.answers[1].size() == 40);
+  CHECK(group.answers[3].size() == 30);
+  CHECK(end.free_blocks == 16);
+}
+
 TEST_CASE("blocks are kept free for those who run and may need one more, and for nobody else") {
   SchedulerLimits limits = roomy();
   limits.blocks = 4;

@@ -53,8 +53,10 @@ struct Sequence {
   std::int64_t committed = 0;  // tokens that other sequences can find in the prefix cache
   std::int64_t resident = 0;   // chunked: so many blocks, the first, stay on the device
   Residence residence = Residence::none;
-  // Waiting: they hold the tokens that are computed.
+  // Waiting: they hold the tokens that are computed, but those of the first blocks that were free
+  // already (SchedulerLimits::window).
   std::vector<kvcache::BlockId> host_blocks = {};
+  std::int64_t blocks_before_host = 0;
 
   std::int64_t lost = 0;            // tokens that preemption makes the device compute once more
   std::int32_t cached_tokens = -1;  // of the prompt, when it was first scheduled; -1: not yet

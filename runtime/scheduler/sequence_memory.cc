@@ -15,6 +15,7 @@ SequenceMemory::SequenceMemory(const SchedulerLimits& limits)
       resident_(limits.resident_blocks, limits.blocks),
       max_chunked_(limits.chunked_seqs),
       prefix_caching_(limits.prefix_caching),
+      window_(limits.window),
       host_blocks_(limits.host_blocks) {
   // Nothing is allocated when a sequence is swapped. Taken from the end: the lowest first.
   free_host_.reserve(static_cast<std::size_t>(host_blocks_));
@@ -22,10 +23,14 @@ SequenceMemory::SequenceMemory(const SchedulerLimits& limits)
     free_host_.push_back(static_cast<kvcache::BlockId>(block));
 }
 
+// A sequence that left its first blocks behind goes on without them.
+bool SequenceMemory::looks_up(const Sequence& sequence) const {
+  return prefix_caching_ && !sequence.wants_prompt_logprobs() && sequence.blocks_before_host == 0;
+}
+
 SequenceMemory::Fit SequenceMemory::fit(const Sequence& sequence, std::int64_t reserved) const {
   kvcache::BlockManager::Prefix prefix;
-  if (prefix_caching_ && !sequence.wants_prompt_logprobs())
-    prefix = device_.find_prefix(sequence.tokens);
+  if (looks_up(sequence)) prefix = device_.find_prefix(sequence.tokens);
   const std::int64_t needed =
       device_.blocks_for(sequence.known()) - device_.blocks_for(prefix.tokens);
   return {.enough = needed + prefix.free_blocks + reserved <= device_.free_blocks(),
@@ -37,8 +42,8 @@ bool SequenceMemory::can_be_chunked_or_resident(const Sequence& sequence) const 
 }
 
 void SequenceMemory::allocate(Sequence& sequence, StepMessage& message) {
-  const std::int64_t cached = device_.add_sequence(
-      sequence.id, sequence.tokens, prefix_caching_ && !sequence.wants_prompt_logprobs());
+  const std::int64_t cached =
+      device_.add_sequence(sequence.id, sequence.tokens, looks_up(sequence));
   const bool grown = device_.allocate(sequence.id, sequence.known());
   NVLLM_CHECK(grown, "sequence ", sequence.id, " is allocated without room");
   sequence.capacity = device_.blocks_for(sequence.known()) * device_.block_size();
@@ -52,10 +57,16 @@ void SequenceMemory::allocate(Sequence& sequence, StepMessage& message) {
                        : sequence.resident == max_blocks ? Residence::all
                                                          : Residence::some;
   if (sequence.residence != Residence::all) ++chunked_;
+  const std::int64_t left_behind = sequence.blocks_before_host;
   for (auto i = static_cast<std::size_t>(device_.blocks_for(cached));
        i < sequence.host_blocks.size(); ++i)
-    message.swap_in.push_back({.from = sequence.host_blocks[i], .to = blocks[i]});
+    message.swap_in.push_back(
+        {.from = sequence.host_blocks[i], .to = blocks[i + static_cast<std::size_t>(left_behind)]});
   free_host_blocks(sequence);
+  if (left_behind > 0) {
+    device_.stop_sharing(sequence.id);
+    device_.release_first(sequence.id, left_behind);
+  }
   sequence.computed = std::max(sequence.computed, cached);
   commit(sequence);
 }
@@ -87,6 +98,13 @@ void SequenceMemory::commit(Sequence& sequence) {
   sequence.committed = known / device_.block_size() * device_.block_size();
 }
 
+void SequenceMemory::free_unseen(const Sequence& sequence) {
+  // Penalties look back at all tokens, which lie in the blocks, too (kvcache::KvCache::tokens()).
+  if (window_ == 0 || sequence.rules.changes_logits()) return;
+  const std::int64_t unseen = sequence.computed + 1 - window_;
+  if (unseen > 0) device_.release_first(sequence.id, unseen / device_.block_size());
+}
+
 void SequenceMemory::free(Sequence& sequence) {
   if (sequence.residence != Residence::all) --chunked_;
   resident_.release(device_.blocks_of(sequence.id), sequence.resident);
@@ -95,9 +113,12 @@ void SequenceMemory::free(Sequence& sequence) {
 }
 
 bool SequenceMemory::swap_out(Sequence& sequence, StepMessage& message) {
+  const std::int64_t left_behind = device_.released_of(sequence.id);
   const auto blocks = device_.blocks_of(sequence.id)
-                          .first(static_cast<std::size_t>(device_.blocks_for(sequence.computed)));
+                          .first(static_cast<std::size_t>(device_.blocks_for(sequence.computed)))
+                          .subspan(static_cast<std::size_t>(left_behind));
   if (blocks.empty() || blocks.size() > free_host_.size()) return false;
+  sequence.blocks_before_host = left_behind;
   for (const kvcache::BlockId block : blocks) {
     const kvcache::BlockId host = free_host_.back();
     free_host_.pop_back();
@@ -111,6 +132,7 @@ bool SequenceMemory::swap_out(Sequence& sequence, StepMessage& message) {
 void SequenceMemory::free_host_blocks(Sequence& sequence) {
   free_host_.insert(free_host_.end(), sequence.host_blocks.begin(), sequence.host_blocks.end());
   sequence.host_blocks.clear();
+  sequence.blocks_before_host = 0;
 }
 
 void SequenceMemory::check_invariants(std::span<const Sequence* const> sequences) const {
@@ -125,8 +147,9 @@ void SequenceMemory::check_invariants(std::span<const Sequence* const> sequences
   for (const Sequence* sequence : sequences) {
     count(sequence->host_blocks);
     if (sequence->state == Sequence::State::waiting && !sequence->host_blocks.empty())
-      NVLLM_CHECK_EQ(static_cast<std::int64_t>(sequence->host_blocks.size()),
-                     device_.blocks_for(sequence->computed));
+      NVLLM_CHECK_EQ(
+          static_cast<std::int64_t>(sequence->host_blocks.size()) + sequence->blocks_before_host,
+          device_.blocks_for(sequence->computed));
     if (sequence->state != Sequence::State::running) {
       NVLLM_CHECK_EQ(sequence->capacity, 0);
       continue;
@@ -136,7 +159,11 @@ void SequenceMemory::check_invariants(std::span<const Sequence* const> sequences
     NVLLM_CHECK_EQ(static_cast<std::int64_t>(blocks.size()) * device_.block_size(),
                    sequence->capacity);
     NVLLM_CHECK_LE(sequence->computed, sequence->capacity);
-    expected += static_cast<std::int64_t>(blocks.size());
+    const std::int64_t released = device_.released_of(sequence->id);
+    expected += static_cast<std::int64_t>(blocks.size()) - released;
+    // No row that is still to be scheduled attends to what was freed.
+    const std::int64_t unseen = std::max<std::int64_t>(sequence->computed + 1 - window_, 0);
+    NVLLM_CHECK_LE(released * device_.block_size(), unseen);
     const auto own = std::min(static_cast<std::int64_t>(blocks.size()), sequence->resident);
     resident.insert(blocks.begin(), blocks.begin() + own);
     promised += sequence->resident - own;

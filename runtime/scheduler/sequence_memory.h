@@ -76,6 +76,9 @@ class SequenceMemory {
   bool grow(Sequence& sequence, std::int64_t tokens, StepMessage& message);
   // Puts full blocks of tokens that are known and computed into the prefix cache.
   void commit(Sequence& sequence);
+  // Frees the blocks that no row of it attends to from the next one to be scheduled on. They may go
+  // to rows of the same step: all steps that read them are enqueued before it.
+  void free_unseen(const Sequence& sequence);
   // Frees its blocks; what they held may stay cached.
   void free(Sequence& sequence);
   // The same, but its computed tokens go to host blocks first. False, with nothing changed: the
@@ -90,6 +93,7 @@ class SequenceMemory {
   void check_invariants(std::span<const Sequence* const> sequences) const;
 
  private:
+  bool looks_up(const Sequence& sequence) const;
   void append_to_message(const Sequence& sequence, std::int64_t first_block,
                          StepMessage& message) const;
 
@@ -98,6 +102,7 @@ class SequenceMemory {
   const std::int64_t max_chunked_;
   std::int64_t chunked_ = 0;  // sequences that do not stay on the device whole
   const bool prefix_caching_;
+  const std::int64_t window_;
   const std::int64_t host_blocks_;
   std::vector<kvcache::BlockId> free_host_;
 };

@@ -18,10 +18,10 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-template <typename T>
+template <typename T, bool kWindow>
 __global__ void __launch_bounds__(plain::kWarps * 32)
     attention_float32_kernel(const AttentionParams<T> p) {
-  const AttentionPart<T> part(p, blockIdx.z, blockIdx.y);
+  const AttentionPart<T, kWindow> part(p, blockIdx.z, blockIdx.y);
   const int packed_row = blockIdx.x * plain::kWarps + threadIdx.y;
   if (packed_row >= part.packed_rows) return;
   plain::Row row = plain::start_row(part, packed_row);
@@ -35,35 +35,37 @@ void attention_float32(const Attention& args, cudaStream_t stream) {
   const long long rows = args.max_query_rows * p.max_group_heads();
   const dim3 blocks(blocks_for(rows, plain::kWarps), p.kv_heads(),
                     static_cast<unsigned>(args.kv_length.shape[0]));
-  attention_float32_kernel<T><<<blocks, dim3(32, plain::kWarps), 0, stream>>>(p);
+  with_window(args, [&]<bool kWindow>() {
+    attention_float32_kernel<T, kWindow><<<blocks, dim3(32, plain::kWarps), 0, stream>>>(p);
+  });
   nvllm::cuda::check(cudaGetLastError(), "launching attention");
 }
 
-template <typename T, int D>
+template <typename T, int D, bool kWindow>
 __global__ void __launch_bounds__(decode::kWarps<D> * 32)
     decode_kernel(const AttentionParams<T> p) {
-  decode::attend<T, D>(AttentionPart<T>(p, blockIdx.z, blockIdx.y));
+  decode::attend<T, D>(AttentionPart<T, kWindow>(p, blockIdx.z, blockIdx.y));
 }
 
-template <typename T>
+template <typename T, bool kWindow>
 void attention_decode(const Attention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args);
   with_padded_head(p.head_dim, [&]<int D>() {
-    decode::launch<D>(decode_kernel<T, D>, p, args.max_query_rows, args.kv_length.shape[0],
-                      args.max_kv_length, stream);
+    decode::launch<D>(decode_kernel<T, D, kWindow>, p, args.max_query_rows, args.kv_length.shape[0],
+                      max_tokens_seen(args), stream);
   });
 }
 
 // The grid has an upper bound of the blocks of all sequences. Blocks find their rows themselves, so
 // a captured graph may change the lengths.
-template <typename T, int D>
+template <typename T, int D, bool kWindow>
 __global__ void __launch_bounds__(prefill::kWarps * 32) prefill_kernel(const AttentionParams<T> p) {
   using namespace prefill;
   extern __shared__ __align__(128) unsigned char shared[];
   const RowBlock block =
       find_row_block(p, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x), kRows);
   if (block.sequence < 0) return;
-  const AttentionPart<T> part(p, block.sequence, blockIdx.y);
+  const AttentionPart<T, kWindow> part(p, block.sequence, blockIdx.y);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const unsigned queries = shared_address(shared);
   Rows<T, D> rows(queries, warp * 16, lane, p.score_scale(part.kv_head));
@@ -72,13 +74,13 @@ __global__ void __launch_bounds__(prefill::kWarps * 32) prefill_kernel(const Att
   write_rows<T, D>(part, block.first_row + warp * 16, rows);
 }
 
-template <typename T>
+template <typename T, bool kWindow>
 void attention_prefill(const Attention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args);
   const dim3 blocks(static_cast<unsigned>(p.max_row_blocks(args.q.shape[0], prefill::kRows)),
                     p.kv_heads());
   with_padded_head(p.head_dim, [&]<int D>() {
-    const auto kernel = prefill_kernel<T, D>;
+    const auto kernel = prefill_kernel<T, D, kWindow>;
     allow_shared_memory(kernel, prefill::kSharedBytes<D>, "preparing attention");
     kernel<<<blocks, prefill::kWarps * 32, prefill::kSharedBytes<D>, stream>>>(p);
     nvllm::cuda::check(cudaGetLastError(), "launching attention");
@@ -89,16 +91,22 @@ void attention_prefill(const Attention& args, cudaStream_t stream) {
 // per 16 rows with several warps; beyond, the prefill kernel, which reads them once per 64 rows.
 constexpr long long kDecodeRows = 32;
 
-template <typename T>
+template <typename T, bool kWindow>
 void attention_on_tensor_cores(const Attention& args, cudaStream_t stream) {
   if (args.max_query_rows * std::min(args.group, args.q.shape[1]) <= kDecodeRows) {
-    if (!attention_decode_sm90<T>(args, stream)) attention_decode<T>(args, stream);
+    if (!attention_decode_sm90<T, kWindow>(args, stream))
+      attention_decode<T, kWindow>(args, stream);
     return;
   }
   if constexpr (!kIsE4m3<T>) {
-    if (attention_prefill_sm90<T>(args, stream)) return;
+    if (attention_prefill_sm90<T, kWindow>(args, stream)) return;
   }
-  attention_prefill<T>(args, stream);
+  attention_prefill<T, kWindow>(args, stream);
+}
+
+template <typename T>
+void attention_on_tensor_cores(const Attention& args, cudaStream_t stream) {
+  with_window(args, [&]<bool kWindow>() { attention_on_tensor_cores<T, kWindow>(args, stream); });
 }
 
 }  // namespace

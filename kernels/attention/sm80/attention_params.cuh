@@ -10,6 +10,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <cstdint>
+
 #include "device/cuda/stream.h"
 #include "kernels/attention/attention.h"
 #include "kernels/common/sm80/e4m3.cuh"
@@ -34,6 +37,9 @@ struct AttentionTypes<E4m3Cache<T>> {
 };
 template <typename T>
 inline constexpr bool kIsE4m3 = AttentionTypes<T>::kE4m3;
+
+// Positions are limited to this, so that sums of two of them are ints.
+inline constexpr std::int64_t kMaxPosition = 1 << 30;
 
 template <typename T>
 struct AttentionParams {
@@ -62,6 +68,7 @@ struct AttentionParams {
   float scale;
   const float* kv_scales;  // of E4m3: [2][scale_heads]; nullptr: all are 1
   int scale_heads;
+  int window;  // tokens that a row sees at most, in kernels with a window
 
   explicit AttentionParams(const Attention& args)
       : out(args.out.as<Row>()),
@@ -88,7 +95,8 @@ struct AttentionParams {
         head_dim(static_cast<int>(args.q.shape[2])),
         scale(args.scale),
         kv_scales(args.kv_scales.as<float>()),
-        scale_heads(static_cast<int>(args.kv.kv_heads())) {
+        scale_heads(static_cast<int>(args.kv.kv_heads())),
+        window(static_cast<int>(std::min(args.window, kMaxPosition))) {
     for (int shift = 0; shift < 31; ++shift) {
       if (block_size == 1 << shift) block_shift = shift;
     }
@@ -184,6 +192,12 @@ struct AttentionRows {
   int packed_rows;  // 0: nothing to do
   int head_begin, group_heads;
 
+  // Without a window a row sees the first tokens (compare AttentionPart). Kernels that must cost
+  // nothing more for windows ask for first_seen() where kWindowed is true alone, since the call by
+  // itself changes what the compiler makes of them.
+  static constexpr bool kWindowed = false;
+  __device__ __forceinline__ int first_seen(int /*packed_row*/) const { return 0; }
+
   __device__ __forceinline__ const typename AttentionTypes<T>::Row* query(int packed_row) const {
     return p.q + (first_row + packed_row / group_heads) * p.q_row +
            (head_begin + packed_row % group_heads) * p.head_dim;
@@ -204,12 +218,14 @@ struct AttentionRows {
   }
 };
 
-// All rows of one sequence and one KV head, which attend to its tokens from the first one on. What
-// they attend to may also be lists (kernels/sparse/sm80/token_lists.cuh): a kernel sees `tokens`
-// numbered tokens, of which a packed row attends to the first visible(row), and asks for the offset
-// or the position of each.
-template <typename T>
+// All rows of one sequence and one KV head, which attend to its tokens from the first one on or,
+// with kWindow, from first_seen(row) on. What they attend to may also be lists
+// (kernels/sparse/sm80/token_lists.cuh): a kernel sees `tokens` numbered tokens, of which a packed
+// row attends to the first visible(row), and asks for the offset or the position of each.
+template <typename T, bool kWindow = false>
 struct AttentionPart : AttentionRows<T> {
+  static constexpr bool kWindowed = kWindow;
+
   int tokens;         // that the last row sees
   int first_visible;  // that the first row sees; may be negative
 
@@ -222,8 +238,10 @@ struct AttentionPart : AttentionRows<T> {
                          p.head_begin(kv_head),
                          p.group_heads(kv_head)} {
     const int rows = p.query_start[sequence + 1] - this->first_row, length = p.kv_length[sequence];
-    first_visible =
-        p.visible == nullptr ? length - rows + 1 : min(max(p.visible[sequence], -rows), length);
+    // The windows of rows that see tokens behind the view begin later.
+    const int last_visible = kWindow ? static_cast<int>(kMaxPosition) : length;
+    first_visible = p.visible == nullptr ? length - rows + 1
+                                         : min(max(p.visible[sequence], -rows), last_visible);
     tokens = max(0, min(length, first_visible + rows - 1));
     this->packed_rows = rows * this->group_heads;
   }
@@ -245,6 +263,12 @@ struct AttentionPart : AttentionRows<T> {
   __device__ __forceinline__ int visible(int packed_row) const {
     return min(tokens, first_visible + packed_row / this->group_heads);
   }
+  // The first token that a packed row sees. Later rows see no earlier ones.
+  __device__ __forceinline__ int first_seen(int packed_row) const {
+    if constexpr (!kWindow) return 0;
+    const int end = first_visible + packed_row / this->group_heads;
+    return min(tokens, max(0, end - this->p.window));
+  }
   __device__ __forceinline__ int token(int number) const { return number; }
   __device__ __forceinline__ long long kv_offset_at(int number) const {
     return this->kv_offset(number);
@@ -253,12 +277,26 @@ struct AttentionPart : AttentionRows<T> {
 
 // The kernels of Hopper for bfloat16 and float16. They return false, with nothing enqueued, on
 // another device or with heads that they do not support.
-template <typename T>
+template <typename T, bool kWindow>
 bool attention_prefill_sm90(const Attention& args, cudaStream_t stream);
-template <typename T>
+template <typename T, bool kWindow>
 bool attention_decode_sm90(const Attention& args, cudaStream_t stream);
 // Attention to a cache of E4m3 (attention_e4m3.cu).
 void attention_e4m3(const Attention& args, cudaStream_t stream);
+
+// How many tokens the rows of a sequence see together, at most.
+inline long long max_tokens_seen(const Attention& args) {
+  if (args.window == 0) return args.max_kv_length;
+  return std::min(args.max_kv_length, args.window + args.max_query_rows - 1);
+}
+
+// Calls function.operator()<kWindow>(): whether rows may see less than all tokens up to their own.
+template <typename Function>
+void with_window(const Attention& args, const Function& function) {
+  const bool all = args.window >= args.max_kv_length && args.visible.data == nullptr;
+  if (args.window == 0 || all) return function.template operator()<false>();
+  function.template operator()<true>();
+}
 
 // Calls function.operator()<D>() for the length D to which kernels pad heads with zeros.
 template <typename Function>

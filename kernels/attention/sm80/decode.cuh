@@ -161,17 +161,20 @@ __device__ __forceinline__ void attend(const TokenPart& part) {
   const int first_row = static_cast<int>(blockIdx.x) / blocks * kRows;
   if (first_row >= part.packed_rows) return;  // all blocks of the cluster return here
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int begin = TokenPart::kWindowed ? part.first_seen(first_row) : 0;
+  const int first_tile = begin / kTile;
   const int tokens = max(0, part.visible(min(first_row + kRows, part.packed_rows) - 1));
-  const int tiles = (tokens + kTile - 1) / kTile;
-  const int end = static_cast<int>(static_cast<long long>(tiles) * (rank + 1) / blocks);
-  int tile = static_cast<int>(static_cast<long long>(tiles) * rank / blocks) + warp;
+  const int tiles = (tokens + kTile - 1) / kTile - first_tile;
+  const int end =
+      first_tile + static_cast<int>(static_cast<long long>(tiles) * (rank + 1) / blocks);
+  int tile = first_tile + static_cast<int>(static_cast<long long>(tiles) * rank / blocks) + warp;
 
   const unsigned queries = shared_address(shared);
   const unsigned ring = queries + kQueryBytes<D> + warp * kWarpBytes<D>;
   const auto copy_tile = [&](int next, int half) {
     const unsigned keys = ring + half * 2 * kTileBytes<D>;
     if (next < end) {
-      copy_tokens<T, D, kTile>(part, next * kTile, keys, keys + kTileBytes<D>, 0, lane);
+      copy_tokens<T, D, kTile>(part, next * kTile, keys, keys + kTileBytes<D>, 0, lane, begin);
     }
     commit_copies();  // an empty group at the end keeps all waits alike
   };
@@ -192,11 +195,20 @@ __device__ __forceinline__ void attend(const TokenPart& part) {
   const int visible[2] = {part.visible(first_row + lane / 4),
                           part.visible(first_row + lane / 4 + 8)};
   const int min_visible = part.visible(first_row);
+  int first_seen[2] = {0, 0}, max_first_seen = 0;
+  if constexpr (TokenPart::kWindowed) {
+    first_seen[0] = part.first_seen(first_row + lane / 4);
+    first_seen[1] = part.first_seen(first_row + lane / 4 + 8);
+    max_first_seen = part.first_seen(first_row + kRows - 1);
+  }
   for (int half = 0; tile < end; tile += kWarps<D>, half ^= 1) {
     wait_for_copies<1>();
     __syncwarp();
     const unsigned keys = ring + half * 2 * kTileBytes<D>;
-    rows.add(keys, keys + kTileBytes<D>, tile * kTile, (tile + 1) * kTile > min_visible, visible);
+    const bool masked =
+        (tile + 1) * kTile > min_visible || (TokenPart::kWindowed && tile * kTile < max_first_seen);
+    rows.template add<TokenPart::kWindowed>(keys, keys + kTileBytes<D>, tile * kTile, masked,
+                                            visible, first_seen);
     __syncwarp();
     copy_tile(tile + 2 * kWarps<D>, half);
   }

@@ -42,7 +42,8 @@ __device__ __forceinline__ void add_tokens(const Part& part, int packed_row, Row
   auto& [q, out, row_max, sum] = state;
   const float scale = part.p.score_scale(part.kv_head);
   // It takes 32 tokens at a time; lane t has the score of the t-th.
-  for (int first = 0; first < tokens; first += 32) {
+  const int begin = Part::kWindowed ? part.first_seen(packed_row) : 0;
+  for (int first = begin; first < tokens; first += 32) {
     const int count = min(32, tokens - first);
     float score = -INFINITY;
     for (int t = 0; t < count; ++t) {

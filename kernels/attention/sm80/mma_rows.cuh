@@ -38,23 +38,26 @@ template <typename T, int D>
 inline constexpr int kHeadBytes = D*(kIsE4m3<T> ? 1 : 2);
 
 // A warp copies the keys and values of tokens [first, first + kTokens) into rows [row, row +
-// kTokens) of two tiles, with zeros for tokens that the sequence does not have. All lanes call it
-// together.
+// kTokens) of two tiles, with zeros for tokens that the sequence does not have and, with a window,
+// for those before `begin`. All lanes call it together.
 template <typename T, int D, int kTokens, typename Part>
 __device__ __forceinline__ void copy_tokens(const Part& part, int first, unsigned keys,
-                                            unsigned values, int row, int lane) {
+                                            unsigned values, int row, int lane, int begin = 0) {
   using Tile = UsualTile<T, D>;
   constexpr int kChunks = kHeadBytes<T, D> / 16, kElements = D / kChunks;
   static_assert(kTokens <= 32 && kTokens * kChunks % 32 == 0);
   // Each lane finds the offset of one token. Lanes beyond the last token repeat it: they must not
   // read the block table beyond its end.
-  const long long mine = part.kv_offset_at(min(first + lane % kTokens, part.tokens - 1));
+  int own = min(first + lane % kTokens, part.tokens - 1);
+  if constexpr (Part::kWindowed) own = max(own, min(begin, part.tokens - 1));
+  const long long mine = part.kv_offset_at(own);
 #pragma unroll
   for (int i = 0; i < kTokens * kChunks / 32; ++i) {
     const int token = (i * 32 + lane) / kChunks;
     const int chunk = lane % kChunks;
     const long long offset = __shfl_sync(~0u, mine, token) + chunk * kElements;
-    const bool valid = first + token < part.tokens && chunk * kElements < part.p.head_dim;
+    bool valid = first + token < part.tokens && chunk * kElements < part.p.head_dim;
+    if (Part::kWindowed && first + token < begin) valid = false;
     const long long from = valid ? offset : 0;
     copy_chunk(Tile::at(keys, row + token, chunk), part.p.keys + from, valid);
     copy_chunk(Tile::at(values, row + token, chunk), part.p.values + from, valid);
@@ -115,10 +118,12 @@ class WarpRows {
     }
   }
 
-  // Adds a tile whose first token has this number. visible[i]: how many tokens the lane's rows see.
-  // If all 16 rows see the whole tile, `masked` may be false.
+  // Adds a tile whose first token has this number. visible[i]: the token after the last one that
+  // the lane's rows see; with kWindow, first_seen[i] is the first one. If all 16 rows see the whole
+  // tile, `masked` may be false.
+  template <bool kWindow>
   __device__ __forceinline__ void add(unsigned keys, unsigned values, int first, bool masked,
-                                      const int (&visible)[2]) {
+                                      const int (&visible)[2], const int (&first_seen)[2]) {
     float score[kTokens / 8][4] = {};
     if constexpr (kIsE4m3<T>) {
       multiply_e4m3_keys<Tile, D, kTokens>(keys, lane_, kept_, score);
@@ -138,7 +143,8 @@ class WarpRows {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int token = first + n * 8 + 2 * (lane_ % 4) + i % 2;
-          if (token >= visible[i / 2]) score[n][i] = -INFINITY;
+          const bool before = kWindow && token < first_seen[i / 2];
+          if (before || token >= visible[i / 2]) score[n][i] = -INFINITY;
         }
       }
     }

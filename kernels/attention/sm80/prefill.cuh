@@ -33,9 +33,11 @@ __device__ __forceinline__ void add_tokens(const Part& part, int block_row, unsi
   constexpr int kWarpTokens = kTokens<D> / kWarps;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int row = block_row + warp * 16;
+  const int begin = Part::kWindowed ? part.first_seen(block_row) : 0;
+  const int first_tile = begin / kTokens<D>;
   const int tokens = max(0, part.visible(min(block_row + kRows, part.packed_rows) - 1));
   const int tiles = (tokens + kTokens<D> - 1) / kTokens<D>;
-  if (tiles == 0) return;
+  if (tiles == first_tile) return;
 
   const auto keys_of = [&](int tile) {
     return queries + kQueryBytes<D> + tile % 2 * 2 * kTileBytes<D>;
@@ -43,7 +45,7 @@ __device__ __forceinline__ void add_tokens(const Part& part, int block_row, unsi
   const auto copy_tile = [&](int tile) {
     const unsigned keys = keys_of(tile);
     copy_tokens<T, D, kWarpTokens>(part, tile * kTokens<D> + warp * kWarpTokens, keys,
-                                   keys + kTileBytes<D>, warp * kWarpTokens, lane);
+                                   keys + kTileBytes<D>, warp * kWarpTokens, lane, begin);
     commit_copies();
   };
   if (started) {
@@ -53,21 +55,30 @@ __device__ __forceinline__ void add_tokens(const Part& part, int block_row, unsi
   } else {
     copy_queries<D, T>(part, row, queries, warp * 16, lane);
   }
-  copy_tile(0);
+  copy_tile(first_tile);
   // The values of rows that do not exist do not matter.
   const int visible[2] = {part.visible(row + lane / 4), part.visible(row + lane / 4 + 8)};
   const int min_visible = part.visible(row), max_visible = part.visible(row + 15);
-  for (int tile = 0; tile < tiles; ++tile) {
+  int first_seen[2] = {0, 0}, min_first_seen = 0, max_first_seen = 0;
+  if constexpr (Part::kWindowed) {
+    first_seen[0] = part.first_seen(row + lane / 4);
+    first_seen[1] = part.first_seen(row + lane / 4 + 8);
+    min_first_seen = part.first_seen(row), max_first_seen = part.first_seen(row + 15);
+  }
+  for (int tile = first_tile; tile < tiles; ++tile) {
     wait_for_copies<0>();
     __syncthreads();  // the tile has arrived, and all warps are done with the one before it
     if constexpr (!kIsE4m3<T>) {
-      if (tile == 0 && !started) rows.start();
+      if (tile == first_tile && !started) rows.start();
     }
     if (tile + 1 < tiles) copy_tile(tile + 1);
     const int first = tile * kTokens<D>;
+    if (Part::kWindowed && first + kTokens<D> <= min_first_seen) continue;
     if (first < max_visible) {
-      rows.add(keys_of(tile), keys_of(tile) + kTileBytes<D>, first,
-               first + kTokens<D> > min_visible, visible);
+      const bool masked =
+          first + kTokens<D> > min_visible || (Part::kWindowed && first < max_first_seen);
+      rows.template add<Part::kWindowed>(keys_of(tile), keys_of(tile) + kTileBytes<D>, first,
+                                         masked, visible, first_seen);
     }
   }
   started = true;

@@ -5,9 +5,9 @@
 // tokens by wgmma. The softmax of one tile overlaps the P V GEMM of the tile before
 // (intra-warpgroup pipelining), and the warpgroups alternate in issuing GEMMs (ping-pong), so that
 // the softmax of one overlaps the GEMMs of the other. The last tile of tokens comes first: it and
-// the few before it in which a row's tokens end need masks, the others none. Rows
-// (softmax_rows.cuh) holds registers and the softmax, Consumer the loop. prefill.cu and
-// ../../sparse/sm90/sparse_attention.cu launch kernels of it.
+// the few before it in which a row's tokens end need masks, and those in which a row's window
+// begins, the others none. Rows (softmax_rows.cuh) holds registers and the softmax, Consumer the
+// loop. prefill.cu and ../../sparse/sm90/sparse_attention.cu launch kernels of it.
 #pragma once
 
 #include "kernels/attention/sm90/producer.cuh"
@@ -26,28 +26,37 @@ __device__ __forceinline__ void lower_register_limit() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// The tiles of the tokens [0, tokens) of a part, of which each row sees a prefix.
+// The tiles that have tokens [begin, end) of a part, of which each row sees a prefix or, with a
+// window, a range. Without one, begin is 0.
 template <typename Part>
-struct PrefixTiles {
+struct ContextTiles {
   const Part& part;
   const Boxes& boxes;
-  int tokens;
+  int begin, end;
   int stage = 0;  // of the first tile
 
-  __device__ __forceinline__ int count() const { return count_tiles(tokens); }
+  __device__ __forceinline__ int count() const {
+    return count_tiles(Part::kWindowed ? begin : 0, end);
+  }
   // The first token of the i-th tile in the order of work.
-  __device__ __forceinline__ int first(int i) const { return (count() - 1 - i) * kTokens; }
+  __device__ __forceinline__ int first(int i) const { return (count_tiles(end) - 1 - i) * kTokens; }
 
   // What a thread needs to mask its scores: of rows `row` and row + 8 of a warpgroup whose rows
   // begin at group_row.
   struct Mask {
     int visible[2], min_visible;
-    __device__ __forceinline__ Mask(const PrefixTiles& tiles, int group_row, int row)
+    int row = 0, max_first_seen = 0;  // with a window
+    __device__ __forceinline__ Mask(const ContextTiles& tiles, int group_row, int row)
         : visible{tiles.part.visible(row), tiles.part.visible(row + 8)},
-          min_visible(tiles.part.visible(group_row)) {}
+          min_visible(tiles.part.visible(group_row)) {
+      if constexpr (!Part::kWindowed) return;
+      this->row = row;
+      max_first_seen = tiles.part.first_seen(group_row + kGroupRows - 1);
+    }
   };
   template <typename Rows>
   __device__ __forceinline__ void mask(const Mask& mask, int i, Rows& rows, int lane) const {
+    if constexpr (Part::kWindowed) mask_before(mask, i, rows, lane);
     if (first(i) + kTokens <= mask.min_visible) return;
     const int within[2] = {mask.visible[0] - first(i), mask.visible[1] - first(i)};
     rows.mask(within, lane);
@@ -58,10 +67,29 @@ struct PrefixTiles {
   // Zeroes the rows of the first tile's values that no copy has written.
   template <int D>
   __device__ __forceinline__ void zero_missing_values(const Shared<D>& shared, int thread) const {
-    const int count = boxes.filled_by(min(kTokens, tokens - first(0)));
+    const int count = boxes.filled_by(min(kTokens, end - first(0)));
     const int filled = min(count * boxes.tokens, part.tokens - first(0));
     if (filled >= kTokens) return;
-    clear_rows<D>(shared.values(stage), filled, thread);
+    clear<D>(shared.values(stage), filled, kTokens, thread);
+  }
+  // Zeroes the rows of the i-th tile's values that are before the windows of all rows.
+  template <int D>
+  __device__ __forceinline__ void zero_unseen_values(int i, unsigned values, int thread) const {
+    if constexpr (!Part::kWindowed) return;
+    if (first(i) < begin) clear<D>(values, 0, begin - first(i), thread);
+  }
+
+ private:
+  template <typename Rows>
+  __device__ __forceinline__ void mask_before(const Mask& mask, int i, Rows& rows, int lane) const {
+    if (first(i) >= mask.max_first_seen) return;
+    const int before[2] = {part.first_seen(mask.row) - first(i),
+                           part.first_seen(mask.row + 8) - first(i)};
+    rows.mask_before(before, lane);
+  }
+  template <int D>
+  __device__ __forceinline__ static void clear(unsigned values, int from, int to, int thread) {
+    clear_rows<D>(values, from, to, thread);
     fence_shared_writes();
     sync_threads(kAllConsumers, kConsumers * kGroupThreads);
   }
@@ -92,7 +120,7 @@ class Consumer {
   }
 
   // Runs a work tile whose queries have arrived. queries_done() is called when they are no longer
-  // needed. Tiles: as PrefixTiles.
+  // needed. Tiles: as ContextTiles.
   template <typename Tiles, typename QueriesDone>
   __device__ __forceinline__ void attend(const AttentionRows<T>& part, const Tiles& tiles,
                                          int block_row, const QueriesDone& queries_done) {
@@ -124,6 +152,8 @@ class Consumer {
       rows.add_row_sums();
       wait_for(shared_.values_full(state.stage), state);
       tiles.template zero_missing_values<D>(shared_, group_ * kGroupThreads + thread_);
+      tiles.template zero_unseen_values<D>(0, shared_.values(state.stage),
+                                           group_ * kGroupThreads + thread_);
     }
     for (int i = 1; i < count; ++i) {
       const PipelineState state(done_ + i), before(done_ + i - 1);
@@ -141,6 +171,8 @@ class Consumer {
       // across which the assembler moves neither the exponentials nor the next wait: so the softmax
       // and the GEMM overlap.
       wait_for(shared_.values_full(state.stage), state);
+      tiles.template zero_unseen_values<D>(i, shared_.values(state.stage),
+                                           group_ * kGroupThreads + thread_);
       wgmma_wait<0>();
       hold(rows.out);
       release(shared_.values_empty(before.stage));
@@ -205,17 +237,19 @@ __device__ __forceinline__ void attend(const Part& part, int block_row, const CU
                                        const CUtensorMap& values, const Boxes& boxes,
                                        const void* memory) {
   const Shared<D> shared(memory);
-  const int tokens = visible_tokens(part, min(block_row + kRows, part.packed_rows));
+  const int begin = Part::kWindowed ? part.first_seen(block_row) : 0;
+  const int end = visible_tokens(part, min(block_row + kRows, part.packed_rows));
   if (threadIdx.x == 0) start_barriers(shared, 1, 1);
   __syncthreads();
   const int group = own_group();
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
     lower_register_limit<40>();
-    produce<T, D>(part, shared, {keys, values, keys, values}, boxes, tokens, 0, thread);
+    produce<T, D>(part, shared, {keys, values, keys, values}, boxes, begin, end, 0, thread);
   } else {
     raise_register_limit<232>();
-    consume<T, D>(part, shared, PrefixTiles<Part>{part, boxes, tokens}, block_row, group, thread);
+    consume<T, D>(part, shared, ContextTiles<Part>{part, boxes, begin, end}, block_row, group,
+                  thread);
   }
 }
 

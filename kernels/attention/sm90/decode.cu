@@ -3,7 +3,9 @@
 
 namespace nvllm::kernels::cuda {
 
-template bool attention_decode_sm90<Bf16>(const Attention& args, cudaStream_t stream);
-template bool attention_decode_sm90<F16>(const Attention& args, cudaStream_t stream);
+template bool attention_decode_sm90<Bf16, false>(const Attention& args, cudaStream_t stream);
+template bool attention_decode_sm90<Bf16, true>(const Attention& args, cudaStream_t stream);
+template bool attention_decode_sm90<F16, false>(const Attention& args, cudaStream_t stream);
+template bool attention_decode_sm90<F16, true>(const Attention& args, cudaStream_t stream);
 
 }  // namespace nvllm::kernels::cuda

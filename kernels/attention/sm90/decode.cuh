@@ -66,20 +66,29 @@ struct SharedLayout {
 
 #if __CUDA_ARCH__ >= 900
 
-// The tiles of a warp: every step-th one from `first` on. A tile is kBoxes boxes.
-template <typename T>
+// The tiles of a warp: every step-th one from `first` on. A tile is kBoxes boxes. With a window,
+// the first one begins with the box in which the window of the first row begins.
+template <typename T, bool kWindow>
 class WarpTiles {
  public:
   static constexpr int kBoxes = kTokens<T> / kBoxTokens;
 
-  __device__ __forceinline__ WarpTiles(const AttentionPart<T>& part, int first, int step, int lane)
-      : part_(part), first_(first), step_(step), lane_(lane), blocks_(find_block(lane)) {
-    const int tiles = (part.tokens + kTokens<T> - 1) / kTokens<T>;
+  __device__ __forceinline__ WarpTiles(const AttentionPart<T, kWindow>& part, int first, int step,
+                                       int lane)
+      : part_(part),
+        begin_(part.first_seen(0) / kBoxTokens * kBoxTokens),
+        first_(first),
+        step_(step),
+        lane_(lane),
+        blocks_(find_block(lane)) {
+    const int tiles = (part.tokens - begin_ + kTokens<T> - 1) / kTokens<T>;
     count_ = tiles > first ? (tiles - first + step - 1) / step : 0;
   }
 
   __device__ __forceinline__ int count() const { return count_; }
-  __device__ __forceinline__ int token(int i) const { return (first_ + i * step_) * kTokens<T>; }
+  __device__ __forceinline__ int token(int i) const {
+    return begin_ + (first_ + i * step_) * kTokens<T>;
+  }
   // How many boxes of tile i have tokens of the sequence.
   __device__ __forceinline__ int boxes(int i) const {
     return kBoxes == 1 ? 1 : min(kBoxes, (part_.tokens - token(i) + kBoxTokens - 1) / kBoxTokens);
@@ -111,8 +120,8 @@ class WarpTiles {
     return p.block_table[static_cast<long long>(part_.sequence) * p.table_width + block];
   }
 
-  const AttentionPart<T>& part_;
-  int first_, step_, lane_, count_;
+  const AttentionPart<T, kWindow>& part_;
+  int begin_, first_, step_, lane_, count_;
   int blocks_;  // of box lane + a multiple of 32
 };
 
@@ -136,19 +145,22 @@ class Ring {
 
   // Starts to copy the warp's tile i. Beyond the last tile it copies nothing but keeps all waits
   // alike.
-  __device__ __forceinline__ void copy(const AttentionPart<T>& part, WarpTiles<T>& tiles, int i,
-                                       int stage, const CUtensorMap& all_keys,
+  template <bool kWindow>
+  __device__ __forceinline__ void copy(const AttentionPart<T, kWindow>& part,
+                                       WarpTiles<T, kWindow>& tiles, int i, int stage,
+                                       const CUtensorMap& all_keys,
                                        const CUtensorMap& all_values) const {
     if constexpr (kCopy == Copy::chunks) {
       if (i < tiles.count()) {
-        copy_tokens<T, D, kTokens<T>>(part, tiles.token(i), keys(stage), values(stage), 0, lane_);
+        copy_tokens<T, D, kTokens<T>>(part, tiles.token(i), keys(stage), values(stage), 0, lane_,
+                                      part.first_seen(0));
       }
       commit_copies();
     } else if (i < tiles.count()) {
       const int boxes = tiles.boxes(i);
       if (lane_ == 0) arrived(stage).arrive_and_expect(boxes * 2 * kBox);
 #pragma unroll
-      for (int box = 0; box < WarpTiles<T>::kBoxes; ++box) {
+      for (int box = 0; box < kBoxes; ++box) {
         const int block = tiles.block(i, box), within = tiles.within(i, box);
         if (lane_ > 0 || box >= boxes) continue;
         const unsigned to = box * kBox;
@@ -159,24 +171,34 @@ class Ring {
   }
 
   // Waits until a tile has arrived. Rows of its values beyond the first `tokens` are set to zero:
-  // their memory may hold anything, and a weight of zero times NaN is NaN.
-  __device__ __forceinline__ void wait(int stage, int parity, int tokens) const {
+  // their memory may hold anything, and a weight of zero times NaN is NaN. With kWindow the rows
+  // before `first` are, too.
+  template <bool kWindow>
+  __device__ __forceinline__ void wait(int stage, int parity, int first, int tokens) const {
     if constexpr (kCopy == Copy::chunks) {
       wait_for_copies<kStages - 1>();
     } else {
       arrived(stage).wait(parity);
-      constexpr int kChunks = kHeadBytes<T, D> / 16;
-      for (int at = max(0, tokens) * kChunks + lane_; at < kTokens<T> * kChunks; at += 32) {
-        const unsigned to = Layout::at(values(stage), at / kChunks, at % kChunks);
-        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
-      }
+      clear(stage, max(0, tokens), kTokens<T>);
+      if (kWindow) clear(stage, 0, first);
     }
     __syncwarp();
   }
 
  private:
   static constexpr int kTile = SharedLayout<T, D, 1>::kTile;
-  static constexpr int kBox = kTile / WarpTiles<T>::kBoxes;
+  static constexpr int kBoxes = kTokens<T> / kBoxTokens;
+  static constexpr int kBox = kTile / kBoxes;
+
+  // Sets rows [from, to) of a tile's values to zero.
+  __device__ __forceinline__ void clear(int stage, int from, int to) const {
+    constexpr int kChunks = kHeadBytes<T, D> / 16;
+    for (int at = from * kChunks + lane_; at < to * kChunks; at += 32) {
+      const unsigned chunk = Layout::at(values(stage), at / kChunks, at % kChunks);
+      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(chunk), "r"(0) : "memory");
+    }
+  }
+
   __device__ __forceinline__ Barrier arrived(int stage) const {
     return {barriers_ + stage * 8};
   }
@@ -216,7 +238,7 @@ class Combine {
   }
 
   // All threads call it together, once all partial results are stored.
-  __device__ __forceinline__ void run(const AttentionPart<T>& part) {
+  __device__ __forceinline__ void run(const AttentionRows<T>& part) {
     const int rows = part.packed_rows;
     if (blocks_ == 1) return combine_warps(part);
     share_ = by_blocks(rows * kQuads + blocks_ - 1);
@@ -269,7 +291,7 @@ class Combine {
     }
   }
 
-  __device__ __forceinline__ void combine_warps(const AttentionPart<T>& part) const {
+  __device__ __forceinline__ void combine_warps(const AttentionRows<T>& part) const {
     for (int i = threadIdx.x; i < part.packed_rows * kQuads; i += kWarps * 32) {
       const int row = i / kQuads, column = i % kQuads * 4;
       float weight[kWarps], sum;
@@ -295,7 +317,7 @@ class Combine {
   }
 
   // Finishes the quads of this block, a thread for each of their floats.
-  __device__ __forceinline__ void finish(const AttentionPart<T>& part, int quads) const {
+  __device__ __forceinline__ void finish(const AttentionRows<T>& part, int quads) const {
     const int rows = part.packed_rows;
     const auto* outs = reinterpret_cast<const float*>(memory_ + quads_from(0));
     const auto* sums = reinterpret_cast<const float2*>(memory_ + sums_from(0, rows));
@@ -325,7 +347,7 @@ class Combine {
 
 // The work of block blockIdx.x of a cluster for KV head blockIdx.y of sequence blockIdx.z. settled:
 // see Attention::only_rows_are_new.
-template <int D, int kWarps, Copy kCopy, typename T>
+template <int D, int kWarps, Copy kCopy, bool kWindow, typename T>
 __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtensorMap& keys,
                                        const CUtensorMap& values, bool settled,
                                        unsigned char* memory) {
@@ -342,8 +364,8 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
   if (blocks > 1) arrive_at_cluster();  // waited for before anything is sent
   if (!settled) begin_after_previous_kernel();
 
-  const AttentionPart<T> part(p, blockIdx.z, blockIdx.y);
-  WarpTiles<T> tiles(part, rank * kWarps + warp, blocks * kWarps, lane);
+  const AttentionPart<T, kWindow> part(p, blockIdx.z, blockIdx.y);
+  WarpTiles<T, kWindow> tiles(part, rank * kWarps + warp, blocks * kWarps, lane);
   if (part.packed_rows == 0) {  // all blocks of the cluster return here
     if (settled) begin_after_previous_kernel();
     return;
@@ -367,13 +389,16 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
                                                                       p.score_scale(part.kv_head));
   sums.start(part, 0);
   const int visible[2] = {part.visible(lane / 4), part.visible(lane / 4 + 8)};
-  const int min_visible = part.visible(0);
+  const int first_seen[2] = {part.first_seen(lane / 4), part.first_seen(lane / 4 + 8)};
+  const int min_visible = part.visible(0), begin = part.first_seen(0);
+  const int max_first_seen = part.first_seen(kRows - 1);
   int stage = 0, parity = 0;
   for (int i = 0; i < tiles.count(); ++i) {
     const int token = tiles.token(i);
-    ring.wait(stage, parity, part.tokens - token);
-    sums.add(ring.keys(stage), ring.values(stage), token, token + kTokens<T> > min_visible,
-             visible);
+    ring.template wait<kWindow>(stage, parity, begin - token, part.tokens - token);
+    const bool masked = token + kTokens<T> > min_visible || (kWindow && token < max_first_seen);
+    sums.template add<kWindow>(ring.keys(stage), ring.values(stage), token, masked, visible,
+                               first_seen);
     __syncwarp();
     copy(i + kStages, stage);
     if (++stage == kStages) stage = 0, parity ^= 1;

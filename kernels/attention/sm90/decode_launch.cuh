@@ -24,13 +24,13 @@ constexpr int kPortableBlocks = 8;   // of a cluster: the portable maximum
 // one.
 constexpr int kMaxRegisters = 168;
 
-template <typename T, int D, int kWarps, Copy kCopy>
+template <typename T, int D, int kWarps, Copy kCopy, bool kWindow>
 __global__ void __maxnreg__(kMaxRegisters)
     decode_kernel_sm90(const AttentionParams<T> p, const __grid_constant__ CUtensorMap keys,
                        const __grid_constant__ CUtensorMap values, bool settled) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) unsigned char memory[];
-  attend<D, kWarps, kCopy>(p, keys, values, settled, memory);
+  attend<D, kWarps, kCopy, kWindow>(p, keys, values, settled, memory);
 #endif
 }
 
@@ -121,9 +121,9 @@ bool runs_at_once(Kernel kernel, const cudaLaunchConfig_t& config) {
   return clusters >= static_cast<int>(config.gridDim.y * config.gridDim.z);
 }
 
-template <int D, int kWarps, Copy kCopy, typename T>
+template <int D, int kWarps, Copy kCopy, bool kWindow, typename T>
 void launch(const Attention& args, const AttentionParams<T>& p, int blocks, cudaStream_t stream) {
-  const auto kernel = decode_kernel_sm90<T, D, kWarps, kCopy>;
+  const auto kernel = decode_kernel_sm90<T, D, kWarps, kCopy, kWindow>;
   const int bytes = SharedLayout<T, D, kWarps>::bytes(args.max_query_rows * p.max_group_heads());
   allow_shared_memory(kernel, bytes, "preparing attention");
   const auto map_of = [&](const TensorView& cache) {
@@ -152,16 +152,16 @@ void launch(const Attention& args, const AttentionParams<T>& p, int blocks, cuda
       "launching attention");
 }
 
-template <int D, typename T>
+template <int D, typename T, bool kWindow>
 void launch(const Attention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args);
   const bool boxes = (p.block_table == nullptr || p.block_size % kBoxTokens == 0) &&
                      can_be_described<T>(args.kv.keys) && can_be_described<T>(args.kv.values);
-  const Plan plan =
-      plan_of(static_cast<long long>(p.sequences) * p.kv_heads(), args.max_kv_length, kIsE4m3<T>);
+  const Plan plan = plan_of(static_cast<long long>(p.sequences) * p.kv_heads(),
+                            max_tokens_seen(args), kIsE4m3<T>);
   const auto with_warps = [&]<int kWarps>() {
-    boxes ? launch<D, kWarps, Copy::boxes>(args, p, plan.blocks, stream)
-          : launch<D, kWarps, Copy::chunks>(args, p, plan.blocks, stream);
+    boxes ? launch<D, kWarps, Copy::boxes, kWindow>(args, p, plan.blocks, stream)
+          : launch<D, kWarps, Copy::chunks, kWindow>(args, p, plan.blocks, stream);
   };
   plan.warps == kFewWarps ? with_warps.template operator()<kFewWarps>()
                           : with_warps.template operator()<kManyWarps>();
@@ -170,15 +170,15 @@ void launch(const Attention& args, cudaStream_t stream) {
 }  // namespace
 }  // namespace decode_sm90
 
-template <typename T>
+template <typename T, bool kWindow>
 bool attention_decode_sm90(const Attention& args, cudaStream_t stream) {
   const std::int64_t heads = args.q.shape[1], head_dim = args.q.shape[2];
   const std::int64_t rows = args.max_query_rows * std::min(args.group, heads);
   if ((head_dim != 64 && head_dim != 128) || rows > decode_sm90::kRows || !is_hopper()) {
     return false;
   }
-  head_dim == 64 ? decode_sm90::launch<64, T>(args, stream)
-                 : decode_sm90::launch<128, T>(args, stream);
+  head_dim == 64 ? decode_sm90::launch<64, T, kWindow>(args, stream)
+                 : decode_sm90::launch<128, T, kWindow>(args, stream);
   return true;
 }
 

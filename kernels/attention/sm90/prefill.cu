@@ -48,8 +48,8 @@ struct WorkTile {
   int first_row, packed_rows, tokens,
       first_visible;  // as in AttentionPart, without rows beyond this work tile
 
-  template <typename T>
-  __device__ __forceinline__ AttentionPart<T> part(const AttentionParams<T>& p) const {
+  template <bool kWindow, typename T>
+  __device__ __forceinline__ AttentionPart<T, kWindow> part(const AttentionParams<T>& p) const {
     return {p, sequence, kv_head, first_row, packed_rows, tokens, first_visible};
   }
 
@@ -78,7 +78,7 @@ struct WorkTile {
 };
 
 // Finds a work tile by its number. All lanes of a warp call it together.
-template <typename T>
+template <bool kWindow, typename T>
 __device__ __forceinline__ WorkTile find_work_tile(const AttentionParams<T>& p,
                                                    const TileSchedule& schedule, int number) {
   const int together = schedule.row_blocks * schedule.heads_at_once;
@@ -90,7 +90,7 @@ __device__ __forceinline__ WorkTile find_work_tile(const AttentionParams<T>& p,
   const RowBlock block = find_row_block(p, work.kv_head, rest / heads, schedule.rows);
   work.sequence = block.sequence;
   if (block.sequence < 0) return work;
-  const AttentionPart<T> part(p, block.sequence, work.kv_head);
+  const AttentionPart<T, kWindow> part(p, block.sequence, work.kv_head);
   work.block_row = block.first_row;
   work.first_row = part.first_row;
   work.packed_rows = min(part.packed_rows, block.first_row + schedule.rows);
@@ -136,7 +136,7 @@ __device__ __forceinline__ void publish_work_tile(const WorkTile& work, const At
 }
 
 // The producer warpgroup. Its first warp copies queries.
-template <typename T, int D>
+template <typename T, int D, bool kWindow>
 __device__ __forceinline__ void produce_work_tiles(const AttentionParams<T>& p,
                                                    const TileSchedule& schedule,
                                                    const PrefillMaps& maps, const Boxes& boxes,
@@ -147,21 +147,24 @@ __device__ __forceinline__ void produce_work_tiles(const AttentionParams<T>& p,
   for (int i = 0;; ++i) {
     const int number = work_tile_number(schedule, i);
     WorkTile work;
-    if (number >= 0 && number < schedule.work_tiles()) work = find_work_tile(p, schedule, number);
+    if (number >= 0 && number < schedule.work_tiles()) {
+      work = find_work_tile<kWindow>(p, schedule, number);
+    }
     if (number >= 0 && work.sequence < 0) continue;
     if (thread < 32) {
       shared.queries_empty().wait((work_tiles++ & 1) ^ 1);
       publish_work_tile<T, D>(work, p, schedule, maps.queries, shared, thread);
     }
     if (number < 0) return;
-    const AttentionPart<T> part = work.part(p);
-    const int tokens = visible_tokens(part, part.packed_rows);
-    produce<T, D>(part, shared, cache, boxes, tokens, tiles, thread);
-    tiles += count_tiles(tokens);
+    const auto part = work.part<kWindow>(p);
+    const int begin = kWindow ? part.first_seen(work.block_row) : 0;
+    const int end = visible_tokens(part, part.packed_rows);
+    produce<T, D>(part, shared, cache, boxes, begin, end, tiles, thread);
+    tiles += count_tiles(begin, end);
   }
 }
 
-template <typename T, int D>
+template <typename T, int D, bool kWindow>
 __device__ __forceinline__ void consume_work_tiles(const AttentionParams<T>& p,
                                                    const TileSchedule& schedule, const Boxes& boxes,
                                                    const Shared<D>& shared, int group, int thread) {
@@ -170,17 +173,18 @@ __device__ __forceinline__ void consume_work_tiles(const AttentionParams<T>& p,
     shared.queries_full().wait(work_tiles & 1);
     const WorkTile work = WorkTile::load(shared.work_tile());
     if (work.sequence < 0) return;
-    const AttentionPart<T> part = work.part(p);
+    const auto part = work.part<kWindow>(p);
     if (!schedule.queries_in_bulk) consumer.copy_own_queries(part, work.block_row);
-    const PrefixTiles<AttentionPart<T>> tiles{part, boxes, visible_tokens(part, part.packed_rows),
-                                              PipelineState(consumer.done()).stage};
+    const ContextTiles<AttentionPart<T, kWindow>> tiles{
+        part, boxes, kWindow ? part.first_seen(work.block_row) : 0,
+        visible_tokens(part, part.packed_rows), PipelineState(consumer.done()).stage};
     consumer.attend(part, tiles, work.block_row, [&] { consumer.release(shared.queries_empty()); });
   }
 }
 
 #endif
 
-template <typename T, int D>
+template <typename T, int D, bool kWindow>
 __global__ void __launch_bounds__(kThreads, 1)
     prefill_kernel_sm90(const AttentionParams<T> p, const TileSchedule schedule,
                         const __grid_constant__ PrefillMaps maps, const Boxes boxes) {
@@ -200,10 +204,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
     lower_register_limit<72>();
-    produce_work_tiles<T, D>(p, schedule, maps, boxes, shared, thread);
+    produce_work_tiles<T, D, kWindow>(p, schedule, maps, boxes, shared, thread);
   } else {
     raise_register_limit<216>();
-    consume_work_tiles<T, D>(p, schedule, boxes, shared, group, thread);
+    consume_work_tiles<T, D, kWindow>(p, schedule, boxes, shared, group, thread);
   }
 #endif
 }
@@ -227,7 +231,7 @@ TileSchedule schedule_of(const Attention& args, const AttentionParams<T>& p, int
       schedule.queries_in_bulk ? static_cast<int>(kRows / args.group * args.group) : kRows;
   schedule.row_blocks = static_cast<int>(p.max_row_blocks(args.q.shape[0], schedule.rows));
   schedule.kv_heads = p.kv_heads();
-  const double head_bytes = 4.0 * p.head_dim * static_cast<double>(args.max_kv_length);
+  const double head_bytes = 4.0 * p.head_dim * static_cast<double>(max_tokens_seen(args));
   schedule.heads_at_once = 1;
   while (schedule.heads_at_once < schedule.kv_heads &&
          (schedule.heads_at_once + 1) * head_bytes <= kL2Bytes) {
@@ -243,7 +247,7 @@ TileSchedule schedule_of(const Attention& args, const AttentionParams<T>& p, int
   return schedule;
 }
 
-template <int D, typename T>
+template <int D, typename T, bool kWindow>
 void launch(const Attention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args);
   const int at_once = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
@@ -261,7 +265,7 @@ void launch(const Attention& args, cudaStream_t stream) {
     maps.key_runs = describe<T, D>(args.kv.keys, boxes.tokens, kTokens / boxes.tokens);
     maps.value_runs = describe<T, D>(args.kv.values, boxes.tokens, kTokens / boxes.tokens);
   }
-  const auto kernel = prefill_kernel_sm90<T, D>;
+  const auto kernel = prefill_kernel_sm90<T, D, kWindow>;
   allow_shared_memory(kernel, kSharedBytes<D>, "preparing attention");
   const int blocks = schedule.alternating ? std::min(schedule.work_tiles(), at_once)
                                           : schedule.work_tiles() - 3 * schedule.blocks_of_four -
@@ -273,14 +277,17 @@ void launch(const Attention& args, cudaStream_t stream) {
 }  // namespace
 }  // namespace sm90
 
-template <typename T>
+template <typename T, bool kWindow>
 bool attention_prefill_sm90(const Attention& args, cudaStream_t stream) {
   if (!sm90::serves(args)) return false;
-  args.q.shape[2] == 64 ? sm90::launch<64, T>(args, stream) : sm90::launch<128, T>(args, stream);
+  args.q.shape[2] == 64 ? sm90::launch<64, T, kWindow>(args, stream)
+                        : sm90::launch<128, T, kWindow>(args, stream);
   return true;
 }
 
-template bool attention_prefill_sm90<Bf16>(const Attention& args, cudaStream_t stream);
-template bool attention_prefill_sm90<F16>(const Attention& args, cudaStream_t stream);
+template bool attention_prefill_sm90<Bf16, false>(const Attention& args, cudaStream_t stream);
+template bool attention_prefill_sm90<Bf16, true>(const Attention& args, cudaStream_t stream);
+template bool attention_prefill_sm90<F16, false>(const Attention& args, cudaStream_t stream);
+template bool attention_prefill_sm90<F16, true>(const Attention& args, cudaStream_t stream);
 
 }  // namespace nvllm::kernels::cuda

@@ -60,6 +60,8 @@ struct Boxes {
   __device__ __forceinline__ int filled_by(int count) const {
     return (count + tokens - 1) >> (31 - __clz(tokens));
   }
+  // How many boxes `count` tokens fill completely.
+  __device__ __forceinline__ int whole_in(int count) const { return count >> (31 - __clz(tokens)); }
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -142,6 +144,11 @@ __device__ __forceinline__ int count_tiles(int tokens) {
   return (tokens + kTokens - 1) / kTokens;
 }
 
+// The tiles that have some of the tokens [begin, end). Tiles begin at multiples of kTokens.
+__device__ __forceinline__ int count_tiles(int begin, int end) {
+  return count_tiles(end) - begin / kTokens;
+}
+
 // The number of tokens that the last of the first `packed_rows` rows sees; the rows before it see
 // no more.
 template <typename Part>
@@ -169,16 +176,19 @@ __device__ __forceinline__ void store_chunk(unsigned tile, int row, int chunk,
 // half of its rows' elements.
 struct TileBoxes {
   int count;
+  int skipped;        // with a window: the first ones, of which no row sees a token
   int block, within;  // of this lane's box
 };
 
-// Looks the boxes up in the block table. The loads complete where their results are used.
+// Looks the boxes up in the block table. The loads complete where their results are used. Rows see
+// tokens of [begin, end).
 template <int D, typename Part>
-__device__ __forceinline__ TileBoxes locate_boxes(const Part& part, const Boxes& boxes, int tokens,
-                                                  int tile, int lane) {
+__device__ __forceinline__ TileBoxes locate_boxes(const Part& part, const Boxes& boxes, int begin,
+                                                  int end, int tile, int lane) {
   const int first = tile * kTokens;
   TileBoxes found;
-  found.count = boxes.filled_by(min(kTokens, tokens - first));
+  found.count = boxes.filled_by(min(kTokens, end - first));
+  if constexpr (Part::kWindowed) found.skipped = boxes.whole_in(max(0, begin - first));
   found.block = part.sequence;
   found.within = part.token(first) + min(lane / kHalves<D>, found.count - 1) * boxes.tokens;
   if (part.p.block_table != nullptr) {
@@ -192,60 +202,67 @@ __device__ __forceinline__ TileBoxes locate_boxes(const Part& part, const Boxes&
 }
 
 // Whether the boxes are consecutive blocks of the cache that make up a tile.
-template <int D>
+template <int D, bool kWindow>
 __device__ __forceinline__ bool is_run(const TileBoxes& found, const Boxes& boxes, int lane) {
   if (!boxes.runs || found.count * boxes.tokens != kTokens) return false;
+  if (kWindow && found.skipped > 0) return false;
   const int box = min(lane / kHalves<D>, found.count - 1);
   const int first = __shfl_sync(~0u, found.block, 0);
   return __all_sync(~0u, found.block == first + box && found.within == 0);
 }
 
-// Copies the first `count` boxes to a tile of keys or values, once the stage is empty. The lanes of
-// a warp issue their copies one after the other, so each warp issues some. Only one warp waits for
-// the empty barrier: the others could miss its phase.
-template <int D>
+// Copies the first `count` boxes but the skipped ones to a tile of keys or values, once the stage
+// is empty. The lanes of a warp issue their copies one after the other, so each warp issues some.
+// Only one warp waits for the empty barrier: the others could miss its phase.
+template <int D, bool kWindow>
 __device__ __forceinline__ void copy_boxes(const CUtensorMap& tensor, const Boxes& boxes,
                                            const TileBoxes& found, int count, int kv_head,
                                            unsigned tile, const Barrier& full, const Barrier& empty,
                                            unsigned parity, int thread) {
   if (thread < 32) empty.wait(parity);
-  if (thread == 0) full.arrive_and_expect(found.count * boxes.tokens * D * 2);
+  const int copied = kWindow ? found.count - found.skipped : found.count;
+  if (thread == 0) full.arrive_and_expect(copied * boxes.tokens * D * 2);
   boxes.warps() > 1 ? sync_threads(kAllProducers, kGroupThreads) : __syncwarp();
   const int lane = thread % 32, box = lane / kHalves<D>, half = lane % kHalves<D>;
   if (box >= count || box % kProducerWarps != thread / 32) return;
+  if (kWindow && box < found.skipped) return;
   const unsigned to = tile + half * kTokens * kRowBytes + box * boxes.tokens * kRowBytes;
   copy_box(to, tensor, half * kHalf, found.within, kv_head, found.block, full);
 }
 
-// Produces the tiles of a work tile, the last one first. tiles_done: tiles of earlier work tiles.
+// Produces the tiles of a work tile, whose rows see tokens of [begin, end), the last one first.
+// tiles_done: tiles of earlier work tiles.
 template <int D, typename Part>
 __device__ __forceinline__ void produce_boxes(const Part& part, const Shared<D>& shared,
-                                              const CacheMaps& maps, const Boxes& boxes, int tokens,
-                                              int tiles_done, int thread) {
-  const int lane = thread % 32;
-  int tile = count_tiles(tokens) - 1;
-  TileBoxes next = locate_boxes<D>(part, boxes, tokens, tile, lane);
-  for (; tile >= 0; --tile, ++tiles_done) {
+                                              const CacheMaps& maps, const Boxes& boxes, int begin,
+                                              int end, int tiles_done, int thread) {
+  const int lane = thread % 32, first_tile = Part::kWindowed ? begin / kTokens : 0;
+  int tile = count_tiles(end) - 1;
+  TileBoxes next = locate_boxes<D>(part, boxes, begin, end, tile, lane);
+  for (; tile >= first_tile; --tile, ++tiles_done) {
     const TileBoxes found = next;
-    if (tile > 0) next = locate_boxes<D>(part, boxes, tokens, tile - 1, lane);
-    const bool run = is_run<D>(found, boxes, lane);
+    if (tile > first_tile) next = locate_boxes<D>(part, boxes, begin, end, tile - 1, lane);
+    const bool run = is_run<D, Part::kWindowed>(found, boxes, lane);
     const int count = run ? 1 : found.count;
     const PipelineState state(tiles_done);
-    copy_boxes<D>(run ? maps.key_runs : maps.keys, boxes, found, count, part.kv_head,
-                  shared.keys(state.stage), shared.keys_full(state.stage),
-                  shared.keys_empty(state.stage), state.parity ^ 1, thread);
-    copy_boxes<D>(run ? maps.value_runs : maps.values, boxes, found, count, part.kv_head,
-                  shared.values(state.stage), shared.values_full(state.stage),
-                  shared.values_empty(state.stage), state.parity ^ 1, thread);
+    copy_boxes<D, Part::kWindowed>(run ? maps.key_runs : maps.keys, boxes, found, count,
+                                   part.kv_head, shared.keys(state.stage),
+                                   shared.keys_full(state.stage), shared.keys_empty(state.stage),
+                                   state.parity ^ 1, thread);
+    copy_boxes<D, Part::kWindowed>(run ? maps.value_runs : maps.values, boxes, found, count,
+                                   part.kv_head, shared.values(state.stage),
+                                   shared.values_full(state.stage),
+                                   shared.values_empty(state.stage), state.parity ^ 1, thread);
   }
 }
 
+// Copies tokens `from` to `to` of the tile that begins with token `first`.
 template <typename T, int D, typename Part>
-__device__ __forceinline__ void copy_tokens(const Part& part, const T* cache, int first, int count,
-                                            unsigned tile, const Barrier& full, int lane) {
+__device__ __forceinline__ void copy_tokens(const Part& part, const T* cache, int first, int from,
+                                            int to, unsigned tile, const Barrier& full, int lane) {
   constexpr int kChunks = D / 8;
 #pragma unroll 1
-  for (int at = lane; at < count * kChunks; at += 32) {
+  for (int at = from * kChunks + lane; at < to * kChunks; at += 32) {
     const int token = at / kChunks, chunk = at % kChunks;
     store_chunk<kTokens>(tile, token, chunk,
                          load_vector(cache + part.kv_offset_at(first + token) + chunk * 8).word);
@@ -257,33 +274,35 @@ __device__ __forceinline__ void copy_tokens(const Part& part, const T* cache, in
 
 // The same, token by token.
 template <typename T, int D, typename Part>
-__device__ __forceinline__ void produce_tokens(const Part& part, const Shared<D>& shared,
-                                               int tokens, int tiles_done, int lane) {
+__device__ __forceinline__ void produce_tokens(const Part& part, const Shared<D>& shared, int begin,
+                                               int end, int tiles_done, int lane) {
+  const int first_tile = Part::kWindowed ? begin / kTokens : 0;
 #pragma unroll 1
-  for (int tile = count_tiles(tokens) - 1; tile >= 0; --tile, ++tiles_done) {
-    const int first = tile * kTokens, count = min(kTokens, tokens - first);
+  for (int tile = count_tiles(end) - 1; tile >= first_tile; --tile, ++tiles_done) {
+    const int first = tile * kTokens, count = min(kTokens, end - first);
+    const int skipped = Part::kWindowed ? max(0, begin - first) : 0;
     const PipelineState state(tiles_done);
 #pragma unroll 1
     for (int values = 0; values < 2; ++values) {
       const Barrier empty = shared.barrier(values * 2 * kStages + kStages + state.stage);
       const Barrier full = shared.barrier(values * 2 * kStages + state.stage);
       empty.wait(state.parity ^ 1);
-      copy_tokens<T, D>(part, values == 0 ? part.p.keys : part.p.values, first, count,
+      copy_tokens<T, D>(part, values == 0 ? part.p.keys : part.p.values, first, skipped, count,
                         shared.keys(values * kStages + state.stage), full, lane);
     }
   }
 }
 
-// The work of the producer warpgroup.
+// The work of the producer warpgroup, for rows that see tokens of [begin, end).
 template <typename T, int D, typename Part>
 __device__ __forceinline__ void produce(const Part& part, const Shared<D>& shared,
-                                        const CacheMaps& maps, const Boxes& boxes, int tokens,
-                                        int tiles_done, int thread) {
-  if (tokens == 0 || thread >= boxes.warps() * 32) return;
+                                        const CacheMaps& maps, const Boxes& boxes, int begin,
+                                        int end, int tiles_done, int thread) {
+  if (end == 0 || thread >= boxes.warps() * 32) return;
   if (boxes.bulk) {
-    produce_boxes<D>(part, shared, maps, boxes, tokens, tiles_done, thread);
+    produce_boxes<D>(part, shared, maps, boxes, begin, end, tiles_done, thread);
   } else {
-    produce_tokens<T, D>(part, shared, tokens, tiles_done, thread);
+    produce_tokens<T, D>(part, shared, begin, end, tiles_done, thread);
   }
 }
 
@@ -304,12 +323,12 @@ __device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, unsig
   }
 }
 
-// All consumers set rows [from, kTokens) of a tile to zero: the memory may hold anything, and a
-// weight of zero times NaN is NaN.
+// All consumers set rows [from, to) of a tile to zero: the memory may hold anything, and a weight
+// of zero times NaN is NaN.
 template <int D>
-__device__ __forceinline__ void clear_rows(unsigned tile, int from, int thread) {
+__device__ __forceinline__ void clear_rows(unsigned tile, int from, int to, int thread) {
   constexpr int kChunks = D / 8;
-  for (int at = from * kChunks + thread; at < kTokens * kChunks; at += kConsumers * kGroupThreads) {
+  for (int at = from * kChunks + thread; at < to * kChunks; at += kConsumers * kGroupThreads) {
     store_chunk<kTokens>(tile, at / kChunks, at % kChunks, {0, 0, 0, 0});
   }
 }

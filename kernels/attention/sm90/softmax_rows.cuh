@@ -63,6 +63,17 @@ struct Rows {
       }
     }
   }
+  // Masks the columns before first_seen[i].
+  __device__ __forceinline__ void mask_before(const int (&first_seen)[2], int lane) {
+#pragma unroll
+    for (int j = 0; j < kTokens / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int column = j * 8 + lane % 4 * 2 + i % 2;
+        if (column < first_seen[i / 2]) scores[4 * j + i] = -INFINITY;
+      }
+    }
+  }
 
   // Turns the scores of columns 8 * kFrom to 8 * kTo into weights, relative to these references.
   template <int kFrom, int kTo>

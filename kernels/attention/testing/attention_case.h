@@ -42,6 +42,8 @@ inline AttentionShape whole_groups(std::vector<Sequence> sequences, std::int64_t
 // laid out as the shape says when it is run; what no token lies in is NaN. Kv: the cache's type.
 template <typename T, typename Kv = T>
 struct AttentionCase {
+  static constexpr std::int32_t kNoBlock = 1 << 28;
+
   AttentionShape shape;
   std::vector<T> q;              // [rows][heads][head_dim]
   std::vector<Kv> k, v;          // [sequence][token][kv_head][head_dim]
@@ -54,6 +56,9 @@ struct AttentionCase {
   unsigned layout = 1;       // seed of the order of blocks; 0: consecutive
   std::vector<std::int32_t> visible;  // per sequence; empty: none
   std::int64_t window = 0;
+  // Entries of the block table that are before the windows of all rows name a block of NaN, on GPUs
+  // none: kernels of the CPU read the keys of a whole tile.
+  bool forget = false;
   bool as_float = false;  // the results, which are rounded to T when they are fetched
   std::vector<T> out;
   std::vector<float> lse;
@@ -108,7 +113,7 @@ struct AttentionCase {
       starts.push_back(starts.back() + static_cast<std::int32_t>(sequence.rows));
       lengths.push_back(static_cast<std::int32_t>(sequence.tokens));
     }
-    const Cache cache = make_cache();
+    const Cache cache = make_cache(backend.kind() == DeviceKind::cuda);
     const Placed q_there(backend, stream, rows_apart());
     const Placed keys(backend, stream, cache.keys), values(backend, stream, cache.values);
     const Placed scales(backend, stream, kv_scales);
@@ -173,7 +178,7 @@ struct AttentionCase {
   // Every sequence gets blocks from all over the cache; the other half is nobody's. Entries of the
   // table that no token needs name a block of NaN. Contiguous blocks have room for more than the
   // longest sequence.
-  Cache make_cache() const {
+  Cache make_cache(bool on_gpu) const {
     const std::int64_t sequences = shape.sequences.size(), max_value = longest(&Sequence::tokens);
     const bool paged = shape.block_size > 0;
     Cache cache;
@@ -196,8 +201,15 @@ struct AttentionCase {
         std::copy_n(&k[from], token_elements(), &cache.keys[to]);
         std::copy_n(&v[from], token_elements(), &cache.values[to]);
       }
+      if (forget && paged) forget_unseen(s, on_gpu ? kNoBlock : ids.back(), cache);
     }
     return cache;
+  }
+
+  void forget_unseen(std::int64_t sequence, std::int32_t block, Cache& cache) const {
+    const auto [rows, tokens] = shape.sequences[sequence];
+    const std::int64_t unseen = std::max<std::int64_t>(0, tokens - rows + 1 - window);
+    std::fill_n(cache.table.begin() + sequence * cache.width, unseen / cache.block_size, block);
   }
 
   // Rows of q, with NaN between them.

@@ -157,7 +157,7 @@ __device__ __forceinline__ void produce_listed(const ListedTokens<T>& listed,
   }
 }
 
-// The tiles as consumers see them (compare PrefixTiles), in ascending order.
+// The tiles as consumers see them (compare ContextTiles), in ascending order.
 template <typename T, int D>
 struct ListedTiles {
   const ListedTokens<T>& listed;
@@ -195,6 +195,8 @@ struct ListedTiles {
   }
   template <int>
   __device__ __forceinline__ void zero_missing_values(const Shared<D>&, int) const {}
+  template <int>
+  __device__ __forceinline__ void zero_unseen_values(int, unsigned, int) const {}
 };
 
 // The work of a block with ranges and columns.

@@ -131,7 +131,9 @@ void MockRank::attend(const StepRows& rows, StepResult& result) {
   Slot& slot = taken(rows.slot);
   const std::int64_t first = slot.computed;
   slot.computed += rows.rows;
-  for (std::int64_t position = 0; position < slot.computed; ++position) {
+  const std::int64_t seen =
+      limits_.window == 0 ? 0 : std::max<std::int64_t>(first + 1 - limits_.window, 0);
+  for (std::int64_t position = seen; position < slot.computed; ++position) {
     const auto entry = static_cast<std::size_t>(position / limits_.block_size);
     require(at(device_, slot.table[entry], position % limits_.block_size) ==
                 slot.hashes[static_cast<std::size_t>(position)],
