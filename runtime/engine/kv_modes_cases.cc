@@ -20,7 +20,6 @@ namespace {
 
 constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
 constexpr const char* kMixture = "tests/data/golden-models/qwen3moe-dense-layer";
-// On CPUs only so far.
 constexpr const char* kWindowed = "tests/data/golden-models/qwen2-window";  // of 16 tokens
 constexpr std::int64_t kMaxLen = 64;                                        // four blocks
 constexpr std::int64_t kChunk = 24;  // rows of a step, or of a part of one
