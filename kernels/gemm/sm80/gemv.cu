@@ -44,6 +44,13 @@ using WithNorm =
 using WithNormAtOnce = GemvChoice<InstanceOf<6, 4, 8, 1>, InstanceOf<3, 4, 8, 2>,
                                   InstanceOf<3, 4, 16, 1>, InstanceOf<2, 6, 16, 1>>;
 
+template <typename Instances>
+GemvPlan best_plan(const GemvProblem& gemm, int multiprocessors, int* which) {
+  return Instances::best_of(
+      [&](const GemvInstance& instance) { return plan_gemv(instance, gemm, multiprocessors); },
+      which);
+}
+
 // --- launching
 // -------------------------------------------------------------------------------------
 
@@ -51,7 +58,7 @@ template <typename T, Prepare kPrepare, bool kGated, int kMaxRows, typename Inst
 void launch(const GemmParams<T>& p, int multiprocessors, bool early, cudaStream_t stream) {
   int which = 0;
   const GemvProblem gemm{p.outputs, p.inputs, kGated, kSliceInputs};
-  const GemvPlan plan = Instances::best(gemm, multiprocessors, &which);
+  const GemvPlan plan = best_plan<Instances>(gemm, multiprocessors, &which);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -80,7 +87,7 @@ GemvProblem problem_of(const GemmShape& shape) {
 template <typename Instances>
 GemvPlan plan_of(const GemmShape& shape, int multiprocessors) {
   int which = 0;
-  return Instances::best(problem_of(shape), multiprocessors, &which);
+  return best_plan<Instances>(problem_of(shape), multiprocessors, &which);
 }
 
 // Calls function.template operator()<kMaxRows, Instances>() with those for M without prologue.

@@ -112,9 +112,6 @@ struct NormedRows {
     return reinterpret_cast<Vector<T>*>(rows + row * row_bytes) + vector;
   }
 
-  // kPending: later groups of asynchronous copies that need not have arrived; -1: copies are in no
-  // group.
-  template <int kPending = -1>
   __device__ void finish(const GemmParams<T>& p) const {
     constexpr int kAtOnce = 4;  // chunks of a warp that are on their way together
     const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
@@ -139,11 +136,7 @@ struct NormedRows {
         if (lane == 0) sums[chunk] = sum;
       }
     }
-    if constexpr (kPending < 0) {
-      wait_for_async_copies();
-    } else {
-      wait_for_copies<kPending>();
-    }
+    wait_for_async_copies();
     __syncthreads();
     for (int i = threadIdx.x; i < p.rows * vectors; i += blockDim.x) {
       const int row = i / vectors, v = i % vectors;

@@ -24,6 +24,8 @@ struct GemvPlan {
   bool all_run = false;            // all blocks run at once
   bool loads_all_at_once = false;  // and load all of the weight at once
   double efficiency = -1;          // an estimate of the share of the bandwidth that is reached
+
+  bool better_than(const GemvPlan& other) const { return efficiency > other.efficiency + 0.005; }
 };
 
 // The estimate's constants, fitted to measurements of 13 shapes on an H200.
@@ -82,25 +84,21 @@ inline GemvPlan plan_gemv(const GemvInstance& instance, const GemvProblem& gemm,
   return plan;
 }
 
-// Of instances that are estimated to be equally good the first is taken.
-template <typename... Instances>
+// Instances of a kernel. `plan_of` is called with each one's `value`; of instances whose plans are
+// equally good the first is taken.
+template <typename First, typename... Others>
 struct GemvChoice {
-  static GemvPlan best(const GemvProblem& gemm, int multiprocessors, int* which) {
-    return best_of(
-        [&](const GemvInstance& instance) { return plan_gemv(instance, gemm, multiprocessors); },
-        which);
-  }
-  // Likewise, with another plan of an instance.
   template <typename PlanOf>
-  static GemvPlan best_of(const PlanOf& plan_of, int* which) {
-    GemvPlan best;
+  static auto best_of(const PlanOf& plan_of, int* which) {
+    decltype(plan_of(First::value)) best;
     int index = 0;
-    const auto consider = [&](const GemvInstance& instance) {
-      const GemvPlan plan = plan_of(instance);
-      if (plan.efficiency > best.efficiency + 0.005) best = plan, *which = index;
+    const auto consider = [&](const auto& instance) {
+      const auto plan = plan_of(instance);
+      if (plan.better_than(best)) best = plan, *which = index;
       ++index;
     };
-    (consider(Instances::value), ...);
+    consider(First::value);
+    (consider(Others::value), ...);
     return best;
   }
 
@@ -108,7 +106,8 @@ struct GemvChoice {
   template <typename Function>
   static void with(int which, Function&& function) {
     int index = 0;
-    ((index++ == which ? function(Instances{}) : void()), ...);
+    if (index++ == which) function(First{});
+    ((index++ == which ? function(Others{}) : void()), ...);
   }
 };
 

@@ -6,18 +6,9 @@ namespace {
 
 template <typename T, int kTiles, bool kGated>
 void launch(const GroupedGemm& grouped, cudaStream_t stream) {
-  const auto kernel = few_rows::grouped_few_rows_kernel<T, kTiles, kGated>;
   const GroupedParams<T> p(grouped);
-  const int bytes = few_rows::shared_bytes(p.groups);
-  nvllm::cuda::check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-      "a grouped GEMM's shared memory");
-  const int blocks =
-      nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount) * few_rows::kBlocks;
-  launch_early("launching a grouped GEMM", kernel,
-               LaunchShape{dim3(static_cast<unsigned>(blocks)), dim3(few_rows::kWarps * 32),
-                           static_cast<std::size_t>(bytes)},
-               stream, p);
+  launch_grouped(few_rows::grouped_few_rows_kernel<T, kTiles, kGated>, few_rows::kBlocks,
+                 few_rows::kWarps * 32, few_rows::shared_bytes(p.groups), stream, p);
 }
 
 template <typename T>

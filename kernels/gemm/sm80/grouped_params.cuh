@@ -104,6 +104,20 @@ struct GroupUnits {
   }
 };
 
+// Launches a kernel whose blocks share all units, so many of them on each multiprocessor.
+template <typename... Params, typename... Args>
+void launch_grouped(void (*kernel)(Params...), int blocks, int threads, int shared_bytes,
+                    cudaStream_t stream, const Args&... args) {
+  nvllm::cuda::check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+      "a grouped GEMM's shared memory");
+  const int all = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount) * blocks;
+  launch_early("launching a grouped GEMM", kernel,
+               LaunchShape{dim3(static_cast<unsigned>(all)), dim3(static_cast<unsigned>(threads)),
+                           static_cast<std::size_t>(shared_bytes)},
+               stream, args...);
+}
+
 // Two neighbouring outputs of a row, rounded.
 template <typename T>
 __device__ __forceinline__ unsigned narrow_pair(float low, float high) {

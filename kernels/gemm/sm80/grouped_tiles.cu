@@ -6,17 +6,9 @@ namespace {
 
 template <typename T, bool kGated>
 void launch(const GroupedGemm& grouped, cudaStream_t stream) {
-  const auto kernel = tiles::grouped_tiles_kernel<T, kGated>;
   const GroupedParams<T> p(grouped);
-  const int bytes = tiles::shared_bytes(p.groups);
-  nvllm::cuda::check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-      "a grouped GEMM's shared memory");
-  const int blocks = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount) * tiles::kBlocks;
-  launch_early("launching a grouped GEMM", kernel,
-               LaunchShape{dim3(static_cast<unsigned>(blocks)), dim3(tiles::kThreads),
-                           static_cast<std::size_t>(bytes)},
-               stream, p);
+  launch_grouped(tiles::grouped_tiles_kernel<T, kGated>, tiles::kBlocks, tiles::kThreads,
+                 tiles::shared_bytes(p.groups), stream, p);
 }
 
 template <typename T>

@@ -15,7 +15,7 @@ QuantizedGemvPlan plan_of(const GemmShape& shape, bool normed, const GemvDevice&
     return with_variant(shape, [&]<bool kNarrow, int kMaxRows>() {
       using Instances = typename QuantizedInstances<is_common<T>(kNarrow), kFormat, kMaxRows>::All;
       int which = 0;
-      return Instances::best(problem_of(shape, normed), device, &which);
+      return best_plan<Instances>(problem_of(shape, normed), device, &which);
     });
   });
 }

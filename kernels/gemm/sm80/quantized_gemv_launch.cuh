@@ -39,6 +39,9 @@ struct QuantizedGemvPlan {
   double cycles = 1e18;  // an estimate
 
   bool exists() const { return grid.share > 0; }
+  bool better_than(const QuantizedGemvPlan& other) const {
+    return exists() && cycles < other.cycles;
+  }
 };
 
 // Of the multiprocessor's memory for both: shared memory in hundredths. The rest is L1 cache, in
@@ -123,29 +126,15 @@ struct QuantizedInstance {
   }
 };
 
-// Of instances that are estimated to be equally good the first is taken.
-template <typename... Instances>
-struct QuantizedChoice {
-  static QuantizedGemvPlan best(const QuantizedGemvProblem& gemm, const GemvDevice& device,
-                                int* which) {
-    QuantizedGemvPlan best;
-    int index = 0;
-    const auto consider = [&](const QuantizedGemvInstance& instance) {
-      const QuantizedGemvPlan plan = plan_quantized_gemv(instance, gemm, device);
-      if (plan.exists() && plan.cycles < best.cycles) best = plan, *which = index;
-      ++index;
-    };
-    (consider(Instances::value), ...);
-    return best;
-  }
-
-  // Calls function(instance) for instance number `which`.
-  template <typename Function>
-  static void with(int which, const Function& function) {
-    int index = 0;
-    ((index++ == which ? function(Instances{}) : void()), ...);
-  }
-};
+template <typename Instances>
+QuantizedGemvPlan best_plan(const QuantizedGemvProblem& gemm, const GemvDevice& device,
+                            int* which) {
+  return Instances::best_of(
+      [&](const QuantizedGemvInstance& instance) {
+        return plan_quantized_gemv(instance, gemm, device);
+      },
+      which);
+}
 
 // Units of inputs that have one scale: a whole slice, or as few as there are groups of.
 constexpr int unit_of(WeightFormat format, bool narrow) {
@@ -198,23 +187,23 @@ inline QuantizedGemvProblem problem_of(const GemmShape& shape, bool normed) {
 // the layers of models of all sizes, else one or two.
 template <bool kCommon, WeightFormat kFormat, int kMaxRows>
 struct QuantizedInstances {
-  using All = QuantizedChoice<QuantizedInstance<8, 2, 16>>;
+  using All = GemvChoice<QuantizedInstance<8, 2, 16>>;
 };
 template <WeightFormat kFormat>
 struct QuantizedInstances<true, kFormat, 8> {
-  using All = QuantizedChoice<QuantizedInstance<8, 3, 16>, QuantizedInstance<16, 3, 16>,
-                              QuantizedInstance<8, 3, 24>, QuantizedInstance<8, 2, 32>,
-                              QuantizedInstance<16, 2, 32>>;
+  using All = GemvChoice<QuantizedInstance<8, 3, 16>, QuantizedInstance<16, 3, 16>,
+                         QuantizedInstance<8, 3, 24>, QuantizedInstance<8, 2, 32>,
+                         QuantizedInstance<16, 2, 32>>;
 };
 template <>
 struct QuantizedInstances<true, WeightFormat::int4, 8> {
-  using All = QuantizedChoice<QuantizedInstance<4, 3, 16>, QuantizedInstance<8, 3, 16>,
-                              QuantizedInstance<16, 2, 16>, QuantizedInstance<10, 2, 20>,
-                              QuantizedInstance<4, 3, 24>, QuantizedInstance<8, 3, 24>>;
+  using All = GemvChoice<QuantizedInstance<4, 3, 16>, QuantizedInstance<8, 3, 16>,
+                         QuantizedInstance<16, 2, 16>, QuantizedInstance<10, 2, 20>,
+                         QuantizedInstance<4, 3, 24>, QuantizedInstance<8, 3, 24>>;
 };
 template <WeightFormat kFormat>
 struct QuantizedInstances<true, kFormat, 16> {
-  using All = QuantizedChoice<QuantizedInstance<8, 3, 16>, QuantizedInstance<16, 2, 16>>;
+  using All = GemvChoice<QuantizedInstance<8, 3, 16>, QuantizedInstance<16, 2, 16>>;
 };
 
 template <typename T, WeightFormat kFormat, int kUnit, Staging kStaging, bool kGated, int kMaxRows,
@@ -241,7 +230,7 @@ void launch_quantized_gemv(const GemmCall& call, const GemvDevice& device, cudaS
   constexpr int kUnit = unit_of(kFormat, kNarrow);
   int which = 0;
   const QuantizedGemvPlan plan =
-      Instances::best(problem_of(call.plan.shape, is_normed(call)), device, &which);
+      best_plan<Instances>(problem_of(call.plan.shape, is_normed(call)), device, &which);
   Instances::with(which, [&](auto instance) {
     const auto launch = [&]<Staging kStaging, bool kGated>() {
       launch_quantized_gemv<T, kFormat, kUnit, kStaging, kGated, kMaxRows, decltype(instance)>(

@@ -1,9 +1,8 @@
 // The rows of x of a GEMV with a quantized weight, in shared memory: as fragments of operand B.
 #pragma once
 
-#include "kernels/gemm/sm80/gemm_params.cuh"
+#include "kernels/gemm/sm80/gemv.cuh"
 #include "kernels/gemm/sm80/quantized_values.cuh"
-#include "kernels/pointwise/sm80/rmsnorm.cuh"
 
 namespace nvllm::kernels::cuda {
 
@@ -92,12 +91,8 @@ __host__ __device__ constexpr int staged_row_bytes(int inputs) {
   return (inputs * 2 + 127) / 128 * 128 + 16;
 }
 
-__host__ __device__ constexpr int staged_slots(int inputs) {
-  return rms_norm_slots((rms_norm_vectors(inputs, 2) + 31) / 32);
-}
-
 __host__ __device__ constexpr int staged_bytes(int rows, int inputs, bool normed) {
-  const int norm = rows * staged_slots(inputs) * 4 + inputs * 2;
+  const int norm = rows * norm_slots(inputs) * 4 + inputs * 2;
   return rows * staged_row_bytes(inputs) + (normed ? norm : 0);
 }
 
@@ -118,7 +113,7 @@ struct StagedRows {
         weight(reinterpret_cast<Vector<T>*>(shared + p.rows * staged_row_bytes(p.inputs))),
         sums(reinterpret_cast<float*>(weight + p.inputs / 8)),
         row_bytes(staged_row_bytes(p.inputs)),
-        slots(staged_slots(p.inputs)),
+        slots(norm_slots(p.inputs)),
         vectors(p.inputs / 8) {}
 
   // Where the first row's slice begins.
@@ -130,14 +125,14 @@ struct StagedRows {
   __device__ __forceinline__ void begin(const GemmParams<T>& p) const {
     if constexpr (kNorm) {
       for (int v = threadIdx.x; v < vectors; v += blockDim.x)
-        copy_chunk(address_of(weight + v), p.norm_weight + v * 8, true);
+        copy_async(weight + v, p.norm_weight + v * 8);
     }
   }
 
   __device__ __forceinline__ void finish(const GemmParams<T>& p) const {
     if constexpr (kNorm) {
       take_sums(p);
-      asm volatile("cp.async.wait_all;" ::: "memory");
+      wait_for_async_copies();
       __syncthreads();
     }
     const int pairs = vectors / 2;

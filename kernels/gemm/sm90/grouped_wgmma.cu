@@ -6,19 +6,12 @@ namespace {
 
 template <typename T, bool kGated, bool kGathers>
 void launch(const GroupedGemm& grouped, cudaStream_t stream) {
-  const auto kernel = grouped::grouped_wgmma_kernel<T, kGated, kGathers>;
   const GroupedParams<T> p(grouped);
-  const int bytes = grouped::shared_bytes(p.groups);
-  nvllm::cuda::check(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-      "a grouped GEMM's shared memory");
-  const int blocks = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
-  launch_early("launching a grouped GEMM", kernel,
-               LaunchShape{dim3(static_cast<unsigned>(blocks)),
-                           dim3(grouped::kConsumers + grouped::producers(kGathers)),
-                           static_cast<std::size_t>(bytes)},
-               stream, describe_rows("gemm", grouped.weight.values, grouped::kBoxOutputs),
-               describe_rows("gemm", grouped.x, grouped::kRows), p);
+  launch_grouped(grouped::grouped_wgmma_kernel<T, kGated, kGathers>, 1,
+                 grouped::kConsumers + grouped::producers(kGathers),
+                 grouped::shared_bytes(p.groups), stream,
+                 describe_rows("gemm", grouped.weight.values, grouped::kBoxOutputs),
+                 describe_rows("gemm", grouped.x, grouped::kRows), p);
 }
 
 template <typename T, bool kGated>
