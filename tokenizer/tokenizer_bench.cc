@@ -1,6 +1,6 @@
 // Encoding in MB/s, loading in ms, decoding in tokens per second; the last number of a name is the
-// text's size in MB or the tokens' in thousands: what takes linear time is as fast at any. Run in
-// the workspace: it reads tests/data/qwen3-tokenizer and docs/.
+// text's size in MB or the tokens' in thousands: what takes linear time is as fast at any. It reads
+// files that `bazel run` brings along.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ std::string repeated(const char* part, std::int64_t megabytes) {
 
 bool skip_without_data(benchmark::State& state) {
   if (std::filesystem::exists(kFolder)) return false;
-  state.SkipWithError("run in the workspace, where tests/data/qwen3-tokenizer is");
+  state.SkipWithError("no tests/data/qwen3-tokenizer here: use bazel run");
   return true;
 }
 

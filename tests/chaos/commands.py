@@ -7,9 +7,8 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
-MODEL_OPTIONS = ['--device=cpu', '--load-format=dummy', '--kv-cache-memory-bytes=16M', '--max-num-seqs=8',
-                 '--hf-overrides={"vocab_size": 705, "max_position_embeddings": 8192}']
 TEMPLATE = ('{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}'
             '{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}')
 
@@ -21,6 +20,19 @@ def make_model(folder, root):
     (folder / 'chat_template.jinja').write_text(TEMPLATE)
 
 
+class Place(NamedTuple):
+    """Where commands run."""
+
+    model: Path  # made by make_model()
+    device: str
+    ranks: tuple  # how many one run may have; a random one of these
+    longest: float  # seconds that a short run takes, about
+
+    def model_options(self):
+        return [f'--device={self.device}', f'--model={self.model}', '--load-format=dummy', '--kv-cache-memory-bytes=16M',
+                '--max-num-seqs=8', '--hf-overrides={"vocab_size": 705, "max_position_embeddings": 8192}']
+
+
 class Command:
     """A command of nvllm-launch. `ranks` workers are expected; standard input is `text`, then open or closed."""
 
@@ -30,9 +42,9 @@ class Command:
     restarts = False  # workers that died are started again
     good_ends = (0,)
 
-    def __init__(self, random, model, folder):
-        self.model, self.folder = model, folder
-        self.ranks = random.choice((1, 2, 2, 3))
+    def __init__(self, random, place, folder):
+        self.place, self.folder = place, folder
+        self.ranks = random.choice(place.ranks)
         self.words = [self.name, f'--tp={self.ranks}', '--step-timeout=2', *self.more(random)]
 
     name = ''
@@ -52,7 +64,7 @@ class Selftest(Command):
     name = 'selftest'
 
     def more(self, random):
-        return ['--device=cpu', f'--seconds={random.choice((0.2, 1))}']
+        return [f'--device={self.place.device}', f'--seconds={random.choice((0.2, 1))}']
 
 
 class Generate(Command):
@@ -64,7 +76,7 @@ class Generate(Command):
                  for i in range(self.requests)]
         (self.folder / 'in.jsonl').write_text('\n'.join(lines) + '\n')
         self.output = self.folder / 'out.jsonl'
-        return [*MODEL_OPTIONS, f'--model={self.model}', '--ignore-eos', f'--input={self.folder}/in.jsonl',
+        return [*self.place.model_options(), '--ignore-eos', f'--input={self.folder}/in.jsonl',
                 f'--output={self.output}']
 
     def complaint(self):
@@ -89,18 +101,18 @@ class Chat(Command):
 
     def more(self, random):
         self.text = 'say something\nand more of it\n' * random.choice((1, 10))
-        return [*MODEL_OPTIONS, f'--model={self.model}', '--max-tokens=20']
+        return [*self.place.model_options(), '--max-tokens=20']
 
 
 class Bench(Command):
     name = 'bench'
 
-    def __init__(self, random, model, folder):
-        super().__init__(random, model, folder)
+    def __init__(self, random, place, folder):
+        super().__init__(random, place, folder)
         self.words = ['bench', 'throughput', *self.words[1:]]
 
     def more(self, random):
-        return [*MODEL_OPTIONS, f'--model={self.model}', '--num-prompts=20', '--input-len=20', '--output-len=30',
+        return [*self.place.model_options(), '--num-prompts=20', '--input-len=20', '--output-len=30',
                 '--bandwidth=0.02', '--tflops=0.1']  # which would be measured in a process of its own
 
 
@@ -111,7 +123,7 @@ class Serve(Command):
     def more(self, random):
         self.socket = self.folder / 'socket'
         self.restarts = random.random() < 0.5
-        return [*MODEL_OPTIONS, f'--model={self.model}', f'--uds={self.socket}', '--shutdown-timeout=1',
+        return [*self.place.model_options(), f'--uds={self.socket}', '--shutdown-timeout=1',
                 *([] if self.restarts else ['--no-restart-workers'])]
 
     def use(self, launcher):
@@ -140,10 +152,10 @@ class Inspect(Command):
 
     name = 'inspect'
 
-    def __init__(self, random, model, folder):
-        super().__init__(random, model, folder)
+    def __init__(self, random, place, folder):
+        super().__init__(random, place, folder)
         self.ranks = 0
-        self.words = ['inspect', '--device=cpu', '--load-format=dummy', f'--model={model}',
+        self.words = ['inspect', '--device=cpu', '--load-format=dummy', f'--model={place.model}',
                       '--hf-overrides={"vocab_size": 705}']
 
 

@@ -8,12 +8,10 @@ import time
 
 import processes
 
-# Seconds until a fault strikes: from at once to the end of a short run, early moments as often as late ones.
-MOMENTS = (0, 0.6)
 
-
-def moment(random):
-    return 0.0 if random.random() < 0.1 else min(MOMENTS[1], 0.001 * 600 ** random.random())
+def moment(random, longest):
+    """Seconds until a fault strikes: from at once to the end of a short run, early moments as often as late ones."""
+    return 0.0 if random.random() < 0.1 else 0.001 * (longest / 0.001) ** random.random()
 
 
 def pause(seconds):
@@ -32,7 +30,7 @@ class Fault:
     bound = 2.0  # seconds until the end; None: it goes on as if nothing had happened
 
     def __init__(self, random, command):
-        self.after = moment(random)
+        self.after = moment(random, command.place.longest)
         self.victim = None  # the worker that is to be named
 
     def strike(self, launcher):

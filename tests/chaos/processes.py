@@ -1,6 +1,7 @@
-"""What /proc and /dev/shm say about processes and names."""
+"""What /proc, /dev/shm and the GPUs' driver say about processes, names and memory."""
 
 import os
+import subprocess
 from pathlib import Path
 
 TOKEN = 'NVLLM_CHAOS'  # a variable that a run's processes inherit
@@ -40,3 +41,10 @@ def processes_of(token):
 def shared_names():
     """The names in /dev/shm that are the program's."""
     return {name for name in os.listdir('/dev/shm') if name.startswith(('nvllm', 'sem.nvllm'))}
+
+
+def gpu_memory():
+    """MiB that are taken on each GPU, by whomever."""
+    listed = subprocess.run(['nvidia-smi', '--query-gpu=memory.used', '--format=csv,noheader,nounits'], check=True,
+                            capture_output=True, text=True)
+    return [int(line) for line in listed.stdout.split()]
