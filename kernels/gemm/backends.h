@@ -24,6 +24,8 @@ std::unique_ptr<Gemm> create_gemm(Backend& backend,
 
 namespace cuda {
 
+struct Fp8Rows;
+
 // cuBLASLt's workspace: as much as NVIDIA advises for Hopper.
 inline constexpr std::size_t kGemmBytes = 32 << 20;
 
@@ -85,7 +87,9 @@ class SmallM {
   std::optional<SmallMTiling> plan(const GemmShape& shape);
   // Whether it can also start the next RMSNorm.
   static bool defers_norm(const GemmShape& shape);
-  void enqueue(const GemmCall& call, Stream& stream) const;
+  // Whether it multiplies x in fp8, and enqueue() is to be given that.
+  static bool wants_fp8_rows(const GemmShape& shape);
+  void enqueue(const GemmCall& call, const Fp8Rows& rows, Stream& stream) const;
 
  private:
   // Found when there is a GEMM for it: the driver takes its time.

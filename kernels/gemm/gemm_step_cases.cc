@@ -139,11 +139,10 @@ TEST_CASE_TEMPLATE("with a quantized weight and a gated activation as epilogue",
   GPU_SHAPES_OR_SKIP();
   Fixture fixture(*backend);
   unsigned seed = 150;
-  const std::vector<QuantizedSetting> formats = {{WeightFormat::fp8, 128},
-                                                 {WeightFormat::int8, 16},
-                                                 {WeightFormat::int8, 64},
-                                                 {WeightFormat::int4, 32},
-                                                 {WeightFormat::int4, 128}};
+  const std::vector<QuantizedSetting> formats = {
+      {WeightFormat::fp8, 128},  {WeightFormat::int8, 16},
+      {WeightFormat::int8, 64},  {WeightFormat::int4, 32},
+      {WeightFormat::int4, 128}, {WeightFormat::fp8, 128, false, false, true}};
   for (const QuantizedSetting& format : formats) {
     for (const std::int64_t m : {1, 4, 5, 16, 17, 48, 64, 100, 128}) {
       if (backend->kind() == DeviceKind::cpu && m > 17) break;  // the same way for all of these
@@ -169,6 +168,24 @@ TEST_CASE_TEMPLATE("with a quantized weight and a gated activation as epilogue",
         }
       }
     }
+  }
+}
+
+TEST_CASE("with an fp8 weight, x in fp8 and a gated activation as epilogue") {
+  BACKEND_OR_SKIP(backend);
+  GPU_SHAPES_OR_SKIP();
+  if (backend->kind() != DeviceKind::cuda) SKIP_TEST("the CPU multiplies fp8 weights by floats");
+  Fixture fixture(*backend);
+  unsigned seed = 180;
+  for (const std::int64_t m : {17, 48, 64, 100, 128}) {
+    Setting setting{.m = m, .outputs = 4096, .inputs = 2048, .type = DType::bf16};
+    setting.quantized = {WeightFormat::fp8, 128, false, false, true};
+    CAPTURE(m);
+    GemmTensors all(*backend, setting, ++seed);
+    Matrix activated(*backend, setting.type, m, setting.outputs / 2);
+    run_activated(fixture, all, activated);
+    CHECK(activated.touched() == 0);
+    CHECK(count_wrong_activated(all, all.x.here, activated.here) == 0);
   }
 }
 

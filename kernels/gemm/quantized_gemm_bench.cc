@@ -1,10 +1,10 @@
 // GEMMs of decoder layers with quantized weights, next to bfloat16, in graphs of many calls over so
 // many layers that no weight is still in a cache when it is read again.
 //
-// gemm: one of a layer's GEMMs, with the prologue and epilogue that it has there. layers: all GEMMs
-// of all layers of a model, planned as in a decode step; no attention lies between. "bytes" counts
-// weights and scales alone, "of_limit" is the share of the bandwidth of reading alone in the same
-// run, "over_floor_us" the time beyond what that allows.
+// fp8-x: x may be in fp8, too. gemm: one of a layer's GEMMs, with the prologue and epilogue that it
+// has there. layers: all GEMMs of all layers of a model, planned as in a decode step; no attention
+// lies between. "bytes" counts weights and scales alone, "of_limit" is the share of the bandwidth of
+// reading alone in the same run, "over_floor_us" the time beyond what that allows.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -33,11 +33,15 @@ struct Format {
   const char* name;
   WeightFormat format;
   std::int64_t group = 0;
+  bool weight_only = true;
 };
-constexpr std::array kFormats = {
-    Format{"bf16", WeightFormat::bf16},      Format{"fp8", WeightFormat::fp8, 128},
-    Format{"int8", WeightFormat::int8, 128}, Format{"int8g32", WeightFormat::int8, 32},
-    Format{"int4", WeightFormat::int4, 128}, Format{"int4g32", WeightFormat::int4, 32}};
+constexpr std::array kFormats = {Format{"bf16", WeightFormat::bf16},
+                                 Format{"fp8", WeightFormat::fp8, 128},
+                                 Format{"fp8-x", WeightFormat::fp8, 128, false},
+                                 Format{"int8", WeightFormat::int8, 128},
+                                 Format{"int8g32", WeightFormat::int8, 32},
+                                 Format{"int4", WeightFormat::int4, 128},
+                                 Format{"int4g32", WeightFormat::int4, 32}};
 
 constexpr DType kType = DType::bf16;
 constexpr std::int64_t kMaxM = 128;
@@ -117,7 +121,7 @@ class Layers {
       normed.epilogue.gate_up = gate_up;
       GemmOperands first = normed, second = normed, added{.out = sum, .x = heads};
       added.residual = hidden;
-      second.out = plan.gate_up.epilogue_kernel ? gate_up : mlp;
+      second.out = plan.gate_up.epilogue == Epilogue::none ? gate_up : mlp;
       added.epilogue = {.norm_weight = norm, .deferred = deferred};
       calls_.push_back({plan.qkv, layer.qkv, first});
       calls_.push_back({plan.output, layer.output, added});
@@ -168,7 +172,7 @@ class Layers {
                         .inputs = inputs,
                         .group = format_.group,
                         .type = kType,
-                        .weight_only = true};
+                        .weight_only = format_.weight_only};
     return weight;
   }
 

@@ -5,7 +5,7 @@
 namespace nvllm::kernels {
 namespace {
 
-constexpr int kTileOutputs = 64, kInputBytes = 2;
+constexpr int kTileOutputs = 64;
 constexpr int kBarriersBytes = 16;                        // of a stage
 constexpr int kQuadBytes = 128 * 16, kBetweenQuads = 64;  // of sums
 
@@ -36,7 +36,7 @@ int tile_m_for(std::int64_t m, const SmallMWeight& weight) {
 
 int stage_bytes(const SmallMTiling& tiling, const SmallMWeight& weight) {
   return tiling.tiles * kTileOutputs * weight.row_bytes +
-         tiling.tile_m * weight.stage_inputs * kInputBytes;
+         tiling.tile_m * weight.stage_inputs * weight.x_bytes();
 }
 
 // Depends on tile M, not on M, and so does the choice.
@@ -46,7 +46,8 @@ double nanoseconds(const SmallMTiling& tiling, std::int64_t outputs, std::int64_
   const double own = stages * stage_bytes(tiling, weight);
   const double weights = static_cast<double>(outputs) * static_cast<double>(inputs) *
                          weight.row_bytes / weight.stage_inputs;
-  const double x_bytes = static_cast<double>(tiling.tile_m) * weight.stage_inputs * kInputBytes;
+  const double x_bytes =
+      static_cast<double>(tiling.tile_m) * weight.stage_inputs * weight.x_bytes();
   const double with_x = weights * (1 + x_bytes / (tiling.tiles * kTileOutputs * weight.row_bytes));
   const double in_turns = (two_blocks ? 2 : waves) * own / kBlock;
   const double reading = std::max({weights / kMemory, with_x / kL2, in_turns});
@@ -73,13 +74,15 @@ int small_m_shared_bytes(const SmallMTiling& tiling, const SmallMWeight& weight,
   const int scales = weight.quantized() ? tiling.tiles * kTileOutputs * 4 *
                                               (small_m_groups(tiling, weight, inputs) | 1)
                                         : 0;
-  return kAlignment + both + squares + tiling.stages * kBarriersBytes + 8 + scales;
+  const int row_scales = weight.fp8_rows ? tiling.stages * tiling.tile_m * 4 : 0;
+  return kAlignment + both + squares + row_scales + tiling.stages * kBarriersBytes + 8 + scales;
 }
 
 std::optional<SmallMTiling> plan_small_m(std::int64_t m, std::int64_t outputs, std::int64_t inputs,
                                          const SmallMOccupancy& gpu, const SmallMWeight& weight) {
   if (m < kSmallMMinRows || m > kSmallMMaxRows || outputs % kTileOutputs != 0 ||
-      inputs % (weight.quantized() ? 8 : weight.stage_inputs) != 0 || outputs == 0 || inputs == 0) {
+      inputs % (weight.quantized() && !weight.fp8_rows ? 8 : weight.stage_inputs) != 0 ||
+      outputs == 0 || inputs == 0) {
     return std::nullopt;
   }
   if (!weight.quantized() && m > kFewRows && outputs * inputs * 2 > kSmallWeightBytes)

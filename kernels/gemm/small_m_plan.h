@@ -30,12 +30,15 @@ struct SmallMTiling {
 };
 
 // How a weight comes into shared memory, stage by stage: of each output so many bytes for so many
-// inputs; and of a quantized weight a word of scales for each group.
+// inputs; and of a quantized weight a word of scales for each group. With fp8_rows x is in fp8, too,
+// and each stage, which is a group then, has a scale for each row.
 struct SmallMWeight {
   int stage_inputs = 64, row_bytes = 128;
   int group = 0;  // 0: not quantized
+  bool fp8_rows = false;
 
   bool quantized() const { return group > 0; }
+  int x_bytes() const { return fp8_rows ? 1 : 2; }  // of an input
 };
 
 // With quantized weights there are fewer instances: these tiles of M.

@@ -137,6 +137,16 @@ struct LeavesFirst {
   }
 };
 
+// Copies bytes, a multiple of 16, as are both addresses.
+__device__ __forceinline__ void copy_bytes(unsigned to, const void* from, int bytes,
+                                           const Barrier& arrived) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(arrived.address)
+      : "memory");
+}
+
 // Copies a box of a tensor of three dimensions. Its coordinates are given innermost first.
 __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor, int x0, int x1,
                                          int x2, const Barrier& arrived) {

@@ -143,8 +143,20 @@ NVLLM_WGMMA_OF_REGISTERS(128, 64, "{%64, %65, %66, %67}, %68", "%69")
 NVLLM_WGMMA_IN_ROWS(32, 16, "{%16, %17, %18, %19}, %20", "%21")
 NVLLM_WGMMA_IN_ROWS(64, 32, "{%32, %33, %34, %35}, %36", "%37")
 NVLLM_WGMMA_IN_ROWS(128, 64, "{%64, %65, %66, %67}, %68", "%69")
+// d (+)= a b^T: a, 64 x 32, and b, n x 32, of e4m3 in shared memory.
+#define NVLLM_WGMMA_E4M3(n, sums, a_b, added) \
+  __device__ __forceinline__ void wgmma_e4m3(float (&d)[sums], std::uint64_t a, std::uint64_t b, \
+                                             int adds) { \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " added ", 0;\n" \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 " \
+                 "{" NVLLM_SUMS_##sums "}, " a_b ", p, 1, 1;\n}\n" \
+                 : NVLLM_OUT_##sums : "l"(a), "l"(b), "r"(adds)); \
+  }
+NVLLM_WGMMA_E4M3(32, 16, "%16, %17", "%18")
+NVLLM_WGMMA_E4M3(64, 32, "%32, %33", "%34")
 // clang-format on
 
+#undef NVLLM_WGMMA_E4M3
 #undef NVLLM_WGMMA_IN_ROWS
 #undef NVLLM_WGMMA_OF_REGISTERS
 #undef NVLLM_WGMMA_OF_SHARED

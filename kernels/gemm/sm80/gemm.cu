@@ -40,7 +40,7 @@ class CudaGemm final : public Gemm {
     if (shape.deferred && plan.prologue == Prologue::rms_norm) {
       if (const auto tiling = small_m_.plan(behind_deferred_norm(shape))) {
         plan.prologue = Prologue::deferred_rms_norm;
-        set_small_m(plan, *tiling);
+        set_small_m(plan, shape, *tiling);
         return plan;
       }
     }
@@ -64,7 +64,7 @@ class CudaGemm final : public Gemm {
     switch (call.plan.kernel) {
       case GemmKernel::gemv: gemv_.enqueue(call, stream); break;
       case GemmKernel::quantized_gemv: quantized_gemv_.enqueue(call, stream); break;
-      case GemmKernel::small_m: small_m_.enqueue(call, stream); break;
+      case GemmKernel::small_m: small_m_.enqueue(call, fp8_rows_of(call, stream), stream); break;
       case GemmKernel::lm_head: lm_head_.enqueue(call, stream); break;
       case GemmKernel::dequantize:
       case GemmKernel::fp8: quantized_.enqueue(call, stream); break;
@@ -102,7 +102,8 @@ class CudaGemm final : public Gemm {
     return is_quantized(shape.format) ? GemmKernel::quantized_gemv : GemmKernel::gemv;
   }
 
-  static void set_small_m(GemmPlan& plan, const SmallMTiling& tiling) {
+  void set_small_m(GemmPlan& plan, const GemmShape& shape, const SmallMTiling& tiling) {
+    if (SmallM::wants_fp8_rows(shape)) quantized_.reserve();
     plan.kernel = GemmKernel::small_m;
     plan.tiling = tiling;
     plan.kv_prefetch = true;
@@ -116,7 +117,7 @@ class CudaGemm final : public Gemm {
     if (!fused) tiling = small_m_.plan(shape);
     plan.epilogue_kernel = !fused;
     if (tiling) {
-      set_small_m(plan, *tiling);
+      set_small_m(plan, shape, *tiling);
       plan.prologue_early = plan.prologue_kernel;
     } else if (gemv_takes(shape)) {
       plan.kernel = gemv_of(shape);
@@ -129,6 +130,12 @@ class CudaGemm final : public Gemm {
       const bool few = shape.type == DType::f32 && shape.m <= kMaxDotRows;
       plan.kernel = few ? GemmKernel::dot : GemmKernel::cublaslt;
     }
+  }
+
+  // x of a small-M GEMM in fp8, if that is what it multiplies.
+  Fp8Rows fp8_rows_of(const GemmCall& call, Stream& stream) {
+    if (!SmallM::wants_fp8_rows(call.plan.shape)) return {};
+    return quantized_.quantized_rows(x_of(call), call.plan.tiling.tile_m, stream);
   }
 
   static void enqueue_prologue(const GemmCall& call, Stream& stream) {

@@ -1,6 +1,7 @@
 #include <cuda_fp8.h>
 
 #include "device/cuda/stream.h"
+#include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm80/types.cuh"
 #include "kernels/gemm/sm80/quantized.h"
 
@@ -115,8 +116,9 @@ void launch(const TensorView& out, const DequantizeParams& p, cudaStream_t strea
 // A warp has 128 inputs of a row; a lane what is a word of the blocks.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    quantize_rows_kernel(const T* x, long long x_stride, unsigned* values, float* scales, int rows,
-                         int groups) {
+    quantize_rows_kernel(const T* x, long long x_stride, unsigned* values, float* scales,
+                         long long scale_stride, int rows, int groups, bool next_comes_early) {
+  begin_after_previous_kernel(next_comes_early);
   const long long warp = (static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x) / 32;
   const int lane = threadIdx.x % 32;
   const long long row = warp / groups;
@@ -140,7 +142,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int e = 0; e < 4; ++e)
     word |= static_cast<unsigned>(__nv_fp8_e4m3(inputs[e] * inverse).__x) << (8 * e);
   values[(row * groups + group) * 32 + lane] = word;
-  if (lane == 0) scales[static_cast<long long>(group) * rows + row] = scale;
+  if (lane == 0) scales[group * scale_stride + row] = scale;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -196,20 +198,18 @@ void dequantize(const GemmWeight& weight, std::int64_t first, const TensorView& 
   }
 }
 
-void quantize_rows(const TensorView& x, const Fp8Rows& out, Stream& stream) {
+void quantize_rows(const TensorView& x, const Fp8Rows& out, Stream& stream, bool next_comes_early) {
   const int rows = static_cast<int>(x.shape[0]), groups = static_cast<int>(x.shape[1] / 128);
   const long long threads = static_cast<long long>(rows) * groups * 32;
   const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
   auto* const values = reinterpret_cast<unsigned*>(out.values);
-  const cudaStream_t native = nvllm::cuda::native(stream);
-  if (x.dtype == DType::bf16) {
-    quantize_rows_kernel<<<blocks, kThreads, 0, native>>>(x.as<Bf16>(), x.stride[0], values,
-                                                          out.scales, rows, groups);
-  } else {
-    quantize_rows_kernel<<<blocks, kThreads, 0, native>>>(x.as<F16>(), x.stride[0], values,
-                                                          out.scales, rows, groups);
-  }
-  nvllm::cuda::check(cudaGetLastError(), "launching quantize_rows");
+  const auto launch_as = [&]<typename T>(const T* from) {
+    launch_early("launching quantize_rows", quantize_rows_kernel<T>, dim3(blocks), dim3(kThreads),
+                 nvllm::cuda::native(stream), from, static_cast<long long>(x.stride[0]), values,
+                 out.scales, static_cast<long long>(out.scale_stride), rows, groups,
+                 next_comes_early);
+  };
+  x.dtype == DType::bf16 ? launch_as(x.as<const Bf16>()) : launch_as(x.as<const F16>());
 }
 
 void transpose_scales(const TensorView& scales, float* out, Stream& stream) {

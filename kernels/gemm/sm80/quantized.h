@@ -17,10 +17,12 @@ void dequantize(const GemmWeight& weight, std::int64_t first, const TensorView& 
 // Rows of activations in fp8, in the order of a quantized weight's blocks, with a scale of each row
 // and 128 inputs.
 struct Fp8Rows {
-  std::byte* values = nullptr;  // [rows, inputs]; inputs are a multiple of 128
-  float* scales = nullptr;      // [inputs / 128, rows]
+  std::byte* values = nullptr;    // [rows, inputs]; inputs are a multiple of 128
+  float* scales = nullptr;        // [inputs / 128, scale_stride]
+  std::int64_t scale_stride = 0;  // at least the number of rows
 };
-void quantize_rows(const TensorView& x, const Fp8Rows& out, Stream& stream);
+// next_comes_early: see common/sm80/launch.cuh.
+void quantize_rows(const TensorView& x, const Fp8Rows& out, Stream& stream, bool next_comes_early);
 
 // The scales of an fp8 weight, [outputs, groups], as [groups, outputs].
 void transpose_scales(const TensorView& scales, float* out, Stream& stream);

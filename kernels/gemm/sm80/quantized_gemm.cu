@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/check.h"
 #include "device/cuda/stream.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/gemm_steps.h"
@@ -57,6 +58,18 @@ GemmKernel QuantizedGemm::kernel_of(const GemmShape& shape) {
   return takes ? GemmKernel::fp8 : GemmKernel::dequantize;
 }
 
+Fp8Rows QuantizedGemm::quantized_rows(const TensorView& x, std::int64_t scale_stride,
+                                      Stream& stream) {
+  const std::int64_t values = rounded(x.shape[0] * x.shape[1]);
+  const std::int64_t scales = x.shape[1] / kFp8Group * scale_stride * 4;
+  NVLLM_CHECK(values + scales <= static_cast<std::int64_t>(kQuantizedGemmBytes), x.shape[0],
+              " rows of ", x.shape[1], " inputs have no room in the workspace");
+  auto* const memory = static_cast<std::byte*>(memory_.data());
+  const Fp8Rows rows{memory, reinterpret_cast<float*>(memory + values), scale_stride};
+  quantize_rows(x, rows, stream, true);
+  return rows;
+}
+
 void QuantizedGemm::enqueue(const GemmCall& call, Stream& stream) {
   if (call.plan.kernel == GemmKernel::fp8 && enqueue_fp8(call, stream)) return;
   enqueue_dequantized(call, stream);
@@ -93,7 +106,7 @@ bool QuantizedGemm::enqueue_fp8(const GemmCall& call, Stream& stream) {
   const std::int64_t at_once = ((rows + parts - 1) / parts + 15) / 16 * 16;
 
   auto* const weight_scales = static_cast<float*>(memory_.data());
-  const Fp8Rows fp8{static_cast<std::byte*>(memory_.data()) + scale_bytes, nullptr};
+  std::byte* const values = static_cast<std::byte*>(memory_.data()) + scale_bytes;
   const bool blocks = call.weight.quantized.blocks;
   if (blocks) {
     gather_block_scales(call.weight.quantized.scales, weight_scales, stream);
@@ -102,12 +115,11 @@ bool QuantizedGemm::enqueue_fp8(const GemmCall& call, Stream& stream) {
   }
   for (std::int64_t first = 0; first < rows; first += at_once) {
     const std::int64_t count = std::min(at_once, rows - first);
-    Fp8Rows some = fp8;
-    some.scales = reinterpret_cast<float*>(fp8.values + rounded(count * inputs));
+    const Fp8Rows some{values, reinterpret_cast<float*>(values + rounded(count * inputs)), count};
     const TensorView some_x = x.rows(first, count);
     GemmCall part = plain_part(call, out.rows(first, count), some_x, {});
     if (residual.data != nullptr) part.operands.residual = residual.rows(first, count);
-    quantize_rows(some_x, some, stream);
+    quantize_rows(some_x, some, stream, false);
     const ScaledOperands scaled{some.values, some.scales, weight_scales, blocks};
     if (!cublaslt_.enqueue_fp8(part, scaled, stream)) {
       // Without the first part there is none at all: the others are not larger.

@@ -4,6 +4,7 @@
 #include "device/backend.h"
 #include "kernels/gemm/cublaslt/cublaslt_gemm.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/sm80/quantized.h"
 
 namespace nvllm::kernels::cuda {
 
@@ -18,8 +19,12 @@ class QuantizedGemm {
   // Of a call of either, whose prologue is done, without its epilogue.
   void enqueue(const GemmCall& call, Stream& stream);
 
- private:
+  // Takes its memory, if it has none.
   void reserve();
+  // x in fp8, in that memory, for a small-M GEMM; scales have room for so many rows.
+  Fp8Rows quantized_rows(const TensorView& x, std::int64_t scale_stride, Stream& stream);
+
+ private:
   // Some outputs at a time, as many as have room in memory as floats.
   void enqueue_dequantized(const GemmCall& call, Stream& stream);
   // Some rows at a time. False: cuBLASLt has no algorithm, and nothing is enqueued.

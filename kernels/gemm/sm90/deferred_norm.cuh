@@ -59,6 +59,11 @@ __device__ __forceinline__ float load_shared_float(unsigned from) {
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
   return value;
 }
+__device__ __forceinline__ float2 load_shared_pair(unsigned from) {
+  float2 pair;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(from));
+  return pair;
+}
 
 // Adds up the squares of rows over their parts: each warp those of every so many-th part, each lane
 // those of four rows. A warp's sums go to its place in `places`.

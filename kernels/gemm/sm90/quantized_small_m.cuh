@@ -6,26 +6,24 @@
 
 namespace nvllm::kernels::cuda::small_m {
 
-template <WeightFormat kFormat, int kRows>
-void launch_rows(const GemmCall& call, cudaStream_t stream) {
+template <typename Weights, int kRows>
+void launch_tiles(const GemmCall& call, cudaStream_t stream, const Fp8Rows& rows) {
   static_assert(kSmallMMaxOutputTiles == 3);
-  using Weights = QuantizedWeights<kFormat, Bf16>;
   switch (call.plan.tiling.tiles) {
-    case 1: return launch<Weights, 1, kRows>(call, stream);
-    case 2: return launch<Weights, 2, kRows>(call, stream);
-    default: return launch<Weights, 3, kRows>(call, stream);
+    case 1: return launch<Weights, 1, kRows>(call, stream, rows);
+    case 2: return launch<Weights, 2, kRows>(call, stream, rows);
+    default: return launch<Weights, 3, kRows>(call, stream, rows);
   }
 }
 
-template <WeightFormat kFormat>
-void launch_quantized(const GemmCall& call, cudaStream_t stream) {
-  static_assert(kSmallMQuantizedTiles.size() == 3);
+template <typename Weights>
+void launch_quantized(const GemmCall& call, cudaStream_t stream, const Fp8Rows& rows = {}) {
+  constexpr auto& kTileM = kSmallMQuantizedTiles;
+  static_assert(kTileM.size() == 3);
   switch (call.plan.tiling.tile_m) {
-    case kSmallMQuantizedTiles[0]:
-      return launch_rows<kFormat, kSmallMQuantizedTiles[0]>(call, stream);
-    case kSmallMQuantizedTiles[1]:
-      return launch_rows<kFormat, kSmallMQuantizedTiles[1]>(call, stream);
-    default: return launch_rows<kFormat, kSmallMQuantizedTiles[2]>(call, stream);
+    case kTileM[0]: return launch_tiles<Weights, kTileM[0]>(call, stream, rows);
+    case kTileM[1]: return launch_tiles<Weights, kTileM[1]>(call, stream, rows);
+    default: return launch_tiles<Weights, kTileM[2]>(call, stream, rows);
   }
 }
 

@@ -3,7 +3,7 @@
 namespace nvllm::kernels::cuda {
 
 void launch_small_m_fp8(const GemmCall& call, cudaStream_t stream) {
-  small_m::launch_quantized<WeightFormat::fp8>(call, stream);
+  small_m::launch_quantized<small_m::QuantizedWeights<WeightFormat::fp8, Bf16>>(call, stream);
 }
 
 }  // namespace nvllm::kernels::cuda

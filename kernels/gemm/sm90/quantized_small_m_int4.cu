@@ -3,7 +3,7 @@
 namespace nvllm::kernels::cuda {
 
 void launch_small_m_int4(const GemmCall& call, cudaStream_t stream) {
-  small_m::launch_quantized<WeightFormat::int4>(call, stream);
+  small_m::launch_quantized<small_m::QuantizedWeights<WeightFormat::int4, Bf16>>(call, stream);
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -3,7 +3,7 @@
 namespace nvllm::kernels::cuda {
 
 void launch_small_m_int8(const GemmCall& call, cudaStream_t stream) {
-  small_m::launch_quantized<WeightFormat::int8>(call, stream);
+  small_m::launch_quantized<small_m::QuantizedWeights<WeightFormat::int8, Bf16>>(call, stream);
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -79,8 +79,13 @@ bool SmallM::defers_norm(const GemmShape& shape) {
   return shape.out_type == shape.type && shape.vectors.next;
 }
 
-void SmallM::enqueue(const GemmCall& call, Stream& stream) const {
+bool SmallM::wants_fp8_rows(const GemmShape& shape) {
+  return takes_fp8_rows(shape);
+}
+
+void SmallM::enqueue(const GemmCall& call, const Fp8Rows& rows, Stream& stream) const {
   const cudaStream_t native = nvllm::cuda::native(stream);
+  if (takes_fp8_rows(call.plan.shape)) return launch_small_m_fp8_rows(call, rows, native);
   switch (call.weight.format) {
     case WeightFormat::fp8: return launch_small_m_fp8(call, native);
     case WeightFormat::int8: return launch_small_m_int8(call, native);

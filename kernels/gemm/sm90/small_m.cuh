@@ -14,7 +14,8 @@
 // lane's instructions, one after the other, and of their loads: the code is short, and a warp's
 // results are spread over its lanes.
 //
-// Quantized weights are the same kernel with other stages (quantized_weights.cuh).
+// Quantized weights are the same kernel with other stages: they become 16-bit floats in registers
+// (quantized_weights.cuh), or fp8 is multiplied by x in fp8 (fp8_weights.cuh).
 //
 // RMSNorms between such GEMMs are deferred (deferred_norm.cuh).
 //
@@ -28,9 +29,10 @@
 #include "kernels/gemm/kv_prefetch.h"
 #include "kernels/gemm/sm80/gemm_params.cuh"
 #include "kernels/gemm/sm90/deferred_norm.cuh"
+#include "kernels/gemm/sm90/fp8_weights.cuh"
 #include "kernels/gemm/sm90/quantized_weights.cuh"
+#include "kernels/gemm/sm90/small_m_results.cuh"
 #include "kernels/gemm/sm90/weight_stages.cuh"
-#include "kernels/pointwise/sm80/activation.cuh"
 
 namespace nvllm::kernels::cuda::small_m {
 
@@ -40,13 +42,13 @@ using staged::kAlignment, staged::kTileOutputs;
 template <typename T>
 struct FloatWeights {
   using Element = T;
-  static constexpr bool kInRegisters = false;
-  static constexpr int kStageInputs = staged::kStageInputs;
+  static constexpr Operands kOperands = Operands::floats;
+  static constexpr int kStageInputs = staged::kStageInputs, kInputBytes = 2;  // of x
   static constexpr int kRowBytes = staged::kRowBytes;  // of an output in a stage
 };
 
-// x comes in boxes of 64 inputs.
-inline constexpr int kBoxInputs = 64, kBoxRowBytes = kBoxInputs * 2;
+// x comes in boxes of so many bytes of each row.
+inline constexpr int kBoxRowBytes = 128;
 
 template <typename Weights, int kTiles, int kRows>
 struct Shape {
@@ -55,10 +57,13 @@ struct Shape {
   // With few rows a warp of its own copies x: to ask for both takes longer than to multiply them.
   static constexpr int kCopying = kRows <= 32 ? 2 : 1;
   static constexpr int kThreads = kConsumers + kCopying * 32;
-  static constexpr int kBoxes = Weights::kStageInputs / kBoxInputs;
+  static constexpr int kStageXBytes = Weights::kStageInputs * Weights::kInputBytes;  // of a row
+  static constexpr int kBoxes = kStageXBytes / kBoxRowBytes;
   static constexpr int kBoxBytes = kRows * kBoxRowBytes;
   static constexpr int kWeightBytes = kOutputs * Weights::kRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kBoxes * kBoxBytes;
+  // Of a stage, in a place of their own: the scales of x's rows.
+  static constexpr int kRowScaleBytes = Weights::kOperands == Operands::fp8 ? kRows * 4 : 0;
   static constexpr int kQuads = kRows / 8;
   static constexpr int kQuadBytes = kConsumers * 16;  // of one block's sums
 };
@@ -74,11 +79,11 @@ __host__ __device__ constexpr int scale_pitch(int groups) {
 }
 
 // Where a block has what: the ring, the sums that results are made of, each warp's sums of rows'
-// squares, barriers, and of a quantized weight the scales of so many groups. A block that has all
-// sums itself puts them where the ring was.
+// squares, scales of rows of x, barriers, and of a quantized weight the scales of so many groups. A
+// block that has all sums itself puts them where the ring was.
 template <typename Weights, int kTiles, int kRows>
 struct SharedLayout {
-  int sums, squares, barriers, scales, end;
+  int sums, squares, row_scales, barriers, scales, end;
 
   __host__ __device__ constexpr SharedLayout(int stages, int splits, int groups) {
     using S = Shape<Weights, kTiles, kRows>;
@@ -86,9 +91,11 @@ struct SharedLayout {
     const int bytes = (S::kQuads + splits - 1) / splits * quad_stride(S::kQuadBytes, splits);
     sums = splits == 1 ? 0 : ring;
     squares = ring > sums + bytes ? ring : sums + bytes;
-    barriers = squares + kTiles * 4 * kRows * 4;
+    row_scales = squares + kTiles * 4 * kRows * 4;
+    barriers = row_scales + stages * S::kRowScaleBytes;
     scales = barriers + 8 + stages * 16;
-    end = scales + (Weights::kInRegisters ? S::kOutputs * scale_pitch(groups) * 4 : 0);
+    const bool scaled = Weights::kOperands != Operands::floats;
+    end = scales + (scaled ? S::kOutputs * scale_pitch(groups) * 4 : 0);
   }
 };
 template <typename Weights, int kTiles, int kRows>
@@ -109,158 +116,6 @@ __device__ __forceinline__ void prefetch_kv(const KvPieces& pieces, int lane) {
                  : "memory");
   }
 }
-
-// Eight neighbouring outputs of a row.
-template <typename T>
-__device__ __forceinline__ void add_to(Floats<T>& eight, const Vector<T>& more) {
-  const Floats<T> floats = widen(more);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) eight.element[i] += floats.element[i];
-}
-template <typename T>
-__device__ __forceinline__ void scale(Floats<T>& eight, float factor) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) eight.element[i] *= factor;
-}
-template <typename T>
-__device__ __forceinline__ void store_eight(const GemmParams<T>& p, int row, int output,
-                                            const Floats<T>& eight) {
-  const long long place = row * p.out_stride + output;
-  if (p.float_out) {
-    const float* from = eight.element;
-    float4* out = reinterpret_cast<float4*>(static_cast<float*>(p.out) + place);
-    out[0] = make_float4(from[0], from[1], from[2], from[3]);
-    out[1] = make_float4(from[4], from[5], from[6], from[7]);
-  } else {
-    store_vector(static_cast<T*>(p.out) + place, narrow(eight));
-  }
-}
-
-// Sums of all splits, of which a warp makes results: 16 outputs, or 8 gates and what they let
-// through, of the quads of its block. `at`: where its own of the first quad are, 16 bytes of each
-// thread, four threads for an output and the one 8 further: of two rows each, the first output's
-// before the other's. The next quad's are `stride` bytes further, another block's `part` bytes.
-struct Quads {
-  unsigned at;
-  int stride, part;
-  int split, splits;  // its quads are split, split + splits, ...
-};
-
-// A lane has eight outputs of a row at a time, all 32 those of two quads.
-template <typename T>
-class Plain {
- public:
-  __device__ __forceinline__ Plain(const GemmParams<T>& p, const DeferredNorms<T>& norms,
-                                   int output, int split, int splits)
-      : output_(output + threadIdx.x % 2 * 8),
-        row_((lane() / 16 * splits + split) * 8 + lane() / 2 % 8) {
-    if (output_ >= p.outputs) return;
-    load_residual(p);
-    if (norms.next_squares != nullptr) weight_ = load_vector(norms.next_weight + output_);
-  }
-
-  // `factors`: of rows, if their norm was deferred. The next norm's rows go to norms.next_weighted,
-  // and the squares of each row's 16 outputs to `squares`.
-  __device__ __forceinline__ void store(const GemmParams<T>& p, const DeferredNorms<T>& norms,
-                                        const Quads& quads, unsigned factors, unsigned squares) {
-    const int row_of_quad = lane() / 2 % 8;
-    unsigned at = quads.at + lane() / 16 * quads.stride + row_of_quad / 2 * 16 +
-                  (lane() % 2 * 2 + row_of_quad % 2) * 4;
-#pragma unroll 1
-    for (int quad = quads.split; quad * 8 < p.rows; quad += 2 * quads.splits) {
-      const bool inside = row_ < p.rows && output_ < p.outputs;
-      float square = 0;
-      if (inside) {
-        Floats<T> sums{};
-#pragma unroll 2
-        for (int split = 0; split < quads.splits; ++split) {
-#pragma unroll
-          for (int i = 0; i < 8; ++i)
-            sums.element[i] += load_shared_float(at + split * quads.part + i * 64);
-        }
-        if (norms.own_squares != nullptr) scale(sums, load_shared_float(factors + row_ * 4));
-        if (p.bias != nullptr) add_to(sums, load_vector(p.bias + output_));
-        if (p.residual != nullptr) add_to(sums, residual_);
-        store_eight(p, row_, output_, sums);
-        if (norms.next_squares != nullptr) {
-          const Vector<T> rounded = narrow(sums);
-          square = rms_norm_vector(rounded);
-          store_vector(norms.next_weighted + static_cast<long long>(row_) * p.outputs + output_,
-                       rms_norm_apply(rounded, 1.0f, weight_));
-        }
-      }
-      if (norms.next_squares != nullptr) {
-        square += __shfl_xor_sync(0xffffffffu, square, 1);
-        if (inside && lane() % 2 == 0) store_shared(squares + row_ * 4, square);
-      }
-      row_ += quads.splits * 16;
-      at += 2 * quads.stride;
-      if (output_ < p.outputs) load_residual(p);
-    }
-  }
-
- private:
-  static __device__ __forceinline__ int lane() {
-    return threadIdx.x % 32;
-  }
-  __device__ __forceinline__ void load_residual(const GemmParams<T>& p) {
-    if (p.residual != nullptr && row_ < p.rows)
-      residual_ = load_vector(p.residual + row_ * p.residual_stride + output_);
-  }
-
-  int output_, row_;
-  Vector<T> residual_, weight_;  // loaded while the tensor cores work
-};
-
-// A lane has 8 gates of one or two rows at a time.
-template <typename T, int kRowsOfLane>
-__device__ __forceinline__ void store_gated(const GemmParams<T>& p, bool scaled, int output,
-                                            const Quads& quads, unsigned factors) {
-  constexpr int kLanes = 8 / kRowsOfLane;  // of a quad
-  const int lane = threadIdx.x % 32;
-  int row = (lane / kLanes * quads.splits + quads.split) * 8 + lane % kLanes * kRowsOfLane;
-  unsigned at = quads.at + lane / kLanes * quads.stride + row % 8 / 2 * 16;
-  if (output >= p.outputs) return;
-#pragma unroll 1
-  for (; row < p.rows; row += quads.splits * 8 * (32 / kLanes), at += 32 / kLanes * quads.stride) {
-    Floats<T> gates[kRowsOfLane] = {}, ups[kRowsOfLane] = {};
-#pragma unroll 1
-    for (int split = 0; split < quads.splits; ++split) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const float4 sums = load_shared(at + split * quads.part + i * 64);
-        if constexpr (kRowsOfLane == 2) {
-          gates[0].element[i] += sums.x, gates[1].element[i] += sums.y;
-          ups[0].element[i] += sums.z, ups[1].element[i] += sums.w;
-        } else {
-          gates[0].element[i] += lane % 2 == 0 ? sums.x : sums.y;
-          ups[0].element[i] += lane % 2 == 0 ? sums.z : sums.w;
-        }
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < kRowsOfLane; ++r) {
-      if (row + r >= p.rows) break;
-      if (scaled) {
-        const float factor = load_shared_float(factors + (row + r) * 4);
-        scale(gates[r], factor), scale(ups[r], factor);
-      }
-      store_vector(static_cast<T*>(p.out) + (row + r) * p.out_stride + output,
-                   activate_gated<Activation::silu>(narrow(gates[r]), narrow(ups[r])));
-    }
-  }
-}
-
-// Which block makes results of a quad, and where it has the sums of it.
-struct Owner {
-  int block = 0, place = 0;
-
-  __device__ __forceinline__ void advance(int splits, int stride) {
-    if (++block < splits) return;
-    block = 0;
-    place += stride;
-  }
-};
 
 #endif
 
@@ -286,14 +141,15 @@ __device__ __forceinline__ void copy_scales(const ScaleWords& scales, unsigned t
 }
 
 // grid: tiles * splits, clusters of splits. `weight` [groups, 2, 8, inputs], `x` [1, rows, inputs]
-// in boxes of 64 inputs, a tile's groups or kRows rows. `stages`: of the ring, those of all steps,
+// in boxes of 128 bytes, a tile's groups or kRows rows. row_scales: of x in fp8, [inputs / 128,
+// kRows]. `stages`: of the ring, those of all steps,
 // or at least 2. gated: the first 8 outputs of a group are gates of the second 8, and p.outputs are
 // gates only. norms: x's or the next one, not both. groups: of a quantized weight, whose scales a
 // block has room for.
 template <typename Weights, int kTiles, int kRows>
 __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
     small_m_kernel(const __grid_constant__ CUtensorMap weight,
-                   const __grid_constant__ CUtensorMap x,
+                   const __grid_constant__ CUtensorMap x, const float* row_scales,
                    const GemmParams<typename Weights::Element> p,
                    const DeferredNorms<typename Weights::Element> norms, int splits, int stages,
                    bool gated, const KvPieces prefetch_pieces, const ScaleWords scales,
@@ -320,7 +176,7 @@ __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
   const bool copies_x = warp == kTiles * 4 + S::kCopying - 1 && lane == 0;
   const LeavesFirst leaves_first;  // the L2: nobody else reads them
   const auto copy_weights = [&](int stage, int step) {
-    full(stage).arrive_and_expect(S::kStageBytes);
+    full(stage).arrive_and_expect(S::kStageBytes + S::kRowScaleBytes);
     copy_box(base + stage * S::kStageBytes, weight, (first + step) * (Weights::kRowBytes / 2), 0, 0,
              tile * (S::kOutputs / 16), full(stage), leaves_first);
   };
@@ -328,7 +184,11 @@ __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
 #pragma unroll
     for (int box = 0; box < S::kBoxes; ++box) {
       copy_box(base + stage * S::kStageBytes + S::kWeightBytes + box * S::kBoxBytes, x,
-               (first + step) * kStageInputs + box * kBoxInputs, 0, 0, full(stage));
+               ((first + step) * S::kStageXBytes + box * kBoxRowBytes) / 2, 0, 0, full(stage));
+    }
+    if constexpr (S::kRowScaleBytes > 0) {
+      copy_bytes(base + layout.row_scales + stage * S::kRowScaleBytes,
+                 row_scales + (first + step) * kRows, S::kRowScaleBytes, full(stage));
     }
   };
   if (copies) {
@@ -348,7 +208,7 @@ __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
   }
   __syncwarp();
   [[maybe_unused]] const int first_group = first * kStageInputs >> scales.group_bits;
-  if (Weights::kInRegisters && threadIdx.x < S::kConsumers) {
+  if (Weights::kOperands != Operands::floats && threadIdx.x < S::kConsumers) {
     copy_scales<S::kOutputs, S::kConsumers>(scales, base + layout.scales, tile, p.outputs, gated,
                                             first_group, groups);
   }
@@ -394,29 +254,44 @@ __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
 
   float sums[kRows / 2];
   [[maybe_unused]] const unsigned own = warp / 4 * kTileOutputs * Weights::kRowBytes;
+  [[maybe_unused]] unsigned output_scales[2];  // of this thread's, where they are
+  if constexpr (Weights::kOperands != Operands::floats) {
+    const int row = warp * 16 + lane / 4, pitch = scale_pitch(groups) * 4;
+    output_scales[0] = base + layout.scales + row * pitch;
+    output_scales[1] = output_scales[0] + 8 * pitch;
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    sync_threads(1, S::kConsumers);
+  }
   int stage = 0;
   unsigned parity = 0;
   const auto next_stage = [&] {
     if (++stage == stages) stage = 0, parity ^= 1;
   };
-  if constexpr (Weights::kInRegisters) {
-    const int row = warp * 16 + lane / 4;
-    const int pitch = scale_pitch(groups) * 4;
-    const unsigned row_scales[2] = {base + layout.scales + row * pitch,
-                                    base + layout.scales + (row + 8) * pitch};
-    const unsigned block = row * Weights::kRowBytes + lane % 4 * 16;
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    sync_threads(1, S::kConsumers);
+  if constexpr (Weights::kOperands == Operands::dequantized) {
+    const unsigned block = (warp * 16 + lane / 4) * Weights::kRowBytes + lane % 4 * 16;
     for (int step = 0; step < count; ++step) {
       full(stage).wait(parity);
       const unsigned at = base + stage * S::kStageBytes;
       // Of the block's inputs, counted from the first one of its first group.
       const int input = (first + step) * kStageInputs - (first_group << scales.group_bits);
       typename Weights::Fragments fragments;
-      fragments.load(at + block, row_scales, input, scales.group_bits);
+      fragments.load(at + block, output_scales, input, scales.group_bits);
       Weights::multiply(sums, fragments, at + S::kWeightBytes, S::kBoxBytes, step == 0);
       // The registers are free for the next stage only then; other warpgroups multiply meanwhile.
       wgmma_wait<0>();
+      if (lane == 0) empty(stage).arrive();
+      next_stage();
+    }
+  } else if constexpr (Weights::kOperands == Operands::fp8) {
+#pragma unroll
+    for (float& sum : sums) sum = 0;
+    for (int step = 0; step < count; ++step) {
+      full(stage).wait(parity);
+      const unsigned at = base + stage * S::kStageBytes;
+      Weights::template add<kRows>(sums, at + own, at + S::kWeightBytes,
+                                   base + layout.row_scales + stage * S::kRowScaleBytes,
+                                   make_float2(load_shared_float(output_scales[0] + step * 4),
+                                               load_shared_float(output_scales[1] + step * 4)));
       if (lane == 0) empty(stage).arrive();
       next_stage();
     }

@@ -6,6 +6,8 @@
 #include "base/check.h"
 #include "device/cuda/stream.h"
 #include "kernels/common/sm90/tma.cuh"
+#include "kernels/gemm/sm80/quantized.h"
+#include "kernels/gemm/sm90/quantized_small_m.h"
 #include "kernels/gemm/sm90/small_m.cuh"
 #include "kernels/gemm/small_m_plan.h"
 
@@ -14,26 +16,32 @@ namespace nvllm::kernels::cuda::small_m {
 // How a shape's weight comes into shared memory.
 inline SmallMWeight stages_of(const GemmShape& shape) {
   if (!is_quantized(shape.format)) return {};
+  if (takes_fp8_rows(shape)) {
+    constexpr int kGroup = static_cast<int>(kFp8Group);
+    return {.stage_inputs = kGroup, .row_bytes = kGroup, .group = kGroup, .fp8_rows = true};
+  }
   return {.stage_inputs = shape.format == WeightFormat::int4 ? 128 : 64,
           .row_bytes = static_cast<int>(kQuantizedBlockBytes),
           .group = static_cast<int>(shape.group)};
 }
 
 // As the kernel wants the weight: groups of 16 outputs, or of 8 gates and the 8 that these let
-// through. The bytes of quantized weights are described in pairs.
+// through. The bytes of quantized weights are described in pairs. What tensor cores read in shared
+// memory lies there in rows of 128 bytes, with a swizzle.
 inline CUtensorMap describe_weight(const GemmCall& call, int tiles, int row_bytes) {
   const bool quantized = is_quantized(call.weight.format);
   const std::int64_t outputs = call.weight.outputs();
   const std::int64_t row = quantized ? call.weight.values.shape[1] / 2 : call.weight.inputs();
   const std::int64_t second = (is_gated(call) ? outputs / 2 : 8) * row;
   const std::int64_t group = (is_gated(call) ? 8 : 16) * row;
-  return describe_tensor<4>("gemm", call.weight.type(), call.weight.values.data,
-                            {{{row, 1, row_bytes / 2},
-                              {8, row, 8},
-                              {2, second, 2},
-                              {outputs / 16, group, tiles * kTileOutputs / 16}}},
-                            CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                            quantized ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B);
+  return describe_tensor<4>(
+      "gemm", call.weight.type(), call.weight.values.data,
+      {{{row, 1, row_bytes / 2},
+        {8, row, 8},
+        {2, second, 2},
+        {outputs / 16, group, tiles * kTileOutputs / 16}}},
+      CU_TENSOR_MAP_L2_PROMOTION_NONE,
+      row_bytes == kBoxRowBytes ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 inline ScaleWords scales_of(const GemmWeight& weight) {
@@ -44,8 +52,9 @@ inline ScaleWords scales_of(const GemmWeight& weight) {
           .group_bits = std::countr_zero(static_cast<unsigned>(shape.group))};
 }
 
+// rows: x in fp8, for weights that are multiplied by that.
 template <typename Weights, int kTiles, int kRows>
-void launch(const GemmCall& call, cudaStream_t stream) {
+void launch(const GemmCall& call, cudaStream_t stream, const Fp8Rows& rows = {}) {
   using T = typename Weights::Element;
   using S = Shape<Weights, kTiles, kRows>;
   const SmallMTiling& tiling = call.plan.tiling;
@@ -61,11 +70,16 @@ void launch(const GemmCall& call, cudaStream_t stream) {
   const int tiles = static_cast<int>((call.weight.outputs() + S::kOutputs - 1) / S::kOutputs);
   const LaunchShape shape{dim3(static_cast<unsigned>(tiles * tiling.k_splits)), dim3(S::kThreads),
                           static_cast<std::size_t>(bytes), static_cast<unsigned>(tiling.k_splits)};
+  TensorView x = x_of(call);
+  if constexpr (Weights::kOperands == Operands::fp8) {
+    NVLLM_CHECK(rows.scale_stride == kRows, "scales of rows lie otherwise");
+    x = TensorView(rows.values, DType::bf16, {x.shape[0], x.shape[1] / 2});  // pairs of bytes
+  }
   launch_early("launching a small-M GEMM", kernel, shape, stream,
-               describe_weight(call, kTiles, Weights::kRowBytes),
-               describe_rows("gemm", x_of(call), kRows), GemmParams<T>(call),
-               DeferredNorms<T>(call), tiling.k_splits, tiling.stages, is_gated(call),
-               KvPieces(call.operands.kv_prefetch), scales_of(call.weight), groups);
+               describe_weight(call, kTiles, Weights::kRowBytes), describe_rows("gemm", x, kRows),
+               rows.scales, GemmParams<T>(call), DeferredNorms<T>(call), tiling.k_splits,
+               tiling.stages, is_gated(call), KvPieces(call.operands.kv_prefetch),
+               scales_of(call.weight), groups);
 }
 
 }  // namespace nvllm::kernels::cuda::small_m

@@ -31,3 +31,11 @@ __device__ __forceinline__ void multiply(float (&sums)[N], std::uint64_t weights
 #endif
 
 }  // namespace nvllm::kernels::cuda::staged
+
+namespace nvllm::kernels::cuda::small_m {
+
+// What the tensor cores multiply: weights of 16-bit floats in shared memory; quantized ones that
+// become 16-bit floats in registers; or fp8, weights as well as x.
+enum class Operands { floats, dequantized, fp8 };
+
+}  // namespace nvllm::kernels::cuda::small_m

@@ -32,6 +32,7 @@ struct QuantizedSetting {
   std::int64_t group = 0;
   bool weight_only = true;
   bool blocks = false;  // of 128 outputs with the same scales
+  bool fp8_x = false;   // x has values that are in fp8 what they are
 };
 
 struct Setting {
@@ -172,6 +173,7 @@ struct GemmTensors {
         prepared(backend, s.type, s.m + 1, s.inputs, 0, s.shift) {
     std::mt19937 random(seed);
     x.fill(random, 0, 1);
+    if (s.quantized.fp8_x) make_fp8(x.here);
     weight.fill(random, 0, 0.3f);
     bias.fill(random, 0, 2);
     residual.fill(random, 0, 2);
@@ -185,6 +187,19 @@ struct GemmTensors {
   static void copy_values(const TensorView& from, const TensorView& to) {
     for (std::int64_t r = 0; r < from.shape[0]; ++r) {
       for (std::int64_t c = 0; c < from.shape[1]; ++c) put(to, r, c, get(from, r, c));
+    }
+  }
+
+  // Rounds a matrix to e4m3, with a power of two as the scale of each row and group, which others
+  // have not; a group's largest value has to be e4m3's.
+  static void make_fp8(const TensorView& matrix) {
+    for (std::int64_t r = 0; r < matrix.shape[0]; ++r) {
+      for (std::int64_t c = 0; c < matrix.shape[1]; ++c) {
+        const float scale =
+            std::ldexp(1.0f, static_cast<int>((7 * r + 3 * (c / kFp8Group)) % 4) - 9);
+        const float value = c % kFp8Group == 0 ? kMaxFp8 * scale : get(matrix, r, c);
+        put(matrix, r, c, fp8_to_float(float_to_fp8(value / scale)) * scale);
+      }
     }
   }
 
@@ -233,7 +248,8 @@ struct GemmTensors {
 class QuantizedError {
  public:
   QuantizedError(const Setting& s, const TensorView& x, const TensorView& weight) : setting_(s) {
-    if (s.quantized.group != 0 && !s.quantized.weight_only) of_x_.emplace(half_steps(x), weight);
+    const bool rounded = !s.quantized.weight_only && !s.quantized.fp8_x;
+    if (s.quantized.group != 0 && rounded) of_x_.emplace(half_steps(x), weight);
   }
 
   double of(std::int64_t row, std::int64_t output, double terms) const {

@@ -1,0 +1,9 @@
+#include "kernels/gemm/sm90/quantized_small_m.cuh"
+
+namespace nvllm::kernels::cuda {
+
+void launch_small_m_fp8_rows(const GemmCall& call, const Fp8Rows& rows, cudaStream_t stream) {
+  small_m::launch_quantized<small_m::Fp8Weights<Bf16>>(call, stream, rows);
+}
+
+}  // namespace nvllm::kernels::cuda
