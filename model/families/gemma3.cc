@@ -32,8 +32,9 @@ void read(const ConfigKeys& keys, ModelConfig& config) {
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
   const double scalar = keys.number("query_pre_attn_scalar", {.min = 1e-3, .max = 1e6});
   config.attention_scale = static_cast<float>(1 / std::sqrt(scalar));
-  // Here max_position_embeddings has been stretched by the factor already.
-  if (config.rope.factor != 1 && !config.rope.original_max_position_embeddings) {
+  // max_position_embeddings has been stretched by the factor already.
+  if (config.rope.type == layers::RopeConfig::Type::linear &&
+      !config.rope.original_max_position_embeddings) {
     const double positions = static_cast<double>(config.max_position_embeddings);
     config.rope.original_max_position_embeddings =
         static_cast<std::int64_t>(std::ceil(positions / config.rope.factor));
