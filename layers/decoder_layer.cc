@@ -22,14 +22,21 @@ kernels::KvPrefetch kv_prefetch_of(const Batch& batch, const kvcache::KvCache& k
   return prefetch;
 }
 
+// nullptr: none.
+const RmsNorm* pointer(const std::optional<RmsNorm>& norm) {
+  return norm ? &*norm : nullptr;
+}
+
 }  // namespace
 
 DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& config, Shard shard)
     : part_(heads_of(config.attention.heads, config.attention.kv_heads, shard)),
       head_dim_(config.attention.head_dim),
       window_(config.attention.window),
+      scale_(config.attention.scale != 0 ? config.attention.scale
+                                         : 1.0f / std::sqrt(static_cast<float>(head_dim_))),
       attention_norm_(name + ".attention_norm", config.attention_norm, config.attention.hidden,
-                      config.epsilon),
+                      config.epsilon, config.norm_weight_offset),
       qkv_(name + ".attention.qkv", config.attention.qkv, config.attention.heads,
            config.attention.kv_heads, head_dim_, config.attention.hidden, config.attention.qkv_bias,
            shard),
@@ -37,7 +44,8 @@ DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& co
               config.attention.heads * head_dim_,
               {part_.q.begin * head_dim_, part_.q.end * head_dim_}, config.attention.output_bias,
               shard),
-      mlp_norm_(name + ".mlp_norm", config.mlp_norm, config.attention.hidden, config.epsilon) {
+      mlp_norm_(name + ".mlp_norm", config.mlp_norm, config.attention.hidden, config.epsilon,
+                config.norm_weight_offset) {
   const MlpConfig& mlp = config.mlp;
   if (config.moe) {
     moe_.emplace(name + ".moe", *config.moe, shard);
@@ -49,11 +57,21 @@ DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& co
                                       part_of(mlp.intermediate, shard), mlp.bias, shard),
             .activation = mlp.activation});
   }
+  const auto result_norm = [&](const char* part, const std::string& tensor) {
+    return tensor.empty() ? std::nullopt
+                          : std::optional(RmsNorm(name + part, tensor, config.attention.hidden,
+                                                  config.epsilon, config.norm_weight_offset));
+  };
+  attention_result_norm_ = result_norm(".attention_result_norm", config.attention_result_norm);
+  mlp_result_norm_ = result_norm(".mlp_result_norm", config.mlp_result_norm);
+  NVLLM_CHECK(!moe_ || !mlp_result_norm_, "experts whose result is normed");
   if (!config.attention.qk_norm) return;
-  const float epsilon = config.attention.epsilon;
-  head_norms_.emplace(
-      HeadNorms{RmsNorm(name + ".attention.q_norm", config.attention.q_norm, head_dim_, epsilon),
-                RmsNorm(name + ".attention.k_norm", config.attention.k_norm, head_dim_, epsilon)});
+  const auto head_norm = [&](const char* part, const std::string& tensor) {
+    return RmsNorm(name + part, tensor, head_dim_, config.attention.epsilon,
+                   config.attention.norm_weight_offset);
+  };
+  head_norms_.emplace(HeadNorms{head_norm(".attention.q_norm", config.attention.q_norm),
+                                head_norm(".attention.k_norm", config.attention.k_norm)});
 }
 
 void DecoderLayer::declare(std::vector<Parameter*>& all) {
@@ -64,10 +82,12 @@ void DecoderLayer::declare(std::vector<Parameter*>& all) {
     head_norms_->k.declare(all);
   }
   output_.declare(all);
+  if (attention_result_norm_) attention_result_norm_->declare(all);
   mlp_norm_.declare(all);
   if (moe_) return moe_->declare(all);
   mlp_->gate_up.declare(all);
   mlp_->down.declare(all);
+  if (mlp_result_norm_) mlp_result_norm_->declare(all);
 }
 
 void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Context& context) const {
@@ -90,7 +110,8 @@ void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Conte
     norm_rope_and_store(qkv, pass, context);
     pass.kv.run_attention(pass.layer, attention_of(heads, qkv, pass), context.stream);
     run(plan.output, output_.weight(),
-        add_operands(stream, heads, plan.output, &mlp_norm_, context));
+        add_operands(stream, heads, plan.output, &mlp_norm_, context,
+                     pointer(attention_result_norm_)));
   }
 
   if (pass.select_logit_rows) select_rows(stream, pass.batch.logit_rows, context);
@@ -118,9 +139,9 @@ void DecoderLayer::mlp_block(ResidualStream& stream, const Pass& pass,
     in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.layer + 1, 0, pass.next->window_);
   }
   context.gemm.run({plan.gate_up, mlp_->gate_up.weight(), in}, context.stream);
-  kernels::GemmOperands out =
-      add_operands(stream, in.out, plan.down,
-                   pass.next == nullptr ? nullptr : &pass.next->attention_norm_, context);
+  kernels::GemmOperands out = add_operands(
+      stream, in.out, plan.down, pass.next == nullptr ? nullptr : &pass.next->attention_norm_,
+      context, pointer(mlp_result_norm_));
   if (!fused) out.prologue.prepared = activated;
   context.gemm.run({plan.down, mlp_->down.weight(), out}, context.stream);
 }
@@ -149,6 +170,7 @@ kernels::LayerPlan DecoderLayer::plan(const ResidualStream& stream, const Pass& 
       gemms(), {.m = stream.rows(),
                 .mlp_m = pass.select_logit_rows ? pass.batch.logits() : stream.rows(),
                 .ranks = context.ranks(),
+                .norms_apart = stream.norms_apart,
                 .deferred = stream.deferred,
                 .may_defer = stream.squares.data != nullptr,
                 .next = next ? &*next : nullptr});
@@ -162,6 +184,7 @@ void DecoderLayer::norm_rope_and_store(TensorView qkv, const Pass& pass,
     args.q_norm = head_norms_->q.weight.view;
     args.k_norm = head_norms_->k.weight.view;
     args.epsilon = head_norms_->q.epsilon;
+    args.weight_offset = head_norms_->q.weight_offset;
   }
   args.cos_sin = pass.cos_sin;
   args.positions = pass.batch.positions;
@@ -189,7 +212,7 @@ kernels::Attention DecoderLayer::attention_of(TensorView out, TensorView qkv,
   args.group = part_.group;
   args.first_head = part_.first_head;
   args.window = window_;
-  args.scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
+  args.scale = scale_;
   args.max_query_rows = batch.max_query_rows;
   args.max_kv_length = batch.max_kv_length;
   return args;

@@ -1,6 +1,7 @@
 // DecoderLayer: an attention block and an MLP block, each of which reads the residual stream
-// through a norm and adds to it. Its forward() is the whole of a layer, to be read from top to
-// bottom; it is the same for one rank and several, for captured graphs, prefill and decode.
+// through a norm and adds to it, in some models through another norm. Its forward() is the whole of
+// a layer, to be read from top to bottom; it is the same for one rank and several, for captured
+// graphs, prefill and decode.
 //
 // Attention is causal, with rotated positions and grouped KV heads, split over ranks by heads; the
 // MLP is down(activation(gate(x)) * up(x)), split by its inner dimension, or a mixture of experts.
@@ -31,8 +32,10 @@ struct AttentionConfig {
   bool qkv_bias = false;
   bool output_bias = false;
   bool qk_norm = false;
-  float epsilon = 1e-6f;    // of the norms of q and k
-  std::int64_t window = 0;  // tokens that a row attends to at most; 0: any number
+  float epsilon = 1e-6f;         // of the norms of q and k
+  float norm_weight_offset = 0;  // likewise
+  float scale = 0;               // of q · k; 0: 1 / sqrt(head_dim)
+  std::int64_t window = 0;       // tokens that a row attends to at most; 0: any number
 };
 
 struct MlpConfig {
@@ -48,7 +51,11 @@ struct DecoderLayerConfig {
   MlpConfig mlp;
   std::optional<SparseMoeConfig> moe;    // in place of the MLP
   std::string attention_norm, mlp_norm;  // tensors: "model.layers.0.input_layernorm.weight"
-  float epsilon = 1e-6f;                 // of both norms
+  // Of norms of what the blocks add to the stream; empty: none. With them, or with a weight offset,
+  // the stream has norms_apart.
+  std::string attention_result_norm, mlp_result_norm;
+  float epsilon = 1e-6f;         // of these norms
+  float norm_weight_offset = 0;  // likewise
 };
 
 class DecoderLayer {
@@ -96,11 +103,13 @@ class DecoderLayer {
 
   HeadPart part_;
   std::int64_t head_dim_, window_;
+  float scale_;
 
   RmsNorm attention_norm_;
   QkvParallelLinear qkv_;
   std::optional<HeadNorms> head_norms_;
   RowParallelLinear output_;
+  std::optional<RmsNorm> attention_result_norm_, mlp_result_norm_;
   RmsNorm mlp_norm_;
   std::optional<Mlp> mlp_;  // one of them
   std::optional<SparseMoe> moe_;

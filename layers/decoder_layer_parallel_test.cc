@@ -19,6 +19,7 @@ struct Shape {
   bool bias, qk_norm;
   bool paged = true;
   kernels::Activation activation = kernels::Activation::silu;
+  bool result_norms = false;  // and norms whose weights are less 1
 };
 // Which of the blocks adds something; the weights of the other's last GEMM are zeros.
 enum class Blocks { attention, mlp, both };
@@ -47,6 +48,12 @@ DecoderLayerConfig config_of(const Shape& shape, Blocks blocks) {
                 .activation = shape.activation};
   config.attention_norm = "test.attention_norm";
   config.mlp_norm = "test.mlp_norm";
+  if (shape.result_norms) {
+    config.attention_result_norm = "test.attention_result_norm";
+    config.mlp_result_norm = "test.mlp_result_norm";
+    config.norm_weight_offset = config.attention.norm_weight_offset = 0.5f;
+    config.attention.scale = 0.3f;
+  }
   return config;
 }
 
@@ -78,7 +85,8 @@ std::vector<float> streams(LayerRank& rank, const Shape& shape, Blocks blocks, i
         .normed = rank.empty(dtype, rows, shape.hidden),
         .part = rank.empty(dtype, rows, shape.hidden),
         .squares =
-            rank.empty(DType::f32, shape.hidden / kernels::kSquaresColumns, kernels::kSquaresRows)};
+            rank.empty(DType::f32, shape.hidden / kernels::kSquaresColumns, kernels::kSquaresRows),
+        .norms_apart = shape.result_norms};
     for (std::size_t n = 0; n < layers.size(); ++n) {
       layers[n].forward(stream,
                         {.batch = batch.batch(),
@@ -162,9 +170,11 @@ TEST_CASE("an MLP over ranks adds to the stream what the whole one adds") {
   });
 }
 
-constexpr Shape kLayerShapes[] = {{9, 3, 16, 72, 104, false, true},
-                                  {6, 6, 8, 48, 161, true, false},
-                                  {2, 1, 32, 64, 96, false, false}};
+constexpr Shape kLayerShapes[] = {
+    {9, 3, 16, 72, 104, false, true},
+    {6, 6, 8, 48, 161, true, false},
+    {2, 1, 32, 64, 96, false, false},
+    {6, 2, 16, 64, 96, false, true, true, kernels::Activation::gelu_tanh, /*result_norms=*/true}};
 
 std::int64_t lengths_of(const Shape& shape) {
   return 4 * shape.hidden + shape.heads * shape.head_dim + kTokens + shape.intermediate;
@@ -180,9 +190,9 @@ TEST_CASE("decoder layers over ranks give the stream that whole ones give") {
         const auto got =
             streams(rank, shape, Blocks::both, 2, rounds, dtype, rank.shard(), rank.together());
         // Of attention and MLP (counted above), twice.
-        const int ranks = rank.shard().ranks;
+        const int ranks = rank.shard().ranks, norms = shape.result_norms ? 2 : 0;
         CHECK(difference(got, expected, dtype,
-                         {.roundings = 2 * 2 * (8 + 5 + 2 * ranks),
+                         {.roundings = 2 * 2 * (8 + 5 + 2 * ranks + norms),
                           .length = 2 * lengths_of(shape)}) == "");
       }
     }

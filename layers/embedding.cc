@@ -25,10 +25,11 @@ Parameter vocabulary_rows(const std::string& name, const std::string& tensor,
 
 VocabParallelEmbedding::VocabParallelEmbedding(const std::string& name, const std::string& tensor,
                                                std::int64_t vocabulary, std::int64_t columns,
-                                               Shard shard)
+                                               Shard shard, float scale)
     : weight_(vocabulary_rows(name, tensor, vocabulary, columns, shard)),
       vocabulary_(vocabulary),
-      shard_(shard) {}
+      shard_(shard),
+      scale_(scale) {}
 
 void VocabParallelEmbedding::forward(TensorView out, TensorView ids, const Context& context) const {
   const std::int64_t first_id = part_of(vocabulary_, shard_).begin;
@@ -38,11 +39,13 @@ void VocabParallelEmbedding::forward(TensorView out, TensorView ids, const Conte
                                   .shape = weight_.quantized_shape(),
                                   .values = weight_.view,
                                   .scales = weight_.scales,
-                                  .first_id = first_id},
+                                  .first_id = first_id,
+                                  .scale = scale_},
                                  context.stream);
   } else {
-    kernels::embedding({.out = out, .ids = ids, .table = weight_.view, .first_id = first_id},
-                       context.stream);
+    kernels::embedding(
+        {.out = out, .ids = ids, .table = weight_.view, .first_id = first_id, .scale = scale_},
+        context.stream);
   }
   if (!context.alone()) context.communicator->all_reduce(out, context.stream);
 }

@@ -13,9 +13,10 @@ namespace nvllm::layers {
 
 class VocabParallelEmbedding {
  public:
-  // `tensor`: "model.embed_tokens.weight"
+  // `tensor`: "model.embed_tokens.weight"; scale: what its rows are multiplied by.
   VocabParallelEmbedding(const std::string& name, const std::string& tensor,
-                         std::int64_t vocabulary, std::int64_t columns, Shard shard);
+                         std::int64_t vocabulary, std::int64_t columns, Shard shard,
+                         float scale = 1);
 
   void declare(std::vector<Parameter*>& all) { all.push_back(&weight_); }
 
@@ -27,6 +28,7 @@ class VocabParallelEmbedding {
   Parameter weight_;  // [own, columns]
   std::int64_t vocabulary_;
   Shard shard_;
+  float scale_;
 };
 
 // The logits of this rank's part of the vocabulary, in float32.

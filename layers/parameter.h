@@ -67,10 +67,12 @@ struct Parameter {
 struct RmsNorm {
   Parameter weight;  // [columns]
   float epsilon;
+  float weight_offset;  // kernels::RmsNorm
 
   // `tensor`: its weight in checkpoints, "model.norm.weight"
-  RmsNorm(const std::string& name, const std::string& tensor, std::int64_t columns, float epsilon)
-      : epsilon(epsilon) {
+  RmsNorm(const std::string& name, const std::string& tensor, std::int64_t columns, float epsilon,
+          float weight_offset = 0)
+      : epsilon(epsilon), weight_offset(weight_offset) {
     weight.name = name + ".weight";
     weight.shape = {columns};
     weight.slices = {{tensor, {columns}, {0, columns}, {0, 1}, 0}};

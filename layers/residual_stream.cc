@@ -7,10 +7,35 @@
 namespace nvllm::layers {
 namespace {
 
+// Whether GEMMs norm the sum that they read, and add to it.
+bool gemms_add(const ResidualStream& stream, const Context& context) {
+  return context.alone() && !stream.norms_apart;
+}
+
+// residual: data == nullptr: none.
+void run_norm(TensorView out, TensorView x, TensorView residual, const RmsNorm& norm,
+              const Context& context) {
+  kernels::rms_norm({.out = out,
+                     .x = x,
+                     .residual = residual,
+                     .weight = norm.weight.view,
+                     .epsilon = norm.epsilon,
+                     .weight_offset = norm.weight_offset},
+                    context.stream);
+}
+
 // Adds what is pending; whether `normed` is the norm of the sum then.
 bool add_pending(ResidualStream& stream, const RmsNorm& norm, const Context& context) {
   if (!stream.pending) return false;
   stream.pending = false;
+  if (stream.norms_apart) {
+    if (!context.alone()) context.communicator->all_reduce(stream.part, context.stream);
+    if (stream.result_norm != nullptr) {
+      run_norm(stream.part, stream.part, {}, *stream.result_norm, context);
+    }
+    run_norm(stream.normed, stream.part, stream.sum, norm, context);
+    return true;
+  }
   context.communicator->all_reduce_rms_norm({.out = stream.normed,
                                              .x = stream.part,
                                              .residual = stream.sum,
@@ -30,12 +55,7 @@ TensorView sum(ResidualStream& stream, const RmsNorm& norm, const Context& conte
 TensorView normed(ResidualStream& stream, const RmsNorm& norm, const Context& context) {
   stream.deferred = false;
   if (!add_pending(stream, norm, context)) {
-    kernels::rms_norm({.out = stream.normed,
-                       .x = stream.sum,
-                       .residual = {},
-                       .weight = norm.weight.view,
-                       .epsilon = norm.epsilon},
-                      context.stream);
+    run_norm(stream.normed, stream.sum, {}, norm, context);
   }
   return stream.normed;
 }
@@ -43,7 +63,7 @@ TensorView normed(ResidualStream& stream, const RmsNorm& norm, const Context& co
 kernels::GemmOperands norm_operands(ResidualStream& stream, const RmsNorm& norm,
                                     const Context& context) {
   kernels::GemmOperands operands;
-  if (!context.alone()) {
+  if (!gemms_add(stream, context)) {
     operands.x = normed(stream, norm, context);
     return operands;
   }
@@ -58,15 +78,17 @@ kernels::GemmOperands norm_operands(ResidualStream& stream, const RmsNorm& norm,
 
 kernels::GemmOperands add_operands(ResidualStream& stream, TensorView x,
                                    const kernels::GemmPlan& plan, const RmsNorm* next,
-                                   const Context& context) {
+                                   const Context& context, const RmsNorm* result_norm) {
+  NVLLM_CHECK(result_norm == nullptr || stream.norms_apart, "no place for a result's norm");
   kernels::GemmOperands operands;
   operands.x = x;
-  if (context.alone()) {
+  if (gemms_add(stream, context)) {
     operands.out = operands.residual = stream.sum;
   } else {
     NVLLM_CHECK(!stream.pending, "the part before has not been read");
     operands.out = stream.part;
     stream.pending = true;
+    stream.result_norm = result_norm;
   }
   stream.deferred = plan.defers_next;
   if (stream.deferred) {

@@ -6,6 +6,10 @@
 // leaves this rank's part; when the sum is read next, one collective sums the parts over the ranks,
 // adds them and applies the norm. norm_operands() and add_operands() know which; no other function
 // asks.
+//
+// Some models norm what a block makes before it is added (result_norm), or have norms that GEMMs
+// and collectives do not know. There (norms_apart) GEMMs leave parts also with one rank, and the
+// norms are kernels of their own.
 #pragma once
 
 #include "layers/context.h"
@@ -16,10 +20,13 @@ namespace nvllm::layers {
 struct ResidualStream {
   TensorView sum;     // [rows, hidden], dense, the same on all ranks
   TensorView normed;  // likewise: the sum's norm, or what a deferred norm has of it
-  TensorView part;    // likewise: what this rank adds next (not used with one rank)
+  TensorView part;    // likewise: what this rank adds next (one rank: only with norms_apart)
   // Of deferred norms (kernels::DeferredNorm); data == nullptr: none is deferred.
   TensorView squares{};
-  bool pending = false;   // `part` waits to be summed over the ranks and added
+  bool norms_apart = false;
+  bool pending = false;  // `part` waits to be summed over the ranks and added
+  // The norm of that sum before it is added; nullptr: none.
+  const RmsNorm* result_norm = nullptr;
   bool deferred = false;  // the norm by which the sum is read next is in `normed` and `squares`
 
   std::int64_t rows() const { return sum.shape[0]; }
@@ -32,10 +39,10 @@ kernels::GemmOperands norm_operands(ResidualStream& stream, const RmsNorm& norm,
 
 // Operands of a row-parallel GEMM that adds its result to the stream: x, out, the residual and, if
 // the plan defers the norm by which the sum is read next, the epilogue. next: that norm; nullptr:
-// not known.
+// not known. result_norm: of what is added, with norms_apart alone; nullptr: none.
 kernels::GemmOperands add_operands(ResidualStream& stream, TensorView x,
                                    const kernels::GemmPlan& plan, const RmsNorm* next,
-                                   const Context& context);
+                                   const Context& context, const RmsNorm* result_norm = nullptr);
 
 // The sum as it is now, with what was pending. No later result changes by it. (With several ranks
 // the collective norms the sum, too: by `norm`, which may be any.)

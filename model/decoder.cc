@@ -31,6 +31,8 @@ layers::AttentionConfig attention_of(const ModelConfig& config, std::int64_t lay
           .output_bias = config.output_bias,
           .qk_norm = config.qk_norm,
           .epsilon = config.rms_norm_eps,
+          .norm_weight_offset = config.norm_weight_offset,
+          .scale = config.attention_scale,
           .window = config.window_of(layer)};
 }
 
@@ -66,12 +68,18 @@ layers::SparseMoeConfig moe_of(const ModelConfig& config, std::int64_t layer) {
 layers::DecoderLayerConfig layer_of(const ModelConfig& config, std::int64_t layer) {
   const TensorNames& names = config.names;
   const bool has_experts = config.mixture.in_layer(layer);
+  const auto optional_norm = [&](const char* name) {
+    return *name == '\0' ? std::string() : names.in_layer(layer, name);
+  };
   return {.attention = attention_of(config, layer),
           .mlp = mlp_of(config, layer),
           .moe = has_experts ? std::optional(moe_of(config, layer)) : std::nullopt,
           .attention_norm = names.in_layer(layer, names.attention_norm),
           .mlp_norm = names.in_layer(layer, names.mlp_norm),
-          .epsilon = config.rms_norm_eps};
+          .attention_result_norm = optional_norm(names.attention_result_norm),
+          .mlp_result_norm = optional_norm(names.mlp_result_norm),
+          .epsilon = config.rms_norm_eps,
+          .norm_weight_offset = config.norm_weight_offset};
 }
 
 // A part of a batch as a batch of its own.
@@ -91,9 +99,23 @@ layers::Batch batch_of(const layers::Batch& all, const layers::BatchPart& part) 
   return batch;
 }
 
-// Rows of a deferred norm's sums of squares; several ranks defer none.
+// Whether GEMMs norm the residual stream that they read, and add to it.
+bool gemms_add(const Decoder& decoder) {
+  return decoder.shard().ranks == 1 && !decoder.config().norms_apart();
+}
+
+// Rows of a deferred norm's sums of squares; where GEMMs do not norm, none is deferred.
 std::int64_t squares_of(const Decoder& decoder) {
-  return decoder.shard().ranks == 1 ? decoder.config().hidden_size / kernels::kSquaresColumns : 0;
+  return gemms_add(decoder) ? decoder.config().hidden_size / kernels::kSquaresColumns : 0;
+}
+
+// As a number of the type in which embeddings are multiplied by it.
+float rounded(float value, DType dtype) {
+  switch (dtype) {
+    case DType::bf16: return to_float(from_float<Bf16>(value));
+    case DType::f16: return to_float(from_float<F16>(value));
+    default: return value;
+  }
 }
 
 }  // namespace
@@ -108,8 +130,10 @@ Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype)
     : config_(config),
       shard_(shard),
       dtype_(dtype),
-      embedding_("embedding", config.names.embedding, config.vocab_size, config.hidden_size, shard),
-      norm_("norm", config.names.final_norm, config.hidden_size, config.rms_norm_eps) {
+      embedding_("embedding", config.names.embedding, config.vocab_size, config.hidden_size, shard,
+                 rounded(config.embedding_scale, dtype)),
+      norm_("norm", config.names.final_norm, config.hidden_size, config.rms_norm_eps,
+            config.norm_weight_offset) {
   NVLLM_CHECK_LT(0, config.layers);
   embedding_.declare(parameters_);
   for (std::int64_t n = 0; n < config.layers; ++n) {
@@ -183,14 +207,10 @@ kernels::GemmCall Decoder::forward_to_head(const layers::Batch& batch, kvcache::
     if (observer) observer("embed", stream.sum);
     for (std::size_t n = 0; n < layers_.size(); ++n) {
       const bool last = n + 1 == layers_.size();
-      layers_[n].forward(stream,
-                         {.batch = batch,
-                          .kv = kv,
-                          .layer = static_cast<std::int64_t>(n),
-                          .cos_sin = memory.rope_.cos_sin(),
-                          .next = last ? nullptr : &layers_[n + 1],
-                          .select_logit_rows = last && early},
-                         context);
+      layers::DecoderLayer::Pass pass = pass_of(batch, kv, memory, static_cast<std::int64_t>(n));
+      pass.next = last ? nullptr : &layers_[n + 1];
+      pass.select_logit_rows = last && early;
+      layers_[n].forward(stream, pass, context);
       if (observer) observer(str("layer", n), sum(stream, norm_, context));
     }
     select = select && !early;
@@ -216,12 +236,7 @@ void Decoder::run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, Dec
       layers::ResidualStream stream = stream_of(memory, part.first_row, part.rows);
       stream.squares = {};
       const layers::Batch rows = batch_of(batch, part);
-      layers_[n].forward(stream,
-                         {.batch = rows,
-                          .kv = kv,
-                          .layer = static_cast<std::int64_t>(n),
-                          .cos_sin = memory.rope_.cos_sin()},
-                         context);
+      layers_[n].forward(stream, pass_of(rows, kv, memory, static_cast<std::int64_t>(n)), context);
       sum(stream, norm_, context);  // what is pending is in memory that the next part needs
     }
     if (progress) context.stream.host_call(progress);
@@ -238,21 +253,35 @@ void Decoder::tune(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemo
   device.stream.synchronize();
 }
 
+layers::DecoderLayer::Pass Decoder::pass_of(const layers::Batch& rows, kvcache::KvCache& kv,
+                                            const DecoderMemory& memory, std::int64_t layer) const {
+  const bool local = config_.is_local(layer);
+  return {.batch = rows,
+          .kv = kv,
+          .layer = layer,
+          .cos_sin = local ? memory.local_rope_->cos_sin() : memory.rope_.cos_sin()};
+}
+
 // The residual stream of some rows; what is not in the sum is memory that other rows use, too.
 layers::ResidualStream Decoder::stream_of(const DecoderMemory& memory, std::int64_t first_row,
-                                          std::int64_t rows) {
+                                          std::int64_t rows) const {
   return {.sum = memory.sum_.rows(first_row, rows),
           .normed = memory.normed_.rows(0, rows),
           .part = memory.part_.rows(0, rows),
-          .squares = memory.squares_};
+          .squares = memory.squares_,
+          .norms_apart = config_.norms_apart()};
+}
+
+std::size_t Decoder::rope_bytes(std::int64_t positions) const {
+  const std::int64_t tables = config_.local_rope ? 2 : 1;
+  return static_cast<std::size_t>(tables * positions * config_.head_dim) * sizeof(float);
 }
 
 std::size_t DecoderMemory::bytes(const Decoder& decoder, const DecoderLimits& limits) {
   const auto stream = [&](std::int64_t rows) {
     return Scratch::bytes_of(decoder.dtype(), rows, decoder.config().hidden_size);
   };
-  return stream(limits.rows) +
-         stream(limits.rows_at_once()) * (decoder.shard().ranks == 1 ? 1 : 2) +
+  return stream(limits.rows) + stream(limits.rows_at_once()) * (gemms_add(decoder) ? 1 : 2) +
          Scratch::bytes_of(DType::f32, limits.logit_rows, decoder.head().stride()) +
          Scratch::bytes_of(DType::f32, squares_of(decoder), kernels::kSquaresRows) +
          decoder.scratch_bytes(limits);
@@ -268,13 +297,15 @@ DecoderMemory::DecoderMemory(const Decoder& decoder, const DecoderLimits& limits
     : limits_(limits),
       activations_(backend.allocate(MemoryKind::device, bytes(decoder, limits), "activations")),
       rope_(decoder.config().rope, decoder.config().head_dim, limits.positions, backend) {
+  if (const auto& local = decoder.config().local_rope) {
+    local_rope_.emplace(*local, decoder.config().head_dim, limits.positions, backend);
+  }
   const std::int64_t hidden = decoder.config().hidden_size;
   Scratch all(activations_.data(), activations_.bytes());
   sum_ = all.allocate(decoder.dtype(), limits.rows, hidden);
   normed_ = all.allocate(decoder.dtype(), limits.rows_at_once(), hidden);
-  // With one rank GEMMs add to the sum.
-  part_ = decoder.shard().ranks == 1 ? TensorView(nullptr, decoder.dtype(), {0, hidden})
-                                     : all.allocate(decoder.dtype(), limits.rows_at_once(), hidden);
+  part_ = gemms_add(decoder) ? TensorView(nullptr, decoder.dtype(), {0, hidden})
+                             : all.allocate(decoder.dtype(), limits.rows_at_once(), hidden);
   squares_ = all.allocate(DType::f32, squares_of(decoder), kernels::kSquaresRows);
   logits_ = all.allocate(DType::f32, limits.logit_rows, decoder.head().stride());
   const std::size_t scratch = decoder.scratch_bytes(limits);

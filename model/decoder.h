@@ -62,6 +62,7 @@ class DecoderMemory {
   TensorView logits_;         // [logit_rows, stride of the head], float32
   layers::Scratch scratch_;
   layers::RopeTable rope_;
+  std::optional<layers::RopeTable> local_rope_;
 };
 
 // What a forward pass runs on.
@@ -98,6 +99,8 @@ class Decoder {
   DType dtype() const { return dtype_; }
   const layers::HeadPart& heads() const { return layers_.front().heads(); }
   const layers::LmHead& head() const { return *head_; }
+  // Of the tables of RoPE.
+  std::size_t rope_bytes(std::int64_t positions) const;
 
   // Enqueues it; no allocation, no synchronisation, so it may be captured if the cache's plan of
   // the step allows it. kv: of this rank's KV heads, of all layers. Returns this rank's logits,
@@ -121,8 +124,11 @@ class Decoder {
   friend class DecoderMemory;
   std::size_t scratch_bytes(const DecoderLimits& limits) const;
   static void check(const layers::Batch& batch, const DecoderLimits& limits);
-  static layers::ResidualStream stream_of(const DecoderMemory& memory, std::int64_t first_row,
-                                          std::int64_t rows);
+  // The pass of these rows through layer `layer`.
+  layers::DecoderLayer::Pass pass_of(const layers::Batch& rows, kvcache::KvCache& kv,
+                                     const DecoderMemory& memory, std::int64_t layer) const;
+  layers::ResidualStream stream_of(const DecoderMemory& memory, std::int64_t first_row,
+                                   std::int64_t rows) const;
   // All rows through one layer after the other, each in the batch's parts. Of the residual stream
   // nothing but its sums is left.
   void run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,

@@ -32,7 +32,7 @@ std::vector<Model> golden_models() {
     ModelConfig config = parse_config(checkpoint.config_json(), "", folder);
     models.push_back({entry.path().filename(), std::move(checkpoint), config});
   }
-  REQUIRE(models.size() == 19);
+  REQUIRE(models.size() == 20);
   return models;
 }
 
@@ -112,17 +112,19 @@ TEST_CASE("a tied head has no memory of its own") {
 }
 
 TEST_CASE("what a decoder needs for activations is known before it is taken") {
-  for (const char* name : {"qwen3-uneven", "qwen3moe-dense-layer"}) {
+  for (const char* name : {"qwen3-uneven", "qwen3moe-dense-layer", "gemma3-text"}) {
     for (const int ranks : {1, 3}) {
       const auto backend = create_backend(DeviceKind::cpu);
       const Decoder decoder(golden_model(name).config, {0, ranks}, DType::bf16);
       const DecoderLimits limits{.rows = 33, .logit_rows = 5, .positions = 77};
       const DecoderMemory memory(decoder, limits, *backend);
-      std::size_t taken = 0;
+      std::size_t taken = 0, rope = 0;
       for (const Ledger::Entry& entry : backend->ledger().entries()) {
         if (entry.purpose == "activations") taken += entry.bytes;
+        if (entry.purpose == "rope table") rope += entry.bytes;
       }
       CHECK(taken == DecoderMemory::bytes(decoder, limits));
+      CHECK(rope == decoder.rope_bytes(limits.positions));
     }
   }
 }

@@ -27,7 +27,7 @@ constexpr const char* kModels[] = {"llama-dynamic", "llama-llama3", "llama-tied"
                                    "qwen2-bias", "qwen2-linear", "qwen3-gqa-tied", "qwen3-uneven",
                                    "qwen3-yarn",
                                    // Layers with windows, and without.
-                                   "qwen2-window",
+                                   "qwen2-window", "gemma3-text",
                                    // Quantized: numbers of the dequantized weights.
                                    "llama-fp8-channel", "llama-fp8-tensor", "llama-gptq",
                                    "qwen3-awq", "qwen3-fp8-block", "qwen3-w4a16"};
@@ -339,7 +339,7 @@ void on_few_ranks(const Body& body) {
 
 TEST_CASE("a prompt in pieces gives the logits of the whole, in paged and contiguous memory") {
   on_few_ranks([](DeviceRank& rank) {
-    for (const char* name : {"qwen3-uneven", "llama-llama3", "qwen2-window"}) {
+    for (const char* name : {"qwen3-uneven", "llama-llama3", "qwen2-window", "gemma3-text"}) {
       for (const bool paged : {true, false}) {
         CHECK(Check(rank, name, DType::f32, {.paged = paged}).in_pieces() == "");
       }
@@ -351,14 +351,16 @@ TEST_CASE("a prompt in pieces gives the logits of the whole, in paged and contig
 TEST_CASE("models are right with tuned GEMMs") {
   on_few_ranks([](DeviceRank& rank) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      CHECK(Check(rank, "qwen3-gqa-tied", dtype, {}).tuned() == "");
+      for (const char* name : {"qwen3-gqa-tied", "gemma3-text"}) {
+        CHECK(Check(rank, name, dtype, {}).tuned() == "");
+      }
     }
   });
 }
 
 TEST_CASE("a captured step gives the bits of the same step at once") {
   on_few_ranks([](DeviceRank& rank) {
-    for (const char* name : {"qwen3-uneven", "qwen2-bias", "qwen2-window"}) {
+    for (const char* name : {"qwen3-uneven", "qwen2-bias", "qwen2-window", "gemma3-text"}) {
       for (const DType dtype : {DType::f32, DType::bf16}) {
         CHECK(Check(rank, name, dtype, {}).in_a_graph() == "");
       }

@@ -56,6 +56,74 @@ TEST_CASE("Qwen3's conversations give its text and its ids") {
   CHECK(lines == 8);
 }
 
+// Gemma 3's: a system message goes ahead of the first user's, the assistant is called model, and
+// roles must alternate.
+constexpr const char* kGemma = R"({{ bos_token }}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- if messages[0]['content'] is string -%}
+        {%- set prefix = messages[0]['content'] + '
+
+' -%}
+    {%- else -%}
+        {%- set prefix = messages[0]['content'][0]['text'] + '
+
+' -%}
+    {%- endif -%}
+    {%- set turns = messages[1:] -%}
+{%- else -%}
+    {%- set prefix = "" -%}
+    {%- set turns = messages -%}
+{%- endif -%}
+{%- for message in turns -%}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+        {{ raise_exception("roles must alternate") }}
+    {%- endif -%}
+    {%- set role = "model" if message['role'] == 'assistant' else message['role'] -%}
+    {{ '<start_of_turn>' + role + '
+' + (prefix if loop.first else "") }}
+    {%- if message['content'] is string -%}
+        {{ message['content'] | trim }}
+    {%- elif message['content'] is iterable -%}
+        {%- for item in message['content'] -%}
+            {%- if item['type'] == 'image' -%}
+                {{ '<start_of_image>' }}
+            {%- elif item['type'] == 'text' -%}
+                {{ item['text'] | trim }}
+            {%- endif -%}
+        {%- endfor -%}
+    {%- else -%}
+        {{ raise_exception("Invalid content type") }}
+    {%- endif -%}
+    {{ '<end_of_turn>
+' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{ '<start_of_turn>model
+' }}
+{%- endif -%}
+)";
+
+TEST_CASE("Gemma 3's conversations give what Jinja makes of them") {
+  Dict tokens, options;
+  tokens.set("bos_token", "<bos>");
+  options.set("add_generation_prompt", true);
+  const ChatTemplate chat(kGemma, tokens);
+  const auto render = [&](const char* messages) {
+    return chat.render({.messages = from_json(messages, "test"), .tools = {}, .options = options});
+  };
+  CHECK(render(R"([{"role": "system", "content": "Be brief."},
+                   {"role": "user", "content": " Hi "}, {"role": "assistant", "content": "Hello"},
+                   {"role": "user", "content": "Bye"}])") ==
+        "<bos><start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\nHello"
+        "<end_of_turn>\n<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n");
+  CHECK(render(R"([{"role": "user", "content": [{"type": "text", "text": " Look "}]}])") ==
+        "<bos><start_of_turn>user\nLook<end_of_turn>\n<start_of_turn>model\n");
+  CHECK_THROWS_WITH_AS(
+      render(R"([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])"),
+      "the chat template refuses the conversation: roles must alternate", Error);
+  CHECK(chat.takes_parts());
+}
+
 TEST_CASE("A message cannot write the special tokens of the template, only those that are text") {
   const std::string folder = "tests/data/qwen3-tokenizer/";
   const auto chat =

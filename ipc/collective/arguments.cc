@@ -123,6 +123,9 @@ void check_all_reduce_rms_norm(const CallSite& site, const kernels::RmsNorm& arg
   check_tensor("all_reduce_rms_norm", "x", args.x);
   check_summable("all_reduce_rms_norm", "x", args.x);
   kernels::check_rms_norm(args);
+  if (args.weight_offset != 0) {
+    fail("all_reduce_rms_norm: weight_offset is ", args.weight_offset, "; it must be 0");
+  }
   if (args.x.rows(0, 1).bytes() % kVectorBytes != 0) return;
   const std::pair<const char*, const TensorView*> tensors[] = {
       {"out", &args.out}, {"x", &args.x}, {"residual", &args.residual}, {"weight", &args.weight}};

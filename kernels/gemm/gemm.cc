@@ -115,8 +115,8 @@ const GemmPlan& Gemm::plan(const GemmShape& shape) {
 // gate-up, then for each pair of GEMMs with a norm between them whether the first can begin it and
 // the second end it.
 LayerPlan Gemm::plan_layer(const LayerGemms& layer, const LayerRequest& request) {
-  const bool alone = request.ranks == 1;
-  // With several ranks the collective makes the norm and adds the residual.
+  // Otherwise others make the norms and add the residual.
+  const bool alone = request.ranks == 1 && !request.norms_apart;
   const Prologue norm = alone ? Prologue::rms_norm : Prologue::none;
   const auto normed = [&](const GemmWeight& weight, const TensorView& norm_weight, std::int64_t m,
                           Epilogue epilogue) {

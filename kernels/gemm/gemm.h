@@ -221,8 +221,11 @@ struct LayerGemms {
   bool mlp = true;
 };
 struct LayerRequest {
-  std::int64_t m = 0, mlp_m = 0;     // rows of the attention block and of the MLP block
-  int ranks = 1;                     // with several, a collective sums and norms what GEMMs leave
+  std::int64_t m = 0, mlp_m = 0;  // rows of the attention block and of the MLP block
+  int ranks = 1;                  // with several, a collective sums and norms what GEMMs leave
+  // So do kernels of their own: of norms that GEMMs do not have, or results that are normed before
+  // they are added.
+  bool norms_apart = false;
   bool deferred = false;             // the GEMM before has deferred the attention block's norm
   bool may_defer = false;            // there is memory for deferred norms
   const LayerGemms* next = nullptr;  // the layer that reads the result; nullptr: none, or unknown

@@ -102,13 +102,14 @@ TEST_CASE("the activation of a layer is gate-up's own epilogue, or else down's p
                     });
 }
 
-TEST_CASE("with several ranks GEMMs have no norms and add no residuals: the collective does") {
+TEST_CASE("with several ranks, or norms apart, GEMMs have no norms and add no residuals") {
   BACKEND_OR_SKIP(backend);
   for_random_layers(*backend, 320,
                     [](Gemm& gemm, const LayerGemms& layer, const LayerRequest& request) {
                       LayerRequest among = request;
                       among.deferred = false;
-                      for (among.ranks = 2; among.ranks <= 8; among.ranks *= 2) {
+                      for (among.ranks = 1; among.ranks <= 8; among.ranks *= 2) {
+                        among.norms_apart = among.ranks == 1;
                         const LayerPlan plan = gemm.plan_layer(layer, among);
                         CHECK(plan.qkv.prologue == Prologue::none);
                         CHECK(plan.gate_up.prologue == Prologue::none);
@@ -117,6 +118,7 @@ TEST_CASE("with several ranks GEMMs have no norms and add no residuals: the coll
                         CHECK(!defers(plan));
                       }
                       among.ranks = 1;
+                      among.norms_apart = false;
                       const LayerPlan alone = gemm.plan_layer(layer, among);
                       CHECK(alone.qkv.shape.fusion.prologue == Prologue::rms_norm);
                       CHECK(alone.gate_up.shape.fusion.prologue == Prologue::rms_norm);

@@ -24,7 +24,8 @@ void dequantize_rows(const QuantizedEmbedding& args, std::int64_t begin, std::in
       dequantize_row(shape, args.values.as<std::byte>() + entry * shape.row_bytes(),
                      args.scales.as<std::byte>() + entry * scale_bytes, floats.data());
     }
-    std::ranges::transform(floats, args.out.as<T>() + row * shape.inputs, from_float<T>);
+    std::ranges::transform(floats, args.out.as<T>() + row * shape.inputs,
+                           [&](float value) { return from_float<T>(value * args.scale); });
   }
 }
 

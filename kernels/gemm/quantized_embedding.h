@@ -9,8 +9,8 @@
 
 namespace nvllm::kernels {
 
-// out[r] = row ids[r] - first_id of the table, dequantized, or zeros where it has no such row: a
-// rank that holds a part of a vocabulary gives its part of the sum over the ranks.
+// out[r] = row ids[r] - first_id of the table, dequantized, times scale, or zeros where it has no
+// such row: a rank that holds a part of a vocabulary gives its part of the sum over the ranks.
 struct QuantizedEmbedding {
   TensorView out;        // [rows, shape.inputs], of any type of floats
   TensorView ids;        // [rows], int32
@@ -18,6 +18,7 @@ struct QuantizedEmbedding {
   TensorView values;     // [entries, shape.row_bytes()], uint8
   TensorView scales;     // [entries, shape.scale_columns()]
   std::int64_t first_id = 0;
+  float scale = 1;
 };
 
 // Enqueues it; all tensors are dense. Throws an Error that names the argument.

@@ -57,6 +57,39 @@ TEST_CASE_TEMPLATE("embedding gives the rows of the table, and zeros beyond it",
   }
 }
 
+TEST_CASE_TEMPLATE("embedding multiplies rows by the scale, and rounds once", T, float, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  constexpr std::int64_t kRows = 5, kEntries = 9;
+  const std::vector<std::int32_t> ids = {3, 8, 12, 3, 4};  // the third is in no row
+  for (const std::int64_t columns : {1, 7, 48, 64, 1001, 5376}) {
+    for (const std::int64_t shift : {0, 1}) {
+      CAPTURE(columns);
+      CAPTURE(shift);
+      const float scale = std::sqrt(static_cast<float>(columns + 1));
+      const std::vector<T> table = testing::normal_values<T>(kEntries * columns, 4);
+      std::vector<T> expected;
+      for (const std::int32_t id : ids) {
+        for (std::int64_t i = 0; i < columns; ++i) {
+          const bool inside = id - 2 < kEntries;
+          const float value = inside ? to_float(table[(id - 2) * columns + i]) * scale : 0.0f;
+          expected.push_back(from_float<T>(value));
+        }
+      }
+      const auto stream = backend->create_stream();
+      Placed<T> table_there(*backend, *stream, table, shift);
+      Placed<T> out_there(*backend, *stream, std::vector<T>(kRows * columns), shift);
+      Placed<std::int32_t> ids_there(*backend, *stream, ids);
+      embedding({.out = out_there.view({kRows, columns}),
+                 .ids = ids_there.view({kRows}),
+                 .table = table_there.view({kEntries, columns}),
+                 .first_id = 2,
+                 .scale = scale},
+                *stream);
+      CHECK(same_bits(out_there.fetch(), expected));
+    }
+  }
+}
+
 TEST_CASE("embedding reads the ids when a graph runs") {
   BACKEND_OR_SKIP(backend);
   const auto stream = backend->create_stream();

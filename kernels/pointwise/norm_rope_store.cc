@@ -68,19 +68,29 @@ float norm_scale(const T* head, std::int64_t head_dim, float epsilon) {
   return 1.0f / std::sqrt(sum / static_cast<float>(head_dim) + epsilon);
 }
 
-// `to` may be `from`. norm: nullptr: none.
+// weight: nullptr: no norm.
+template <typename T>
+struct HeadNorm {
+  const T* weight;
+  float epsilon, weight_offset;
+};
+
+// `to` may be `from`.
 template <typename T, typename To>
-void norm_and_rotate(const T* from, To* to, const T* norm, float epsilon, const float* cos_sin,
+void norm_and_rotate(const T* from, To* to, const HeadNorm<T>& norm, const float* cos_sin,
                      std::int64_t head_dim) {
   const std::int64_t half = head_dim / 2;
-  const float scale = norm == nullptr ? 1.0f : norm_scale(from, head_dim, epsilon);
-  const __m256 scales = _mm256_set1_ps(scale);
+  const T* const weight = norm.weight;
+  const float scale = weight == nullptr ? 1.0f : norm_scale(from, head_dim, norm.epsilon);
+  const __m256 scales = _mm256_set1_ps(scale), offsets = _mm256_set1_ps(norm.weight_offset);
+  const auto factors8 = [&](std::int64_t at) { return _mm256_add_ps(offsets, load8(weight + at)); };
+  const auto factor = [&](std::int64_t at) { return norm.weight_offset + to_float(weight[at]); };
   std::int64_t i = 0;
   for (; i + kLanes <= half; i += kLanes) {
     __m256 low = load8(from + i), high = load8(from + half + i);
-    if (norm != nullptr) {
-      low = _mm256_mul_ps(_mm256_mul_ps(low, scales), load8(norm + i));
-      high = _mm256_mul_ps(_mm256_mul_ps(high, scales), load8(norm + half + i));
+    if (weight != nullptr) {
+      low = _mm256_mul_ps(_mm256_mul_ps(low, scales), factors8(i));
+      high = _mm256_mul_ps(_mm256_mul_ps(high, scales), factors8(half + i));
     }
     const __m256 cosine = load8(cos_sin + i), sine = load8(cos_sin + half + i);
     store8(to + i, _mm256_fmsub_ps(low, cosine, _mm256_mul_ps(high, sine)));
@@ -88,9 +98,9 @@ void norm_and_rotate(const T* from, To* to, const T* norm, float epsilon, const 
   }
   for (; i < half; ++i) {
     float low = to_float(from[i]), high = to_float(from[half + i]);
-    if (norm != nullptr) {
-      low = low * scale * to_float(norm[i]);
-      high = high * scale * to_float(norm[half + i]);
+    if (weight != nullptr) {
+      low = low * scale * factor(i);
+      high = high * scale * factor(half + i);
     }
     const float cosine = cos_sin[i], sine = cos_sin[half + i];
     to[i] = from_float<To>(low * cosine - high * sine);
@@ -102,6 +112,10 @@ template <typename T>
 struct Job {
   NormRopeStore args;
 
+  HeadNorm<T> norm(const TensorView& weight) const {
+    return {weight.as<T>(), args.epsilon, args.weight_offset};
+  }
+
   void operator()(std::int64_t begin, std::int64_t end) const {
     for (std::int64_t row = begin; row < end; ++row) {
       const std::int64_t head_dim = args.kv.head_dim();
@@ -110,7 +124,7 @@ struct Job {
           args.cos_sin.as<float>() + args.positions.as<std::int32_t>()[row] * head_dim;
       for (std::int64_t head = 0; head < args.heads; ++head) {
         T* mine = q + head * head_dim;
-        norm_and_rotate(mine, mine, args.q_norm.as<T>(), args.epsilon, cos_sin, head_dim);
+        norm_and_rotate(mine, mine, norm(args.q_norm), cos_sin, head_dim);
       }
       const std::int64_t slot = args.slots.as<std::int64_t>()[row];
       if (slot >= 0) store(q + args.heads * head_dim, cos_sin, slot);
@@ -127,8 +141,7 @@ struct Job {
       if (args.kv.keys.dtype == DType::u8) {
         store_as_e4m3(k, v, cos_sin, head, to);
       } else {
-        norm_and_rotate(k, args.kv.keys.as<T>() + to, args.k_norm.as<T>(), args.epsilon, cos_sin,
-                        head_dim);
+        norm_and_rotate(k, args.kv.keys.as<T>() + to, norm(args.k_norm), cos_sin, head_dim);
         std::memcpy(args.kv.values.as<T>() + to, v, head_dim * sizeof(T));
       }
       k += head_dim, v += head_dim;
@@ -139,7 +152,7 @@ struct Job {
                      std::int64_t to) const {
     const std::int64_t head_dim = args.kv.head_dim();
     float rotated[kMaxHeadDim];
-    norm_and_rotate(k, rotated, args.k_norm.as<T>(), args.epsilon, cos_sin, head_dim);
+    norm_and_rotate(k, rotated, norm(args.k_norm), cos_sin, head_dim);
     const auto load = [](const auto* from) { return load8(from); };
     store_e4m3(args.kv.keys.as<E4m3>() + to, rotated, head_dim,
                1 / key_scale(args.kv_scales, kv_head), load);

@@ -12,7 +12,8 @@
 namespace nvllm::kernels {
 
 // Each row of qkv holds heads * head_dim of q, then kv_heads * head_dim of k, then as many of v.
-//   q and k: RMSNorm over each head, where there are norm weights; then, with half = head_dim / 2,
+//   q and k: RMSNorm over each head, where there are norm weights (with weight_offset as in
+//   rmsnorm.h); then, with half = head_dim / 2,
 //     (x[i], x[i + half]) = (x[i] cos[i] - x[i + half] sin[i], x[i + half] cos[i] + x[i] sin[i]),
 //     all in float32, rounded once.
 //   q is changed in place; k and v go to the cache and stay as they are in qkv. A cache of E4m3
@@ -28,6 +29,7 @@ struct NormRopeStore {
   TensorView kv_scales{};  // of a cache of E4m3: kernels/attention/kv_scales.h
   std::int64_t heads = 0;  // also 0: a rank may have none
   float epsilon = 1e-6f;
+  float weight_offset = 0;
 
   // Whether of all that is read here what was enqueued just before writes nothing but qkv: then
   // everything else may be read before it has ended. What counts is told in

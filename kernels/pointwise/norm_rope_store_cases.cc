@@ -31,6 +31,7 @@ struct Case {
   std::vector<float> cos_sin;
   std::vector<std::int32_t> positions;
   std::vector<std::int64_t> slots;
+  float weight_offset = 0;
 
   static constexpr std::int64_t kPositions = 50;
 
@@ -97,6 +98,7 @@ struct Case {
     if (!this->scales.empty()) call.kv_scales = {scales, DType::f32, {2, kv_heads}};
     call.kv.keys.stride = call.kv.values.stride = strides();
     call.heads = heads;
+    call.weight_offset = weight_offset;
     call.only_rows_are_new = rows % 2 == 1;
     return call;
   }
@@ -209,6 +211,22 @@ TEST_CASE_TEMPLATE("norm_rope_store is what its definition says, for all shapes"
         check_against_reference(
             *backend, Case<T>(shape[0], shape[1], shape[2], shape[3], norm, {}, 17), shift);
       }
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("the norms' weights less 1 are taken with that 1", T, float, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  constexpr std::int64_t kShapes[][4] = {{3, 4, 1, 32}, {5, 8, 4, 256}, {600, 5, 1, 16},
+                                         {7, 9, 3, 64}, {6, 3, 2, 254}, {5, 2, 1, 2}};
+  for (const auto& shape : kShapes) {
+    for (const std::int64_t shift : {0, 1}) {
+      Case<T> wanted(shape[0], shape[1], shape[2], shape[3]);
+      for (std::vector<T>* norm : {&wanted.q_norm, &wanted.k_norm}) {
+        for (T& weight : *norm) weight = from_float<T>((to_float(weight) - 1) * 0.1f);
+      }
+      wanted.weight_offset = 1;
+      check_against_reference(*backend, wanted, shift);
     }
   }
 }

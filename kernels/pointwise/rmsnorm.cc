@@ -69,14 +69,16 @@ float sum_of_squares(const T* x, T* residual, std::int64_t columns) {
 }
 
 template <typename T>
-void scale_row(T* out, const T* row, const T* weight, float scale, std::int64_t columns) {
-  const __m256 scales = _mm256_set1_ps(scale);
+void scale_row(T* out, const T* row, const T* weight, float weight_offset, float scale,
+               std::int64_t columns) {
+  const __m256 scales = _mm256_set1_ps(scale), offsets = _mm256_set1_ps(weight_offset);
   std::int64_t i = 0;
   for (; i + kLanes <= columns; i += kLanes) {
-    store8(out + i, _mm256_mul_ps(_mm256_mul_ps(load8(row + i), scales), load8(weight + i)));
+    const __m256 factors = _mm256_add_ps(offsets, load8(weight + i));
+    store8(out + i, _mm256_mul_ps(_mm256_mul_ps(load8(row + i), scales), factors));
   }
   for (; i < columns; ++i) {
-    out[i] = from_float<T>(to_float(row[i]) * scale * to_float(weight[i]));
+    out[i] = from_float<T>(to_float(row[i]) * scale * (weight_offset + to_float(weight[i])));
   }
 }
 
@@ -88,7 +90,8 @@ void rms_norm(const RmsNorm& args, Stream& stream) {
     // Not the whole arguments: what a job captures should fit into the stream's queue.
     const auto norm_rows = [out = args.out.as<T>(), x = args.x.as<T>(),
                             residual = args.residual.as<T>(), weight = args.weight.as<T>(), columns,
-                            epsilon = args.epsilon](std::int64_t begin, std::int64_t end) {
+                            epsilon = args.epsilon,
+                            offset = args.weight_offset](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin; r < end; ++r) {
         const T* row = x + r * columns;
         float sum = 0;
@@ -99,7 +102,8 @@ void rms_norm(const RmsNorm& args, Stream& stream) {
           sum = sum_of_squares<false, T>(row, nullptr, columns);
         }
         const float mean = sum / static_cast<float>(columns);
-        scale_row(out + r * columns, row, weight, 1.0f / std::sqrt(mean + epsilon), columns);
+        scale_row(out + r * columns, row, weight, offset, 1.0f / std::sqrt(mean + epsilon),
+                  columns);
       }
     };
     submit_rows(stream, args.x.shape[0], tensors * columns * sizeof(T), norm_rows);

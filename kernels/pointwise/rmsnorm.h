@@ -8,7 +8,7 @@ namespace nvllm::kernels {
 
 // With residual:    residual[r] = round(residual[r] + x[r]), and that row is normalised;
 // without:          x[r] is normalised.
-//   out[r][i] = round(row[i] / sqrt(mean_i(row[i]^2) + epsilon) * weight[i])
+//   out[r][i] = round(row[i] / sqrt(mean_i(row[i]^2) + epsilon) * (weight_offset + weight[i]))
 // Sums are taken in float32; "round" is to the tensors' type. out may be x.
 struct RmsNorm {
   TensorView out;       // [rows, columns]
@@ -16,6 +16,7 @@ struct RmsNorm {
   TensorView residual;  // [rows, columns], updated in place; data == nullptr: none
   TensorView weight;    // [columns]
   float epsilon = 1e-6f;
+  float weight_offset = 0;  // 1: of models whose files hold the weight less 1
 };
 
 // Enqueues it. All tensors dense, of one type (float32, bfloat16 or float16), any number of rows

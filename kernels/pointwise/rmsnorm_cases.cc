@@ -15,7 +15,7 @@ template <typename T>
 struct Case {
   std::int64_t rows, columns;
   std::vector<T> x, residual, weight, out;  // residual: empty for none
-  float epsilon = 1e-6f;
+  float epsilon = 1e-6f, weight_offset = 0;
 
   Case(std::int64_t rows, std::int64_t columns) : rows(rows), columns(columns) {
     x.resize(rows * columns, from_float<T>(1));
@@ -65,6 +65,7 @@ struct Case {
     if (!residual.empty()) call.residual = TensorView(residual_data, dtype_of<T>, {rows, columns});
     call.weight = TensorView(weight_data, dtype_of<T>, {columns});
     call.epsilon = epsilon;
+    call.weight_offset = weight_offset;
     return call;
   }
 };
@@ -108,6 +109,29 @@ TEST_CASE_TEMPLATE("rms_norm is what its definition says, for all shapes", T, fl
       CHECK(same_bits(got.residual, expected.residual));
     }
   }
+}
+
+TEST_CASE_TEMPLATE("weights less 1 are taken with that 1, in float32", T, float, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  for (const std::int64_t columns : {1, 7, 48, 257, 1152, 5376, 16392, 33000}) {
+    for (const std::int64_t rows : {1, 3, 1000}) {
+      if (rows * columns > 1000 * 1152) continue;
+      CAPTURE(rows);
+      CAPTURE(columns);
+      Case<T> got = Case<T>::random(rows, columns, columns % 2 == 0, 11);
+      // Small ones: 1 + w rounded to 16 bits would show.
+      for (T& weight : got.weight) weight = from_float<T>((to_float(weight) - 1) * 0.1f);
+      got.weight_offset = 1;
+      Case<T> expected = got;
+      got.run(*backend);
+      expected.run_reference();
+      CHECK(count_wrong(got, expected) == 0);
+    }
+  }
+  Case<float> exact(1, 1);  // 1 / sqrt(1) * (1 + 3)
+  exact.epsilon = 0, exact.weight = {3}, exact.weight_offset = 1;
+  exact.run(*backend);
+  CHECK(exact.out[0] == doctest::Approx(4));
 }
 
 TEST_CASE_TEMPLATE("the result may take the place of the input", T, float, Bf16, F16) {

@@ -11,6 +11,11 @@
 namespace nvllm::kernels {
 namespace {
 
+template <typename T>
+void scale_row(T* out, const T* entry, std::int64_t columns, float scale) {
+  for (std::int64_t i = 0; i < columns; ++i) out[i] = from_float<T>(to_float(entry[i]) * scale);
+}
+
 // Rows [begin, end) of an embedding.
 void copy_rows(const Embedding& args, std::int64_t begin, std::int64_t end) {
   const std::size_t row_bytes = args.table.shape[1] * size_of(args.table.dtype);
@@ -20,8 +25,16 @@ void copy_rows(const Embedding& args, std::int64_t begin, std::int64_t end) {
     char* out = args.out.as<char>() + row * row_bytes;
     if (entry < 0 || entry >= args.table.shape[0]) {
       std::memset(out, 0, row_bytes);
+      continue;
+    }
+    const char* const from = args.table.as<char>() + entry * row_bytes;
+    if (args.scale == 1) {
+      std::memcpy(out, from, row_bytes);
     } else {
-      std::memcpy(out, args.table.as<char>() + entry * row_bytes, row_bytes);
+      with_element_type(args.table.dtype, [&]<typename T>(T) {
+        scale_row(reinterpret_cast<T*>(out), reinterpret_cast<const T*>(from), args.table.shape[1],
+                  args.scale);
+      });
     }
   }
 }

@@ -52,13 +52,14 @@ void step_input(const StepInput& args, Stream& stream);
 void check_step_input(const StepInput& args);
 void step_input_reference(const StepInput& args);
 
-// out[r] = table[ids[r] - first_id], or zeros where the table has no such row: a rank that holds a
-// part of a vocabulary gives its part of the sum over the ranks.
+// out[r] = table[ids[r] - first_id] * scale, in float32, rounded once, or zeros where the table has
+// no such row: a rank that holds a part of a vocabulary gives its part of the sum over the ranks.
 struct Embedding {
   TensorView out;    // [rows, columns]
   TensorView ids;    // [rows], int32
   TensorView table;  // [entries, columns]
   std::int64_t first_id = 0;
+  float scale = 1;  // 1: rows are copied, bit by bit
 };
 
 // Enqueues it. out and table are dense and of one type (float32, bfloat16 or float16), with any

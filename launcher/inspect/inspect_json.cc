@@ -78,6 +78,7 @@ Json config_of(const model::ModelConfig& config) {
       {"bos_token_id", nullptr},
       {"eos_token_ids", config.eos_token_ids},
   };
+  if (config.local_rope) json["local_rope"] = rope_of(*config.local_rope);
   if (config.mixture.experts > 0) json["mixture"] = mixture_of(config.mixture);
   if (config.bos_token_id) json["bos_token_id"] = *config.bos_token_id;
   return json;

@@ -135,6 +135,9 @@ std::string format_model(const InspectReport& report) {
                                                           : ", the head has weights of its own")});
   table.add_row({"positions", str(config.max_model_len())});
   table.add_row({"RoPE", rope_of(config.rope)});
+  if (config.local_rope) {
+    table.add_row({"", rope_of(*config.local_rope) + ", in layers with a window"});
+  }
   table.add_row({"type", str(name_of(model.dtype),
                              config.dtype == model.dtype
                                  ? ""

@@ -61,6 +61,26 @@ TEST_CASE("one file: names, shapes, encodings, offsets") {
   CHECK(bytes[0] == 24);
 }
 
+TEST_CASE("the language model of a multimodal one has the names that it has alone") {
+  const auto stored = [](const std::string& name) {
+    const TestFolder folder;
+    folder.write("config.json", "{}");
+    folder.write(
+        "model.safetensors",
+        safetensors("{\"" + name + R"(":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4));
+    const Checkpoint checkpoint = open_checkpoint(folder.path());
+    const StoredTensor& tensor = checkpoint.tensors().begin()->second;
+    CHECK(tensor.stored_name == name);
+    return tensor.name;
+  };
+  CHECK(stored("language_model.model.norm.weight") == "model.norm.weight");
+  CHECK(stored("model.language_model.layers.0.mlp.up_proj.weight") ==
+        "model.layers.0.mlp.up_proj.weight");
+  CHECK(stored("language_model.lm_head.weight") == "lm_head.weight");
+  CHECK(stored("vision_tower.language_model.model.x") == "vision_tower.language_model.model.x");
+  CHECK(stored("model.norm.weight") == "model.norm.weight");
+}
+
 TEST_CASE("a header that lies") {
   CHECK(error_of_file("") ==
         "DIR/model.safetensors: not a safetensors file: expected 8 bytes at least, found 0");

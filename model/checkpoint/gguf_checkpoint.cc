@@ -83,10 +83,10 @@ void rename(std::vector<StoredTensor>& tensors, const GgufHeads& heads,
   std::erase_if(tensors, [](const StoredTensor& t) { return t.stored_name == kRopeFactors; });
   for (StoredTensor& tensor : tensors) {
     const std::string& file = files[tensor.file].path();
-    auto name = hugging_face_name(tensor.stored_name);
+    auto name = hugging_face_name(tensor.stored_name, heads.gemma);
     if (!name) {
       fail(file, ": tensor ", printable(tensor.stored_name), ": expected a tensor of a llama, ",
-           "qwen2 or qwen3, found a name unknown here");
+           "qwen2, qwen3 or gemma3, found a name unknown here");
     }
     tensor.name = std::move(*name);
     set_rotary_heads(tensor, heads, file);

@@ -22,11 +22,13 @@ struct Family {
   const char* model_type;
   bool permuted;       // rows of q and k, see GgufHeads
   bool always_biased;  // q, k and v: the class says it, not the configuration
+  bool gemma = false;  // what a block makes is normed, too, and layers with windows are local
 };
 // Mistral's files call themselves llama.
 constexpr Family kFamilies[] = {{"llama", "LlamaForCausalLM", "llama", true, false},
                                 {"qwen2", "Qwen2ForCausalLM", "qwen2", false, true},
-                                {"qwen3", "Qwen3ForCausalLM", "qwen3", false, false}};
+                                {"qwen3", "Qwen3ForCausalLM", "qwen3", false, false},
+                                {"gemma3", "Gemma3ForCausalLM", "gemma3_text", false, false, true}};
 
 // Keys (after the architecture's name) that change what is computed, unless they are 0.
 constexpr const char* kRefusedUnlessZero[] = {".expert_count",
@@ -45,7 +47,7 @@ const Family& family_of(const GgufMetadata& metadata) {
   const auto* const found =
       std::ranges::find_if(kFamilies, [&](const Family& family) { return name == family.gguf; });
   if (found == std::end(kFamilies)) {
-    fail(metadata.where(), ": general.architecture: expected llama, qwen2 or qwen3, found ",
+    fail(metadata.where(), ": general.architecture: expected llama, qwen2, qwen3 or gemma3, found ",
          printable(name));
   }
   return *found;
@@ -67,6 +69,7 @@ class ConfigMaker {
     config["model_type"] = family_.model_type;
     add_shapes(config);
     add_rope(config);
+    if (family_.gemma) add_gemma(config);
     add_tokens(config);
     return json_text(config, 2);
   }
@@ -96,6 +99,7 @@ class ConfigMaker {
       const auto value = metadata_.number(key(name));
       if (value && *value != 0) fail_value(name, "none, or 0", *value);
     }
+    if (family_.gemma) return;
     const auto window = metadata_.integer(key(".attention.sliding_window"));
     if (window && *window > 0 && *window < size(".context_length")) {
       fail_value(".attention.sliding_window", "none, or 0", *window);
@@ -139,6 +143,18 @@ class ConfigMaker {
     const bool f32 = embedding->encoding == Encoding::f32;
     const bool f16 = embedding->encoding == Encoding::f16;
     config["torch_dtype"] = f32 ? "float32" : f16 ? "float16" : "bfloat16";
+  }
+
+  // What the files do not say is as llama.cpp has it.
+  void add_gemma(Json& config) const {
+    constexpr std::int64_t kLayersOf27b = 62;  // which alone scales by another size than its heads'
+    const bool of_27b = size(".block_count") == kLayersOf27b;
+    config["query_pre_attn_scalar"] =
+        of_27b ? size(".embedding_length") / size(".attention.head_count") : head_dim();
+    config["hidden_act"] = "gelu_pytorch_tanh";
+    config["norm_weight_offset"] = 0;  // the 1 is in the files' weights
+    config["sliding_window"] = size(".attention.sliding_window");
+    config["rope_local_base_freq"] = metadata_.number(key(".rope.freq_base_swa")).value_or(10000);
   }
 
   // Old files have the factor under another key, and no scaling type.
@@ -253,6 +269,11 @@ constexpr Pair kOfLayer[] = {
     {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"}};
 
+// Of Gemma's layers, where "ffn_norm" and "post_attention_layernorm" are other norms.
+constexpr Pair kOfGemmaLayer[] = {{"post_attention_norm", "post_attention_layernorm"},
+                                  {"ffn_norm", "pre_feedforward_layernorm"},
+                                  {"post_ffw_norm", "post_feedforward_layernorm"}};
+
 template <std::size_t n>
 std::optional<std::string_view> look_up(const Pair (&names)[n], std::string_view stored) {
   const auto* const found = std::ranges::find(names, stored, &Pair::first);
@@ -278,6 +299,7 @@ GgufHeads gguf_heads(const GgufMetadata& metadata) {
   const std::string key = std::string(family.gguf) + ".attention.head_count";
   GgufHeads heads;
   heads.permuted = family.permuted;
+  heads.gemma = family.gemma;
   heads.heads = metadata.required_integer(key);
   heads.kv_heads = metadata.integer(key + "_kv").value_or(heads.heads);
   if (heads.heads <= 0 || heads.kv_heads <= 0) {
@@ -291,7 +313,7 @@ std::string gguf_config_json(const GgufHeader& header, std::span<const float> ro
   return ConfigMaker(header, rope_factors).make();
 }
 
-std::optional<std::string> hugging_face_name(std::string_view stored) {
+std::optional<std::string> hugging_face_name(std::string_view stored, bool gemma) {
   const std::size_t dot = stored.rfind('.');
   if (dot == std::string_view::npos) return std::nullopt;
   const std::string_view ending = stored.substr(dot);
@@ -302,7 +324,10 @@ std::optional<std::string> hugging_face_name(std::string_view stored) {
   if (!module.starts_with("blk.")) return std::nullopt;
   module.remove_prefix(4);
   const auto layer = take_layer(module);
-  const auto name = layer ? look_up(kOfLayer, module) : std::nullopt;
+  if (!layer) return std::nullopt;
+  std::optional<std::string_view> name;
+  if (gemma) name = look_up(kOfGemmaLayer, module);
+  if (!name) name = look_up(kOfLayer, module);
   if (!name) return std::nullopt;
   return std::string("model.layers.").append(*layer).append(".").append(*name).append(ending);
 }

@@ -116,6 +116,30 @@ TEST_CASE("the configuration of a llama") {
     "bos_token_id": 1, "eos_token_id": 2})"));
 }
 
+TEST_CASE("the configuration of a gemma3, whose norms are whole, and its names") {
+  GgufBuilder b = metadata_of("gemma3");
+  b.u32("gemma3.attention.key_length", 4).u32("gemma3.attention.sliding_window", 64);
+  b.f32("gemma3.rope.freq_base", 1e6f);
+  b.text("gemma3.rope.scaling.type", "linear").f32("gemma3.rope.scaling.factor", 8);
+  CHECK(config_of(add_embedding(b)) == parse_json(R"({
+    "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "hidden_size": 8,
+    "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 4, "vocab_size": 3, "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-05, "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": true,
+    "attention_bias": false, "torch_dtype": "float32", "rope_theta": 1000000.0,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "query_pre_attn_scalar": 4,
+    "norm_weight_offset": 0, "sliding_window": 64, "rope_local_base_freq": 10000.0})"));
+  const auto name = [](std::string_view stored) {
+    return hugging_face_name(stored, /*gemma=*/true).value_or("-");
+  };
+  CHECK(name("blk.3.post_attention_norm.weight") ==
+        "model.layers.3.post_attention_layernorm.weight");
+  CHECK(name("blk.3.ffn_norm.weight") == "model.layers.3.pre_feedforward_layernorm.weight");
+  CHECK(name("blk.3.post_ffw_norm.weight") == "model.layers.3.post_feedforward_layernorm.weight");
+  CHECK(name("blk.3.attn_norm.weight") == "model.layers.3.input_layernorm.weight");
+  CHECK_FALSE(hugging_face_name("blk.3.post_ffw_norm.weight").has_value());
+}
+
 TEST_CASE("what the tensors say of the configuration") {
   GgufBuilder b = metadata_of("llama");
   b.u32("llama.attention.key_length", 6).u32("llama.attention.value_length", 6);
@@ -149,7 +173,7 @@ TEST_CASE("models that are not supported are refused by name") {
   CHECK(error_of_file(GgufBuilder()) == where + "metadata general.architecture is missing");
   GgufBuilder gemma = metadata_of("gemma2");
   CHECK(error_of_file(add_embedding(gemma)) ==
-        where + "general.architecture: expected llama, qwen2 or qwen3, found gemma2");
+        where + "general.architecture: expected llama, qwen2, qwen3 or gemma3, found gemma2");
 
   const auto error_with_u32 = [](const std::string& key, std::uint32_t value) {
     GgufBuilder b = metadata_of("llama");
@@ -182,7 +206,7 @@ TEST_CASE("tensors that do not belong") {
   unknown.counting("blk.0.ffn_gate_exps.weight", {2, 2, 2});
   CHECK(error_of_file(unknown) == where +
                                       "tensor blk.0.ffn_gate_exps.weight: expected a tensor of a "
-                                      "llama, qwen2 or qwen3, found a name unknown here");
+                                      "llama, qwen2, qwen3 or gemma3, found a name unknown here");
   GgufBuilder odd = b;
   odd.counting("blk.0.attn_q.weight", {8, 6});
   CHECK(error_of_file(odd) ==

@@ -134,6 +134,22 @@ void check_layout(std::vector<StoredTensor>& tensors, std::uint64_t data_begin,
   }
 }
 
+// Multimodal models call their language model's tensors by one of two prefixes; here they have the
+// names that they have alone.
+void rename_language_model(std::vector<StoredTensor>& tensors) {
+  constexpr std::pair<std::string_view, std::string_view> kPrefixes[] = {
+      {"language_model.model.", "model."},
+      {"language_model.lm_head.", "lm_head."},
+      {"model.language_model.", "model."}};
+  for (StoredTensor& tensor : tensors) {
+    for (const auto& [prefix, alone] : kPrefixes) {
+      if (!tensor.name.starts_with(prefix)) continue;
+      tensor.name.replace(0, prefix.size(), alone);
+      break;
+    }
+  }
+}
+
 namespace fs = std::filesystem;
 
 std::vector<StoredTensor> read_tensors(const CheckpointFile& file) {
@@ -231,6 +247,7 @@ Checkpoint open_safetensors(const std::string& folder) {
   std::string config = read_config_json(config_path);
   const auto finish = [&] {
     tensors = join_quantized(std::move(tensors), files, config, config_path);
+    rename_language_model(tensors);
     return Checkpoint(std::move(files), std::move(tensors), std::move(config));
   };
 

@@ -47,6 +47,12 @@ const Family& read_family(const ConfigKeys& keys) {
   return *family;
 }
 
+void refuse_partial_rope(const ConfigKeys& keys) {
+  if (keys.optional_number("partial_rotary_factor", {}).value_or(1) != 1) {
+    keys.refuse("partial_rotary_factor", "RoPE over a part of a head is not supported");
+  }
+}
+
 // Refuses what would change the numbers and is not computed here.
 void refuse_unsupported(const ConfigKeys& keys, const Family& family) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
@@ -55,11 +61,7 @@ void refuse_unsupported(const ConfigKeys& keys, const Family& family) {
       keys.refuse(key, "a ", family.architecture, " with a mixture of experts is not supported");
     }
   }
-  for (const ConfigKeys& place : {keys, keys.rope()}) {
-    if (place.optional_number("partial_rotary_factor", {}).value_or(1) != 1) {
-      place.refuse("partial_rotary_factor", "RoPE over a part of a head is not supported");
-    }
-  }
+  refuse_partial_rope(keys);
   // Of Qwen2.5-1M: it keeps the distances of far tokens within those of training.
   if (keys.has("dual_chunk_attention_config")) {
     keys.refuse("dual_chunk_attention_config",
@@ -84,36 +86,54 @@ std::vector<bool> windowed_layers(const ConfigKeys& keys, const std::vector<std:
   return windowed;
 }
 
-// Windows as long as the longest context are none.
-std::vector<std::int64_t> read_windows(const ConfigKeys& keys, const Family& family,
-                                       const ModelConfig& config) {
-  constexpr std::int64_t kMaxWindowLayers = 28;  // transformers' default
-  const auto count = static_cast<std::size_t>(config.layers);
-  const bool used = keys.flag("use_sliding_window", family.window == Family::Window::all_layers);
+// The same where nothing but the family says it.
+std::vector<bool> windowed_layers(const ConfigKeys& keys, const Family& family,
+                                  std::int64_t layers) {
+  constexpr std::int64_t kMaxWindowLayers = 28, kPattern = 6;  // transformers' defaults
+  std::int64_t first = 0, pattern = layers + 1;
+  if (family.window == Family::Window::upper_layers) {
+    first =
+        keys.optional_integer("max_window_layers", {0, kMaxFeatures}).value_or(kMaxWindowLayers);
+  } else if (family.window == Family::Window::pattern) {
+    // transformers writes it with the underscore.
+    const char* const key =
+        keys.has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
+    pattern = keys.optional_integer(key, {1, kMaxFeatures}).value_or(kPattern);
+  }
+  std::vector<bool> windowed;
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    windowed.push_back(layer >= first && (layer + 1) % pattern != 0);
+  }
+  return windowed;
+}
+
+// Windows as long as the longest context are none, but the layers keep their RoPE.
+void read_windows(const ConfigKeys& keys, const Family& family, ModelConfig& config) {
+  using Window = Family::Window;
+  const bool used = keys.flag("use_sliding_window", family.window == Window::all_layers ||
+                                                        family.window == Window::pattern);
   const auto length = keys.optional_integer("sliding_window", {1, kMaxPositions});
   const std::vector<std::string> types = keys.texts("layer_types");
-  std::vector<bool> windowed(count, false);
+  std::vector<bool> windowed;
   if (!types.empty()) {
     windowed = windowed_layers(keys, types, family, config.layers);
-  } else if (used && length && family.window == Family::Window::none) {
-    keys.refuse("sliding_window", "a ", family.architecture, " with a window is not supported");
   } else if (used && length) {
-    std::int64_t first = 0;
-    if (family.window == Family::Window::upper_layers) {
-      first =
-          keys.optional_integer("max_window_layers", {0, kMaxFeatures}).value_or(kMaxWindowLayers);
+    if (family.window == Window::none) {
+      keys.refuse("sliding_window", "a ", family.architecture, " with a window is not supported");
     }
-    for (std::int64_t layer = first; layer < config.layers; ++layer) windowed[layer] = true;
+    windowed = windowed_layers(keys, family, config.layers);
   }
-  if (std::ranges::find(windowed, true) == windowed.end()) return {};
+  if (std::ranges::find(windowed, true) == windowed.end()) {
+    config.local_rope.reset();
+    return;
+  }
   if (!used || !length) {
     keys.refuse("sliding_window", used ? "missing" : "not in use",
                 ", though \"layer_types\" names layers of sliding_attention");
   }
-  if (*length >= config.max_model_len()) return {};
-  std::vector<std::int64_t> windows;
-  for (const bool has_window : windowed) windows.push_back(has_window ? *length : 0);
-  return windows;
+  if (config.local_rope) config.local_layers = windowed;
+  if (*length >= config.max_model_len()) return;
+  for (const bool has_window : windowed) config.windows.push_back(has_window ? *length : 0);
 }
 
 void read_shape(const ConfigKeys& keys, ModelConfig& config) {
@@ -144,11 +164,12 @@ void read_shape(const ConfigKeys& keys, ModelConfig& config) {
 
 kernels::Activation read_activation(const ConfigKeys& keys) {
   using kernels::Activation;
-  const std::string name = keys.optional_text("hidden_act").value_or("silu");
+  const char* const key = keys.has("hidden_activation") ? "hidden_activation" : "hidden_act";
+  const std::string name = keys.optional_text(key).value_or("silu");
   if (name == "silu" || name == "swish") return Activation::silu;
   if (name == "gelu") return Activation::gelu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::gelu_tanh;
-  keys.refuse("hidden_act", "not supported; known are silu, gelu and gelu_pytorch_tanh");
+  keys.refuse(key, "not supported; known are silu, gelu and gelu_pytorch_tanh");
 }
 
 DType read_dtype(const ConfigKeys& keys) {
@@ -174,6 +195,7 @@ constexpr std::array<std::pair<std::string_view, RopeType>, 5> kRopeTypes = {{
 
 // Scaling factors stretch the context; a larger one must be a typing error.
 constexpr NumberLimits kFactor = {.min = 1, .max = 65536};
+constexpr NumberLimits kTheta = {.min = 1, .max = 1e12};
 constexpr IntegerLimits kPositions = {.min = 1, .max = std::int64_t{1} << 31};
 
 RopeType read_rope_type(const ConfigKeys& rope) {
@@ -226,15 +248,12 @@ void read_llama3(const ConfigKeys& rope, RopeConfig& config) {
 }
 
 // Reads RoPE's part of a config, and refuses types and keys that this program cannot compute.
-layers::RopeConfig read_rope(const ConfigKeys& keys, std::int64_t max_position_embeddings) {
-  const ConfigKeys rope = keys.rope();
-  for (const char* part : {"full_attention", "sliding_attention"}) {
-    if (rope.has(part)) rope.refuse(part, "RoPE by kind of layer is not supported");
-  }
+RopeConfig read_rope(const ConfigKeys& rope, double theta, std::int64_t max_position_embeddings) {
+  refuse_partial_rope(rope);
   RopeConfig config;
   config.type = read_rope_type(rope);
   config.max_position_embeddings = max_position_embeddings;
-  config.theta = rope.optional_number("rope_theta", {.min = 1, .max = 1e12}).value_or(1e4);
+  config.theta = rope.optional_number("rope_theta", kTheta).value_or(theta);
   if (config.type == RopeType::standard) return config;
   config.original_max_position_embeddings =
       rope.optional_integer("original_max_position_embeddings", kPositions);
@@ -242,6 +261,29 @@ layers::RopeConfig read_rope(const ConfigKeys& keys, std::int64_t max_position_e
   if (config.type == RopeType::yarn) read_yarn(rope, config);
   if (config.type == RopeType::llama3) read_llama3(rope, config);
   return config;
+}
+
+// Of all layers, or of both kinds: in objects of their own, or that of layers with a window by its
+// theta alone.
+void read_ropes(const ConfigKeys& keys, const Family& family, ModelConfig& config) {
+  const ConfigKeys rope = keys.rope();
+  const std::int64_t positions = config.max_position_embeddings;
+  const char* const part = rope.has("full_attention") ? "full_attention" : "sliding_attention";
+  if (rope.has(part)) {
+    if (!family.local_rope) rope.refuse(part, "RoPE by kind of layer is not supported");
+    const auto read_part = [&](const char* kind) {
+      const ConfigKeys own = rope.rope_part(kind);
+      return read_rope(own, own.number("rope_theta", kTheta), positions);
+    };
+    config.rope = read_part("full_attention");
+    config.local_rope = read_part("sliding_attention");
+    return;
+  }
+  config.rope = read_rope(rope, family.rope_theta, positions);
+  if (!family.local_rope) return;
+  RopeConfig& local = config.local_rope.emplace();
+  local.theta = keys.optional_number("rope_local_base_freq", kTheta).value_or(1e4);
+  local.max_position_embeddings = positions;
 }
 
 }  // namespace
@@ -258,26 +300,28 @@ std::int64_t ModelConfig::max_model_len() const {
 
 ModelConfig parse_config(std::string_view text, std::string_view overrides,
                          const std::string& where) {
-  const ConfigKeys keys = ConfigKeys::parse(text, overrides, where);
-  const Family& family = read_family(keys);
+  const ConfigKeys written = ConfigKeys::parse(text, overrides, where);
+  const Family& family = read_family(written);
+  const ConfigKeys keys = written.with_defaults(family.defaults);
   refuse_unsupported(keys, family);
 
   ModelConfig config;
   config.architecture = family.architecture;
   config.names = family.names;
+  config.text_part = family.text_part;
   read_shape(keys, config);
   config.rms_norm_eps =
       static_cast<float>(keys.optional_number("rms_norm_eps", {1e-20, 1}).value_or(1e-6));
   config.activation = read_activation(keys);
   config.tied_embeddings = keys.flag("tie_word_embeddings", family.tied_embeddings);
-  config.rope = read_rope(keys, config.max_position_embeddings);
-  config.windows = read_windows(keys, family, config);
+  read_ropes(keys, family, config);
   config.dtype = read_dtype(keys);
   config.initializer_range =
       static_cast<float>(keys.optional_number("initializer_range", {0, 100}).value_or(0.02));
   config.bos_token_id = keys.optional_integer("bos_token_id", {0, kMaxFeatures});
   config.eos_token_ids = keys.integers("eos_token_id", {0, kMaxFeatures});
   family.read(keys, config);
+  read_windows(keys, family, config);
   return config;
 }
 

@@ -26,6 +26,9 @@ struct TensorNames {
   const char* layers = "model.layers.";
   const char* attention_norm = "input_layernorm.weight";
   const char* mlp_norm = "post_attention_layernorm.weight";
+  // Of what a block adds to the residual stream; "": there is none.
+  const char* attention_result_norm = "";
+  const char* mlp_result_norm = "";
   const char* q_norm = "self_attn.q_norm.weight";
   const char* k_norm = "self_attn.k_norm.weight";
   // Linear layers: followed by ".weight" or ".bias".
@@ -79,6 +82,9 @@ struct ModelConfig {
   std::int64_t vocab_size = 0;
   std::int64_t max_position_embeddings = 0;
   float rms_norm_eps = 1e-6f;
+  float norm_weight_offset = 0;  // 1: tensors of norms hold the weight less 1
+  float embedding_scale = 1;     // rounded to the type in which the model runs
+  float attention_scale = 0;     // of q · k; 0: 1 / sqrt(head_dim)
   kernels::Activation activation = kernels::Activation::silu;
   bool tied_embeddings = false;
   bool qkv_bias = false;
@@ -90,7 +96,11 @@ struct ModelConfig {
   // layer.
   std::vector<std::int64_t> windows;
   layers::RopeConfig rope;
-  DType dtype = DType::bf16;  // as the checkpoint declares it
+  // Of layers that attend to a window by what their kind says, however long it is.
+  std::optional<layers::RopeConfig> local_rope;
+  std::vector<bool> local_layers;  // which these are; empty: none
+  DType dtype = DType::bf16;       // as the checkpoint declares it
+  bool text_part = false;          // of a multimodal model, whose other parts are not computed
   float initializer_range = 0.02f;
   std::optional<std::int64_t> bos_token_id;
   std::vector<std::int64_t> eos_token_ids;
@@ -98,6 +108,15 @@ struct ModelConfig {
 
   std::int64_t window_of(std::int64_t layer) const {
     return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)];
+  }
+
+  bool is_local(std::int64_t layer) const {
+    return !local_layers.empty() && local_layers[static_cast<std::size_t>(layer)];
+  }
+  // Whether norms are kernels of their own (layers::ResidualStream).
+  bool norms_apart() const {
+    return norm_weight_offset != 0 || *names.attention_result_norm != '\0' ||
+           *names.mlp_result_norm != '\0';
   }
 
   // Positions that the model can use: max_position_embeddings, or what linear, dynamic or YaRN

@@ -24,6 +24,8 @@ void check(const nvllm::model::ModelConfig& config) {
   require(config.head_dim > 0 && config.head_dim % 8 == 0);
   const nvllm::model::MixtureConfig& mixture = config.mixture;
   require(config.windows.empty() || std::ssize(config.windows) == config.layers);
+  require(config.local_layers.empty() || std::ssize(config.local_layers) == config.layers);
+  require(config.local_layers.empty() != config.local_rope.has_value());
   require(mixture.experts == 0 || std::ssize(mixture.layers) == config.layers);
   require(0 <= mixture.experts_per_token && mixture.experts_per_token <= mixture.experts);
   require((mixture.experts > 0) == (mixture.layer_count() > 0));

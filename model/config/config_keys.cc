@@ -50,6 +50,20 @@ void merge(Json& into, const Json& from) {
   }
 }
 
+// A document whose keys of "text_config" stand at the top.
+Json parse_config_object(std::string_view text, const std::string& where) {
+  Json json = parse_object(text, where);
+  const auto found = json.find("text_config");
+  if (found == json.end() || found->is_null()) return json;
+  if (!found->is_object()) {
+    fail(where, ": text_config ", shown(*found), ": not an object; it must be null or {...}");
+  }
+  const Json text_config = std::move(*found);
+  json.erase(found);
+  merge(json, text_config);
+  return json;
+}
+
 // RoPE's keys of one document in the newer spelling, and how errors name them.
 struct RopeKeys {
   Json values = Json::object();
@@ -106,10 +120,12 @@ struct ConfigKeys::Document {
   Json top;
   RopeKeys rope;
 
-  const Json& find(bool in_rope, const char* key) const {
-    return model::find(in_rope ? rope.values : top, key);
+  const Json& find(bool in_rope, const std::string& part, const char* key) const {
+    const Json& object = in_rope ? rope.values : top;
+    return model::find(part.empty() ? object : object.at(part), key);
   }
-  std::string name_of(bool in_rope, const char* key) const {
+  std::string name_of(bool in_rope, const std::string& part, const char* key) const {
+    if (!part.empty()) return str(rope.prefix, part, '.', key);
     const bool at_top = !in_rope || (rope.theta_at_top && std::string_view(key) == "rope_theta");
     return at_top ? key : rope.prefix + key;
   }
@@ -117,11 +133,11 @@ struct ConfigKeys::Document {
 
 ConfigKeys ConfigKeys::parse(std::string_view text, std::string_view overrides,
                              const std::string& where) {
-  Document document{.where = where, .top = parse_object(text, where), .rope = {}};
+  Document document{.where = where, .top = parse_config_object(text, where), .rope = {}};
   document.rope = rope_keys(document.top, where);
   if (!overrides.empty()) {
     const std::string where_over = str("--hf-overrides ", quoted_text(overrides));
-    const Json over = parse_object(overrides, where_over);
+    const Json over = parse_config_object(overrides, where_over);
     document.rope = merge_rope(std::move(document.rope), rope_keys(over, where_over));
     merge(document.top, over);
     document.where += " with --hf-overrides";
@@ -137,25 +153,41 @@ ConfigKeys ConfigKeys::rope() const {
   return {document_, true};
 }
 
+ConfigKeys ConfigKeys::rope_part(const char* key) const {
+  const Json& part = document_->find(true, "", key);
+  if (!part.is_object()) rope().refuse(key, "must be an object");
+  return {document_, true, key};
+}
+
+ConfigKeys ConfigKeys::with_defaults(std::string_view defaults) const {
+  auto document = std::make_shared<Document>(*document_);
+  const Json values = Json::parse(defaults);
+  for (const auto& [key, value] : values.items()) {
+    Json& own = document->top[key];
+    if (own.is_null()) own = value;
+  }
+  return {std::move(document), rope_, part_};
+}
+
 const std::string& ConfigKeys::where() const {
   return document_->where;
 }
 
 bool ConfigKeys::has(const char* key) const {
-  return !document_->find(rope_, key).is_null();
+  return !document_->find(rope_, part_, key).is_null();
 }
 
 void ConfigKeys::refuse_with(const char* key, const std::string& why) const {
-  const std::string name = document_->name_of(rope_, key);
+  const std::string name = document_->name_of(rope_, part_, key);
   if (!has(key)) fail(document_->where, ": ", name, ": ", why);
-  fail(document_->where, ": ", name, ' ', shown(document_->find(rope_, key)), ": ", why);
+  fail(document_->where, ": ", name, ' ', shown(document_->find(rope_, part_, key)), ": ", why);
 }
 
 std::optional<std::int64_t> ConfigKeys::optional_integer(const char* key,
                                                          IntegerLimits limits) const {
   if (!has(key)) return std::nullopt;
   const std::vector<std::int64_t> all = integers(key, limits);
-  if (document_->find(rope_, key).is_array()) refuse(key, "must be one whole number");
+  if (document_->find(rope_, part_, key).is_array()) refuse(key, "must be one whole number");
   return all.front();
 }
 
@@ -167,7 +199,7 @@ std::int64_t ConfigKeys::integer(const char* key, IntegerLimits limits) const {
 std::vector<std::int64_t> ConfigKeys::integers(const char* key, IntegerLimits limits) const {
   std::vector<std::int64_t> all;
   if (!has(key)) return all;
-  const Json& value = document_->find(rope_, key);
+  const Json& value = document_->find(rope_, part_, key);
   const auto add = [&](const Json& one) {
     const auto max = static_cast<std::uint64_t>(limits.max);
     const bool fits =
@@ -187,7 +219,7 @@ std::vector<std::int64_t> ConfigKeys::integers(const char* key, IntegerLimits li
 
 std::optional<double> ConfigKeys::optional_number(const char* key, NumberLimits limits) const {
   if (!has(key)) return std::nullopt;
-  const Json& value = document_->find(rope_, key);
+  const Json& value = document_->find(rope_, part_, key);
   if (!value.is_number() || !(value.get<double>() >= limits.min) ||
       !(value.get<double>() <= limits.max)) {
     refuse(key, "must be a number from ", limits.min, " to ", limits.max);
@@ -202,14 +234,14 @@ double ConfigKeys::number(const char* key, NumberLimits limits) const {
 
 bool ConfigKeys::flag(const char* key, bool fallback) const {
   if (!has(key)) return fallback;
-  const Json& value = document_->find(rope_, key);
+  const Json& value = document_->find(rope_, part_, key);
   if (!value.is_boolean()) refuse(key, "must be true or false");
   return value.get<bool>();
 }
 
 std::optional<std::string> ConfigKeys::optional_text(const char* key) const {
   if (!has(key)) return std::nullopt;
-  const Json& value = document_->find(rope_, key);
+  const Json& value = document_->find(rope_, part_, key);
   if (!value.is_string()) refuse(key, "must be a text");
   return value.get<std::string>();
 }
@@ -217,7 +249,7 @@ std::optional<std::string> ConfigKeys::optional_text(const char* key) const {
 std::vector<std::string> ConfigKeys::texts(const char* key) const {
   std::vector<std::string> all;
   if (!has(key)) return all;
-  const Json& value = document_->find(rope_, key);
+  const Json& value = document_->find(rope_, part_, key);
   if (!value.is_array()) refuse(key, "must be a list of texts");
   for (const Json& one : value) {
     if (!one.is_string()) refuse(key, "must be a list of texts");

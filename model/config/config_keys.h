@@ -1,6 +1,7 @@
 // ConfigKeys gives the values of a config.json by their keys. Whatever is missing, of another type
 // or out of range is an Error that names the file, the key, the value and what it must be. A null
-// counts as absent.
+// counts as absent. Keys of a "text_config", which multimodal models have, count as those of the
+// top level, and win over them.
 #pragma once
 
 #include <cstdint>
@@ -52,6 +53,11 @@ class ConfigKeys {
 
   // RoPE's own keys: rope_theta, rope_type, factor, ...
   ConfigKeys rope() const;
+  // Of RoPE's keys: those of an object among them, which must be there. (RoPE by kind of layer.)
+  ConfigKeys rope_part(const char* key) const;
+
+  // The same, with values for keys that are absent. `defaults`: a JSON object, without RoPE's keys.
+  ConfigKeys with_defaults(std::string_view defaults) const;
 
   // Throws: "FILE: KEY VALUE: what is wrong and what would be right".
   template <typename... Parts>
@@ -61,12 +67,13 @@ class ConfigKeys {
 
  private:
   struct Document;  // the JSON, kept out of this header
-  ConfigKeys(std::shared_ptr<const Document> document, bool rope)
-      : document_(std::move(document)), rope_(rope) {}
+  ConfigKeys(std::shared_ptr<const Document> document, bool rope, std::string part = "")
+      : document_(std::move(document)), rope_(rope), part_(std::move(part)) {}
   [[noreturn]] void refuse_with(const char* key, const std::string& why) const;
 
   std::shared_ptr<const Document> document_;
-  bool rope_;  // looks up RoPE's keys instead of the top level's
+  bool rope_;         // looks up RoPE's keys instead of the top level's
+  std::string part_;  // of RoPE's keys; empty: themselves
 };
 
 }  // namespace nvllm::model

@@ -18,14 +18,14 @@ TEST_CASE("whatever is not computed here is refused by name") {
   const std::vector<Case> cases = {
       {"architectures",
        {"Qwen2MoeForCausalLM"},
-       "architecture \"Qwen2MoeForCausalLM\" is not supported; known are LlamaForCausalLM, "
-       "MistralForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-       "Qwen3MoeForCausalLM"},
+       "architecture \"Qwen2MoeForCausalLM\" is not supported; known are Gemma3ForCausalLM, "
+       "Gemma3ForConditionalGeneration, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, "
+       "Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM"},
       {"architectures",
        {"Two\nlines"},
-       "architecture \"Two\\nlines\" is not supported; known are LlamaForCausalLM, "
-       "MistralForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-       "Qwen3MoeForCausalLM"},
+       "architecture \"Two\\nlines\" is not supported; known are Gemma3ForCausalLM, "
+       "Gemma3ForConditionalGeneration, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, "
+       "Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM"},
       {"hidden_act", "relu2",
        "hidden_act \"relu2\": not supported; known are silu, gelu and gelu_pytorch_tanh"},
       {"rope_scaling",
@@ -70,6 +70,37 @@ TEST_CASE("dual chunk attention is refused, unless an override takes it away") {
         "supported; for full attention, in contexts as long as those of training, pass "
         "--hf-overrides '{\"dual_chunk_attention_config\": null}'");
   CHECK(parse(json, R"({"dual_chunk_attention_config": null})").qkv_bias);
+}
+
+TEST_CASE("what a Gemma 3 may ask for and this program does not compute is refused") {
+  const Json gemma =
+      with(with(of("Gemma3ForCausalLM"), "query_pre_attn_scalar", 32), "use_sliding_window", true);
+  CHECK(refusal(json_text(gemma)) == "accepted");
+  CHECK(refusal(json_text(with(gemma, "final_logit_softcapping", 30.0))) ==
+        "DIR/config.json: final_logit_softcapping 30.0: capped logits are not supported");
+  CHECK(refusal(json_text(with(gemma, "attn_logit_softcapping", 50.0))) ==
+        "DIR/config.json: attn_logit_softcapping 50.0: capped logits are not supported");
+  CHECK(refusal(json_text(with(gemma, "use_bidirectional_attention", true))) ==
+        "DIR/config.json: use_bidirectional_attention true: attention to later tokens is not "
+        "supported");
+  CHECK(refusal(json_text(with(gemma, "text_config", 3))) ==
+        "DIR/config.json: text_config 3: not an object; it must be null or {...}");
+  const auto with_ropes = [&](const char* text) {
+    return refusal(json_text(with(gemma, "rope_parameters", parse_json(text))));
+  };
+  CHECK(with_ropes(R"({"full_attention": {"rope_theta": 1e6}})") ==
+        "DIR/config.json: rope_parameters.sliding_attention: must be an object");
+  CHECK(with_ropes(R"({"full_attention": {"rope_type": "default"},
+                       "sliding_attention": {"rope_theta": 1e4}})") ==
+        "DIR/config.json: rope_parameters.full_attention.rope_theta: missing; it must be a number "
+        "from 1 to 1e+12");
+  CHECK(with_ropes(R"({"full_attention": {"rope_theta": 1e6, "partial_rotary_factor": 0.5},
+                       "sliding_attention": {"rope_theta": 1e4}})") ==
+        "DIR/config.json: rope_parameters.full_attention.partial_rotary_factor 0.5: RoPE over a "
+        "part of a head is not supported");
+  CHECK(refusal_of("rope_parameters", parse_json(R"({"full_attention": {"rope_theta": 1e6}})")) ==
+        "DIR/config.json: rope_parameters.full_attention (an object): RoPE by kind of layer is not "
+        "supported");
 }
 
 TEST_CASE("a window of a family without windows is refused") {

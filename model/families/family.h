@@ -18,18 +18,29 @@ struct Family {
 
   bool tied_embeddings = false;  // where "tie_word_embeddings" is absent
   // Which layers "sliding_window" is of, where no "layer_types" says it: all, unless
-  // "use_sliding_window" is false; or, only if that is true, those from "max_window_layers" on.
-  enum class Window : std::uint8_t { none, all_layers, upper_layers };
+  // "use_sliding_window" is false; or, only if that is true, those from "max_window_layers" on; or
+  // all but every "sliding_window_pattern"-th.
+  enum class Window : std::uint8_t { none, all_layers, upper_layers, pattern };
   Window window = Window::none;
+  // Layers with a window have a RoPE of their own, of theta "rope_local_base_freq".
+  bool local_rope = false;
+  double rope_theta = 1e4;   // where it is absent
+  bool text_part = false;    // of a multimodal model; keys are in "text_config"
   bool has_experts = false;  // `read` sets ModelConfig::mixture; else keys of experts are refused
 
-  // Sets the family's own flags: biases, norms of q and k. The common keys have been read before.
+  // Values of keys that config.json may leave out, a JSON object.
+  const char* defaults = "{}";
+
+  // Sets the family's own flags: biases, norms of q and k. The common keys have been read before,
+  // but for windows.
   void (*read)(const ConfigKeys& keys, ModelConfig& config);
 
   TensorNames names = {};
 };
 
 // All families, which families() lists.
+extern const Family kGemma3;
+extern const Family kGemma3TextPart;
 extern const Family kLlama;
 extern const Family kMistral;
 extern const Family kMixtral;

@@ -35,6 +35,15 @@ bool may_be_left_over(const StoredTensor& tensor, const Checkpoint& checkpoint,
          is_bias_of_zeros(tensor, checkpoint);
 }
 
+// Whether it is a tensor of what a multimodal model sees with.
+bool is_of_vision(std::string_view name) {
+  for (const std::string_view prefix : {"vision_tower.", "multi_modal_projector.",
+                                        "model.vision_tower.", "model.multi_modal_projector."}) {
+    if (name.starts_with(prefix)) return true;
+  }
+  return false;
+}
+
 // The layer of a tensor; -1: it belongs to none.
 std::int64_t layer_of(std::string_view name, const ModelConfig& config) {
   const std::string_view layers = config.names.layers;
@@ -57,8 +66,8 @@ std::string likely_cause(std::string_view name, const ModelConfig& config) {
 
 }  // namespace
 
-void check_tensors(std::span<layers::Parameter* const> parameters, const Checkpoint& checkpoint,
-                   const ModelConfig& config) {
+std::int64_t check_tensors(std::span<layers::Parameter* const> parameters,
+                           const Checkpoint& checkpoint, const ModelConfig& config) {
   std::set<std::string_view> expected;
   for (const layers::Parameter* parameter : parameters) {
     for (const layers::Slice& slice : parameter->slices) {
@@ -66,11 +75,17 @@ void check_tensors(std::span<layers::Parameter* const> parameters, const Checkpo
       expected.insert(slice.tensor);
     }
   }
+  std::int64_t of_other_parts = 0;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
+    if (config.text_part && is_of_vision(name)) {
+      ++of_other_parts;
+      continue;
+    }
     if (expected.contains(name) || may_be_left_over(tensor, checkpoint, config)) continue;
     fail(checkpoint.files()[tensor.file].path(), ": tensor ", tensor.stored_name,
          " is one too many", likely_cause(name, config));
   }
+  return of_other_parts;
 }
 
 }  // namespace nvllm::model

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace nvllm::model {
 namespace {
@@ -22,7 +23,7 @@ ModelConfig config_of(bool tied) {
 }
 
 // What check_tensors says of a file with these tensors, all of one shape.
-std::string verdict(const std::vector<std::string>& stored, bool tied = false,
+std::string verdict(const std::vector<std::string>& stored, const ModelConfig& config,
                     const std::vector<std::int64_t>& shape = kShape) {
   layers::Parameter first, second;
   first.slices = {{"model.embed_tokens.weight", kShape, {0, 6}, {0, 4}, 0}};
@@ -38,12 +39,16 @@ std::string verdict(const std::vector<std::string>& stored, bool tied = false,
   std::vector<CheckpointFile> files;
   files.emplace_back("a.safetensors", UniqueFd(), 1000);
   try {
-    check_tensors(parameters, Checkpoint(std::move(files), std::move(tensors), ""),
-                  config_of(tied));
+    const std::int64_t skipped =
+        check_tensors(parameters, Checkpoint(std::move(files), std::move(tensors), ""), config);
+    return skipped == 0 ? "fine" : str(skipped, " skipped");
   } catch (const Error& error) {
     return error.what();
   }
-  return "fine";
+}
+std::string verdict(const std::vector<std::string>& stored, bool tied = false,
+                    const std::vector<std::int64_t>& shape = kShape) {
+  return verdict(stored, config_of(tied), shape);
 }
 
 const std::vector<std::string> kWhole = {"model.embed_tokens.weight",
@@ -86,6 +91,22 @@ TEST_CASE("a tensor too many is named, with what may be wrong") {
 TEST_CASE("what older programs stored beside the weights may be there") {
   CHECK(verdict_with("model.layers.0.self_attn.rotary_emb.inv_freq") == "fine");
   CHECK(verdict_with("model.rotary_emb.inv_freq") == "fine");
+}
+
+TEST_CASE("what a multimodal model sees with is skipped where the model is its text part alone") {
+  std::vector<std::string> stored = kWhole;
+  for (const char* name : {"vision_tower.vision_model.encoder.layers.0.mlp.fc1.weight",
+                           "multi_modal_projector.mm_soft_emb_norm.weight",
+                           "model.vision_tower.a.weight", "model.multi_modal_projector.b.weight"}) {
+    stored.emplace_back(name);
+  }
+  CHECK(verdict(stored).find("is one too many; a LlamaForCausalLM has no such tensor") !=
+        std::string::npos);
+  ModelConfig config = config_of(false);
+  config.text_part = true;
+  CHECK(verdict(stored, config) == "4 skipped");
+  stored.emplace_back("audio_tower.weight");
+  CHECK(verdict(stored, config).find("audio_tower.weight is one too many") != std::string::npos);
 }
 
 TEST_CASE("a head of its own may be there where it is tied, and nowhere else") {

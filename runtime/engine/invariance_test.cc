@@ -26,7 +26,8 @@ namespace {
 constexpr const char* kDense = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
 // 16 experts in two of three layers, 4 for each token.
 constexpr const char* kMixture = "tests/data/golden-models/qwen3moe-dense-layer";
-constexpr const char* kWindowed = "tests/data/golden-models/qwen2-window";  // 16 tokens
+constexpr const char* kWindowed = "tests/data/golden-models/qwen2-window";       // 16 tokens
+constexpr const char* kLocalAndGlobal = "tests/data/golden-models/gemma3-text";  // likewise
 constexpr std::int64_t kRequests = testing::kSanitized ? 10 : 32;
 constexpr std::int64_t kMaxPrompt = 320;  // more than a segment of attention
 constexpr std::int64_t kMaxAnswer = 32;
@@ -241,6 +242,10 @@ TEST_CASE("a mixture of experts: the same bits, whichever way") {
 
 TEST_CASE("layers with windows: the same bits, whichever way") {
   check_all_ways(kWindowed);
+}
+
+TEST_CASE("layers with and without windows, results normed before they are added: the same bits") {
+  check_all_ways(kLocalAndGlobal);
 }
 
 }  // namespace

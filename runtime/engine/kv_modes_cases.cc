@@ -21,8 +21,10 @@ namespace {
 constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
 constexpr const char* kMixture = "tests/data/golden-models/qwen3moe-dense-layer";
 constexpr const char* kWindowed = "tests/data/golden-models/qwen2-window";  // of 16 tokens
-constexpr std::int64_t kMaxLen = 64;                                        // four blocks
-constexpr std::int64_t kChunk = 24;  // rows of a step, or of a part of one
+// Likewise, in six of seven layers.
+constexpr const char* kLocalAndGlobal = "tests/data/golden-models/gemma3-text";
+constexpr std::int64_t kMaxLen = 64;  // four blocks
+constexpr std::int64_t kChunk = 24;   // rows of a step, or of a part of one
 
 OpenModel open_float32() {
   return open_model({.path = kModel, .dtype = DType::f32});
@@ -418,9 +420,8 @@ TEST_CASE("a mixture of experts gives the same tokens in every mode") {
   }
 }
 
-TEST_CASE("layers with windows give the same tokens in every mode that has them") {
-  RANKS_OR_SKIP(1);
-  const OpenModel model = open_model({.path = kWindowed, .dtype = DType::f32});
+void check_modes_with_windows(const char* path) {
+  const OpenModel model = open_model({.path = path, .dtype = DType::f32});
   const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
   const Answers right = run(model, 1, paged(), requests);
   EngineOptions contiguous;
@@ -436,6 +437,14 @@ TEST_CASE("layers with windows give the same tokens in every mode that has them"
       CHECK(compare(engine.run(requests), right) == "");
       engine.stop();
     }
+  }
+}
+
+TEST_CASE("layers with windows give the same tokens in every mode that has them") {
+  RANKS_OR_SKIP(1);
+  for (const char* path : {kWindowed, kLocalAndGlobal}) {
+    CAPTURE(path);
+    check_modes_with_windows(path);
   }
 }
 

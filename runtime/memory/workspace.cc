@@ -86,11 +86,6 @@ std::size_t results_bytes(const RunnerOptions& options) {
                                : 0;
 }
 
-std::size_t rope_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
-  return static_cast<std::size_t>(options.max_model_len * decoder.config().head_dim) *
-         sizeof(float);
-}
-
 // On the CPU, GEMMs with large M keep a packed copy of their inputs, in float32, from the first one
 // on. Groups of a grouped GEMM do so one after the other, but small ones together, up to kTogether
 // rows.
@@ -112,7 +107,7 @@ std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& opt
 std::size_t workspace_bytes(const model::Decoder& decoder, const RunnerOptions& options,
                             DeviceKind device) {
   return model::DecoderMemory::bytes(decoder, options.decoder_limits()) +
-         rope_bytes(decoder, options) +
+         decoder.rope_bytes(options.max_model_len) +
          layers::Sampler::bytes(decoder.head().stride(), decoder.config().vocab_size,
                                 decoder.shard(), options.sampler_limits()) +
          StepStaging::bytes(options) + results_bytes(options) +

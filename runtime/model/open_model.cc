@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/logging.h"
 #include "base/text.h"
 #include "model/checkpoint/checkpoint_file.h"
 #include "model/decoder.h"
@@ -122,7 +123,12 @@ OpenModel open_model(const ModelOptions& options) {
   if (model.dummy) model.checkpoint.reset();
   if (model.checkpoint) {
     const model::Decoder whole(model.config, {}, model.dtype);
-    model::check_tensors(whole.parameters(), *model.checkpoint, model.config);
+    const std::int64_t skipped =
+        model::check_tensors(whole.parameters(), *model.checkpoint, model.config);
+    if (model.config.text_part) {
+      log_info(options.path, ": the text part of a ", model.config.architecture, "; ", skipped,
+               " tensors of its other parts are not loaded");
+    }
   }
   return model;
 }

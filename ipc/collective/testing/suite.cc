@@ -149,6 +149,10 @@ void refuses_wrong_arguments(Rig& rig) {
   norm.weight = tensor(memory, DType::f32, 7);
   CHECK_THROWS_AS(comm.all_reduce_rms_norm(norm, stream), Error);
   norm.weight = far.rows(0, 8);
+  norm.weight_offset = 1;
+  CHECK_THROWS_WITH_AS(comm.all_reduce_rms_norm(norm, stream),
+                       "all_reduce_rms_norm: weight_offset is 1; it must be 0", Error);
+  norm.weight_offset = 0;
   norm.x.data = norm.x.as<float>() + 1;
   CHECK_THROWS_WITH_AS(comm.all_reduce_rms_norm(norm, stream),
                        doctest::Contains("x float32 [2, 8] has rows of whole vectors"), Error);

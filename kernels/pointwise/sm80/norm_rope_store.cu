@@ -34,7 +34,7 @@ struct Params {
   long long rows;
   unsigned heads, kv_heads;
   int head_dim;
-  float inverse_head_dim, epsilon;
+  float inverse_head_dim, epsilon, weight_offset;
   unsigned groups;      // of a row's heads; a group's are `groups` apart
   unsigned lanes_bits;  // log2 of the lanes of a group
   bool settled;         // NormRopeStore::only_rows_are_new
@@ -137,11 +137,13 @@ __device__ __forceinline__ float add_squares(const Vector<T>& vector, float sum)
 
 template <typename T>
 __device__ __forceinline__ Floats<T> scaled(const Vector<T>& vector, float scale,
-                                            const Vector<T>& weight) {
+                                            const Vector<T>& weight, float weight_offset) {
   Floats<T> x = widen(vector);
   const Floats<T> factors = widen(weight);
 #pragma unroll
-  for (int i = 0; i < Vector<T>::kElements; ++i) x.element[i] *= scale * factors.element[i];
+  for (int i = 0; i < Vector<T>::kElements; ++i) {
+    x.element[i] *= scale * (weight_offset + factors.element[i]);
+  }
   return x;
 }
 
@@ -214,7 +216,8 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
     [[maybe_unused]] Floats<T> x, y;
     if (head < p.heads + p.kv_heads) {
       if constexpr (kNorm) {
-        x = scaled(low[h], scale, low_weight), y = scaled(high[h], scale, high_weight);
+        x = scaled(low[h], scale, low_weight, p.weight_offset);
+        y = scaled(high[h], scale, high_weight, p.weight_offset);
       } else {
         x = widen(low[h]), y = widen(high[h]);
       }
@@ -271,7 +274,8 @@ __global__ void __launch_bounds__(kBlockThreads) elements_kernel(const Params<T,
     }
     float a = x[k], b = y[k];
     if (rotates && p.q_norm != nullptr) {
-      a *= scale * widen(weight[i]), b *= scale * widen(weight[half + i]);
+      a *= scale * (p.weight_offset + widen(weight[i]));
+      b *= scale * (p.weight_offset + widen(weight[half + i]));
     }
     const float c = rotates ? at.cos_sin[i] : 1, s = rotates ? at.cos_sin[half + i] : 0;
     const float low = fmaf(a, c, -__fmul_rn(b, s)), high = fmaf(b, c, __fmul_rn(a, s));
@@ -323,6 +327,7 @@ Params<T, Kv> params(const NormRopeStore& args) {
   p.head_dim = static_cast<int>(args.kv.head_dim());
   p.inverse_head_dim = 1.0f / static_cast<float>(p.head_dim);
   p.epsilon = args.epsilon;
+  p.weight_offset = args.weight_offset;
   p.settled = args.only_rows_are_new;
   return p;
 }

@@ -30,7 +30,7 @@ struct Params {
   int columns;
   int vectors;  // of a row
   float inverse_columns;
-  float epsilon;
+  float epsilon, weight_offset;
   bool next_comes_early;
 };
 
@@ -102,7 +102,8 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const Params<T> p) {
     } else {
       w = load<kAligned, false>(p, p.weight, first + v * step);
     }
-    store<kAligned>(p, p.out + start, first + v * step, rms_norm_apply(x[v], scale, w));
+    store<kAligned>(p, p.out + start, first + v * step,
+                    rms_norm_apply(x[v], scale, w, p.weight_offset));
   }
 }
 
@@ -126,6 +127,7 @@ void launch(const RmsNorm& args, bool next_comes_early, cudaStream_t stream) {
   p.vectors = rms_norm_vectors(p.columns, sizeof(T));
   p.inverse_columns = 1.0f / static_cast<float>(p.columns);
   p.epsilon = args.epsilon;
+  p.weight_offset = args.weight_offset;
   p.next_comes_early = next_comes_early;
 
   const bool aligned = p.columns % Vector<T>::kElements == 0 && args.out.aligned(16) &&

@@ -84,6 +84,20 @@ __device__ __forceinline__ Vector<T> rms_norm_apply(const Vector<T>& row, float 
   return narrow(out);
 }
 
+// The same with a number added to the weights.
+template <typename T>
+__device__ __forceinline__ Vector<T> rms_norm_apply(const Vector<T>& row, float scale,
+                                                    const Vector<T>& weight, float offset) {
+  Floats<T> out = widen(row);
+  const Floats<T> factors = widen(weight);
+#pragma unroll
+  for (int i = 0; i < Vector<T>::kElements; ++i) {
+    out.element[i] =
+        __fmul_rn(__fmul_rn(out.element[i], scale), __fadd_rn(offset, factors.element[i]));
+  }
+  return narrow(out);
+}
+
 // --- a row per group of threads
 
 // The threads of a group: a multiple of 32, two vectors each up to 1024 threads.

@@ -5,6 +5,7 @@
 // this kernel writes.
 #include <algorithm>
 
+#include "kernels/common/arguments.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm80/row_tiles.cuh"
 #include "kernels/pointwise/backends.h"
@@ -88,14 +89,37 @@ __global__ void __launch_bounds__(kThreads) step_input_kernel(const Params p) {
   }
 }
 
-// --- embedding: copies of rows, as many bytes at once as their address and length allow
+// --- embedding: rows, copied or scaled, as many bytes at once as their address and length allow
 
 constexpr int kUnits = 4;  // of a thread, all in flight together
 
-template <typename Unit>
+// What becomes of a unit: the unit itself, or its elements times a factor.
+struct Copied {
+  template <typename Unit>
+  __device__ __forceinline__ Unit operator()(const Unit& unit) const {
+    return unit;
+  }
+};
+struct Scaled {
+  float factor;
+
+  template <typename T>
+  __device__ __forceinline__ Vector<T> operator()(const Vector<T>& vector) const {
+    Floats<T> x = widen(vector);
+#pragma unroll
+    for (int i = 0; i < Vector<T>::kElements; ++i) x.element[i] *= factor;
+    return narrow(x);
+  }
+  template <typename T>
+  __device__ __forceinline__ T operator()(const T& element) const {
+    return narrow<T>(widen(element) * factor);
+  }
+};
+
+template <typename Unit, typename Change>
 __global__ void __launch_bounds__(kTileBlockThreads)
     embedding_kernel(Unit* out, const int* ids, const Unit* table, long long first_id,
-                     long long entries, const RowTiles tiles) {
+                     long long entries, const RowTiles tiles, const Change change) {
   begin_after_previous_kernel();
   const TilePlace place = tile_place<kUnits>(tiles.tiles);
   if (place.row >= tiles.rows) return;
@@ -112,17 +136,18 @@ __global__ void __launch_bounds__(kTileBlockThreads)
 #pragma unroll
   for (int u = 0; u < kUnits; ++u) {
     const long long at = place.vector + u * blockDim.x;
-    if (at < tiles.columns) to[at] = units[u];
+    if (at < tiles.columns) to[at] = change(units[u]);
   }
 }
 
-template <typename Unit>
-void launch_embedding(const Embedding& args, std::int64_t row_bytes, Stream& stream) {
+template <typename Unit, typename Change = Copied>
+void launch_embedding(const Embedding& args, std::int64_t row_bytes, Stream& stream,
+                      const Change& change = {}) {
   const RowTiles tiles(args.out.shape[0], row_bytes / static_cast<std::int64_t>(sizeof(Unit)), 1,
                        kUnits);
-  launch_early("launching embedding", embedding_kernel<Unit>, tiles.grid, tiles.block,
+  launch_early("launching embedding", embedding_kernel<Unit, Change>, tiles.grid, tiles.block,
                nvllm::cuda::native(stream), args.out.as<Unit>(), args.ids.as<int>(),
-               args.table.as<Unit>(), args.first_id, args.table.shape[0], tiles);
+               args.table.as<Unit>(), args.first_id, args.table.shape[0], tiles, change);
 }
 
 }  // namespace
@@ -138,7 +163,14 @@ void step_input(const StepInput& args, Stream& stream) {
 void embedding(const Embedding& args, Stream& stream) {
   const std::size_t element = size_of(args.table.dtype);
   const auto row_bytes = args.table.shape[1] * static_cast<std::int64_t>(element);
-  if (row_bytes % 16 == 0 && args.out.aligned(16) && args.table.aligned(16)) {
+  const bool vectors = row_bytes % 16 == 0 && args.out.aligned(16) && args.table.aligned(16);
+  if (args.scale != 1) {
+    const Scaled scaled{args.scale};
+    with_element_type(args.table.dtype, [&]<typename T>(T) {
+      vectors ? launch_embedding<Vector<T>>(args, row_bytes, stream, scaled)
+              : launch_embedding<T>(args, row_bytes, stream, scaled);
+    });
+  } else if (vectors) {
     launch_embedding<uint4>(args, row_bytes, stream);
   } else if (element == 4) {
     launch_embedding<unsigned>(args, row_bytes, stream);

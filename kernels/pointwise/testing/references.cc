@@ -44,25 +44,28 @@ void norm_rows(const RmsNorm& args) {
     const T* weight = args.weight.as<T>();
     T* out = args.out.as<T>() + row * columns;
     for (std::int64_t i = 0; i < columns; ++i) {
-      out[i] = from_float<T>(to_float(x[i]) * scale * to_float(weight[i]));
+      const float factor = args.weight_offset + to_float(weight[i]);
+      out[i] = from_float<T>(to_float(x[i]) * scale * factor);
     }
   }
 }
 
 // What happens to one head of q or k, in float32.
 template <typename T>
-void norm_and_rotate(const T* from, const TensorView& norm, float epsilon, const float* cos_sin,
-                     std::int64_t head_dim, float* to) {
+void norm_and_rotate(const NormRopeStore& args, const T* from, const TensorView& norm,
+                     const float* cos_sin, float* to) {
+  const std::int64_t head_dim = args.kv.head_dim();
   float scale = 1;
   if (norm.data != nullptr) {
     double sum = 0;
     for (std::int64_t i = 0; i < head_dim; ++i) sum += to_float(from[i]) * to_float(from[i]);
     const float mean = static_cast<float>(sum) / static_cast<float>(head_dim);
-    scale = 1.0f / std::sqrt(mean + epsilon);
+    scale = 1.0f / std::sqrt(mean + args.epsilon);
   }
   const auto normed = [&](std::int64_t i) {
     const float x = to_float(from[i]);
-    return norm.data == nullptr ? x : x * scale * to_float(norm.as<T>()[i]);
+    if (norm.data == nullptr) return x;
+    return x * scale * (args.weight_offset + to_float(norm.as<T>()[i]));
   };
   const std::int64_t half = head_dim / 2;
   for (std::int64_t i = 0; i < half; ++i) {
@@ -86,13 +89,13 @@ void norm_rope_store_rows(const NormRopeStore& args) {
         args.cos_sin.as<float>() + args.positions.as<std::int32_t>()[row] * head_dim;
     for (std::int64_t head = 0; head < args.heads; ++head) {
       T* mine = q + head * head_dim;
-      norm_and_rotate(mine, args.q_norm, args.epsilon, cos_sin, head_dim, rotated);
+      norm_and_rotate(args, mine, args.q_norm, cos_sin, rotated);
       for (std::int64_t i = 0; i < head_dim; ++i) mine[i] = from_float<T>(rotated[i]);
     }
     const std::int64_t slot = args.slots.as<std::int64_t>()[row];
     if (slot < 0) continue;
     for (std::int64_t head = 0; head < kv_heads; ++head) {
-      norm_and_rotate(k + head * head_dim, args.k_norm, args.epsilon, cos_sin, head_dim, rotated);
+      norm_and_rotate(args, k + head * head_dim, args.k_norm, cos_sin, rotated);
       const std::int64_t to = args.kv.offset(slot / block_size, slot % block_size, head);
       if (args.kv.keys.dtype == DType::u8) {
         const float of_keys = 1 / key_scale(args.kv_scales, head);
