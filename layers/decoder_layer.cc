@@ -49,6 +49,11 @@ DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& co
                                       part_of(mlp.intermediate, shard), mlp.bias, shard),
             .activation = mlp.activation});
   }
+  if (!config.attention.sinks.empty()) {
+    sinks_.name = name + ".attention.sinks";
+    sinks_.shape = {part_.q.size()};
+    sinks_.slices = {{config.attention.sinks, {config.attention.heads}, part_.q, {0, 1}, 0}};
+  }
   if (!config.attention.qk_norm) return;
   const float epsilon = config.attention.epsilon;
   head_norms_.emplace(
@@ -63,6 +68,7 @@ void DecoderLayer::declare(std::vector<Parameter*>& all) {
     head_norms_->q.declare(all);
     head_norms_->k.declare(all);
   }
+  if (!sinks_.shape.empty()) all.push_back(&sinks_);
   output_.declare(all);
   mlp_norm_.declare(all);
   if (moe_) return moe_->declare(all);
@@ -184,6 +190,7 @@ kernels::Attention DecoderLayer::attention_of(TensorView out, TensorView qkv,
   args.q.stride[0] = qkv.stride[0];
   args.kv.block_table = batch.block_table;
   args.kv_scales = pass.kv.scales().of_layer(pass.layer);
+  args.sinks = sinks_.view;
   args.query_start = batch.query_start;
   args.kv_length = batch.kv_length;
   args.group = part_.group;

@@ -33,6 +33,7 @@ struct AttentionConfig {
   bool qk_norm = false;
   float epsilon = 1e-6f;    // of the norms of q and k
   std::int64_t window = 0;  // tokens that a row attends to at most; 0: any number
+  std::string sinks = "";   // tensor: of each head a logit without value; empty: none
 };
 
 struct MlpConfig {
@@ -100,6 +101,7 @@ class DecoderLayer {
   RmsNorm attention_norm_;
   QkvParallelLinear qkv_;
   std::optional<HeadNorms> head_norms_;
+  Parameter sinks_;  // [heads of this rank]; no shape: none
   RowParallelLinear output_;
   RmsNorm mlp_norm_;
   std::optional<Mlp> mlp_;  // one of them

@@ -31,7 +31,8 @@ layers::AttentionConfig attention_of(const ModelConfig& config, std::int64_t lay
           .output_bias = config.output_bias,
           .qk_norm = config.qk_norm,
           .epsilon = config.rms_norm_eps,
-          .window = config.window_of(layer)};
+          .window = config.window_of(layer),
+          .sinks = config.attention_sinks ? names.in_layer(layer, names.sinks) : ""};
 }
 
 layers::MlpConfig mlp_of(const ModelConfig& config, std::int64_t layer) {
@@ -54,7 +55,10 @@ layers::SparseMoeConfig moe_of(const ModelConfig& config, std::int64_t layer) {
                               .intermediate = mixture.intermediate_size,
                               .experts_per_token = mixture.experts_per_token,
                               .renormalize = mixture.renormalize,
-                              .activation = config.activation};
+                              .bias = mixture.bias,
+                              .activation = mixture.activation.value_or(config.activation),
+                              .limit = mixture.limit,
+                              .max_granule = mixture.max_granule};
   for (std::int64_t expert = 0; expert < mixture.experts; ++expert) {
     moe.experts.push_back({.gate = names.in_expert(layer, expert, names.expert_gate),
                            .up = names.in_expert(layer, expert, names.expert_up),

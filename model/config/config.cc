@@ -89,7 +89,9 @@ std::vector<std::int64_t> read_windows(const ConfigKeys& keys, const Family& fam
                                        const ModelConfig& config) {
   constexpr std::int64_t kMaxWindowLayers = 28;  // transformers' default
   const auto count = static_cast<std::size_t>(config.layers);
-  const bool used = keys.flag("use_sliding_window", family.window == Family::Window::all_layers);
+  const bool usual =
+      family.window == Family::Window::all_layers || family.window == Family::Window::even_layers;
+  const bool used = keys.flag("use_sliding_window", usual);
   const auto length = keys.optional_integer("sliding_window", {1, kMaxPositions});
   const std::vector<std::string> types = keys.texts("layer_types");
   std::vector<bool> windowed(count, false);
@@ -103,7 +105,8 @@ std::vector<std::int64_t> read_windows(const ConfigKeys& keys, const Family& fam
       first =
           keys.optional_integer("max_window_layers", {0, kMaxFeatures}).value_or(kMaxWindowLayers);
     }
-    for (std::int64_t layer = first; layer < config.layers; ++layer) windowed[layer] = true;
+    const std::int64_t step = family.window == Family::Window::even_layers ? 2 : 1;
+    for (std::int64_t layer = first; layer < config.layers; layer += step) windowed[layer] = true;
   }
   if (std::ranges::find(windowed, true) == windowed.end()) return {};
   if (!used || !length) {

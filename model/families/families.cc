@@ -7,8 +7,8 @@ namespace nvllm::model {
 
 namespace {
 
-constexpr std::array<const Family*, 6> kFamilies = {&kLlama, &kMistral, &kMixtral,
-                                                    &kQwen2, &kQwen3,   &kQwen3Moe};
+constexpr std::array<const Family*, 7> kFamilies = {&kGptOss, &kLlama, &kMistral, &kMixtral,
+                                                    &kQwen2,  &kQwen3, &kQwen3Moe};
 constexpr std::int64_t kMaxIntermediate = std::int64_t{1} << 24;
 
 }  // namespace

@@ -17,9 +17,10 @@ struct Family {
   const char* model_type;                // in config.json, should "architectures" be absent
 
   bool tied_embeddings = false;  // where "tie_word_embeddings" is absent
-  // Which layers "sliding_window" is of, where no "layer_types" says it: all, unless
-  // "use_sliding_window" is false; or, only if that is true, those from "max_window_layers" on.
-  enum class Window : std::uint8_t { none, all_layers, upper_layers };
+  // Which layers "sliding_window" is of, where no "layer_types" says it: all, or every other one
+  // from the first on, unless "use_sliding_window" is false; or, only if that is true, those from
+  // "max_window_layers" on.
+  enum class Window : std::uint8_t { none, all_layers, even_layers, upper_layers };
   Window window = Window::none;
   bool has_experts = false;  // `read` sets ModelConfig::mixture; else keys of experts are refused
 
@@ -30,6 +31,7 @@ struct Family {
 };
 
 // All families, which families() lists.
+extern const Family kGptOss;
 extern const Family kLlama;
 extern const Family kMistral;
 extern const Family kMixtral;
