@@ -48,11 +48,14 @@ TEST_CASE("every golden model's config.json is read") {
     CHECK(config.tied_embeddings == json.at("tie_word_embeddings"));
     CHECK(config.qk_norm == json.at("model_type").get<std::string>().starts_with("qwen3"));
     CHECK((config.mixture.experts > 0) == json.contains("num_experts_per_tok"));
-    CHECK(config.qkv_bias == (json.at("model_type") == "qwen2"));
-    CHECK(std::string(name_of(config.dtype)) == json.value("torch_dtype", json.value("dtype", "")));
+    const bool gpt_oss = json.at("model_type") == "gpt_oss";
+    CHECK(config.qkv_bias == (json.at("model_type") == "qwen2" || gpt_oss));
+    CHECK(config.attention_sinks == gpt_oss);
+    CHECK(std::string(name_of(config.dtype)) ==
+          json.value("torch_dtype", json.value("dtype", "bfloat16")));
     ++models;
   }
-  CHECK(models == 19);
+  CHECK(models == 21);
 }
 
 TEST_CASE("a family decides about biases and norms of q and k") {

@@ -243,5 +243,9 @@ TEST_CASE("layers with windows: the same bits, whichever way") {
   check_all_ways(kWindowed);
 }
 
+TEST_CASE("attention sinks and experts with biases: the same bits, whichever way") {
+  check_all_ways("tests/data/golden-models/gptoss-bf16");
+}
+
 }  // namespace
 }  // namespace nvllm::runtime

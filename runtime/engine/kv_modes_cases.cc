@@ -21,8 +21,10 @@ namespace {
 constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
 constexpr const char* kMixture = "tests/data/golden-models/qwen3moe-dense-layer";
 constexpr const char* kWindowed = "tests/data/golden-models/qwen2-window";  // of 16 tokens
-constexpr std::int64_t kMaxLen = 64;                                        // four blocks
-constexpr std::int64_t kChunk = 24;  // rows of a step, or of a part of one
+// Windows of 16 tokens in every other layer, and sinks.
+constexpr const char* kSinks = "tests/data/golden-models/gptoss-bf16";
+constexpr std::int64_t kMaxLen = 64;  // four blocks
+constexpr std::int64_t kChunk = 24;   // rows of a step, or of a part of one
 
 OpenModel open_float32() {
   return open_model({.path = kModel, .dtype = DType::f32});
@@ -418,9 +420,9 @@ TEST_CASE("a mixture of experts gives the same tokens in every mode") {
   }
 }
 
-TEST_CASE("layers with windows give the same tokens in every mode that has them") {
-  RANKS_OR_SKIP(1);
-  const OpenModel model = open_model({.path = kWindowed, .dtype = DType::f32});
+// The same tokens as in a paged cache, on one rank.
+void check_modes_with_windows(const char* path) {
+  const OpenModel model = open_model({.path = path, .dtype = DType::f32});
   const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
   const Answers right = run(model, 1, paged(), requests);
   EngineOptions contiguous;
@@ -437,6 +439,16 @@ TEST_CASE("layers with windows give the same tokens in every mode that has them"
       engine.stop();
     }
   }
+}
+
+TEST_CASE("layers with windows give the same tokens in every mode that has them") {
+  RANKS_OR_SKIP(1);
+  check_modes_with_windows(kWindowed);
+}
+
+TEST_CASE("so do layers with attention sinks") {
+  RANKS_OR_SKIP(1);
+  check_modes_with_windows(kSinks);
 }
 
 TEST_CASE("blocks before the windows of all layers go to other sequences, which changes no token") {
@@ -503,6 +515,20 @@ TEST_CASE("modes that know no windows are refused, in one line") {
   CHECK(refusal(options) ==
         "--kv-offload chunked: not with layers that attend to a window, of 16 tokens in this "
         "model; pass --kv-offload layerwise, or off");
+}
+
+TEST_CASE("modes that know no attention sinks are refused, in one line") {
+  RANKS_OR_SKIP(1);
+  // A window as long as the context is none.
+  const OpenModel model =
+      open_model({.path = kSinks, .overrides = R"({"sliding_window": 4096})", .dtype = DType::f32});
+  REQUIRE(model.config.windows.empty());
+  EngineOptions options = paged();
+  options.decode_attention = DecodeAttention::quest;
+  CHECK_THROWS_WITH_AS(TestEngine(model, 1, options).stop(),
+                       "--decode-attention quest: not with attention sinks; pass "
+                       "--decode-attention full",
+                       Error);
 }
 
 }  // namespace

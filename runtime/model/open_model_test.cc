@@ -94,6 +94,18 @@ TEST_CASE("a mixture of experts with quantized weights is refused on GPUs, in on
                        Error);
 }
 
+TEST_CASE("a gpt-oss is refused on GPUs, in one line") {
+  const Folder folder(
+      std::string(kMixtral).replace(std::string(kMixtral).find("Mixtral"), 7, "GptOss"));
+  const OpenModel model = dummy(folder);
+  check_device(model, DeviceKind::cpu);
+  CHECK_THROWS_WITH_AS(check_device(model, DeviceKind::cuda),
+                       str("--model ", folder.path,
+                           ": a GptOssForCausalLM runs on CPUs only so far; pass --device cpu")
+                           .c_str(),
+                       Error);
+}
+
 TEST_CASE("of a mixture of experts, what a token needs is counted") {
   const Folder dense;
   const Folder folder(kMixtral);
