@@ -80,10 +80,6 @@ void choose_quantization(const model::Decoder& decoder, const OpenModel& model, 
 
 void check_device(const OpenModel& model, DeviceKind device) {
   if (device == DeviceKind::cpu) return;
-  if (model.config.attention_sinks) {
-    fail("--model ", model.path, ": a ", model.config.architecture,
-         " runs on CPUs only so far; pass --device cpu");
-  }
   if (model.config.mixture.experts == 0) return;
   const model::Decoder whole(model.config, {}, model.dtype);
   choose_quantization(whole, model, device);
