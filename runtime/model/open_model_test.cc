@@ -98,9 +98,9 @@ TEST_CASE("experts in MXFP4 are refused on GPUs, in one line, and run there as f
   const std::string path = "tests/data/golden-models/gptoss-mxfp4";
   OpenModel model = open_model({.path = path});
   check_device(model, DeviceKind::cpu);
+  const ModelDescription description = describe_model(model, 2, DeviceKind::cpu);
   int packed = 0;
-  for (const ParameterDescription& parameter :
-       describe_model(model, 2, DeviceKind::cpu).ranks[1].parameters) {
+  for (const ParameterDescription& parameter : description.ranks[1].parameters) {
     packed += parameter.format == "mxfp4 in groups of 32" ? 1 : 0;
   }
   CHECK(packed == 8);  // of each layer gate and up, and down
