@@ -65,6 +65,11 @@ DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& co
   attention_result_norm_ = result_norm(".attention_result_norm", config.attention_result_norm);
   mlp_result_norm_ = result_norm(".mlp_result_norm", config.mlp_result_norm);
   NVLLM_CHECK(!moe_ || !mlp_result_norm_, "experts whose result is normed");
+  if (!config.attention.sinks.empty()) {
+    sinks_.name = name + ".attention.sinks";
+    sinks_.shape = {part_.q.size()};
+    sinks_.slices = {{config.attention.sinks, {config.attention.heads}, part_.q, {0, 1}, 0}};
+  }
   if (!config.attention.qk_norm) return;
   const auto head_norm = [&](const char* part, const std::string& tensor) {
     return RmsNorm(name + part, tensor, head_dim_, config.attention.epsilon,
@@ -81,6 +86,7 @@ void DecoderLayer::declare(std::vector<Parameter*>& all) {
     head_norms_->q.declare(all);
     head_norms_->k.declare(all);
   }
+  if (!sinks_.shape.empty()) all.push_back(&sinks_);
   output_.declare(all);
   if (attention_result_norm_) attention_result_norm_->declare(all);
   mlp_norm_.declare(all);
@@ -207,6 +213,7 @@ kernels::Attention DecoderLayer::attention_of(TensorView out, TensorView qkv,
   args.q.stride[0] = qkv.stride[0];
   args.kv.block_table = batch.block_table;
   args.kv_scales = pass.kv.scales().of_layer(pass.layer);
+  args.sinks = sinks_.view;
   args.query_start = batch.query_start;
   args.kv_length = batch.kv_length;
   args.group = part_.group;

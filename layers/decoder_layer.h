@@ -36,6 +36,7 @@ struct AttentionConfig {
   float norm_weight_offset = 0;  // likewise
   float scale = 0;               // of q · k; 0: 1 / sqrt(head_dim)
   std::int64_t window = 0;       // tokens that a row attends to at most; 0: any number
+  std::string sinks = "";        // tensor: of each head a logit without value; empty: none
 };
 
 struct MlpConfig {
@@ -108,6 +109,7 @@ class DecoderLayer {
   RmsNorm attention_norm_;
   QkvParallelLinear qkv_;
   std::optional<HeadNorms> head_norms_;
+  Parameter sinks_;  // [heads of this rank]; no shape: none
   RowParallelLinear output_;
   std::optional<RmsNorm> attention_result_norm_, mlp_result_norm_;
   RmsNorm mlp_norm_;

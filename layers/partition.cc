@@ -7,8 +7,6 @@
 namespace nvllm::layers {
 namespace {
 
-constexpr std::int64_t kLargestGranule = 64;
-
 void check(std::int64_t total, Shard shard) {
   NVLLM_CHECK_LE(0, total);
   NVLLM_CHECK_LE(0, shard.rank);
@@ -26,10 +24,10 @@ Range even_part_of(std::int64_t total, Shard shard) {
   return {begin, begin + smallest + (shard.rank < larger_parts ? 1 : 0)};
 }
 
-Range part_of(std::int64_t total, Shard shard) {
+Range part_of(std::int64_t total, Shard shard, std::int64_t max_granule) {
   check(total, shard);
   if (total == 0) return {};
-  const std::int64_t granule = std::min(kLargestGranule, total & -total);
+  const std::int64_t granule = std::min(max_granule, total & -total);
   const Range granules = even_part_of(total / granule, shard);
   return {granules.begin * granule, granules.end * granule};
 }

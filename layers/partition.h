@@ -21,8 +21,8 @@ struct Shard {
 // [0, total) in as many neighbouring parts as there are ranks; the first ones are the larger ones.
 // Cuts fall on multiples of the largest power of two up to 64 that divides total (so that rows of
 // slices start at aligned addresses); parts differ by at most one such granule. Also 0 < total <
-// ranks is fine: the last ranks own nothing.
-Range part_of(std::int64_t total, Shard shard);
+// ranks is fine: the last ranks own nothing. max_granule: a power of two, in place of 64.
+Range part_of(std::int64_t total, Shard shard, std::int64_t max_granule = 64);
 
 // The same with cuts anywhere.
 Range even_part_of(std::int64_t total, Shard shard);

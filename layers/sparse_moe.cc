@@ -13,10 +13,11 @@ struct SparseMoe::Routed {
 SparseMoe::SparseMoe(const std::string& name, const SparseMoeConfig& config, Shard shard)
     : experts_per_token_(config.experts_per_token),
       renormalize_(config.renormalize),
-      activation_(config.activation) {
+      activation_(config.activation),
+      limit_(config.limit) {
   const auto experts = static_cast<std::int64_t>(config.experts.size());
   const std::int64_t hidden = config.hidden, inner = config.intermediate;
-  const Range own = part_of(inner, shard);
+  const Range own = part_of(inner, shard, config.max_granule);
   router_.name = name + ".router.weight";
   router_.shape = {experts, hidden};
   router_.slices = {{config.router + ".weight", {experts, hidden}, {0, experts}, {0, hidden}, 0}};
@@ -26,6 +27,7 @@ SparseMoe::SparseMoe(const std::string& name, const SparseMoeConfig& config, Sha
   down_.name = name + ".experts.down.weight";
   down_.shape = {experts * hidden, own.size()};
   down_.may_be_quantized = MayBeQuantized::yes;
+  if (config.bias) set_biases(name, config, own, shard);
   if (own.size() == 0) return;
   std::int64_t gate_up_row = 0, down_row = 0;
   for (const SparseMoeConfig::Expert& expert : config.experts) {
@@ -39,8 +41,34 @@ SparseMoe::SparseMoe(const std::string& name, const SparseMoeConfig& config, Sha
   }
 }
 
+void SparseMoe::set_biases(const std::string& name, const SparseMoeConfig& config, Range own,
+                           Shard shard) {
+  const std::int64_t hidden = config.hidden, inner = config.intermediate;
+  router_bias_.name = name + ".router.bias";
+  router_bias_.shape = {experts()};
+  router_bias_.slices = {{config.router + ".bias", {experts()}, {0, experts()}, {0, 1}, 0}};
+  gate_up_bias_.name = name + ".experts.gate_up.bias";
+  gate_up_bias_.shape = {gate_up_.shape[0]};
+  down_bias_.name = name + ".experts.down.bias";
+  if (shard.rank == 0) down_bias_.shape = {down_.shape[0]};
+  std::int64_t gate_up_row = 0, down_row = 0;
+  for (const SparseMoeConfig::Expert& expert : config.experts) {
+    for (const std::string& module : {expert.gate, expert.up}) {
+      if (own.size() == 0) continue;
+      gate_up_bias_.slices.push_back({module + ".bias", {inner}, own, {0, 1}, gate_up_row});
+      gate_up_row += own.size();
+    }
+    if (shard.rank > 0) continue;
+    down_bias_.slices.push_back({expert.down + ".bias", {hidden}, {0, hidden}, {0, 1}, down_row});
+    down_row += hidden;
+  }
+}
+
 void SparseMoe::declare(std::vector<Parameter*>& all) {
   for (Parameter* parameter : {&router_, &gate_up_, &down_}) all.push_back(parameter);
+  for (Parameter* bias : {&router_bias_, &gate_up_bias_, &down_bias_}) {
+    if (!bias->shape.empty()) all.push_back(bias);
+  }
 }
 
 SparseMoe::Routed SparseMoe::route(TensorView x, const Context& context) const {
@@ -54,8 +82,9 @@ SparseMoe::Routed SparseMoe::route(TensorView x, const Context& context) const {
                 .source_rows = integers(rows * k),
                 .entries = context.scratch.allocate(DType::i32, rows, k)};
   const TensorView logits = context.scratch.allocate(DType::f32, rows, experts());
-  context.gemm.run(context.gemm.call(gemm_weight(router_), {.out = logits, .x = x}),
-                   context.stream);
+  context.gemm.run(
+      context.gemm.call(gemm_weight(router_, router_bias_.view), {.out = logits, .x = x}),
+      context.stream);
   kernels::route({.logits = logits,
                   .weights = routed.weights,
                   .expert_start = routed.expert_start,
@@ -78,7 +107,7 @@ void SparseMoe::forward(ResidualStream& stream, const RmsNorm& norm, const Conte
   };
   const TensorView of_experts = allocate(x.shape[1]), gate_up = allocate(2 * intermediate()),
                    activated = allocate(intermediate());
-  context.gemm.run_grouped({.weight = gemm_weight(gate_up_),
+  context.gemm.run_grouped({.weight = gemm_weight(gate_up_, gate_up_bias_.view),
                             .start = routed.expert_start,
                             .out = activated,
                             .x = x,
@@ -86,9 +115,10 @@ void SparseMoe::forward(ResidualStream& stream, const RmsNorm& norm, const Conte
                             .gathered = of_experts,
                             .epilogue = kernels::Epilogue::gated_activation,
                             .activation = activation_,
+                            .limit = limit_,
                             .gate_up = gate_up},
                            context.stream);
-  context.gemm.run_grouped({.weight = gemm_weight(down_),
+  context.gemm.run_grouped({.weight = gemm_weight(down_, down_bias_.view),
                             .start = routed.expert_start,
                             .out = of_experts,
                             .x = activated},

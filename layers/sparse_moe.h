@@ -2,6 +2,9 @@
 // row; each of them is a gated MLP, and what they make of the row is added with the router's
 // weights.
 //
+// Router and experts may have biases. That of an expert's down projection is rank 0's, which adds
+// it to its summand.
+//
 // Every rank has the whole router and a slice of each expert, as it has of an MLP. The experts'
 // weights are one parameter, one expert after the other, which grouped GEMMs read; those of experts
 // that no row has chosen are not read.
@@ -29,7 +32,10 @@ struct SparseMoeConfig {
   std::int64_t intermediate = 0;  // of an expert
   std::int64_t experts_per_token = 0;
   bool renormalize = false;  // the chosen experts' probabilities are divided by their sum
+  bool bias = false;         // of the router and of all that experts have
   kernels::Activation activation = kernels::Activation::silu;
+  float limit = 0;                // kernels::GatedActivation
+  std::int64_t max_granule = 64;  // part_of()'s: ranks have slices of an expert in whole ones
 };
 
 class SparseMoe {
@@ -47,15 +53,19 @@ class SparseMoe {
  private:
   struct Routed;  // which rows go to which experts
   Routed route(TensorView x, const Context& context) const;
+  void set_biases(const std::string& name, const SparseMoeConfig& config, Range own, Shard shard);
   std::int64_t experts() const { return router_.shape[0]; }
   std::int64_t intermediate() const { return down_.shape[1]; }  // of this rank
 
   std::int64_t experts_per_token_;
   bool renormalize_;
   kernels::Activation activation_;
+  float limit_;
   Parameter router_;   // [experts, hidden]
   Parameter gate_up_;  // [experts * 2 * intermediate(), hidden]: of an expert gate, then up
   Parameter down_;     // [experts * hidden, intermediate()]
+  // Of their outputs; no shape: none, or another rank's.
+  Parameter router_bias_, gate_up_bias_, down_bias_;
 };
 
 }  // namespace nvllm::layers

@@ -33,7 +33,8 @@ layers::AttentionConfig attention_of(const ModelConfig& config, std::int64_t lay
           .epsilon = config.rms_norm_eps,
           .norm_weight_offset = config.norm_weight_offset,
           .scale = config.attention_scale,
-          .window = config.window_of(layer)};
+          .window = config.window_of(layer),
+          .sinks = config.attention_sinks ? names.in_layer(layer, names.sinks) : ""};
 }
 
 layers::MlpConfig mlp_of(const ModelConfig& config, std::int64_t layer) {
@@ -56,7 +57,10 @@ layers::SparseMoeConfig moe_of(const ModelConfig& config, std::int64_t layer) {
                               .intermediate = mixture.intermediate_size,
                               .experts_per_token = mixture.experts_per_token,
                               .renormalize = mixture.renormalize,
-                              .activation = config.activation};
+                              .bias = mixture.bias,
+                              .activation = mixture.activation.value_or(config.activation),
+                              .limit = mixture.limit,
+                              .max_granule = mixture.max_granule};
   for (std::int64_t expert = 0; expert < mixture.experts; ++expert) {
     moe.experts.push_back({.gate = names.in_expert(layer, expert, names.expert_gate),
                            .up = names.in_expert(layer, expert, names.expert_up),

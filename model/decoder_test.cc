@@ -32,7 +32,7 @@ std::vector<Model> golden_models() {
     ModelConfig config = parse_config(checkpoint.config_json(), "", folder);
     models.push_back({entry.path().filename(), std::move(checkpoint), config});
   }
-  REQUIRE(models.size() == 20);
+  REQUIRE(models.size() == 22);
   return models;
 }
 

@@ -65,6 +65,15 @@ void check_heads(const char* operation, const Attention& args) {
   }
 }
 
+void check_sinks(const Attention& args) {
+  if (args.sinks.data == nullptr) return;
+  check_dense("attention", args.sinks, "sinks", args.q.dtype, 1);
+  if (args.sinks.shape[0] != args.q.shape[1]) {
+    fail("attention: sinks is ", args.sinks.describe(), ", q ", args.q.describe(),
+         "; it must have one element for each head");
+  }
+}
+
 void check_sequences(const Attention& args) {
   check_dense("attention", args.query_start, "query_start", DType::i32, 1);
   check_dense("attention", args.kv_length, "kv_length", DType::i32, 1);
@@ -142,6 +151,7 @@ void check_attention_rows(const Attention& args, const char* operation) {
 
 void check_attention(const Attention& args) {
   check_attention_rows(args, "attention");
+  check_sinks(args);
   check_sequences(args);
 }
 

@@ -17,11 +17,16 @@ namespace nvllm::kernels {
 // sequence's tokens; the result is then a partial attention result, which combine_attention()
 // combines with others by its lse.
 //   out[r][h] = sum_t softmax_t(scale * q[r][h] · k[t][g]) v[t][g],   g = (first_head + h) / group
+// With sinks, a head's softmax has one logit more, which is not scaled and has no value:
+//   out[r][h] = sum_t exp(scale * q[r][h] · k[t][g]) v[t][g] / (exp(sinks[h]) + sum_t exp(...))
+// and the lse includes it (on GPUs it is infinite where a sink is more than 88 above all scores).
+// Of partial results that are combined one must have it.
+//
 // With a window, a row attends to the last `window` of these tokens alone, its own included, and to
 // no earlier ones.
 // A rank whose query heads begin in the middle of a group has first_head > 0. A row that attends to
-// no token gives 0 and an lse of -infinity. Tokens that no row of a sequence attends to are not
-// read.
+// no token gives 0 and an lse of -infinity, or its sink. Tokens that no row of a sequence attends
+// to are not read.
 //
 // A NaN in q makes its row and head NaN. A NaN in a key or value makes the rows that attend to it
 // NaN, in the heads of its group; a NaN or infinity in a value may also reach earlier rows of its
@@ -33,6 +38,7 @@ struct Attention {
   // [2, kv_heads], float32, of a cache of E4m3: what a head's keys, and its values, are multiplied
   // by. May be none, which stands for 1.
   TensorView kv_scales{};
+  TensorView sinks{};  // [heads], of q's type: those of this rank's heads; may be none
   // [sequences + 1], int32, ascending. Rows before the first or behind the last are not touched.
   TensorView query_start{};
   TensorView kv_length{};  // [sequences], int32: tokens in the view

@@ -321,7 +321,8 @@ const bool registered = [] {
     bool weight_only;
   } constexpr kFormats[] = {{WeightFormat::int4, 32, false},  {WeightFormat::int8, 32, false},
                             {WeightFormat::int4, 128, false}, {WeightFormat::fp8, 128, false},
-                            {WeightFormat::int4, 32, true},   {WeightFormat::int8, 32, true}};
+                            {WeightFormat::int4, 32, true},   {WeightFormat::int8, 32, true},
+                            {WeightFormat::mxfp4, 32, true}};
   for (const auto& [format, group, weight_only] : kFormats) {
     for (const auto& [inputs, outputs] : {kGemms[0], kGemms[1], kGemms[2], kGemms[4]}) {
       for (const std::int64_t m : {1, 4, 16, 64, 512}) {

@@ -223,7 +223,11 @@ void Gemm::run_grouped(const GroupedGemm& grouped, Stream& stream) {
   }
   enqueue_grouped(own, stream);
   if (activates) {
-    gated_activation({.out = grouped.out, .x = own.out, .activation = grouped.activation}, stream);
+    gated_activation({.out = grouped.out,
+                      .x = own.out,
+                      .activation = grouped.activation,
+                      .limit = grouped.limit},
+                     stream);
   }
 }
 

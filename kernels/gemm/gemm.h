@@ -199,6 +199,7 @@ struct GroupedGemm {
 
   Epilogue epilogue = Epilogue::none;  // with a gated activation a group's first half are gates
   Activation activation = Activation::silu;
+  float limit = 0;       // GatedActivation::limit
   TensorView gate_up{};  // [at least M, outputs]: what the activation's own kernel reads
 
   std::int64_t m() const { return out.shape[0]; }

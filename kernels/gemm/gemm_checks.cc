@@ -40,9 +40,9 @@ void check_rows(const TensorView& tensor, const char* name, const char* shape, s
 void check_quantized(const GemmWeight& weight) {
   const QuantizedShape shape = weight.quantized_shape();
   const std::int64_t group = shape.group, min_group = shape.format == WeightFormat::int4 ? 32 : 16;
-  const bool fits = shape.format == WeightFormat::fp8
-                        ? group == kFp8Group
-                        : group >= min_group && group <= 128 && 128 % group == 0;
+  bool fits = group >= min_group && group <= 128 && 128 % group == 0;
+  if (shape.format == WeightFormat::fp8) fits = group == kFp8Group;
+  if (shape.format == WeightFormat::mxfp4) fits = group == kMxfp4Group;
   if (!fits) {
     fail("gemm: weight has groups of ", group, " inputs, which ", name_of(shape.format),
          " does not have");

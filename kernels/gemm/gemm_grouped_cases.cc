@@ -119,12 +119,15 @@ class Case {
     Matrix right(fixture_.backend, groups_.type, m, columns);
     Matrix got(fixture_.backend, groups_.type, m, columns, 0, groups_.shift);
     const Matrix gate_up(fixture_.backend, groups_.type, m + 1, groups_.outputs);
-    gated_activation({.out = right.there, .x = out_.there, .activation = activation},
-                     *fixture_.stream);
+    constexpr float kLimit = 2;  // of clamped_swiglu
+    gated_activation(
+        {.out = right.there, .x = out_.there, .activation = activation, .limit = kLimit},
+        *fixture_.stream);
     GroupedGemm activating = grouped();
     activating.out = got.there;
     activating.epilogue = Epilogue::gated_activation;
     activating.activation = activation;
+    activating.limit = kLimit;
     activating.gate_up = gate_up.there;
     got.upload(*fixture_.stream);
     fixture_.gemm->run_grouped(activating, *fixture_.stream);
@@ -201,6 +204,7 @@ void check_all(const std::function<void(const Groups&, unsigned)>& check) {
       }
       check({.sizes = sizes, .outputs = 22, .inputs = 45, .type = type}, seed++);
       check({.sizes = sizes, .outputs = 24, .inputs = 64, .type = type, .bias = true}, seed++);
+      check({.sizes = sizes, .outputs = 272, .inputs = 200, .type = type, .bias = true}, seed++);
       check({.sizes = sizes, .outputs = 24, .inputs = 64, .type = type, .shift = 3}, seed++);
     }
   }
@@ -221,7 +225,8 @@ TEST_CASE("a grouped GEMM of random sizes is a GEMM of each group") {
     Groups groups{.sizes = std::vector<std::int32_t>(1 + random() % 130),
                   .outputs = static_cast<std::int64_t>(8 * (1 + random() % 20)),
                   .inputs = static_cast<std::int64_t>(8 * (1 + random() % 30)),
-                  .type = random() % 3 == 0 ? DType::f16 : DType::bf16};
+                  .type = random() % 3 == 0 ? DType::f16 : DType::bf16,
+                  .bias = random() % 2 == 0};
     const int max_rows = std::array{4, 12, 60}[random() % 3];
     for (std::int32_t& size : groups.sizes) {
       if (random() % 3 != 0) size = static_cast<std::int32_t>(random() % max_rows);
@@ -246,6 +251,7 @@ TEST_CASE("a grouped GEMM's gated activation has the bits of the activation itse
     Case tested(*backend, groups, seed);
     CHECK(tested.activates(Activation::silu));
     if (seed % 4 == 0) CHECK(tested.activates(Activation::gelu_tanh));
+    if (seed % 4 == 1) CHECK(tested.activates(Activation::clamped_swiglu));
   });
 }
 

@@ -17,6 +17,13 @@ const std::vector<QuantizedSetting> kFormats = {
     {WeightFormat::int8, 64}, {WeightFormat::int8, 128}, {WeightFormat::int4, 32},
     {WeightFormat::int4, 64}, {WeightFormat::int4, 128}};
 
+// CPUs have one format more.
+std::vector<QuantizedSetting> formats_of(const Backend& backend) {
+  std::vector<QuantizedSetting> formats = kFormats;
+  if (backend.kind() == DeviceKind::cpu) formats.push_back({WeightFormat::mxfp4, 32});
+  return formats;
+}
+
 TEST_CASE_TEMPLATE("with a quantized weight a GEMM is what its definition says", T, float, Bf16,
                    F16) {
   BACKEND_OR_SKIP(backend);
@@ -28,7 +35,7 @@ TEST_CASE_TEMPLATE("with a quantized weight a GEMM is what its definition says",
       {2, 24, 100},   {3, 33, 576},   {4, 389, 64},  {8, 64, 1024},  {9, 48, 384},
       {16, 96, 640},  {17, 64, 512},  {31, 65, 200}, {33, 128, 256}, {64, 192, 320},
       {112, 64, 384}, {129, 64, 128}, {200, 130, 72}};
-  for (const QuantizedSetting& quantized : kFormats) {
+  for (const QuantizedSetting& quantized : formats_of(*backend)) {
     for (const auto& shape : shapes) {
       Setting setting{.m = shape[0], .outputs = shape[1], .inputs = shape[2], .type = dtype_of<T>};
       setting.quantized = quantized;
@@ -51,7 +58,7 @@ TEST_CASE_TEMPLATE("with a quantized weight GEMVs of all sizes are what their de
   // outputs, inputs: long sums and short ones, of all instances of kernels
   const std::vector<std::array<std::int64_t, 2>> shapes = {
       {4096, 1024}, {1024, 2048}, {1000, 3072}, {2560, 4096}, {264, 9728}, {3333, 2560}, {8, 24}};
-  for (const QuantizedSetting& quantized : kFormats) {
+  for (const QuantizedSetting& quantized : formats_of(*backend)) {
     for (const auto& shape : shapes) {
       // The CPU's kernels are the same for all of these.
       if (backend->kind() == DeviceKind::cpu && shape[0] * shape[1] > 3'000'000) continue;
@@ -103,7 +110,7 @@ TEST_CASE_TEMPLATE("x may be quantized, too, within half a step", T, float, Bf16
   BACKEND_OR_SKIP(backend);
   Fixture fixture(*backend);
   std::mt19937 random(12);
-  for (QuantizedSetting quantized : kFormats) {
+  for (QuantizedSetting quantized : formats_of(*backend)) {
     quantized.weight_only = false;
     for (const std::int64_t m : {1, 5, 16, 40, 144, 272}) {
       if (kFewShapes && m > 40) continue;
@@ -161,7 +168,7 @@ TEST_CASE_TEMPLATE("prologues of a GEMM with a quantized weight", T, Bf16, F16) 
   BACKEND_OR_SKIP(backend);
   Fixture fixture(*backend);
   std::mt19937 random(13);
-  for (const QuantizedSetting& quantized : kFormats) {
+  for (const QuantizedSetting& quantized : formats_of(*backend)) {
     for (const std::int64_t m : {1, 4, 8, 16, 48, 130}) {
       for (const Prologue prologue : {Prologue::rms_norm, Prologue::gated_activation}) {
         Setting setting{.m = m, .outputs = 128, .inputs = 512, .type = dtype_of<T>};
@@ -177,7 +184,7 @@ TEST_CASE_TEMPLATE("prologues of a GEMM with a quantized weight", T, Bf16, F16) 
 TEST_CASE("a row's result does not depend on the rows beside it") {
   BACKEND_OR_SKIP(backend);
   Fixture fixture(*backend);
-  for (const QuantizedSetting& quantized : kFormats) {
+  for (const QuantizedSetting& quantized : formats_of(*backend)) {
     Setting setting{.m = 24, .outputs = 64, .inputs = 512, .type = DType::bf16};
     setting.quantized = quantized;
     GemmTensors all(*backend, setting, 5);

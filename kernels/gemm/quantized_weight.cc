@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -25,7 +26,7 @@ std::array<BlockPlace, 128> make_places(WeightFormat format) {
   for (int thread = 0; thread < kThreads; ++thread) {
     for (int word = 0; word < kThreadBytes / 4; ++word) {
       const int first = thread * kThreadBytes + word * 4;  // byte
-      if (format != WeightFormat::int4) {
+      if (!has_nibbles(format)) {
         constexpr std::array kOf = {0, 1, 8, 9};
         for (int e = 0; e < 4; ++e) places[16 * word + 2 * thread + kOf[e]] = {first + e, 0};
         continue;
@@ -43,7 +44,7 @@ std::array<BlockPlace, 128> make_places(WeightFormat format) {
 const std::array<BlockPlace, 128>& places_of(WeightFormat format) {
   static const auto bytes = make_places(WeightFormat::fp8);
   static const auto nibbles = make_places(WeightFormat::int4);
-  return format == WeightFormat::int4 ? nibbles : bytes;
+  return has_nibbles(format) ? nibbles : bytes;
 }
 
 __m128i load_16(const std::uint8_t* from) {
@@ -77,6 +78,27 @@ void pack_nibbles(const std::uint8_t* in, std::byte* out) {
   store_by_thread(word(0), word(1), word(2), word(3), out);
 }
 
+// The code of the number of e2m1 that is nearest, of two the even one.
+std::uint8_t nearest_e2m1(float value) {
+  const float magnitude = std::fabs(value);
+  std::uint8_t code = 0;
+  while (code < 7) {
+    const float middle = (kE2m1[code] + kE2m1[code + 1]) / 2;
+    if (magnitude < middle || (magnitude == middle && code % 2 == 0)) break;
+    ++code;
+  }
+  return static_cast<std::uint8_t>(code | (std::signbit(value) ? 8 : 0));
+}
+
+// The smallest power of two, times which 6 is at least `largest`; NaN of what is no number.
+float mxfp4_scale(float largest) {
+  if (!std::isfinite(largest)) return std::numeric_limits<float>::quiet_NaN();
+  if (largest == 0) return 0x1p-127f;
+  int exponent = 0;
+  const float fraction = std::frexp(largest / 6, &exponent);  // in [0.5, 1)
+  return std::ldexp(1.0f, std::clamp(fraction == 0.5f ? exponent - 1 : exponent, -127, 127));
+}
+
 F16 to_unit(float value) {
   return from_float<F16>(value / kScaleUnit);
 }
@@ -91,8 +113,20 @@ const char* name_of(WeightFormat format) {
     case WeightFormat::fp8: return "fp8";
     case WeightFormat::int8: return "int8";
     case WeightFormat::int4: return "int4";
+    case WeightFormat::mxfp4: return "mxfp4";
   }
   return "?";
+}
+
+float e8m0_to_float(std::uint8_t byte) {
+  if (byte == 0) return 0x1p-127f;
+  const std::uint32_t bits = byte == 255 ? 0x7fc00000u : std::uint32_t{byte} << 23;
+  return std::bit_cast<float>(bits);
+}
+
+std::uint8_t float_to_e8m0(float power) {
+  if (std::isnan(power)) return 255;
+  return static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(power) >> 23);
 }
 
 float fp8_to_float(std::uint8_t byte) {
@@ -108,7 +142,7 @@ BlockPlace place_in_block(WeightFormat format, int input) {
 }
 
 void pack_values(const QuantizedShape& shape, const std::uint8_t* values, std::byte* out) {
-  const auto pack = shape.format == WeightFormat::int4 ? pack_nibbles : pack_bytes;
+  const auto pack = has_nibbles(shape.format) ? pack_nibbles : pack_bytes;
   const std::int64_t in_block = shape.block_inputs(), whole = shape.inputs / in_block;
   for (std::int64_t block = 0; block < whole; ++block) {
     pack(values + block * in_block, out + block * kQuantizedBlockBytes);
@@ -124,6 +158,10 @@ void pack_scales(const QuantizedShape& shape, std::span<const float> scales,
                  std::span<const float> offsets, std::byte* out) {
   for (std::size_t group = 0; group < static_cast<std::size_t>(shape.groups()); ++group) {
     const float scale = group < scales.size() ? scales[group] : 0;
+    if (shape.format == WeightFormat::mxfp4) {
+      out[group] = std::byte{float_to_e8m0(scale)};
+      continue;
+    }
     if (shape.format == WeightFormat::fp8) {
       std::memcpy(out + group * sizeof(float), &scale, sizeof(float));
       continue;
@@ -152,6 +190,11 @@ void dequantize_row(const QuantizedShape& shape, const std::byte* values, const 
     const auto byte =
         static_cast<std::uint8_t>(values[i / in_block * kQuantizedBlockBytes + place.byte]);
     const std::int64_t group = i / shape.group;
+    const int nibble = byte >> place.shift & 15;
+    if (shape.format == WeightFormat::mxfp4) {
+      out[i] = e8m0_to_float(static_cast<std::uint8_t>(scales[group])) * kE2m1[nibble];
+      continue;
+    }
     if (shape.format == WeightFormat::fp8) {
       float scale = 0;
       std::memcpy(&scale, scales + group * sizeof(float), sizeof(float));
@@ -160,14 +203,35 @@ void dequantize_row(const QuantizedShape& shape, const std::byte* values, const 
     }
     F16 both[2];
     std::memcpy(both, scales + group * sizeof(both), sizeof(both));
-    const int integer =
-        shape.format == WeightFormat::int4 ? byte >> place.shift & 15 : static_cast<int>(byte);
+    const int integer = shape.format == WeightFormat::int4 ? nibble : static_cast<int>(byte);
     out[i] = to_float(both[0]) * kScaleUnit * static_cast<float>(integer - zero_of(shape.format)) +
              to_float(both[1]) * kScaleUnit;
   }
 }
 
+namespace {
+
+QuantizedRow quantize_mxfp4(const QuantizedShape& shape, std::span<const float> weights) {
+  QuantizedRow row;
+  const auto group = static_cast<std::size_t>(shape.group);
+  for (std::size_t begin = 0; begin < weights.size(); begin += group) {
+    const std::span some = weights.subspan(begin, std::min(group, weights.size() - begin));
+    float largest = 0;
+    for (const float weight : some) {
+      largest = weight == weight ? std::max(largest, std::fabs(weight)) : weight;
+      if (largest != largest) break;
+    }
+    const float scale = mxfp4_scale(largest);
+    for (const float weight : some) row.values.push_back(nearest_e2m1(weight / scale));
+    row.scales.push_back(scale);
+  }
+  return row;
+}
+
+}  // namespace
+
 QuantizedRow quantize_row(const QuantizedShape& shape, std::span<const float> weights) {
+  if (shape.format == WeightFormat::mxfp4) return quantize_mxfp4(shape, weights);
   const bool fp8 = shape.format == WeightFormat::fp8;
   const int zero = fp8 ? 0 : zero_of(shape.format);
   const float max_value = fp8 ? kMaxFp8 : static_cast<float>(zero - 1);

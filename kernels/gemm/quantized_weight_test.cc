@@ -2,7 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <set>
@@ -11,7 +13,12 @@
 namespace nvllm::kernels {
 namespace {
 
-constexpr WeightFormat kFormats[] = {WeightFormat::fp8, WeightFormat::int8, WeightFormat::int4};
+constexpr WeightFormat kFormats[] = {WeightFormat::fp8, WeightFormat::int8, WeightFormat::int4,
+                                     WeightFormat::mxfp4};
+
+std::int64_t largest_group(WeightFormat format) {
+  return format == WeightFormat::mxfp4 ? kMxfp4Group : 128;
+}
 
 std::vector<float> normal_floats(std::int64_t count, unsigned seed) {
   std::mt19937 random(seed);
@@ -57,7 +64,8 @@ TEST_CASE("floats go to the nearest fp8 number, ties to even, large ones to 448"
 
 TEST_CASE("inputs of a block are in the order of tensor-core fragments, each at its own place") {
   for (const WeightFormat format : kFormats) {
-    const QuantizedShape shape{.format = format, .outputs = 1, .inputs = 1, .group = 128};
+    const QuantizedShape shape{
+        .format = format, .outputs = 1, .inputs = 1, .group = largest_group(format)};
     std::set<int> places;
     for (int input = 0; input < shape.block_inputs(); ++input) {
       const BlockPlace place = place_in_block(format, input);
@@ -82,13 +90,15 @@ TEST_CASE("a packed row is read back, with any number of inputs") {
           .format = format, .outputs = 1, .inputs = inputs, .group = fp8 ? 128 : 32};
       QuantizedRow row;
       std::mt19937 random(static_cast<unsigned>(inputs));
-      const unsigned values = format == WeightFormat::int4 ? 16 : 256;
+      const bool mxfp4 = format == WeightFormat::mxfp4;
+      const unsigned values = has_nibbles(format) ? 16 : 256;
       for (std::int64_t i = 0; i < inputs; ++i) {
         const auto value = static_cast<std::uint8_t>(random() % values);
         row.values.push_back(fp8 && (value & 127) == 127 ? 0 : value);
       }
       for (std::int64_t i = 0; i < inputs; i += shape.group) {
-        row.scales.push_back(static_cast<float>(random() % 1000 + 1) * 0x1p-12f);
+        row.scales.push_back(mxfp4 ? e8m0_to_float(static_cast<std::uint8_t>(random() % 255))
+                                   : static_cast<float>(random() % 1000 + 1) * 0x1p-12f);
         row.offsets.push_back(static_cast<float>(random() % 1000) * 0x1p-10f);
       }
       const std::vector<float> back = packed_and_back(shape, row);
@@ -96,8 +106,9 @@ TEST_CASE("a packed row is read back, with any number of inputs") {
       for (std::int64_t i = 0; i < inputs; ++i) {
         const float scale = row.scales[i / shape.group], offset = row.offsets[i / shape.group];
         const int zero = format == WeightFormat::int4 ? 8 : 128;
-        const float right = fp8 ? scale * fp8_to_float(row.values[i])
-                                : scale * static_cast<float>(row.values[i] - zero) + offset;
+        const float right = fp8     ? scale * fp8_to_float(row.values[i])
+                            : mxfp4 ? scale * kE2m1[row.values[i]]
+                                    : scale * static_cast<float>(row.values[i] - zero) + offset;
         wrong += back[i] != right;
       }
       CHECK(wrong == 0);
@@ -106,7 +117,7 @@ TEST_CASE("a packed row is read back, with any number of inputs") {
 }
 
 TEST_CASE("quantized weights differ from the given ones by half a step at most") {
-  for (const WeightFormat format : kFormats) {
+  for (const WeightFormat format : {WeightFormat::fp8, WeightFormat::int8, WeightFormat::int4}) {
     const bool fp8 = format == WeightFormat::fp8;
     const QuantizedShape shape{.format = format, .outputs = 1, .inputs = 1000, .group = 128};
     const std::vector<float> weights = normal_floats(shape.inputs, 3);
@@ -128,9 +139,40 @@ TEST_CASE("quantized weights differ from the given ones by half a step at most")
   CHECK(packed_and_back(shape, quantize_row(shape, zeros)) == zeros);
 }
 
+TEST_CASE("weights in mxfp4 are the nearest numbers of the smallest scale that holds the largest") {
+  const QuantizedShape shape{
+      .format = WeightFormat::mxfp4, .outputs = 1, .inputs = 70, .group = kMxfp4Group};
+  std::vector<float> weights(70);
+  const float some[] = {6, -0.24f, 0.25f, 0.26f, 0.75f, 1.26f, -2.5f, 5, 5.01f, 3.4f};
+  std::copy(std::begin(some), std::end(some), weights.begin());
+  weights[32] = 6.1f, weights[33] = 1;  // the second group
+  weights[64] = -0x1p-125f;             // the third
+  const std::vector<float> back = packed_and_back(shape, quantize_row(shape, weights));
+  const float right[] = {6, -0.0f, 0, 0.5f, 1, 1.5f, -2, 4, 6, 3};
+  for (std::size_t i = 0; i < 10; ++i) {
+    CAPTURE(i);
+    CHECK(back[i] == right[i]);
+  }
+  CHECK(back[32] == 6);  // of the numbers times 2
+  CHECK(back[33] == 1);
+  CHECK(back[64] == -0x1p-125f);
+  CHECK(back[65] == 0);
+}
+
+TEST_CASE("scales of mxfp4 are powers of two, as bytes") {
+  CHECK(e8m0_to_float(127) == 1.0f);
+  CHECK(e8m0_to_float(0) == 0x1p-127f);
+  CHECK(e8m0_to_float(254) == 0x1p127f);
+  CHECK(std::isnan(e8m0_to_float(255)));
+  for (int byte = 0; byte < 256; ++byte) {
+    CHECK(float_to_e8m0(e8m0_to_float(static_cast<std::uint8_t>(byte))) == byte);
+  }
+}
+
 TEST_CASE("a weight that is no finite number still is none when it is quantized") {
   for (const WeightFormat format : kFormats) {
-    const QuantizedShape shape{.format = format, .outputs = 1, .inputs = 300, .group = 128};
+    const QuantizedShape shape{
+        .format = format, .outputs = 1, .inputs = 300, .group = largest_group(format)};
     for (const float bad :
          {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
       std::vector<float> weights = normal_floats(shape.inputs, 3);

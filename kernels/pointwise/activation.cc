@@ -13,6 +13,7 @@ const char* name_of(Activation activation) {
     case Activation::silu: return "silu";
     case Activation::gelu: return "gelu";
     case Activation::gelu_tanh: return "gelu_tanh";
+    case Activation::clamped_swiglu: return "clamped_swiglu";
   }
   return "?";
 }
@@ -22,8 +23,11 @@ void check_gated_activation(const GatedActivation& args) {
   check.require_floats(args.out, "out", 2, "[rows, n]");
   check.require_dense(args.out, "out");
   check.require_dense(args.x, "x", args.out.dtype, {args.out.shape[0], 2 * args.out.shape[1]});
-  if (args.activation > Activation::gelu_tanh) {
+  if (args.activation > Activation::clamped_swiglu) {
     fail("gated_activation: activation ", static_cast<int>(args.activation), " is none");
+  }
+  if (args.activation == Activation::clamped_swiglu && !(args.limit > 0)) {
+    fail("gated_activation: limit is ", args.limit, "; clamped_swiglu needs a positive one");
   }
 }
 
@@ -50,7 +54,22 @@ __m256 activate8(__m256 g) {
     const __m256 inner = _mm256_fmadd_ps(square, _mm256_set1_ps(0.044715f), one);
     minus = _mm256_mul_ps(_mm256_mul_ps(minus, _mm256_set1_ps(1.5957691216f)), inner);
   }
+  if constexpr (kActivation == Activation::clamped_swiglu) {
+    minus = _mm256_mul_ps(minus, _mm256_set1_ps(kClampedSwigluAlpha));
+  }
   return _mm256_div_ps(g, _mm256_add_ps(_mm256_set1_ps(1.0f), exp8(minus)));
+}
+
+// activation(gate) * up. NaN stays NaN: the second operand is the result if one is none.
+template <Activation kActivation>
+__m256 gate8(__m256 gate, __m256 up, float limit) {
+  if constexpr (kActivation == Activation::clamped_swiglu) {
+    const __m256 max = _mm256_set1_ps(limit);
+    gate = _mm256_min_ps(max, gate);
+    up = _mm256_max_ps(_mm256_set1_ps(-limit), _mm256_min_ps(max, up));
+    up = _mm256_add_ps(up, _mm256_set1_ps(1.0f));
+  }
+  return _mm256_mul_ps(activate8<kActivation>(gate), up);
 }
 
 template <typename T, Activation kActivation>
@@ -58,6 +77,7 @@ struct ActivationJob {
   T* out;
   const T* x;
   std::int64_t n;
+  float limit;
 
   void operator()(std::int64_t begin, std::int64_t end) const {
     for (std::int64_t row = begin; row < end; ++row) {
@@ -66,11 +86,13 @@ struct ActivationJob {
       T* to = out + row * n;
       std::int64_t i = 0;
       for (; i + kLanes <= n; i += kLanes) {
-        store8(to + i, _mm256_mul_ps(activate8<kActivation>(load8(gate + i)), load8(up + i)));
+        store8(to + i, gate8<kActivation>(load8(gate + i), load8(up + i), limit));
       }
       if (i == n) continue;
-      const __m256 active = activate8<kActivation>(load_some(gate + i, n - i));
-      store_some(to + i, _mm256_mul_ps(active, load_some(up + i, n - i)), n - i);
+      const std::int64_t left = n - i;
+      store_some(to + i,
+                 gate8<kActivation>(load_some(gate + i, left), load_some(up + i, left), limit),
+                 left);
     }
   }
 };
@@ -81,7 +103,7 @@ void submit(const GatedActivation& args, Stream& stream) {
     const std::int64_t n = args.out.shape[1];
     // An exponential costs about as much as moving four elements.
     submit_rows(stream, args.out.shape[0], 6 * n * sizeof(T),
-                ActivationJob<T, kActivation>{args.out.as<T>(), args.x.as<T>(), n});
+                ActivationJob<T, kActivation>{args.out.as<T>(), args.x.as<T>(), n, args.limit});
   });
 }
 
@@ -92,6 +114,7 @@ void gated_activation(const GatedActivation& args, Stream& stream) {
     case Activation::silu: return submit<Activation::silu>(args, stream);
     case Activation::gelu: return submit<Activation::gelu>(args, stream);
     case Activation::gelu_tanh: return submit<Activation::gelu_tanh>(args, stream);
+    case Activation::clamped_swiglu: return submit<Activation::clamped_swiglu>(args, stream);
   }
 }
 

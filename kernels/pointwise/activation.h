@@ -9,18 +9,23 @@
 namespace nvllm::kernels {
 
 enum class Activation : std::uint8_t {
-  silu,       // g / (1 + exp(-g))
-  gelu,       // g * (1 + erf(g / sqrt(2))) / 2
-  gelu_tanh,  // the same with tanh(sqrt(2 / pi) * (g + 0.044715 g^3)) for erf(...)
+  silu,            // g / (1 + exp(-g))
+  gelu,            // g * (1 + erf(g / sqrt(2))) / 2
+  gelu_tanh,       // the same with tanh(sqrt(2 / pi) * (g + 0.044715 g^3)) for erf(...)
+  clamped_swiglu,  // g / (1 + exp(-1.702 g)) of a gate up to the limit; see GatedActivation
 };
+inline constexpr float kClampedSwigluAlpha = 1.702f;
 const char* name_of(Activation activation);
 
 // out[r][i] = round(activation(x[r][i]) * x[r][n + i]), in float32, rounded once. Both tensors are
 // dense and of one type (float32, bfloat16 or float16). Any number of rows and columns is allowed.
+//
+// clamped_swiglu is min(g, limit) for g, and clamp(u, -limit, limit) + 1 for what it multiplies.
 struct GatedActivation {
   TensorView out;  // [rows, n]
   TensorView x;    // [rows, 2 * n]: the gate projection, then the up projection
   Activation activation = Activation::silu;
+  float limit = 0;  // of clamped_swiglu alone: positive
 };
 
 // Enqueues it. Throws an Error that names the argument that does not fit.

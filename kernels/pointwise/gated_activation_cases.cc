@@ -10,7 +10,9 @@ namespace {
 using testing::Placed;
 using testing::refusal;
 
-constexpr Activation kAll[] = {Activation::silu, Activation::gelu, Activation::gelu_tanh};
+constexpr Activation kAll[] = {Activation::silu, Activation::gelu, Activation::gelu_tanh,
+                               Activation::clamped_swiglu};
+constexpr float kLimit = 7;  // of clamped_swiglu
 
 // How far activation(g) may be off in float32, relative to itself. Roundings count 2^-24 each,
 // those of an exponential's argument as often as the argument is large (beyond 88 nothing is left);
@@ -20,6 +22,7 @@ float relative_error(Activation activation, float g) {
     switch (activation) {
       case Activation::silu: return 8 + 2.5f * std::fabs(g);
       case Activation::gelu: return 16.0f;
+      case Activation::clamped_swiglu: return 8 + 5 * std::fabs(g);
       default: return 8 + 6.5f * std::fabs(1.6f * (g + 0.0447f * g * g * g));
     }
   }();
@@ -36,7 +39,12 @@ int count_wrong(Activation activation, const std::vector<T>& x, std::int64_t n,
   int wrong = 0;
   for (std::size_t i = 0; i < got.size(); ++i) {
     const std::size_t gate = i / n * 2 * n + i % n;
-    const float g = to_float(x[gate]), up = to_float(x[gate + n]);
+    float g = to_float(x[gate]), up = to_float(x[gate + n]);
+    if (activation == Activation::clamped_swiglu) {
+      if (g > kLimit) g = kLimit;
+      if (std::fabs(up) > kLimit) up = std::copysign(kLimit, up);
+      up += 1;
+    }
     // Infinity times what may have become 0, or not, may be NaN, or not.
     const bool vanishes = std::isfinite(g) && (g < -80 || std::fabs(g) < kNothing);
     if (std::isinf(up) && vanishes) continue;
@@ -56,10 +64,13 @@ void check_against_reference(Backend& backend, Activation activation, std::vecto
   const auto stream = backend.create_stream();
   Placed<T> x_there(backend, *stream, x, shift);
   Placed<T> out_there(backend, *stream, std::vector<T>(rows * n, from_float<T>(-77)), shift);
-  gated_activation({out_there.view({rows, n}), x_there.view({rows, 2 * n}), activation}, *stream);
+  gated_activation({out_there.view({rows, n}), x_there.view({rows, 2 * n}), activation, kLimit},
+                   *stream);
   std::vector<T> right(rows * n);
-  gated_activation_reference(
-      {{right.data(), dtype_of<T>, {rows, n}}, {x.data(), dtype_of<T>, {rows, 2 * n}}, activation});
+  gated_activation_reference({{right.data(), dtype_of<T>, {rows, n}},
+                              {x.data(), dtype_of<T>, {rows, 2 * n}},
+                              activation,
+                              kLimit});
   CHECK(count_wrong(activation, x, n, out_there.fetch(), right) == 0);
   CHECK(testing::same_bits(x_there.fetch(), x));
 }

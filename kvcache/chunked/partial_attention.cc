@@ -58,6 +58,7 @@ void PartialAttention::compute_part(kernels::Attention args, std::int64_t first_
     return there;
   });
   const Sums all = sums();
+  args.sinks = {};  // the first part has them
   args.out = all.part.rows(first_row, rows);
   args.lse = all.part_lse.rows(first_row, rows);
   kernels::attention(args, stream);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "launcher/chat/answer_text.h"
 #include "launcher/session/messages.h"
 
 namespace nvllm::launcher {
@@ -51,7 +52,8 @@ tokenizer::MarkedText Conversation::render(const std::vector<Message>& messages)
   for (const Message& message : messages) {
     jinja::Dict dict;
     dict.set("role", message.role);
-    dict.set("content", message.content);
+    const bool again = message.role == "assistant" && writes_channels(model_.tokenizer());
+    dict.set("content", again ? without_reasoning(message.content) : message.content);
     list.items.emplace_back(std::move(dict));
   }
   tokenizer::ChatTemplate::Request request;

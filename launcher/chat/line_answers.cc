@@ -64,8 +64,7 @@ void LineAnswers::read_lines(Nanoseconds limit) {
 void LineAnswers::submit(const std::string& line) {
   const std::uint64_t id = first_ + answers_.size();
   answers_.push_back({.line = lines_.number(),
-                      .detokenizer = tokenizer::StreamDetokenizer(
-                          model_.tokenizer(), {.stop_strings = options_.chat.stop}),
+                      .text = AnswerText(model_.tokenizer(), options_.chat.stop),
                       .shown = ThinkingText(false, false)});
   Answer& answer = answers_.back();
   try {
@@ -92,15 +91,14 @@ void LineAnswers::apply_updates() {
   for (const runtime::Update& update : session_.client().poll(kPollInterval)) {
     Answer& answer = answers_.at(update.request - first_);
     for (const std::int32_t token : update.tokens) {
-      if (answer.detokenizer.stopped()) break;
-      answer.pending +=
-          shown(answer, answer.detokenizer.push(static_cast<tokenizer::TokenId>(token)));
-      if (answer.detokenizer.stopped()) session_.client().abort(update.request);
+      if (answer.text.stopped()) break;
+      answer.pending += shown(answer, answer.text.push(static_cast<tokenizer::TokenId>(token)));
+      if (answer.text.stopped()) session_.client().abort(update.request);
     }
     tokens_ += static_cast<std::int64_t>(update.tokens.size());
     answer.error = update.error;
     if (!update.error.empty() || update.finish != runtime::FinishReason::none) {
-      answer.pending += shown(answer, answer.detokenizer.finish()) + answer.shown.finish();
+      answer.pending += shown(answer, answer.text.finish()) + answer.shown.finish();
       answer.ended = true;
     }
   }

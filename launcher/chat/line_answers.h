@@ -8,12 +8,12 @@
 #include <functional>
 #include <string>
 
+#include "launcher/chat/answer_text.h"
 #include "launcher/chat/conversation.h"
 #include "launcher/chat/thinking_text.h"
 #include "launcher/cli/options.h"
 #include "launcher/session/engine_session.h"
 #include "launcher/session/text_io.h"
-#include "tokenizer/stream.h"
 
 namespace nvllm::launcher {
 
@@ -32,7 +32,7 @@ class LineAnswers {
   // An answer that has not been written completely.
   struct Answer {
     std::uint64_t line;
-    tokenizer::StreamDetokenizer detokenizer;
+    AnswerText text;
     ThinkingText shown;
     std::string pending = "";  // the part that has not been written
     std::string error = "";

@@ -5,8 +5,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "launcher/chat/answer_text.h"
 #include "launcher/session/text_table.h"
-#include "tokenizer/stream.h"
 #include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::launcher {
@@ -27,10 +27,7 @@ class Stream {
  public:
   Stream(runtime::EngineClient& client, const AnswerRequest& wanted,
          const tokenizer::Tokenizer& tokenizer, const AnswerSinks& sinks)
-      : client_(client),
-        wanted_(wanted),
-        sinks_(sinks),
-        text_(tokenizer, {.stop_strings = wanted.stops}) {
+      : client_(client), wanted_(wanted), sinks_(sinks), text_(tokenizer, wanted.stops) {
     answer_.prompt_tokens = static_cast<std::int64_t>(wanted.request.prompt.size());
     go_on_behind(wanted.shown);
   }
@@ -114,7 +111,7 @@ class Stream {
   runtime::EngineClient& client_;
   const AnswerRequest& wanted_;
   const AnswerSinks& sinks_;
-  tokenizer::StreamDetokenizer text_;
+  AnswerText text_;
   StreamedAnswer answer_;
   const std::int64_t submitted_ns_ = now_ns();
   // Of a continued answer: bytes of the text to come that were shown already, the size of the

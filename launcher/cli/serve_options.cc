@@ -165,11 +165,12 @@ OptionRows api_rows() {
        "variables of the chat template, for requests that do not set them:\n"
        "'{\"enable_thinking\": false}'",
        nullptr, text(&ServeOptions::chat_template_kwargs)},
-      {"--reasoning-parser", "NAME", "finds the reasoning in answers: qwen3 or deepseek_r1",
-       nullptr, text(&ServeOptions::reasoning_parser)},
+      {"--reasoning-parser", "NAME",
+       "finds the reasoning in answers: qwen3, deepseek_r1 or\nopenai_gptoss", nullptr,
+       text(&ServeOptions::reasoning_parser)},
       {"--tool-call-parser", "NAME",
-       "finds tool calls in answers: hermes (Qwen), llama3_json or mistral", nullptr,
-       text(&ServeOptions::tool_call_parser)},
+       "finds tool calls in answers: hermes (Qwen), llama3_json, mistral or\nopenai (gpt-oss)",
+       nullptr, text(&ServeOptions::tool_call_parser)},
       {"--enable-auto-tool-choice", nullptr,
        "lets the model decide whether it calls a tool (tool_choice auto)", "off",
        kIntoServe.on(&ServeOptions::auto_tool_choice)},
@@ -181,7 +182,7 @@ void check_api(const Options& options) {
   if (options.serve.auto_tool_choice && options.serve.tool_call_parser.empty()) {
     refuse(
         "--enable-auto-tool-choice: needs to know how the model writes calls; pass "
-        "--tool-call-parser hermes, llama3_json or mistral");
+        "--tool-call-parser hermes, llama3_json, mistral or openai");
   }
 }
 

@@ -71,6 +71,7 @@ Json config_of(const model::ModelConfig& config) {
       {"output_bias", config.output_bias},
       {"mlp_bias", config.mlp_bias},
       {"qk_norm", config.qk_norm},
+      {"attention_sinks", config.attention_sinks},
       {"mixture", nullptr},
       {"windows", config.windows},
       {"rope", rope_of(config.rope)},

@@ -123,6 +123,22 @@ TEST_CASE("the table tells what the model is") {
   CHECK(text.find("loaded") == std::string::npos);
 }
 
+TEST_CASE("the table tells what a gpt-oss is") {
+  InspectReport report = made_up();
+  model::ModelConfig& config = report.model.config;
+  config.attention_sinks = config.qkv_bias = true;
+  model::MixtureConfig& mixture = config.mixture;
+  mixture.experts = 8, mixture.experts_per_token = 4, mixture.intermediate_size = 64;
+  mixture.renormalize = mixture.bias = true;
+  mixture.layers.assign(static_cast<std::size_t>(config.layers), true);
+  mixture.activation = kernels::Activation::clamped_swiglu;
+  const std::string text = format_table(report);
+  INFO(text);
+  CHECK(has_line(text, "  experts      8 of 64, clamped_swiglu, 4 per token, renormalized"));
+  CHECK(has_line(text, "  attention    1 head of 16, 1 KV head, q and k normed, sinks"));
+  CHECK(has_line(text, "  biases       q, k, v, router, experts"));
+}
+
 TEST_CASE("the KV cache: bytes per token, and how many fit where") {
   InspectReport report = made_up();  // 2 layers, 1 KV head of 16, bfloat16: 128 bytes per token
   CHECK(kv_bytes_per_token(report.model) == 128);

@@ -58,6 +58,7 @@ std::string biases_of(const model::ModelConfig& config) {
   add(config.qkv_bias, "q, k, v");
   add(config.output_bias, "attention's output");
   add(config.mlp_bias, "MLP");
+  add(config.mixture.bias, "router, experts");
   return text.empty() ? "none" : text;
 }
 
@@ -104,7 +105,8 @@ void add_mlp(const model::ModelConfig& config, TextTable& table) {
   }
   if (with_experts == 0) return;
   table.add_row(
-      {"experts", str(mixture.experts, " of ", mixture.intermediate_size, ", ", activation, ", ",
+      {"experts", str(mixture.experts, " of ", mixture.intermediate_size, ", ",
+                      kernels::name_of(mixture.activation.value_or(config.activation)), ", ",
                       mixture.experts_per_token, " per token",
                       mixture.renormalize ? ", renormalized" : "", in_layers(with_experts))});
 }
@@ -124,9 +126,10 @@ std::string format_model(const InspectReport& report) {
   table.add_row({"layers", str(config.layers)});
   table.add_row({"hidden size", str(config.hidden_size)});
   add_mlp(config, table);
-  table.add_row({"attention", str(counted(config.heads, "head"), " of ", config.head_dim, ", ",
-                                  counted(config.kv_heads, "KV head"),
-                                  config.qk_norm ? ", q and k normed" : "")});
+  table.add_row({"attention",
+                 str(counted(config.heads, "head"), " of ", config.head_dim, ", ",
+                     counted(config.kv_heads, "KV head"), config.qk_norm ? ", q and k normed" : "",
+                     config.attention_sinks ? ", sinks" : "")});
   add_windows(config, table);
   table.add_row({"biases", biases_of(config)});
   table.add_row({"norms", str("RMSNorm, epsilon ", config.rms_norm_eps)});

@@ -22,7 +22,7 @@ struct BlockFormat {
 };
 
 // In the order of Encoding. Bytes of a quantized block: scales, offsets, upper bits, lower bits.
-constexpr std::array<BlockFormat, 15> kFormats = {{
+constexpr std::array<BlockFormat, 17> kFormats = {{
     {"F32", 1, 4},
     {"F16", 1, 2},
     {"BF16", 1, 2},
@@ -38,8 +38,10 @@ constexpr std::array<BlockFormat, 15> kFormats = {{
     {"I4", 8, 4},
     {"I32", 1, 4},
     {"I64", 1, 8},
+    {"MXFP4", 32, 16},
+    {"U8", 1, 1},
 }};
-static_assert(static_cast<std::size_t>(Encoding::i64) + 1 == kFormats.size());
+static_assert(static_cast<std::size_t>(Encoding::u8) + 1 == kFormats.size());
 
 const BlockFormat& format_of(Encoding encoding) {
   return kFormats[static_cast<std::size_t>(encoding)];

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,8 +21,9 @@
 namespace nvllm::model {
 
 // How elements are stored. GGUF's quantized types store blocks of elements with common scales. I4
-// are eight elements in an int32; I4 and F8_E4M3 have their scales elsewhere (QuantizedWeight).
-// I32 and I64 are no weights: they are what INT4 checkpoints pack and order these with.
+// are eight elements in an int32, MXFP4 32 in 16 bytes; I4, MXFP4 and F8_E4M3 have their scales
+// elsewhere (QuantizedWeight). I32, I64 and U8 are no weights: they are what checkpoints of INT4
+// and MXFP4 pack and order these with.
 enum class Encoding : std::uint8_t {
   f32,
   f16,
@@ -37,15 +39,17 @@ enum class Encoding : std::uint8_t {
   f8_e4m3,
   i4,
   i32,
-  i64
+  i64,
+  mxfp4,
+  u8
 };
 const char* name_of(Encoding encoding);          // "F32", "Q4_K"
 std::int64_t block_elements(Encoding encoding);  // 1, 8, 32 or 256
 std::int64_t block_bytes(Encoding encoding);
 
 // Dequantizes whole blocks into dense elements of float32, bfloat16 or float16 (computed in float32
-// and rounded once). F8_E4M3 are decoded without their scales; I4, I32 and I64 not at all.
-// `elements` is a multiple of block_elements(); `from` need not be aligned. Thread-safe.
+// and rounded once). F8_E4M3 are decoded without their scales; I4, I32, I64, MXFP4 and U8 not at
+// all. `elements` is a multiple of block_elements(); `from` need not be aligned. Thread-safe.
 void decode(Encoding encoding, const std::byte* from, std::int64_t elements, DType to, void* out);
 
 // Unpacks whole blocks of GGUF's quantized types: an element is integer x scale + offset. Every 16
@@ -54,6 +58,12 @@ void decode_integers(Encoding encoding, const std::byte* from, std::int64_t elem
                      std::int8_t* values, float* scales, float* offsets);
 
 struct QuantizedWeight;
+
+// Elements that lie apart in a file: from one row to the next, and from one column to the next, in
+// elements.
+struct StoredStrides {
+  std::int64_t rows = 0, columns = 1;
+};
 
 struct StoredTensor {
   std::string name;  // Hugging Face's
@@ -69,8 +79,12 @@ struct StoredTensor {
   std::int64_t rotary_heads = 0;
   std::int64_t stored_row(std::int64_t row) const;
 
-  // Of a weight in FP8 or INT4: how its values and their scales lie in tensors of the files, which
-  // are not in the checkpoint's list. Otherwise nullptr.
+  // Of a part of another tensor, of floats or U8: element (row, column) is that far from `offset`.
+  // Otherwise the elements are dense.
+  std::optional<StoredStrides> strides = std::nullopt;
+
+  // Of a weight in FP8, INT4 or MXFP4: how its values and their scales lie in tensors of the files,
+  // which are not in the checkpoint's list. Otherwise nullptr.
   std::shared_ptr<const QuantizedWeight> quantized = nullptr;
 
   // Of a row along the last dimension; of a tensor of one dimension, the bytes of an element.

@@ -113,7 +113,7 @@ TEST_CASE("a tensor that is described wrongly") {
   CHECK(error_of_file(safetensors(R"({"a":1})", 0)) == where + "expected an object, found number");
   CHECK(error_of_tensor(R"("shape":[2],"data_offsets":[0,8])") == where + "no \"dtype\"");
   CHECK(error_of_tensor(R"("dtype":"I8","shape":[8],"data_offsets":[0,8])") ==
-        where + "expected dtype F32, F16, BF16, F8_E4M3, I32 or I64, found I8");
+        where + "expected dtype F32, F16, BF16, F8_E4M3, I32, I64 or U8, found I8");
   CHECK(error_of_tensor(R"("dtype":"F32","data_offsets":[0,8])") == where + "no \"shape\"");
   CHECK(error_of_tensor(R"("dtype":"F32","shape":[-2],"data_offsets":[0,8])") ==
         where + "\"shape\": expected a list of whole numbers, found [-2]");

@@ -41,10 +41,10 @@ class ConfigReader {
       result.zero_offset = format == "gptq_v2" ? 0 : 1;
     } else if (result.method == "compressed-tensors") {
       read_compressed(result);
-    } else {
+    } else if (result.method != "mxfp4") {
       refuse("quantization_config.quant_method",
-             "known are fp8, awq, gptq and compressed-tensors; use such a checkpoint, one without "
-             "quantization, or a GGUF file");
+             "known are fp8, awq, gptq, compressed-tensors and mxfp4; use such a checkpoint, one "
+             "without quantization, or a GGUF file");
     }
     return result;
   }

@@ -11,7 +11,7 @@ namespace nvllm::model {
 
 // What the tensors do not say themselves.
 struct QuantizationConfig {
-  std::string method;                                // "fp8", "awq", "gptq", "compressed-tensors"
+  std::string method;  // "fp8", "awq", "gptq", "compressed-tensors", "mxfp4"
   std::int64_t block_outputs = 0, block_inputs = 0;  // of FP8; 0: it does not say
   int zero_offset = 0;                               // of GPTQ
   std::int64_t group_size = 0;                       // of INT4; 0: it does not say

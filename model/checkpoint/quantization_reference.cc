@@ -119,7 +119,9 @@ float value_at(Encoding encoding, const std::byte* block, std::int64_t i) {
     case Encoding::f8_e4m3: return f8_e4m3_at(byte_at(block, 0));
     case Encoding::i4:
     case Encoding::i32:
-    case Encoding::i64: break;
+    case Encoding::i64:
+    case Encoding::mxfp4:
+    case Encoding::u8: break;
   }
   return 0;
 }

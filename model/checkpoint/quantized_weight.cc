@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/math.h"
 #include "model/checkpoint/checkpoint_file.h"
+#include "model/checkpoint/expert_tensors.h"
 #include "model/checkpoint/quantization_config.h"
 
 namespace nvllm::model {
@@ -247,8 +248,8 @@ void check_encodings(const std::vector<StoredTensor>& tensors,
                      std::span<const CheckpointFile> files) {
   for (const StoredTensor& tensor : tensors) {
     const Encoding encoding = tensor.encoding;
-    const bool plain =
-        encoding != Encoding::f8_e4m3 && encoding != Encoding::i32 && encoding != Encoding::i64;
+    const bool plain = encoding != Encoding::f8_e4m3 && encoding != Encoding::i32 &&
+                       encoding != Encoding::i64 && encoding != Encoding::u8;
     if (plain || tensor.quantized != nullptr) continue;
     fail(files[tensor.file].path(), ": tensor ", printable(tensor.name), ": expected F32, F16 or ",
          "BF16, found ", name_of(encoding), ", and it is part of no quantized weight that the ",
@@ -261,6 +262,7 @@ void check_encodings(const std::vector<StoredTensor>& tensors,
 std::vector<StoredTensor> join_quantized(std::vector<StoredTensor> tensors,
                                          std::span<const CheckpointFile> files,
                                          std::string_view config_json, const std::string& where) {
+  tensors = split_experts(std::move(tensors), files);
   if (const auto config = read_quantization_config(config_json, where))
     tensors = QuantizedWeightJoiner(std::move(tensors), files, *config).join();
   check_encodings(tensors, files);

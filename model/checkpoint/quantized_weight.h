@@ -1,5 +1,5 @@
-// Weights in FP8 and INT4, whose scales lie in tensors of their own: FP8 by blocks, rows or whole
-// matrices, AWQ, GPTQ, and compressed-tensors' packed INT4.
+// Weights in FP8, INT4 and MXFP4, whose scales lie in tensors of their own: FP8 by blocks, rows or
+// whole matrices, AWQ, GPTQ, compressed-tensors' packed INT4, and gpt-oss' experts.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@ enum class QuantizedLayout : std::uint8_t {
   packed_inputs,  // [outputs, inputs / 8] I32: bits 4n of a word hold input 8i + n, plus 8
   awq,            // [inputs, outputs / 8] I32: bits 4n hold output 8i + kAwqOrder[n]
   gptq,           // [inputs / 8, outputs] I32: bits 4n hold input 8i + n
+  mxfp4,          // [outputs, inputs / 2] U8: e2m1, of which bits 4n hold input 2i + n
 };
 inline constexpr int kAwqOrder[] = {0, 2, 4, 6, 1, 3, 5, 7};
 
@@ -27,11 +28,12 @@ inline constexpr int kAwqOrder[] = {0, 2, 4, 6, 1, 3, 5, 7};
 struct QuantizedWeight {
   QuantizedLayout layout = QuantizedLayout::fp8;
   StoredTensor values;
-  // F32, F16 or BF16: [output / scale_outputs, group]; AWQ and GPTQ have it transposed.
+  // F32, F16 or BF16: [output / scale_outputs, group]; AWQ and GPTQ have it transposed. Of MXFP4
+  // U8, s for 2^(s - 127).
   StoredTensor scales;
   std::int64_t scale_outputs = 1, scale_inputs = 1;  // that share a scale
   std::int64_t groups = 1;                           // of inputs
-  // I32: [group, outputs / 8]; without: 8 for INT4, 0 for FP8
+  // I32: [group, outputs / 8]; without: 8 for INT4, 0 for FP8 and MXFP4
   std::optional<StoredTensor> zeros;
   int zero_offset = 0;                   // is added to what `zeros` holds
   std::optional<StoredTensor> group_of;  // I32: of each input, if not input / scale_inputs

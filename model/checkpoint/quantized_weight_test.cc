@@ -48,6 +48,16 @@ SafetensorsBuilder gptq() {
   return files;
 }
 
+// Two experts of 3 outputs each of gate and up, 64 inputs.
+SafetensorsBuilder mxfp4() {
+  SafetensorsBuilder files;
+  files.set_config(config(R"({"quant_method":"mxfp4"})"));
+  files.set("m.experts.gate_up_proj_blocks", "U8", {2, 6, 2, 16}, std::vector<std::uint8_t>(384));
+  files.set("m.experts.gate_up_proj_scales", "U8", {2, 6, 2}, std::vector<std::uint8_t>(24));
+  files.set("m.experts.gate_up_proj_bias", "F32", {2, 6}, std::vector<float>(12));
+  return files;
+}
+
 using Make = SafetensorsBuilder (*)();
 
 // The error of opening the files after a change.
@@ -145,6 +155,44 @@ TEST_CASE("parts that are missing or do not fit are named") {
   CHECK(error_after(gptq, [](auto& files) {
           files.set("m.g_idx", "I32", {32}, std::vector<std::int32_t>(32, 2));
         }) == tensor + "m.g_idx I32 [32]: input 0 is of group 2; there are 2");
+}
+
+TEST_CASE("experts in one tensor become tensors of their own") {
+  const TestFolder folder;
+  mxfp4().write(folder);
+  const Checkpoint checkpoint = open_checkpoint(folder.path());
+  CHECK(checkpoint.tensors().size() == 8);  // weights and biases of gate and up
+  const StoredTensor& up = checkpoint.get("m.experts.1.up_proj.weight", {3, 64});
+  CHECK(up.encoding == Encoding::mxfp4);
+  REQUIRE(up.quantized != nullptr);
+  CHECK(up.quantized->groups == 2);
+  CHECK(up.bytes == 96);
+  CHECK(checkpoint.get("m.experts.1.up_proj.bias", {3}).bytes == 12);
+}
+
+TEST_CASE("experts whose tensors are missing or do not fit are refused by name") {
+  const std::string tensor = "DIR/model.safetensors: tensor m.experts.gate_up_proj";
+  CHECK(error_after(mxfp4, [](auto& files) { files.erase("m.experts.gate_up_proj_scales"); }) ==
+        tensor + "_bias F32 [2, 6]: there is no m.experts.gate_up_proj_scales beside it");
+  CHECK(error_after(mxfp4, [](auto& files) { files.erase("m.experts.gate_up_proj_blocks"); }) ==
+        tensor + "_bias F32 [2, 6]: there is no m.experts.gate_up_proj beside it");
+  CHECK(error_after(mxfp4, [](auto& files) {
+          files.set("m.experts.gate_up_proj_blocks", "U8", {2, 6, 4, 8},
+                    std::vector<std::uint8_t>(384));
+        }) == tensor + "_blocks U8 [2, 6, 4, 8]: expected U8 [2, 6, groups of 32 inputs, 16]");
+  CHECK(
+      error_after(mxfp4, [](auto& files) {
+        files.set("m.experts.gate_up_proj_scales", "U8", {2, 6, 1}, std::vector<std::uint8_t>(12));
+      }) == tensor + "_scales U8 [2, 6, 1]: expected U8 [2, 6, 2]");
+  CHECK(error_after(mxfp4, [](auto& files) {
+          files.set("m.experts.gate_up_proj_bias", "F32", {2, 5}, std::vector<float>(10));
+        }).starts_with(tensor + "_bias F32 [2, 5]: expected 1 to 1024 experts"));
+  CHECK(error_after(mxfp4, [](auto& files) {
+          files.erase("m.experts.gate_up_proj_bias");
+        }).find("found U8") != std::string::npos);
+  CHECK(error_after(mxfp4, [](auto& files) {
+          files.set("m.experts.0.up_proj.bias", "F32", {1}, std::vector<float>(1));
+        }).ends_with("there is a m.experts.0.up_proj.bias, too"));
 }
 
 TEST_CASE("a group size that the scales do not have is refused, and a configuration without end") {

@@ -48,7 +48,7 @@ Json parse_object(std::string_view text, const std::string& where) {
 
 std::optional<Encoding> encoding_of(std::string_view dtype) {
   for (const Encoding encoding : {Encoding::f32, Encoding::f16, Encoding::bf16, Encoding::f8_e4m3,
-                                  Encoding::i32, Encoding::i64}) {
+                                  Encoding::i32, Encoding::i64, Encoding::u8}) {
     if (dtype == name_of(encoding)) return encoding;
   }
   return std::nullopt;
@@ -84,7 +84,7 @@ StoredTensor parse_tensor(const std::string& name, const Json& info, std::uint64
   if (dtype == info.end() || !dtype->is_string()) fail(where, ": no \"dtype\"");
   const auto encoding = encoding_of(dtype->get_ref<const std::string&>());
   if (!encoding) {
-    fail(where, ": expected dtype F32, F16, BF16, F8_E4M3, I32 or I64, found ",
+    fail(where, ": expected dtype F32, F16, BF16, F8_E4M3, I32, I64 or U8, found ",
          printable(dtype->get<std::string>()));
   }
   StoredTensor tensor;

@@ -94,6 +94,8 @@ std::vector<bool> windowed_layers(const ConfigKeys& keys, const Family& family,
   if (family.window == Family::Window::upper_layers) {
     first =
         keys.optional_integer("max_window_layers", {0, kMaxFeatures}).value_or(kMaxWindowLayers);
+  } else if (family.window == Family::Window::even_layers) {
+    pattern = 2;
   } else if (family.window == Family::Window::pattern) {
     // transformers writes it with the underscore.
     const char* const key =
@@ -110,8 +112,8 @@ std::vector<bool> windowed_layers(const ConfigKeys& keys, const Family& family,
 // Windows as long as the longest context are none, but the layers keep their RoPE.
 void read_windows(const ConfigKeys& keys, const Family& family, ModelConfig& config) {
   using Window = Family::Window;
-  const bool used = keys.flag("use_sliding_window", family.window == Window::all_layers ||
-                                                        family.window == Window::pattern);
+  const bool usual = family.window != Window::none && family.window != Window::upper_layers;
+  const bool used = keys.flag("use_sliding_window", usual);
   const auto length = keys.optional_integer("sliding_window", {1, kMaxPositions});
   const std::vector<std::string> types = keys.texts("layer_types");
   std::vector<bool> windowed;

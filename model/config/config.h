@@ -40,6 +40,7 @@ struct TensorNames {
   const char* up = "mlp.up_proj";
   const char* down = "mlp.down_proj";
   const char* router = "mlp.gate";
+  const char* sinks = "self_attn.sinks";
   // Of an expert: this prefix, the expert's number, a dot and one of the names below.
   const char* experts = "mlp.experts.";
   const char* expert_gate = "gate_proj";
@@ -62,7 +63,11 @@ struct MixtureConfig {
   std::int64_t experts_per_token = 0;
   std::int64_t intermediate_size = 0;  // of an expert
   bool renormalize = false;            // the chosen experts' probabilities are divided by their sum
-  std::vector<bool> layers;            // whether a layer has experts, by its number
+  bool bias = false;                   // of the router and of experts
+  std::optional<kernels::Activation> activation;  // of experts, if not the model's
+  float limit = 0;                                // of clamped_swiglu
+  std::int64_t max_granule = 64;                  // layers::SparseMoeConfig
+  std::vector<bool> layers;                       // whether a layer has experts, by its number
 
   bool in_layer(std::int64_t layer) const {
     return experts > 0 && layers[static_cast<std::size_t>(layer)];
@@ -90,6 +95,7 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool output_bias = false;  // of attention's output projection
   bool mlp_bias = false;
+  bool attention_sinks = false;
   bool qk_norm = false;  // RMSNorm over each head of q and k before RoPE
   MixtureConfig mixture;
   // Of each layer how many tokens a row attends to, its own included; 0: all. Empty: all, in every

@@ -19,13 +19,13 @@ TEST_CASE("whatever is not computed here is refused by name") {
       {"architectures",
        {"Qwen2MoeForCausalLM"},
        "architecture \"Qwen2MoeForCausalLM\" is not supported; known are Gemma3ForCausalLM, "
-       "Gemma3ForConditionalGeneration, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, "
-       "Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM"},
+       "Gemma3ForConditionalGeneration, GptOssForCausalLM, LlamaForCausalLM, MistralForCausalLM, "
+       "MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM"},
       {"architectures",
        {"Two\nlines"},
        "architecture \"Two\\nlines\" is not supported; known are Gemma3ForCausalLM, "
-       "Gemma3ForConditionalGeneration, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, "
-       "Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM"},
+       "Gemma3ForConditionalGeneration, GptOssForCausalLM, LlamaForCausalLM, MistralForCausalLM, "
+       "MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM"},
       {"hidden_act", "relu2",
        "hidden_act \"relu2\": not supported; known are silu, gelu and gelu_pytorch_tanh"},
       {"rope_scaling",
@@ -194,6 +194,7 @@ TEST_CASE("experts that cannot be are refused with file, key, value and what the
   };
   const char* const mixtral = "MixtralForCausalLM";
   const char* const qwen3 = "Qwen3MoeForCausalLM";
+  const char* const gpt_oss = "GptOssForCausalLM";
   const std::vector<Case> cases = {
       {mixtral, "num_local_experts", nullptr, "num_local_experts: missing; it must be 1 to 1024"},
       {mixtral, "num_local_experts", 1025,
@@ -207,6 +208,8 @@ TEST_CASE("experts that cannot be are refused with file, key, value and what the
        "num_experts_per_tok 0: must be a whole number from 1 to 1024"},
       {qwen3, "moe_intermediate_size", nullptr,
        "moe_intermediate_size: missing; it must be 1 to 16777216"},
+      {gpt_oss, "swiglu_limit", 0, "swiglu_limit 0: must be a number from 0.001 to 1e+06"},
+      {gpt_oss, "hidden_act", "gelu", "hidden_act \"gelu\": a GptOssForCausalLM has silu"},
       {qwen3, "norm_topk_prob", 1, "norm_topk_prob 1: must be true or false"},
       {qwen3, "decoder_sparse_step", 0,
        "decoder_sparse_step 0: must be a whole number from 1 to 4096"},

@@ -50,11 +50,14 @@ TEST_CASE("every golden model's config.json is read") {
     CHECK(config.tied_embeddings == (gemma || json.at("tie_word_embeddings")));
     CHECK(config.qk_norm == (gemma || type.starts_with("qwen3")));
     CHECK((config.mixture.experts > 0) == json.contains("num_experts_per_tok"));
-    CHECK(config.qkv_bias == (type == "qwen2"));
-    CHECK(std::string(name_of(config.dtype)) == json.value("torch_dtype", json.value("dtype", "")));
+    const bool gpt_oss = type == "gpt_oss";
+    CHECK(config.qkv_bias == (type == "qwen2" || gpt_oss));
+    CHECK(config.attention_sinks == gpt_oss);
+    CHECK(std::string(name_of(config.dtype)) ==
+          json.value("torch_dtype", json.value("dtype", "bfloat16")));
     ++models;
   }
-  CHECK(models == 20);
+  CHECK(models == 22);
 }
 
 TEST_CASE("a family decides about biases and norms of q and k") {
@@ -85,7 +88,7 @@ TEST_CASE("a family decides about biases and norms of q and k") {
 }
 
 TEST_CASE("every family is found by its architecture, its other spelling and its model type") {
-  CHECK(families().size() == 8);
+  CHECK(families().size() == 9);
   for (const Family* family : families()) {
     const Json json = family->has_experts ? with_experts(qwen3()) : qwen3();
     CHECK(parse(with(json, "architectures", {family->architecture})).architecture ==
@@ -116,6 +119,29 @@ TEST_CASE("a Mixtral has experts in every layer, under names of its own") {
   CHECK(config.names.in_layer(2, config.names.router) == "model.layers.2.block_sparse_moe.gate");
   CHECK(config.names.in_expert(2, 11, config.names.expert_up) ==
         "model.layers.2.block_sparse_moe.experts.11.w3");
+}
+
+TEST_CASE("a gpt-oss has sinks, biases, and windows in every other layer") {
+  const Json json =
+      with(without(without(mixture("GptOssForCausalLM"), "attention_bias"), "use_sliding_window"),
+           "sliding_window", 128);
+  const ModelConfig config = parse(json);
+  CHECK(config.attention_sinks);
+  CHECK(config.qkv_bias);
+  CHECK(config.output_bias);
+  CHECK_FALSE(config.qk_norm);
+  CHECK(config.windows == std::vector<std::int64_t>{128, 0, 128});
+  CHECK(config.mixture.experts == 12);
+  CHECK(config.mixture.bias);
+  CHECK(config.mixture.renormalize);
+  CHECK(config.mixture.activation == kernels::Activation::clamped_swiglu);
+  CHECK(config.mixture.limit == 7);
+  CHECK(parse(with(json, "swiglu_limit", 5.5)).mixture.limit == 5.5f);
+  CHECK(config.names.in_layer(2, config.names.router) == "model.layers.2.mlp.router");
+  // Its layer types may say it otherwise.
+  const Json full = "full_attention", windowed = "sliding_attention";
+  CHECK(parse(with(json, "layer_types", {full, windowed, full})).windows ==
+        std::vector<std::int64_t>{0, 128, 0});
 }
 
 TEST_CASE("a Qwen3-MoE has experts in the layers that its keys leave them") {

@@ -7,8 +7,9 @@ namespace nvllm::model {
 
 namespace {
 
-constexpr std::array<const Family*, 8> kFamilies = {
-    &kGemma3, &kGemma3TextPart, &kLlama, &kMistral, &kMixtral, &kQwen2, &kQwen3, &kQwen3Moe};
+constexpr std::array<const Family*, 9> kFamilies = {&kGemma3, &kGemma3TextPart, &kGptOss,
+                                                    &kLlama,  &kMistral,        &kMixtral,
+                                                    &kQwen2,  &kQwen3,          &kQwen3Moe};
 constexpr std::int64_t kMaxIntermediate = std::int64_t{1} << 24;
 
 }  // namespace

@@ -17,10 +17,10 @@ struct Family {
   const char* model_type;                // in config.json, should "architectures" be absent
 
   bool tied_embeddings = false;  // where "tie_word_embeddings" is absent
-  // Which layers "sliding_window" is of, where no "layer_types" says it: all, unless
-  // "use_sliding_window" is false; or, only if that is true, those from "max_window_layers" on; or
-  // all but every "sliding_window_pattern"-th.
-  enum class Window : std::uint8_t { none, all_layers, upper_layers, pattern };
+  // Which layers "sliding_window" is of, where no "layer_types" says it: all, or every other one
+  // from the first on, unless "use_sliding_window" is false; or, only if that is true, those from
+  // "max_window_layers" on; or all but every "sliding_window_pattern"-th.
+  enum class Window : std::uint8_t { none, all_layers, even_layers, upper_layers, pattern };
   Window window = Window::none;
   // Layers with a window have a RoPE of their own, of theta "rope_local_base_freq".
   bool local_rope = false;
@@ -41,6 +41,7 @@ struct Family {
 // All families, which families() lists.
 extern const Family kGemma3;
 extern const Family kGemma3TextPart;
+extern const Family kGptOss;
 extern const Family kLlama;
 extern const Family kMistral;
 extern const Family kMixtral;

@@ -82,6 +82,9 @@ class PieceReader {
   template <typename T>
   std::vector<T> read_part(const StoredTensor& tensor, layers::Range rows, layers::Range columns);
   struct StoredValues;
+  // Powers of two, which are the scales of MXFP4.
+  std::vector<float> read_powers(const StoredTensor& tensor, layers::Range rows,
+                                 layers::Range columns);
   Scales read_scales(const LoadPiece& piece);
   StoredValues read_values(const LoadPiece& piece);
   void read_quantized(const LoadPiece& piece, std::byte* out);
@@ -101,6 +104,8 @@ class PieceReader {
                 std::byte* out);
   void convert_row(const LoadPiece& piece, const StoredRows& stored, const std::byte* from,
                    std::byte* out);
+  // Of a tensor with strides.
+  void read_strided(const LoadPiece& piece, std::byte* out);
   void read_file(const StoredTensor& tensor, std::uint64_t offset, std::uint64_t bytes,
                  std::byte* out);
 

@@ -13,14 +13,14 @@ using kernels::WeightFormat;
 using layers::Parameter;
 using layers::Slice;
 
-constexpr std::int64_t kCut = 128;  // inputs at whose multiples a part of a weight may begin
-
 std::optional<Packing> packing_of(const QuantizedWeight& weight, std::int64_t inputs) {
   const bool whole_rows = weight.groups == 1 || weight.scale_inputs >= inputs;
   if (weight.layout == QuantizedLayout::fp8) {
     if (!whole_rows && weight.scale_inputs % kernels::kFp8Group != 0) return std::nullopt;
     return Packing{};
   }
+  if (weight.layout == QuantizedLayout::mxfp4)
+    return Packing{WeightFormat::mxfp4, kernels::kMxfp4Group};
   if (weight.group_of) return std::nullopt;  // inputs in another order
   if (whole_rows || weight.scale_inputs % 128 == 0) return Packing{WeightFormat::int4, 128};
   if (weight.scale_inputs % 32 != 0 || 128 % weight.scale_inputs != 0) return std::nullopt;
@@ -30,9 +30,8 @@ std::optional<Packing> packing_of(const QuantizedWeight& weight, std::int64_t in
 // Of all slices together.
 std::optional<Packing> common(const std::optional<Packing>& a, const std::optional<Packing>& b) {
   if (!a || !b) return std::nullopt;
-  const bool fp8 = a->format == WeightFormat::fp8;
-  if (fp8 != (b->format == WeightFormat::fp8)) return std::nullopt;
-  if (fp8) return a;
+  if (has_float_values(a->format) || has_float_values(b->format))
+    return a->format == b->format ? a : std::nullopt;
   return Packing{std::min(a->format, b->format), std::min(a->group, b->group)};
 }
 
@@ -62,9 +61,11 @@ std::optional<Packing> packing_of(QuantizationChoice::Format format) {
   }
 }
 
-bool can_be_cut(const Parameter& parameter) {
-  return std::ranges::all_of(parameter.slices,
-                             [](const Slice& slice) { return slice.columns.begin % kCut == 0; });
+// Whether the parameter's parts of weights begin where blocks or groups of the format may.
+bool can_be_cut(const Parameter& parameter, WeightFormat format) {
+  const std::int64_t unit = format == WeightFormat::mxfp4 ? kernels::kMxfp4Group : 128;
+  return std::ranges::all_of(
+      parameter.slices, [unit](const Slice& slice) { return slice.columns.begin % unit == 0; });
 }
 
 // Whether 128 outputs from a multiple of 128 on, of the parameter, share their scales. Random ones
@@ -97,14 +98,14 @@ std::optional<Packing> packing_of(const StoredTensor& tensor) {
 }
 
 bool fits(const Packing& packing, const kernels::QuantizedShape& shape) {
-  const bool fp8 = packing.format == WeightFormat::fp8;
-  if (fp8 || shape.format == WeightFormat::fp8) return packing.format == shape.format;
+  if (has_float_values(packing.format) || has_float_values(shape.format))
+    return packing.format == shape.format;
   return shape.format <= packing.format && shape.group <= packing.group;
 }
 
 void check_scales(const StoredTensor& tensor, const kernels::QuantizedShape& shape,
                   std::span<const float> scales, std::span<const float> offsets) {
-  if (shape.format == WeightFormat::fp8) return;
+  if (has_float_values(shape.format)) return;
   const auto check = [&](std::span<const float> values, const char* what) {
     for (const float value : values) {
       if (!(std::fabs(value) > kernels::kMaxScale)) continue;
@@ -124,14 +125,14 @@ void choose_quantization(std::span<Parameter* const> parameters, const Checkpoin
     parameter->quantization.reset();
     const bool as_stored = parameter->may_be_quantized == MayBeQuantized::vocabulary;
     if (parameter->may_be_quantized == MayBeQuantized::no || (as_stored && !vocabulary)) continue;
-    if (parameter->elements() == 0 || !can_be_cut(*parameter)) continue;
+    if (parameter->elements() == 0) continue;
     std::optional<Packing> packing;
     if (!as_stored) packing = packing_of(choice.format);
     if (choice.format != Format::none && checkpoint != nullptr) {
       const auto stored = packing_of(*parameter, *checkpoint);
       if (stored) packing = stored;
     }
-    if (!packing) continue;
+    if (!packing || !can_be_cut(*parameter, packing->format)) continue;
     parameter->quantization = {packing->format, packing->group, choice.weight_only,
                                in_blocks(*parameter, packing->format, checkpoint)};
   }

@@ -41,6 +41,7 @@ std::int64_t run_end(const LoadPiece& piece, const StoredRows& stored, std::int6
 void PieceReader::read(const LoadPiece& piece, std::byte* out, std::byte* scales) {
   if (piece.packed) return read_packed(piece, out, scales);
   if (piece.tensor->quantized != nullptr) return read_quantized(piece, out);
+  if (piece.tensor->strides) return read_strided(piece, out);
   const StoredRows stored(piece);
   const std::size_t row_bytes = piece.columns.size() * size_of(piece.dtype);
   Range run{piece.rows.begin, piece.rows.begin};
@@ -124,6 +125,55 @@ void PieceReader::pack_blocks(const LoadPiece& piece, std::byte* out, std::byte*
       pack_scales(shape, scales, offsets, scales_out);
       out += shape.row_bytes();
       scales_out += scale_bytes;
+    }
+  }
+}
+
+// The elements of a row that are read, or of a column where those lie nearer to each other, are a
+// line; several lines are read at once.
+void PieceReader::read_strided(const LoadPiece& piece, std::byte* out) {
+  const StoredTensor& tensor = *piece.tensor;
+  const StoredStrides& strides = *tensor.strides;
+  const bool is_row = tensor.shape.size() == 1 || strides.columns < strides.rows;
+  const Range line = is_row ? piece.columns : piece.rows,
+              lines = is_row ? piece.rows : piece.columns;
+  const std::int64_t step = is_row ? strides.columns : strides.rows,
+                     line_step = is_row ? strides.rows : strides.columns;
+  const std::int64_t stored = block_bytes(tensor.encoding), count = line.size();
+  const auto element = static_cast<std::int64_t>(size_of(piece.dtype));
+  const std::int64_t line_bytes = ((count - 1) * step + 1) * stored, next_line = line_step * stored;
+  const bool together = next_line - line_bytes < static_cast<std::int64_t>(kPage);
+  const std::int64_t at_once =
+      together ? std::max<std::int64_t>(kRunBytes / std::max<std::int64_t>(next_line, 1), 1) : 1;
+  row_.resize(std::max(row_.size(), static_cast<std::size_t>(count * element)));
+  for (std::int64_t first = lines.begin; first < lines.end; first += at_once) {
+    const std::int64_t some = std::min(at_once, lines.end - first);
+    const auto bytes = static_cast<std::uint64_t>((some - 1) * next_line + line_bytes);
+    stored_rows_.resize(std::max<std::size_t>(stored_rows_.size(), bytes));
+    read_file(
+        tensor,
+        tensor.offset + static_cast<std::uint64_t>(first * next_line + line.begin * step * stored),
+        bytes, stored_rows_.data());
+    for (std::int64_t i = 0; i < some; ++i) {
+      std::byte* const from = stored_rows_.data() + i * next_line;
+      for (std::int64_t j = 1; j < count && step > 1; ++j) {
+        std::memmove(from + j * stored, from + j * step * stored, static_cast<std::size_t>(stored));
+      }
+      if (tensor.encoding == Encoding::u8) {
+        std::memcpy(row_.data(), from, static_cast<std::size_t>(count));
+      } else {
+        decode(tensor.encoding, from, count, piece.dtype, row_.data());
+      }
+      const std::int64_t number = first + i - lines.begin;
+      if (is_row) {
+        std::memcpy(out + number * count * element, row_.data(),
+                    static_cast<std::size_t>(count * element));
+        continue;
+      }
+      for (std::int64_t j = 0; j < count; ++j) {
+        std::memcpy(out + (j * lines.size() + number) * element, row_.data() + j * element,
+                    static_cast<std::size_t>(element));
+      }
     }
   }
 }

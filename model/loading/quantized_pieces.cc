@@ -27,6 +27,11 @@ Range words_of(Range elements) {
   return {elements.begin / 8, divide_up(elements.end, std::int64_t{8})};
 }
 
+// The bytes of two elements in which these lie.
+Range bytes_of_pairs(Range elements) {
+  return {elements.begin / 2, divide_up(elements.end, std::int64_t{2})};
+}
+
 // Words of INT4, dense.
 struct Words {
   std::vector<std::int32_t> values;
@@ -55,6 +60,18 @@ void unpack_inputs(const Words& packed, bool transposed, Range outputs, Range in
       const Range part{std::max(whole.begin, inputs.begin), std::min(whole.end, inputs.end)};
       std::memcpy(out + (part.begin - inputs.begin), eight + (part.begin - whole.begin),
                   static_cast<std::size_t>(part.size()) * sizeof(T));
+    }
+  }
+}
+
+// The same of MXFP4, from rows of the bytes in which the inputs lie.
+template <typename T>
+void unpack_mxfp4(const std::uint8_t* rows, Range outputs, Range inputs, T* out) {
+  const Range bytes = bytes_of_pairs(inputs);
+  for (std::int64_t output = 0; output < outputs.size(); ++output, rows += bytes.size()) {
+    for (std::int64_t input = inputs.begin; input < inputs.end; ++input) {
+      const std::uint8_t pair = rows[input / 2 - bytes.begin];
+      *out++ = static_cast<T>(input % 2 == 0 ? pair & 15 : pair >> 4);
     }
   }
 }
@@ -113,6 +130,18 @@ std::vector<T> PieceReader::read_part(const StoredTensor& tensor, Range rows, Ra
   return values;
 }
 
+std::vector<float> PieceReader::read_powers(const StoredTensor& tensor, Range rows, Range columns) {
+  std::vector<float> powers;
+  for (const std::uint8_t scale : read_part<std::uint8_t>(tensor, rows, columns)) {
+    if (scale == 255) {
+      fail(checkpoint_.files()[tensor.file].path(), ": tensor ", tensor.stored_name,
+           ": a scale of MXFP4 is 255, which stands for no number");
+    }
+    powers.push_back(kernels::e8m0_to_float(scale));
+  }
+  return powers;
+}
+
 PieceReader::Scales PieceReader::read_scales(const LoadPiece& piece) {
   const QuantizedWeight& weight = *piece.tensor->quantized;
   const Range outputs = piece.rows, inputs = piece.columns;
@@ -133,8 +162,13 @@ PieceReader::Scales PieceReader::read_scales(const LoadPiece& piece) {
   result.groups = groups.size();
   const Range scale_rows{outputs.begin / weight.scale_outputs,
                          divide_up(outputs.end, weight.scale_outputs)};
-  const auto stored = weight.transposed() ? read_part<float>(weight.scales, groups, outputs)
-                                          : read_part<float>(weight.scales, scale_rows, groups);
+  std::vector<float> stored;
+  if (weight.layout == QuantizedLayout::mxfp4) {
+    stored = read_powers(weight.scales, scale_rows, groups);
+  } else {
+    stored = weight.transposed() ? read_part<float>(weight.scales, groups, outputs)
+                                 : read_part<float>(weight.scales, scale_rows, groups);
+  }
   Words zeros{.values = {}, .rows = groups, .columns = words_of(outputs)};
   if (weight.zeros)
     zeros.values = read_part<std::int32_t>(*weight.zeros, zeros.rows, zeros.columns);
@@ -173,7 +207,7 @@ struct PieceReader::StoredValues {
   QuantizedLayout layout;
   Range inputs;
   Range outputs;
-  std::vector<std::uint8_t> bytes;  // FP8
+  std::vector<std::uint8_t> bytes;  // FP8, and pairs of MXFP4
   Words words;                      // INT4
 
   const std::uint8_t* fp8(std::int64_t output) const {
@@ -183,6 +217,10 @@ struct PieceReader::StoredValues {
   template <typename T>
   void unpack_to(T* out, Range some) const {
     if (layout == QuantizedLayout::awq) return unpack_awq(words, some, inputs, out);
+    if (layout == QuantizedLayout::mxfp4) {
+      const std::int64_t first = (some.begin - outputs.begin) * bytes_of_pairs(inputs).size();
+      return unpack_mxfp4(bytes.data() + first, some, inputs, out);
+    }
     unpack_inputs(words, layout == QuantizedLayout::gptq, some, inputs, out);
   }
 };
@@ -194,6 +232,10 @@ PieceReader::StoredValues PieceReader::read_values(const LoadPiece& piece) {
   switch (weight.layout) {
     case QuantizedLayout::fp8:
       values.bytes = read_part<std::uint8_t>(weight.values, piece.rows, piece.columns);
+      return values;
+    case QuantizedLayout::mxfp4:
+      values.bytes =
+          read_part<std::uint8_t>(weight.values, piece.rows, bytes_of_pairs(piece.columns));
       return values;
     case QuantizedLayout::packed_inputs:
       words.rows = piece.rows;
@@ -241,6 +283,10 @@ void PieceReader::read_quantized(const LoadPiece& piece, std::byte* out) {
              DType::f32, floats.data());
     } else {
       values.unpack_to(floats.data(), run);
+    }
+    if (values.layout == QuantizedLayout::mxfp4) {
+      for (std::int64_t i = 0; i < count; ++i)
+        floats[i] = kernels::kE2m1[static_cast<int>(floats[i])];
     }
     for (std::int64_t row = 0; row < run.size(); ++row) {
       scales.apply(run.begin - piece.rows.begin + row, floats.data() + row * inputs.size());

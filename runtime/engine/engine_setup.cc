@@ -122,12 +122,12 @@ struct Runners {
 };
 
 // Sparse attention chooses tokens, and a chunked cache computes attention in parts, without regard
-// to windows.
+// to windows or sinks.
 void check_windows(const EngineOptions& options, const model::ModelConfig& config) {
-  if (config.windows.empty()) return;
-  const std::int64_t window = std::ranges::max(config.windows);
+  if (config.windows.empty() && !config.attention_sinks) return;
   const auto refuse = [&](const char* option, const char* fix) {
-    fail(option, ": not with layers that attend to a window, of ", window,
+    if (config.windows.empty()) fail(option, ": not with attention sinks; pass ", fix);
+    fail(option, ": not with layers that attend to a window, of ", std::ranges::max(config.windows),
          " tokens in this model; pass ", fix);
   };
   if (options.prefill_attention != PrefillAttention::full) {

@@ -248,5 +248,9 @@ TEST_CASE("layers with and without windows, results normed before they are added
   check_all_ways(kLocalAndGlobal);
 }
 
+TEST_CASE("attention sinks and experts with biases: the same bits, whichever way") {
+  check_all_ways("tests/data/golden-models/gptoss-bf16");
+}
+
 }  // namespace
 }  // namespace nvllm::runtime

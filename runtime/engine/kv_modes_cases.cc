@@ -23,6 +23,8 @@ constexpr const char* kMixture = "tests/data/golden-models/qwen3moe-dense-layer"
 constexpr const char* kWindowed = "tests/data/golden-models/qwen2-window";  // of 16 tokens
 // Likewise, in six of seven layers.
 constexpr const char* kLocalAndGlobal = "tests/data/golden-models/gemma3-text";
+// Windows of 16 tokens in every other layer, and sinks.
+constexpr const char* kSinks = "tests/data/golden-models/gptoss-bf16";
 constexpr std::int64_t kMaxLen = 64;  // four blocks
 constexpr std::int64_t kChunk = 24;   // rows of a step, or of a part of one
 
@@ -420,6 +422,7 @@ TEST_CASE("a mixture of experts gives the same tokens in every mode") {
   }
 }
 
+// The same tokens as in a paged cache, on one rank.
 void check_modes_with_windows(const char* path) {
   const OpenModel model = open_model({.path = path, .dtype = DType::f32});
   const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
@@ -442,7 +445,7 @@ void check_modes_with_windows(const char* path) {
 
 TEST_CASE("layers with windows give the same tokens in every mode that has them") {
   RANKS_OR_SKIP(1);
-  for (const char* path : {kWindowed, kLocalAndGlobal}) {
+  for (const char* path : {kWindowed, kLocalAndGlobal, kSinks}) {
     CAPTURE(path);
     check_modes_with_windows(path);
   }
@@ -512,6 +515,20 @@ TEST_CASE("modes that know no windows are refused, in one line") {
   CHECK(refusal(options) ==
         "--kv-offload chunked: not with layers that attend to a window, of 16 tokens in this "
         "model; pass --kv-offload layerwise, or off");
+}
+
+TEST_CASE("modes that know no attention sinks are refused, in one line") {
+  RANKS_OR_SKIP(1);
+  // A window as long as the context is none.
+  const OpenModel model =
+      open_model({.path = kSinks, .overrides = R"({"sliding_window": 4096})", .dtype = DType::f32});
+  REQUIRE(model.config.windows.empty());
+  EngineOptions options = paged();
+  options.decode_attention = DecodeAttention::quest;
+  CHECK_THROWS_WITH_AS(TestEngine(model, 1, options).stop(),
+                       "--decode-attention quest: not with attention sinks; pass "
+                       "--decode-attention full",
+                       Error);
 }
 
 }  // namespace

@@ -94,6 +94,26 @@ TEST_CASE("a mixture of experts with quantized weights is refused on GPUs, in on
                        Error);
 }
 
+TEST_CASE("experts in MXFP4 are refused on GPUs, in one line, and run there as floats") {
+  const std::string path = "tests/data/golden-models/gptoss-mxfp4";
+  OpenModel model = open_model({.path = path});
+  check_device(model, DeviceKind::cpu);
+  const ModelDescription description = describe_model(model, 2, DeviceKind::cpu);
+  int packed = 0;
+  for (const ParameterDescription& parameter : description.ranks[1].parameters) {
+    packed += parameter.format == "mxfp4 in groups of 32" ? 1 : 0;
+  }
+  CHECK(packed == 8);  // of each layer gate and up, and down
+  CHECK_THROWS_WITH_AS(check_device(model, DeviceKind::cuda),
+                       str("--model ", path,
+                           ": experts with mxfp4 weights run on CPUs only so far; pass "
+                           "--quantization none, which makes them bfloat16, or --device cpu")
+                           .c_str(),
+                       Error);
+  model.quantization.format = model::QuantizationChoice::Format::none;
+  check_device(model, DeviceKind::cuda);
+}
+
 TEST_CASE("of a mixture of experts, what a token needs is counted") {
   const Folder dense;
   const Folder folder(kMixtral);

@@ -6,6 +6,7 @@
 // of many segments combines them. So no bit depends on the number of threads, on other sequences or
 // on how many of a sequence's rows are computed at once. attention_tile.cc runs a task.
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "base/math.h"
@@ -52,7 +53,7 @@ void combine(const Attention& args, const AttentionTask* tasks, const SplitRange
       combined.store(partial_rows(range.state, task.rows, head_dim), row);
       continue;
     }
-    const float lse = combined.finish(scale);
+    const float lse = combined.finish(scale, sink_of(args, group.head(packed)));
     T* to = args.out.as<T>() + group.in_out(args, packed);
     for (std::int64_t d = 0; d < head_dim; ++d) to[d] = from_float<T>(out[d]);
     if (args.lse.data != nullptr) args.lse.as<float>()[group.in_lse(args, packed)] = lse;
@@ -188,6 +189,12 @@ class Run {
 };
 
 }  // namespace
+
+float sink_of(const Attention& args, std::int64_t head) {
+  if (args.sinks.data == nullptr) return -std::numeric_limits<float>::infinity();
+  return with_element_type(args.sinks.dtype,
+                           [&]<typename T>(T) { return to_float(args.sinks.as<T>()[head]); });
+}
 
 AttentionGroup attention_group(const Attention& args, std::int64_t sequence, std::int64_t kv_head) {
   const auto* start = args.query_start.as<std::int32_t>() + sequence;

@@ -45,6 +45,8 @@ struct AttentionGroup {
     if (window == 0) return 0;
     return std::max<std::int64_t>(0, first_visible + packed_row / group_heads - window);
   }
+  // The packed row's head of q.
+  std::int64_t head(std::int64_t packed_row) const { return first_head + packed_row % group_heads; }
   // The index, in elements, where the packed row's head begins in q, in out (which is dense), and
   // in lse.
   std::int64_t in_q(const Attention& args, std::int64_t packed_row) const {
@@ -59,6 +61,9 @@ struct AttentionGroup {
     return in_lse(args, packed_row) * args.q.shape[2];
   }
 };
+
+// The sink of a head of q; -infinity: there are none.
+float sink_of(const Attention& args, std::int64_t head);
 
 // The group of one sequence and one KV head of checked arguments.
 AttentionGroup attention_group(const Attention& args, std::int64_t sequence, std::int64_t kv_head);
@@ -121,6 +126,25 @@ struct CombineWeights {
   }
 };
 
+// How a row ends: what its weighted values are multiplied by, and its log-sum-exp. Its weights are
+// relative to 2^row_max and add up to `sum`; the values have a scale of their own. sink: of its
+// head, or -infinity.
+struct RowEnd {
+  float factor, lse;
+
+  RowEnd(float row_max, float sum, float value_scale, float sink) {
+    constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+    if (sink != -std::numeric_limits<float>::infinity()) {
+      const CombineWeights weights(row_max, sink * kLog2E);
+      sum = std::fma(weights.before, sum, weights.next);
+      value_scale *= weights.before;
+      row_max = weights.row_max;
+    }
+    factor = sum == 0 ? 0 : value_scale / sum;
+    lse = (row_max + std::log2(sum)) * kLn2;
+  }
+};
+
 // One row of partial results that are combined in their order, as a task combines those of its
 // segments (attention_tile.cc), bit by bit.
 class CombinedRow {
@@ -149,11 +173,11 @@ class CombinedRow {
   }
 
   // Makes `out` the average, of values multiplied by their scale, and returns the log-sum-exp.
-  float finish(float value_scale) {
+  float finish(float value_scale, float sink = -std::numeric_limits<float>::infinity()) {
     if (empty_) std::fill_n(out_, head_dim_, 0.0f);
-    const float factor = sum_ == 0 ? 0 : value_scale / sum_;
-    for (std::int64_t d = 0; d < head_dim_; ++d) out_[d] *= factor;
-    return (row_max_ + std::log2(sum_)) * 0.6931471805599453f;
+    const RowEnd end(row_max_, sum_, value_scale, sink);
+    for (std::int64_t d = 0; d < head_dim_; ++d) out_[d] *= end.factor;
+    return end.lse;
   }
 
  private:

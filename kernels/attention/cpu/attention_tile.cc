@@ -422,17 +422,16 @@ class Tile {
   template <typename Out>
   void store_result(const float* sums, const float* row_max, const float* sum) {
     for (std::int64_t r = 0; r < task_.rows; ++r) {
-      const Floats factor = Lanes::all(sum[r] == 0 ? 0.0f
-                                       : kSame     ? 1 / sum[r]
-                                                   : out_scale() / sum[r]);
+      const RowEnd row_end(row_max[r], sum[r], kSame ? 1.0f : out_scale(),
+                           sink_of(args_, group_.head(task_.first_row + r)));
+      const Floats factor = Lanes::all(row_end.factor);
       Out* out = args_.out.as<Out>() + group_.in_out(args_, task_.first_row + r);
       for (std::int64_t i = 0; i < head_dim_; i += kLanes) {
         Lanes::store_part(out + i, Lanes::load(sums + r * padded_ + i) * factor,
                           std::min(kLanes, head_dim_ - i));
       }
       if (args_.lse.data != nullptr) {
-        args_.lse.as<float>()[group_.in_lse(args_, task_.first_row + r)] =
-            (row_max[r] + std::log2(sum[r])) * kLn2;
+        args_.lse.as<float>()[group_.in_lse(args_, task_.first_row + r)] = row_end.lse;
       }
     }
   }

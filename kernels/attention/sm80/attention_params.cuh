@@ -68,7 +68,8 @@ struct AttentionParams {
   float scale;
   const float* kv_scales;  // of E4m3: [2][scale_heads]; nullptr: all are 1
   int scale_heads;
-  int window;  // tokens that a row sees at most, in kernels with a window
+  int window;        // tokens that a row sees at most, in kernels with a window
+  const Row* sinks;  // [heads]; nullptr: none
 
   explicit AttentionParams(const Attention& args)
       : out(args.out.as<Row>()),
@@ -96,7 +97,8 @@ struct AttentionParams {
         scale(args.scale),
         kv_scales(args.kv_scales.as<float>()),
         scale_heads(static_cast<int>(args.kv.kv_heads())),
-        window(static_cast<int>(std::min(args.window, kMaxPosition))) {
+        window(static_cast<int>(std::min(args.window, kMaxPosition))),
+        sinks(args.sinks.as<Row>()) {
     for (int shift = 0; shift < 31; ++shift) {
       if (block_size == 1 << shift) block_shift = shift;
     }
@@ -130,6 +132,10 @@ struct AttentionParams {
                                                           << 16;
     }
   }
+
+  // Adds the sink of the head of an element of [rows, heads] to the sum of its weights, which are
+  // relative to 2^row_max.
+  __device__ __forceinline__ void add_sink(long long index, float& row_max, float& sum) const;
 
   // What scores are multiplied by, and weighted values, of a KV head.
   __device__ __forceinline__ float score_scale(int kv_head) const {
@@ -332,6 +338,14 @@ __device__ __forceinline__ float power_of_2(float x) {
 // weights are 0 instead of NaN.
 __device__ __forceinline__ float reference_of(float row_max) {
   return row_max == -INFINITY ? 0.0f : row_max;
+}
+
+template <typename T>
+__device__ __forceinline__ void AttentionParams<T>::add_sink(long long index, float& row_max,
+                                                             float& sum) const {
+  if (sinks == nullptr) return;
+  row_max = reference_of(row_max);
+  sum += power_of_2(widen(sinks[index % heads]) * kLog2E - row_max);
 }
 
 // The log-sum-exp of weights that are relative to 2^row_max and add up to `sum`.

@@ -119,7 +119,7 @@ __device__ void combine_blocks(const AttentionRows<T>& part, int first_row, cons
     const int row = i / D, column = i % D;
     if (column >= p.head_dim) continue;
     float weight[kMaxCluster], sum = 0, out = 0;
-    const float row_max = combine_weights(
+    float row_max = combine_weights(
         blocks, [&](int block) { return read_shared(&combined.row_max[row], block); }, weight);
 #pragma unroll
     for (int block = 0; block < kMaxCluster; ++block) {
@@ -128,6 +128,7 @@ __device__ void combine_blocks(const AttentionRows<T>& part, int first_row, cons
       sum += weight[block] * read_shared(&combined.sum[row], block);
     }
     const long long index = part.index(first_row + row);
+    p.add_sink(index, row_max, sum);
     p.store(index * p.head_dim + column, sum == 0 ? 0.0f : out / sum);
     if (p.lse != nullptr && column == 0) p.lse[index] = log_sum_exp(row_max, sum);
   }

@@ -80,9 +80,10 @@ template <typename T>
 __device__ __forceinline__ void write_row(const AttentionRows<T>& part, int row, const Row& state) {
   const AttentionParams<T>& p = part.p;
   const float value_scale = p.value_scale(part.kv_head);
-  float sum = state.sum;
+  float row_max = state.row_max, sum = state.sum;
 #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
+  p.add_sink(part.index(row), row_max, sum);
 
   float* to = p.out + part.index(row) * p.head_dim;
 #pragma unroll
@@ -90,8 +91,7 @@ __device__ __forceinline__ void write_row(const AttentionRows<T>& part, int row,
     const int at = i * 32 + static_cast<int>(threadIdx.x);
     if (at < p.head_dim) to[at] = sum == 0 ? 0.0f : state.out[i] * value_scale / sum;
   }
-  if (p.lse != nullptr && threadIdx.x == 0)
-    p.lse[part.index(row)] = log_sum_exp(state.row_max, sum);
+  if (p.lse != nullptr && threadIdx.x == 0) p.lse[part.index(row)] = log_sum_exp(row_max, sum);
 }
 
 }  // namespace nvllm::kernels::cuda::plain

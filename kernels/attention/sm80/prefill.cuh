@@ -96,6 +96,7 @@ __device__ __forceinline__ void write_rows(const AttentionRows<T>& part, int row
     const int packed_row = row + lane / 4 + 8 * i;
     if (packed_row >= part.packed_rows) break;
     const long long index = part.index(packed_row);
+    p.add_sink(index, rows.row_max[i], rows.sum[i]);
     const float factor = rows.sum[i] == 0 ? 0.0f : 1 / rows.sum[i];
     const long long to = index * p.head_dim;
 #pragma unroll

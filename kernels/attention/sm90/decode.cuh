@@ -295,7 +295,7 @@ class Combine {
     for (int i = threadIdx.x; i < part.packed_rows * kQuads; i += kWarps * 32) {
       const int row = i / kQuads, column = i % kQuads * 4;
       float weight[kWarps], sum;
-      const float row_max = weigh(row, weight, sum);
+      float row_max = weigh(row, weight, sum);
       float4 out = make_float4(0, 0, 0, 0);
 #pragma unroll
       for (int warp = 0; warp < kWarps; ++warp) {
@@ -308,8 +308,9 @@ class Combine {
         send_to(i - number * blocks_, quads_from(rank_) + number * 16, out);
         continue;
       }
-      const float scale = sum == 0 ? 0 : 1 / sum;
       const long long index = part.index(row);
+      part.p.add_sink(index, row_max, sum);
+      const float scale = sum == 0 ? 0 : 1 / sum;
       part.p.store(index * D + column, out.x * scale, out.y * scale);
       part.p.store(index * D + column + 2, out.z * scale, out.w * scale);
       if (part.p.lse != nullptr && column == 0) part.p.lse[index] = log_sum_exp(row_max, sum);
@@ -325,7 +326,7 @@ class Combine {
       const int i = j / 4 * blocks_ + rank_;
       const int row = i / kQuads, column = i % kQuads * 4 + j % 4;
       float weight[kMaxBlocks], sum = 0, out = 0;
-      const float row_max = decode::combine_weights(
+      float row_max = decode::combine_weights(
           blocks_, [&](int block) { return sums[block * rows + row].x; }, weight);
 #pragma unroll
       for (int block = 0; block < kMaxBlocks; ++block) {
@@ -334,6 +335,7 @@ class Combine {
         sum += weight[block] * sums[block * rows + row].y;
       }
       const long long index = part.index(row);
+      part.p.add_sink(index, row_max, sum);
       part.p.store(index * D + column, sum == 0 ? 0.0f : out / sum);
       if (part.p.lse != nullptr && column == 0) part.p.lse[index] = log_sum_exp(row_max, sum);
     }

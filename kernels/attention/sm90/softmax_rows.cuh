@@ -144,6 +144,7 @@ struct Rows {
       const int packed_row = row + lane / 4 + 8 * i;
       const bool exists = packed_row < part.packed_rows;
       const long long index = part.index(exists ? packed_row : 0);
+      part.p.add_sink(index, reference[i], sum[i]);
       const float factor = sum[i] == 0 ? 0.0f : 1 / sum[i];
       if (part.p.floats != nullptr) {
         if (exists) write_floats(part.p.floats + index * D + lane % 4 * 2, i, factor);

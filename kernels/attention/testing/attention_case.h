@@ -56,6 +56,7 @@ struct AttentionCase {
   unsigned layout = 1;       // seed of the order of blocks; 0: consecutive
   std::vector<std::int32_t> visible;  // per sequence; empty: none
   std::int64_t window = 0;
+  std::vector<T> sinks;  // [heads]; empty: none
   // Entries of the block table that are before the windows of all rows name a block of NaN, on GPUs
   // none: kernels of the CPU read the keys of a whole tile.
   bool forget = false;
@@ -119,6 +120,7 @@ struct AttentionCase {
     const Placed scales(backend, stream, kv_scales);
     const Placed table(backend, stream, cache.table), starts_there(backend, stream, starts),
         lengths_there(backend, stream, lengths), visible_there(backend, stream, visible);
+    const Placed sinks_there(backend, stream, sinks);
     out.assign(rows() * row_elements(), from_float<T>(-77));
     lse.assign(rows() * shape.heads, -77);
     Placed out_there(backend, stream, out);
@@ -137,6 +139,7 @@ struct AttentionCase {
     args.query_start = starts_there.view({sequences + 1});
     args.kv_length = lengths_there.view({sequences});
     if (!visible.empty()) args.visible = visible_there.view({sequences});
+    if (!sinks.empty()) args.sinks = sinks_there.view({shape.heads});
     args.lse = lse_there.view({rows(), shape.heads});
     args.group = shape.group;
     args.first_head = shape.first_head;

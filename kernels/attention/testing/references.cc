@@ -12,6 +12,11 @@
 namespace nvllm::kernels {
 namespace {
 
+double element(const TensorView& tensor, std::int64_t at) {
+  return with_element_type(tensor.dtype,
+                           [&]<typename T>(T) { return double{to_float(tensor.as<T>()[at])}; });
+}
+
 // Attention of one head of one row.
 template <typename T, typename Kv, typename Out>
 void attend(const Attention& args, std::int64_t sequence, std::int64_t row, std::int64_t head,
@@ -34,8 +39,11 @@ void attend(const Attention& args, std::int64_t sequence, std::int64_t row, std:
     weights[t] = dot * of_keys * args.scale;
     row_max = std::max(row_max, weights[t]);
   }
+  const double sink = args.sinks.data == nullptr ? -std::numeric_limits<double>::infinity()
+                                                 : element(args.sinks, head);
+  row_max = std::max(row_max, sink);
   if (std::isinf(row_max) && row_max < 0) row_max = 0;  // all weights are 0
-  double sum = 0;
+  double sum = std::exp(sink - row_max);
   for (double& weight : weights) sum += weight = std::exp(weight - row_max);
 
   Out* out = args.out.as<Out>() + (row * heads + head) * head_dim;
@@ -50,11 +58,6 @@ void attend(const Attention& args, std::int64_t sequence, std::int64_t row, std:
   if (args.lse.data != nullptr) {
     args.lse.as<float>()[row * heads + head] = static_cast<float>(row_max + std::log(sum));
   }
-}
-
-double element(const TensorView& tensor, std::int64_t at) {
-  return with_element_type(tensor.dtype,
-                           [&]<typename T>(T) { return double{to_float(tensor.as<T>()[at])}; });
 }
 
 // Combines one head of one row.

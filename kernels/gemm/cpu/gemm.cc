@@ -84,7 +84,7 @@ const DotKernels& quantized_dots(InstructionSet set, const GemmTask& gemm) {
   if (set == InstructionSet::avx2) return quantized_dots_avx2(gemm);
   if (gemm.format == WeightFormat::fp8 && set >= InstructionSet::avx512_vnni && has_avx512_vbmi())
     return quantized_dots_avx512_vbmi();
-  const bool floats = gemm.format == WeightFormat::fp8 || gemm.weight_only;
+  const bool floats = has_float_values(gemm.format) || gemm.weight_only;
   if (floats || set == InstructionSet::avx512) return quantized_dots_avx512(gemm);
   return quantized_dots_avx512_vnni(gemm.format);
 }
@@ -92,7 +92,7 @@ const DotKernels& quantized_dots(InstructionSet set, const GemmTask& gemm) {
 const BlockKernels& quantized_blocks(InstructionSet set, const GemmTask& gemm) {
   const bool bf16 = gemm.dtype == DType::bf16;
   if (bf16 && set == InstructionSet::amx_bf16) return quantized_blocks_amx_bf16();
-  const bool integers = gemm.format != WeightFormat::fp8 && !gemm.weight_only && gemm.group >= 32;
+  const bool integers = !has_float_values(gemm.format) && !gemm.weight_only && gemm.group >= 32;
   if (integers && set >= InstructionSet::avx512_vnni)
     return quantized_blocks_avx512_vnni(gemm.format);
   if (bf16 && set == InstructionSet::avx512_bf16) return quantized_blocks_avx512_bf16();

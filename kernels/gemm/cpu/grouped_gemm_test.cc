@@ -120,12 +120,14 @@ TEST_CASE("grouped GEMMs with quantized weights") {
   const std::vector<std::int32_t> sizes = {2, 0, 20, 16, 0, 1};
   for (const auto& [format, group] : {std::pair{WeightFormat::fp8, std::int64_t{128}},
                                       std::pair{WeightFormat::int8, std::int64_t{32}},
+                                      std::pair{WeightFormat::mxfp4, std::int64_t{32}},
                                       std::pair{WeightFormat::int4, std::int64_t{64}}}) {
     for (const bool weight_only : {true, false}) {
       for (const DType type : {DType::f32, DType::bf16}) {
         check({.outputs = 40,
                .inputs = 200,
                .type = type,
+               .bias = weight_only,
                .quantized = {.format = format, .group = group, .weight_only = weight_only}},
               sizes, 4);
       }

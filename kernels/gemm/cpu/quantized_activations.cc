@@ -168,8 +168,8 @@ void quantize_rows(const GemmTask& gemm, std::int64_t first_row, int rows, std::
 template <typename T, WeightFormat kFormat>
 void order_rows(const GemmTask& gemm, std::int64_t first_row, int rows, std::int64_t begin,
                 std::int64_t end, float* prepared) {
-  constexpr std::int64_t kInputs = kFormat == WeightFormat::int4 ? 128 : 64;
-  constexpr float kFactor = kFormat == WeightFormat::fp8 ? 1 : kScaleUnit;
+  constexpr std::int64_t kInputs = block_inputs_of(kFormat);
+  constexpr float kFactor = has_float_values(kFormat) ? 1 : kScaleUnit;
   const std::uint8_t* const places = float_places(kFormat);
   for (int row = 0; row < rows; ++row) {
     const T* const from = static_cast<const T*>(gemm.x) + (first_row + row) * gemm.x_stride;
@@ -213,5 +213,6 @@ template Prepare quantize_activations<2, 8>;
 template Prepare order_activations<WeightFormat::fp8>;
 template Prepare order_activations<WeightFormat::int8>;
 template Prepare order_activations<WeightFormat::int4>;
+template Prepare order_activations<WeightFormat::mxfp4>;
 
 }  // namespace nvllm::kernels::cpu

@@ -43,10 +43,10 @@ void quantize_activations(const GemmTask& gemm, std::int64_t first_row, int rows
 //   fp8   floats 32 h + 16 b to 32 h + 16 b + 15: bytes b, b + 2, b + 4, b + 6 of the lower (h = 0)
 //         or upper half of each thread's 16 bytes
 //   int8  floats 16 e to 16 e + 15: bytes e of its dwords
-//   int4  floats 16 n to 16 n + 15: bits 4 n of its dwords
+//   int4, mxfp4  floats 16 n to 16 n + 15: bits 4 n of its dwords
 template <WeightFormat kFormat>
 std::int64_t float_activation_floats(std::int64_t inputs) {
-  constexpr std::int64_t kInputs = kFormat == WeightFormat::int4 ? 128 : 64;
+  constexpr std::int64_t kInputs = block_inputs_of(kFormat);
   return (inputs + kInputs - 1) / kInputs * kInputs;
 }
 template <WeightFormat kFormat>

@@ -8,7 +8,7 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
-// A block's bytes in the order of the inputs; of int4 a byte for each.
+// A block's bytes in the order of the inputs; of values of 4 bits a byte for each.
 template <WeightFormat kFormat>
 inline void order_bytes(const std::byte* from, std::uint8_t* to) {
   // Steps of 16 or 32 inputs (k) are columns of dwords of the four threads' bytes.
@@ -21,7 +21,7 @@ inline void order_bytes(const std::byte* from, std::uint8_t* to) {
                             _mm_unpacklo_epi64(c, d), _mm_unpackhi_epi64(c, d)};
   auto* out = reinterpret_cast<__m128i*>(to);
   for (const __m128i step : steps) {
-    if constexpr (kFormat == WeightFormat::int4) {
+    if constexpr (has_nibbles(kFormat)) {
       const __m128i mask = _mm_set1_epi8(15);
       // Inputs 0 to 7 and 16 to 23 take turns in the low halves, the others in the high ones.
       const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
@@ -53,6 +53,9 @@ struct DequantizedWeights {
       case WeightFormat::int8:
         pack<WeightFormat::int8>(gemm, rows, end - begin, input, inputs, packed);
         break;
+      case WeightFormat::mxfp4:
+        pack<WeightFormat::mxfp4>(gemm, rows, end - begin, input, inputs, packed);
+        break;
       default: pack<WeightFormat::int4>(gemm, rows, end - begin, input, inputs, packed);
     }
     return {.data = packed,
@@ -68,7 +71,7 @@ struct DequantizedWeights {
   template <WeightFormat kFormat>
   static void pack(const GemmTask& gemm, const QuantizedRows& rows, std::int64_t outputs,
                    std::int64_t input, std::int64_t inputs, float* packed) {
-    constexpr std::int64_t kBlockInputs = kFormat == WeightFormat::int4 ? 128 : 64;
+    constexpr std::int64_t kBlockInputs = block_inputs_of(kFormat);
     const std::int64_t first = input / kBlockInputs, count = divide_up(inputs, kBlockInputs);
     const int group_bits = __builtin_ctz(static_cast<unsigned>(gemm.group));
     std::int64_t o = 0;
@@ -96,6 +99,11 @@ struct DequantizedWeights {
       float scale;
       __builtin_memcpy(&scale, scales + group * sizeof(scale), sizeof(scale));
       return BlockLanes::multiply(BlockLanes::fp8_numbers(values), Lanes::all(scale * 256));
+    } else if constexpr (is_mxfp4(kFormat)) {
+      return BlockLanes::multiply(
+          BlockLanes::e2m1_numbers(values),
+          Lanes::all(_mm_cvtss_f32(_mm_castsi128_ps(
+              _mm_cvtsi32_si128(static_cast<int>(static_cast<unsigned>(scales[group]) << 23))))));
     } else {
       std::uint16_t both[2];
       __builtin_memcpy(both, scales + group * sizeof(both), sizeof(both));

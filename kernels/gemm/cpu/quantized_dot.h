@@ -12,6 +12,10 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
+constexpr bool is_mxfp4(WeightFormat format) {
+  return format == WeightFormat::mxfp4;
+}
+
 // Rows of a quantized weight in memory.
 struct QuantizedRows {
   const std::byte *values, *scales;
@@ -20,10 +24,10 @@ struct QuantizedRows {
   explicit QuantizedRows(const GemmTask& gemm)
       : values(static_cast<const std::byte*>(gemm.weight)),
         scales(static_cast<const std::byte*>(gemm.scales)) {
-    const std::int64_t inputs = gemm.format == WeightFormat::int4 ? 128 : 64;
+    const std::int64_t inputs = block_inputs_of(gemm.format);
     blocks = (gemm.inputs + inputs - 1) / inputs;
     row_bytes = blocks * kQuantizedBlockBytes;
-    scale_bytes = (gemm.inputs + 127) / 128 * 128 / gemm.group * 4;
+    scale_bytes = (gemm.inputs + 127) / 128 * 128 / gemm.group * (is_mxfp4(gemm.format) ? 1 : 4);
   }
   QuantizedRows from(std::int64_t output) const {
     QuantizedRows rows = *this;
@@ -36,6 +40,7 @@ struct QuantizedRows {
 // The dot products of integers. `Of`: Integers, or what has the same members.
 template <WeightFormat kFormat, typename Of = Integers<kFormat>>
 struct IntegerTerms {
+  static constexpr int kPairBytes = 4;
   static constexpr int kParts = kFormat == WeightFormat::int4 ? 2 : 1;
   using Block = QuantizedActivations<kParts>;
   static constexpr auto prepare = quantize_activations<kParts, Of::kZero>;
@@ -65,6 +70,7 @@ struct IntegerTerms {
 // kScaleUnit where weights are integers.
 template <WeightFormat kFormat, typename Of = Numbers<kFormat>>
 struct FloatTerms {
+  static constexpr int kPairBytes = 4;
   static constexpr auto prepare = order_activations<kFormat>;
   static constexpr auto row_floats = float_activation_floats<kFormat>;
   static constexpr std::int64_t kBlockFloats = kFormat == WeightFormat::int4 ? 128 : 64;
@@ -90,6 +96,7 @@ struct FloatTerms {
 // Of fp8 a block has one scale, and no offset.
 template <typename Of>
 struct FloatTerms<WeightFormat::fp8, Of> {
+  static constexpr int kPairBytes = 4;
   static constexpr auto prepare = order_activations<WeightFormat::fp8>;
   static constexpr auto row_floats = float_activation_floats<WeightFormat::fp8>;
   static constexpr std::int64_t kBlockFloats = 64;
@@ -115,6 +122,33 @@ struct FloatTerms<WeightFormat::fp8, Of> {
   }
 };
 
+// Of mxfp4 each dword of a thread's four has a scale of its own, of one byte.
+template <typename Of>
+struct FloatTerms<WeightFormat::mxfp4, Of> {
+  static constexpr int kPairBytes = 1;
+  static constexpr auto prepare = order_activations<WeightFormat::mxfp4>;
+  static constexpr auto row_floats = float_activation_floats<WeightFormat::mxfp4>;
+  static constexpr std::int64_t kBlockFloats = 128;
+  static constexpr auto kFetchHint = _MM_HINT_T0;
+
+  template <int, int kR>
+  static void add(const std::byte* values, const std::byte* scales, const float* x,
+                  std::int64_t x_stride, Lanes::Floats (&sums)[kR]) {
+    const Of numbers(values);
+    const Lanes::Floats scale = BlockLanes::load_powers(scales);
+    Lanes::Floats terms[kR];
+    for (Lanes::Floats& of_row : terms) of_row = Lanes::zero();
+    for (int v = 0; v < Of::kVectors; ++v) {
+      const Lanes::Floats weights = numbers.get(v);
+      for (int r = 0; r < kR; ++r) {
+        const Lanes::Floats xs = Lanes::load(x + r * x_stride + v * Lanes::kCount);
+        terms[r] = Lanes::multiply_add(weights, xs, terms[r]);
+      }
+    }
+    for (int r = 0; r < kR; ++r) sums[r] = Lanes::multiply_add(terms[r], scale, sums[r]);
+  }
+};
+
 template <int kN>
 struct Constant {
   static constexpr int value = kN;
@@ -124,7 +158,7 @@ struct Constant {
 // that share them.
 template <typename Run>
 inline void with_pairs(const GemmTask& gemm, Run&& run) {
-  const int inputs = gemm.format == WeightFormat::int4 ? 128 : 64;
+  const int inputs = block_inputs_of(gemm.format);
   switch (inputs / gemm.group) {
     case 4: return run(Constant<4>(), 1);
     case 2: return run(Constant<2>(), 1);
@@ -199,16 +233,17 @@ struct QuantizedDot {
   static void group(const QuantizedRows& weight, int share, std::int64_t fetch, const float* x,
                     std::int64_t x_stride, float* sums) {
     const std::byte* next = weight.values + fetch;
+    constexpr int kScaleBytes = kPairs * Terms::kPairBytes;  // of a block
     const std::byte* next_scales =
-        weight.scales + fetch / kQuantizedBlockBytes / share * kPairs * 4;
+        weight.scales + fetch / kQuantizedBlockBytes / share * kScaleBytes;
     Lanes::Floats sum[4][kR];
     for (int o = 0; o < 4; ++o) {
       for (int r = 0; r < kR; ++r) sum[o][r] = Lanes::zero();
     }
     for (std::int64_t b = 0; b < weight.blocks; ++b, x += Terms::kBlockFloats) {
       const std::byte* const values = weight.values + b * kQuantizedBlockBytes;
-      const std::byte* const scales = weight.scales + b / share * kPairs * 4;
-      _mm_prefetch(next_scales + b / share * kPairs * 4 * kOutputs, _MM_HINT_T1);
+      const std::byte* const scales = weight.scales + b / share * kScaleBytes;
+      _mm_prefetch(next_scales + b / share * kScaleBytes * kOutputs, _MM_HINT_T1);
       for (int o = 0; o < kOutputs; ++o) {
         _mm_prefetch(next, Terms::kFetchHint);
         next += kQuantizedBlockBytes;
@@ -244,6 +279,7 @@ struct QuantizedDot {
 inline const DotKernels& choose_dots(const GemmTask& gemm) {
   switch (gemm.format) {
     case WeightFormat::fp8: return kDots<QuantizedDot<FloatTerms<WeightFormat::fp8>>>;
+    case WeightFormat::mxfp4: return kDots<QuantizedDot<FloatTerms<WeightFormat::mxfp4>>>;
     case WeightFormat::int8:
       return gemm.weight_only ? kDots<QuantizedDot<FloatTerms<WeightFormat::int8>>>
                               : kDots<QuantizedDot<IntegerTerms<WeightFormat::int8>>>;

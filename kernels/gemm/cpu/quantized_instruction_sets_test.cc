@@ -20,7 +20,8 @@ const std::vector<QuantizedSetting> kSettings = {
     {WeightFormat::int8, 128, false}, {WeightFormat::int4, 32, true},
     {WeightFormat::int4, 32, false},  {WeightFormat::int4, 64, true},
     {WeightFormat::int4, 64, false},  {WeightFormat::int4, 128, true},
-    {WeightFormat::int4, 128, false}};
+    {WeightFormat::int4, 128, false}, {WeightFormat::mxfp4, 32, true},
+    {WeightFormat::mxfp4, 32, false}};
 
 // Calls run(fixture) with the GEMMs of each instruction set.
 template <typename Run>

@@ -25,6 +25,21 @@ struct BlockLanes {
     const __m128i four = _mm_setr_epi32(index(0), index(1), index(2), index(3));
     return _mm256_permutevar8x32_ps(scales, _mm256_broadcastsi128_si256(four));
   }
+  // The powers of two of four bytes, to each dword of half a block its own.
+  static __m256 load_powers(const std::byte* from) {
+    const __m128i four = _mm_slli_epi32(_mm_cvtepu8_epi32(_mm_loadu_si32(from)), 23);
+    return _mm256_castsi256_ps(_mm256_broadcastsi128_si256(four));
+  }
+  // Eight of e2m1, in the lowest bits of dwords: three bits number the magnitude.
+  static __m256 e2m1_numbers(__m256i codes) {
+    const __m256 magnitudes = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
+    const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(_mm256_slli_epi32(codes, 28), 31), 31);
+    return _mm256_or_ps(_mm256_permutevar8x32_ps(magnitudes, codes), _mm256_castsi256_ps(sign));
+  }
+  static __m256 e2m1_numbers(const std::uint8_t* from) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    return e2m1_numbers(_mm256_cvtepu8_epi32(bytes));
+  }
   static __m256 repeat_four(const float* from) {
     return _mm256_broadcast_ps(reinterpret_cast<const __m128*>(from));
   }
@@ -77,6 +92,16 @@ struct Numbers<WeightFormat::int4> {
     const __m256i half =
         _mm256_xor_si256(load_half(from + v % 2 * 32), _mm256_set1_epi8(static_cast<char>(0x88)));
     return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(half, 28 - v / 2 * 4), 28));
+  }
+};
+
+template <>
+struct Numbers<WeightFormat::mxfp4> {
+  static constexpr int kVectors = 16;
+  const std::byte* from;
+  explicit Numbers(const std::byte* from) : from(from) {}
+  __m256 get(int v) const {
+    return BlockLanes::e2m1_numbers(_mm256_srli_epi32(load_half(from + v % 2 * 32), v / 2 * 4));
   }
 };
 

@@ -24,6 +24,21 @@ struct BlockLanes {
     const __m128i four = _mm_setr_epi32(index(0), index(1), index(2), index(3));
     return _mm512_permutexvar_ps(_mm512_broadcast_i32x4(four), scales);
   }
+  // The powers of two of four bytes, to each dword of a block its own.
+  static __m512 load_powers(const std::byte* from) {
+    const __m128i four = _mm_slli_epi32(_mm_cvtepu8_epi32(_mm_loadu_si32(from)), 23);
+    return _mm512_castsi512_ps(_mm512_broadcast_i32x4(four));
+  }
+  // 16 of e2m1, in the lowest bits of dwords.
+  static __m512 e2m1_numbers(__m512i codes) {
+    const __m512 numbers =
+        _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+    return _mm512_permutexvar_ps(codes, numbers);
+  }
+  static __m512 e2m1_numbers(const std::uint8_t* from) {
+    const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(from));
+    return e2m1_numbers(_mm512_cvtepu8_epi32(bytes));
+  }
   static __m512 repeat_four(const float* from) { return _mm512_broadcast_f32x4(_mm_load_ps(from)); }
   static __m512 load_eight(const float* from) {
     return _mm512_zextps256_ps512(_mm256_load_ps(from));
@@ -73,6 +88,16 @@ struct Numbers<WeightFormat::int4> {
   __m512 get(int v) const {
     const __m512 numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
     return _mm512_permutexvar_ps(_mm512_srli_epi32(block, static_cast<unsigned>(4 * v)), numbers);
+  }
+};
+
+template <>
+struct Numbers<WeightFormat::mxfp4> {
+  static constexpr int kVectors = 8;
+  __m512i block;
+  explicit Numbers(const std::byte* from) : block(_mm512_loadu_si512(from)) {}
+  __m512 get(int v) const {
+    return BlockLanes::e2m1_numbers(_mm512_srli_epi32(block, static_cast<unsigned>(4 * v)));
   }
 };
 

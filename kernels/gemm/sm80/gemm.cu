@@ -1,6 +1,7 @@
 // GEMMs on the GPU: which kernel computes which, with what prologue and epilogue.
 #include <utility>
 
+#include "base/error.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/cublaslt/cublaslt_gemm.h"
 #include "kernels/gemm/gemm_steps.h"
@@ -30,6 +31,9 @@ class CudaGemm final : public Gemm {
   // GEMM that takes up a deferred one, the LM head, the small-M GEMM behind a prologue's own
   // kernel, at last those with neither prologue nor epilogue.
   GemmPlan make_plan(const GemmShape& shape) override {
+    if (shape.format == WeightFormat::mxfp4) {
+      fail("gemm: weight is ", name_of(shape.format), ", which runs on CPUs only so far");
+    }
     GemmPlan plan;
     plan.prologue = shape.fusion.prologue;
     plan.epilogue = shape.fusion.epilogue;

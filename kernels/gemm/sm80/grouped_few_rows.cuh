@@ -176,10 +176,14 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
 #pragma unroll
       for (int tile = 0; tile < kOwn / kTileOutputs; ++tile) {
         if (first_column + tile * kTileOutputs >= p.columns) continue;
+        const int column = first_column + tile * kTileOutputs + lane % 4 * 2;
         float low = d[tile][2 * half], high = d[tile][2 * half + 1];
+        p.add_bias(unit.group, column, low, high);
         if constexpr (kGated) {
-          low = gated_sum<T>(low, d[tile + kTiles / 2][2 * half]);
-          high = gated_sum<T>(high, d[tile + kTiles / 2][2 * half + 1]);
+          float low_up = d[tile + kTiles / 2][2 * half];
+          float high_up = d[tile + kTiles / 2][2 * half + 1];
+          p.add_bias(unit.group, p.columns + column, low_up, high_up);
+          low = gated_sum<T>(low, low_up), high = gated_sum<T>(high, high_up);
         }
         *reinterpret_cast<unsigned*>(out + tile * kTileOutputs) = narrow_pair<T>(low, high);
       }

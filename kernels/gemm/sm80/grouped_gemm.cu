@@ -15,12 +15,12 @@ constexpr std::int64_t kMaxFewRowsOnHopper = 2, kMaxFewRows = 8;
 // as fit into 99 KiB, which is all that some GPUs have for a block.
 constexpr std::int64_t kMaxGroups = 380;
 
-// What kernels with tensor cores count on: 16-bit floats in whole vectors of 16 bytes, no bias.
+// What kernels with tensor cores count on: 16-bit floats in whole vectors of 16 bytes.
 bool fits_tensor_cores(const GroupedGemm& grouped) {
   const std::int64_t columns = grouped.out.shape[1], inputs = grouped.weight.inputs();
-  return grouped.weight.type() != DType::f32 && grouped.weight.bias.data == nullptr && inputs > 0 &&
-         inputs % 8 == 0 && columns % 8 == 0 && grouped.groups() <= kMaxGroups &&
-         grouped.weight.values.aligned(16) && grouped.x.aligned(16) && grouped.out.aligned(16);
+  return grouped.weight.type() != DType::f32 && inputs > 0 && inputs % 8 == 0 && columns % 8 == 0 &&
+         grouped.groups() <= kMaxGroups && grouped.weight.values.aligned(16) &&
+         grouped.x.aligned(16) && grouped.out.aligned(16);
 }
 
 }  // namespace

@@ -31,6 +31,13 @@ struct GroupedParams {
         inputs(static_cast<int>(grouped.weight.inputs())),
         columns(static_cast<int>(grouped.out.shape[1])) {}
 
+  // Adds the biases, if there are any, of an output of a group and its neighbour to their sums.
+  __device__ __forceinline__ void add_bias(int group, int output, float& low, float& high) const {
+    if (bias == nullptr) return;
+    const T* const of = bias + static_cast<long long>(group) * outputs + output;
+    low += widen(of[0]), high += widen(of[1]);
+  }
+
   // Which row of x this row is.
   __device__ __forceinline__ long long source_of(int row) const {
     return source_rows == nullptr ? row : source_rows[row];

@@ -108,9 +108,12 @@ __device__ __forceinline__ void store(const GroupedParams<T>& p, const GroupUnit
       if (column >= p.columns) continue;
       const float* const pair = &sums[i / 2][tile][i % 2 * 2];
       float low = pair[0], high = pair[1];
+      p.add_bias(unit.group, column, low, high);
       if constexpr (kGated) {
-        const float* const through = &sums[i / 2][tile + 4][i % 2 * 2];
-        low = gated_sum<T>(low, through[0]), high = gated_sum<T>(high, through[1]);
+        const float* const ups = &sums[i / 2][tile + 4][i % 2 * 2];
+        float low_up = ups[0], high_up = ups[1];
+        p.add_bias(unit.group, p.columns + column, low_up, high_up);
+        low = gated_sum<T>(low, low_up), high = gated_sum<T>(high, high_up);
       }
       *reinterpret_cast<unsigned*>(out + column) = narrow_pair<T>(low, high);
     }

@@ -66,9 +66,14 @@ __device__ __forceinline__ void store(const GroupedParams<T>& p, const GroupUnit
       for (int i = 0; i < 4; ++i) {
         const int at = (quad * 4 + i) * 4 + half * 2;
         float low = sums[at], high = sums[at + 1];
+        // Outputs of a group are whole vectors of 8, so its neighbours are there, too.
+        const int output = first_column + quad * 32 + i * 8 + lane % 4 * 2;
+        const bool there = output < p.columns;
+        if (there) p.add_bias(unit.group, output, low, high);
         if constexpr (kGated) {
-          low = gated_sum<T>(low, sums[at + kOutputs / 4]);
-          high = gated_sum<T>(high, sums[at + kOutputs / 4 + 1]);
+          float low_up = sums[at + kOutputs / 4], high_up = sums[at + kOutputs / 4 + 1];
+          if (there) p.add_bias(unit.group, p.columns + output, low_up, high_up);
+          low = gated_sum<T>(low, low_up), high = gated_sum<T>(high, high_up);
         }
         words[i] = narrow_pair<T>(low, high);
       }

@@ -133,14 +133,19 @@ class PackedWeight {
   // Weights of about 0.3. Formats with offsets have them.
   QuantizedRow random_row(std::mt19937& random) const {
     const bool fp8 = shape_.format == WeightFormat::fp8, int4 = shape_.format == WeightFormat::int4;
+    const bool mxfp4 = shape_.format == WeightFormat::mxfp4;
     std::uniform_real_distribution<float> around(0.5f, 1.5f);
     QuantizedRow row;
     for (std::int64_t i = 0; i < shape_.inputs; ++i) {
-      auto value = static_cast<std::uint8_t>(random() % (int4 ? 16 : 256));
+      auto value = static_cast<std::uint8_t>(random() % (int4 || mxfp4 ? 16 : 256));
       if (fp8 && (value & 127) == 127) value = 0;
       row.values.push_back(value);
     }
     for (std::int64_t i = 0; i < shape_.inputs; i += shape_.group) {
+      if (mxfp4) {
+        row.scales.push_back(std::ldexp(1.0f, -2 - static_cast<int>(random() % 4)));
+        continue;
+      }
       const float step = fp8 ? 0.003f : int4 ? 0.07f : 0.004f;
       row.scales.push_back(step * around(random));
       row.offsets.push_back(step * 3 * (around(random) - 1));
@@ -248,8 +253,9 @@ struct GemmTensors {
 class QuantizedError {
  public:
   QuantizedError(const Setting& s, const TensorView& x, const TensorView& weight) : setting_(s) {
-    const bool rounded = !s.quantized.weight_only && !s.quantized.fp8_x;
-    if (s.quantized.group != 0 && rounded) of_x_.emplace(half_steps(x), weight);
+    const bool keeps_x =
+        s.quantized.weight_only || s.quantized.fp8_x || s.quantized.format == WeightFormat::mxfp4;
+    if (s.quantized.group != 0 && !keeps_x) of_x_.emplace(half_steps(x), weight);
   }
 
   double of(std::int64_t row, std::int64_t output, double terms) const {

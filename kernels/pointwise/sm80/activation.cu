@@ -10,9 +10,34 @@ namespace {
 
 constexpr int kActivationVectors = 2;  // of a thread, of the gates and of the values they gate
 
+// Comparisons keep NaN.
+template <typename T>
+__device__ __forceinline__ Vector<T> clamped_swiglu(const Vector<T>& gates, const Vector<T>& ups,
+                                                    float limit) {
+  Floats<T> values = widen(gates);
+  const Floats<T> factors = widen(ups);
+#pragma unroll
+  for (int i = 0; i < Vector<T>::kElements; ++i) {
+    const float g = values.element[i] > limit ? limit : values.element[i];
+    float up = factors.element[i] > limit ? limit : factors.element[i];
+    up = up < -limit ? -limit : up;
+    const float open = quotient<T>(g, 1.0f + exponential<T>(-kClampedSwigluAlpha * g));
+    values.element[i] = __fmul_rn(open, up + 1.0f);
+  }
+  return narrow(values);
+}
+
+template <Activation kActivation, typename T>
+__device__ __forceinline__ Vector<T> gated(const Vector<T>& gates, const Vector<T>& ups,
+                                           float limit) {
+  if constexpr (kActivation == Activation::clamped_swiglu) return clamped_swiglu(gates, ups, limit);
+  return activate_gated<kActivation>(gates, ups);
+}
+
 template <typename T, Activation kActivation, bool kAligned>
 __global__ void __launch_bounds__(kTileBlockThreads)
-    gated_activation_kernel(T* out, const T* x, const RowTiles tiles, bool next_comes_early) {
+    gated_activation_kernel(T* out, const T* x, const RowTiles tiles, float limit,
+                            bool next_comes_early) {
   begin_after_previous_kernel(next_comes_early);
   const TilePlace place = tile_place<kActivationVectors>(tiles.tiles);
   if (place.row >= tiles.rows) return;
@@ -31,7 +56,7 @@ __global__ void __launch_bounds__(kTileBlockThreads)
     const long long vector = place.vector + v * blockDim.x;
     if (vector >= tiles.vectors) continue;
     store_of_row<kAligned>(out + place.row * tiles.columns, vector, tiles.columns,
-                           activate_gated<kActivation>(gates[v], ups[v]));
+                           gated<kActivation>(gates[v], ups[v], limit));
   }
 }
 
@@ -45,7 +70,7 @@ void launch(const GatedActivation& args, Stream& stream, bool next_comes_early) 
     const auto kernel = aligned ? gated_activation_kernel<T, kActivation, true>
                                 : gated_activation_kernel<T, kActivation, false>;
     launch_early("launching gated_activation", kernel, tiles.grid, tiles.block,
-                 nvllm::cuda::native(stream), args.out.as<T>(), args.x.as<T>(), tiles,
+                 nvllm::cuda::native(stream), args.out.as<T>(), args.x.as<T>(), tiles, args.limit,
                  next_comes_early);
   });
 }
@@ -58,6 +83,8 @@ void gated_activation(const GatedActivation& args, Stream& stream, bool next_com
     case Activation::gelu: return launch<Activation::gelu>(args, stream, next_comes_early);
     case Activation::gelu_tanh:
       return launch<Activation::gelu_tanh>(args, stream, next_comes_early);
+    case Activation::clamped_swiglu:
+      return launch<Activation::clamped_swiglu>(args, stream, next_comes_early);
   }
 }
 

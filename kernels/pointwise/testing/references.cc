@@ -19,6 +19,7 @@ double activate(Activation activation, double g) {
       const double inner = std::sqrt(2 / std::numbers::pi) * (g + 0.044715 * g * g * g);
       return g / (1 + std::exp(-2 * inner));  // (1 + tanh(inner)) / 2 without its cancellation
     }
+    case Activation::clamped_swiglu: return g / (1 + std::exp(-1.702 * g));
   }
   return 0;  // check_gated_activation() lets no other pass
 }
@@ -128,8 +129,13 @@ void gated_activation_reference(const GatedActivation& args) {
       const T* up = gate + n;
       T* out = args.out.as<T>() + row * n;
       for (std::int64_t i = 0; i < n; ++i) {
-        const auto active = static_cast<float>(activate(args.activation, to_float(gate[i])));
-        out[i] = from_float<T>(active * to_float(up[i]));
+        float g = to_float(gate[i]), u = to_float(up[i]);
+        if (args.activation == Activation::clamped_swiglu) {
+          if (g > args.limit) g = args.limit;
+          if (std::fabs(u) > args.limit) u = std::copysign(args.limit, u);
+          u += 1;
+        }
+        out[i] = from_float<T>(static_cast<float>(activate(args.activation, g)) * u);
       }
     }
   });

@@ -144,15 +144,18 @@ TEST_CASE("chat: templates see tools, documents and options, whose names keep th
 TEST_CASE("chat: an assistant's earlier calls and reasoning are what templates read") {
   ApiFixture fixture(
       "{{ messages[0].reasoning_content }}|{{ messages[0].reasoning }}|"
-      "{% for call in messages[0].tool_calls %}{{ call.function.arguments.a }},{% endfor %}");
+      "{% for call in messages[0].tool_calls %}{{ call.function.arguments.a }},{% endfor %}|"
+      "{{ messages[0].thinking }}");
   const auto prompt = [&](const std::string& message) {
     return fixture.prompt_text(parse_chat_completion, "{\"messages\":[" + message + "]}");
   };
   CHECK(prompt(R"({"role":"assistant","reasoning":"new","tool_calls":[{"id":"1","type":"function",)"
-               R"("function":{"name":"add","arguments":"{\"a\": 7}"}}]})") == "new|new|7,");
-  CHECK(prompt(R"({"role":"assistant","reasoning_content":"old"})") == "old|old|");
+               R"("function":{"name":"add","arguments":"{\"a\": 7}"}}]})") == "new|new|7,|new");
+  CHECK(prompt(R"({"role":"assistant","content":"I add.","reasoning":"new","tool_calls":[]})") ==
+        "new|new||");
+  CHECK(prompt(R"({"role":"assistant","reasoning_content":"old"})") == "old|old||");
   // What is no JSON is the template's to judge.
-  CHECK(prompt(R"({"role":"assistant","tool_calls":[{"function":{"arguments":"{"}}]})") == "||,");
+  CHECK(prompt(R"({"role":"assistant","tool_calls":[{"function":{"arguments":"{"}}]})") == "||,|");
 }
 
 TEST_CASE("chat: what a template refuses is the client's error") {

@@ -43,7 +43,8 @@ jinja::Value prepare_call(const jinja::Value& call) {
 }
 
 // What an assistant said earlier, as templates read it: its calls, and its reasoning under the old
-// and the new name.
+// and the new name. gpt-oss' template reads the reasoning ahead of a call as "thinking", where
+// there is no content beside it.
 jinja::Value prepare_history(const jinja::Value& message) {
   const jinja::Dict* const dict = message.dict();
   if (dict == nullptr) return message;
@@ -55,6 +56,14 @@ jinja::Value prepare_history(const jinja::Value& message) {
     prepared.set("reasoning_content", *reasoning);
   } else if (reasoning == nullptr && old_reasoning != nullptr) {
     prepared.set("reasoning", *old_reasoning);
+  }
+  const jinja::Value* const thought = reasoning != nullptr ? reasoning : old_reasoning;
+  const jinja::Value* const content = dict->get("content");
+  const bool speaks =
+      content != nullptr && content->string() != nullptr && !content->string()->empty();
+  if (calls != nullptr && thought != nullptr && thought->string() != nullptr && !speaks &&
+      dict->get("thinking") == nullptr) {
+    prepared.set("thinking", *thought);
   }
   if (calls != nullptr && calls->list() != nullptr) {
     jinja::List list;

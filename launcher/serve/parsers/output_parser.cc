@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "launcher/serve/parsers/harmony_parser.h"
 #include "launcher/serve/parsers/reasoning.h"
 #include "launcher/serve/parsers/tag_matcher.h"
 #include "launcher/serve/parsers/tool_call_parser.h"
@@ -26,6 +27,23 @@ const std::vector<ToolFormat>& tool_formats() {
       {"mistral", make_mistral_parser, {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"}},
   };
   return formats;
+}
+
+// Of harmony, whose messages are told apart by one parser.
+constexpr std::string_view kHarmonyReasoning = "openai_gptoss", kHarmonyTools = "openai";
+
+bool is_harmony(const OutputParserOptions& options) {
+  return options.reasoning_parser == kHarmonyReasoning || options.tool_call_parser == kHarmonyTools;
+}
+
+void check_harmony(const OutputParserOptions& options) {
+  const bool reasoning =
+      options.reasoning_parser.empty() || options.reasoning_parser == kHarmonyReasoning;
+  const bool tools = options.tool_call_parser.empty() || options.tool_call_parser == kHarmonyTools;
+  if (reasoning && tools) return;
+  fail("--reasoning-parser ", options.reasoning_parser, " with --tool-call-parser ",
+       options.tool_call_parser, ": ", kHarmonyReasoning, " and ", kHarmonyTools,
+       " go with each other alone");
 }
 
 const ToolFormat* find_tool_format(std::string_view name) {
@@ -89,7 +107,8 @@ class Parser final : public OutputParser {
 }  // namespace
 
 const std::vector<std::string>& reasoning_parser_names() {
-  static const std::vector<std::string> names = {"qwen3", "deepseek_r1"};
+  static const std::vector<std::string> names = {"qwen3", "deepseek_r1",
+                                                 std::string(kHarmonyReasoning)};
   return names;
 }
 
@@ -97,6 +116,7 @@ const std::vector<std::string>& tool_call_parser_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> result;
     for (const ToolFormat& format : tool_formats()) result.emplace_back(format.name);
+    result.emplace_back(kHarmonyTools);
     return result;
   }();
   return names;
@@ -113,7 +133,11 @@ void apply_prompt_end(std::string_view rendered_prompt, OutputParserOptions& opt
 std::vector<tokenizer::TokenId> kept_tokens(const OutputParserOptions& options,
                                             const tokenizer::Tokenizer& tokenizer) {
   std::vector<std::string_view> tags;
-  if (!options.reasoning_parser.empty()) tags = {"<think>", "</think>"};
+  if (is_harmony(options)) {
+    tags = harmony_tags();
+  } else if (!options.reasoning_parser.empty()) {
+    tags = {"<think>", "</think>"};
+  }
   if (const ToolFormat* format = find_tool_format(options.tool_call_parser)) {
     tags.insert(tags.end(), format->tags.begin(), format->tags.end());
   }
@@ -126,6 +150,10 @@ std::vector<tokenizer::TokenId> kept_tokens(const OutputParserOptions& options,
 }
 
 std::unique_ptr<OutputParser> make_output_parser(const OutputParserOptions& options) {
+  if (is_harmony(options)) {
+    check_harmony(options);
+    return make_harmony_parser(options.tool_call_parser == kHarmonyTools, options.seed);
+  }
   std::optional<ReasoningSplitter> reasoning;
   const std::vector<std::string>& names = reasoning_parser_names();
   if (!options.reasoning_parser.empty()) {

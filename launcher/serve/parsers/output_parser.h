@@ -59,10 +59,11 @@ class OutputParser {
 
 // How an answer is to be read.
 struct OutputParserOptions {
-  std::string reasoning_parser = "";  // "qwen3", "deepseek_r1"; empty: none
+  std::string reasoning_parser = "";  // "qwen3", "deepseek_r1", "openai_gptoss"; empty: none
   bool thinking = false;              // the prompt ended inside <think>
-  std::string tool_call_parser = "";  // "hermes", "llama3_json", "mistral"; empty: none
-  std::uint64_t seed = 0;             // of the ids of tool calls
+  // "hermes", "llama3_json", "mistral", "openai"; empty: none
+  std::string tool_call_parser = "";
+  std::uint64_t seed = 0;  // of the ids of tool calls
 };
 
 // The names that exist, for messages and checks.
@@ -78,7 +79,9 @@ void apply_prompt_end(std::string_view rendered_prompt, OutputParserOptions& opt
 std::vector<tokenizer::TokenId> kept_tokens(const OutputParserOptions& options,
                                             const tokenizer::Tokenizer& tokenizer);
 
-// Throws an Error for names that do not exist. Without any parser all text is content.
+// Throws an Error for names that do not exist, or that are not of one format: openai_gptoss and
+// openai read gpt-oss' harmony format together, or one of them alone, and tell reasoning apart in
+// either case. Without any parser all text is content.
 std::unique_ptr<OutputParser> make_output_parser(const OutputParserOptions& options);
 
 }  // namespace nvllm::launcher

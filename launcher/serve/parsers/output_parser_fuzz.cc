@@ -34,6 +34,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       .tool_call_parser = choose(tool_call_parser_names(), data[0] % 8U),
       .seed = data[1],
   };
+  const bool harmony =
+      options.reasoning_parser == "openai_gptoss" || options.tool_call_parser == "openai";
+  const bool others =
+      (!options.reasoning_parser.empty() && options.reasoning_parser != "openai_gptoss") ||
+      (!options.tool_call_parser.empty() && options.tool_call_parser != "openai");
+  if (harmony && others) return 0;  // refused
   const std::string_view text(reinterpret_cast<const char*>(data) + 2, size - 2);
   const ParsedAnswer whole = parse_answer(options, text);
   require(whole.same_as(parse_answer(options, text, [] { return 1; })));

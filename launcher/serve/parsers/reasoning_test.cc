@@ -124,11 +124,11 @@ TEST_CASE("the parsers' tags are kept where they are special tokens") {
 TEST_CASE("a parser that does not exist is refused with those that do") {
   CHECK_THROWS_WITH_AS(make_output_parser(options_of("qwen4", false)),
                        "--reasoning-parser qwen4: there is no such parser; pass one of qwen3, "
-                       "deepseek_r1",
+                       "deepseek_r1, openai_gptoss",
                        Error);
   CHECK_THROWS_WITH_AS(make_output_parser({.tool_call_parser = "json"}),
                        "--tool-call-parser json: there is no such parser; pass one of hermes, "
-                       "llama3_json, mistral",
+                       "llama3_json, mistral, openai",
                        Error);
 }
 

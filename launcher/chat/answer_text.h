@@ -1,0 +1,43 @@
+// AnswerText: the text of an answer's tokens, as chats show and keep it: one text, in which
+// reasoning stands between <think> and </think>. Most models write it so themselves. Those of
+// gpt-oss write messages in channels (launcher/serve/parsers/harmony_parser.h), of which the
+// reasoning becomes such a block, and the headers are left out.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/serve/parsers/output_parser.h"
+#include "tokenizer/stream.h"
+#include "tokenizer/tokenizer.h"
+
+namespace nvllm::launcher {
+
+// Whether the model writes messages in channels: its tokenizer has the special tokens for them.
+bool writes_channels(const tokenizer::Tokenizer& tokenizer);
+
+// What of an answer such a model reads again in later prompts: the text without its reasoning.
+std::string without_reasoning(std::string_view text);
+
+class AnswerText {
+ public:
+  // The tokenizer must outlive it. stops: stop strings.
+  AnswerText(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops);
+
+  // As of a StreamDetokenizer.
+  std::string push(tokenizer::TokenId id);
+  std::string finish();
+  bool stopped() const { return tokens_.stopped(); }
+
+ private:
+  std::string translated(const std::string& text);
+  std::string with_tags(const OutputDelta& delta);
+
+  tokenizer::StreamDetokenizer tokens_;
+  std::unique_ptr<OutputParser> channels_;  // nullptr: the text is as it is
+  bool reasons_ = false;                    // <think> has been written, and is not closed
+};
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,140 @@
+#include "launcher/serve/parsers/harmony_parser.h"
+
+#include <string>
+#include <utility>
+
+#include "launcher/serve/parsers/tag_matcher.h"
+#include "launcher/serve/parsers/tool_call_parser.h"
+
+namespace nvllm::launcher {
+namespace {
+
+constexpr std::size_t kMaxHeader = 1024;  // bytes that are kept of one
+
+// The word of a header that begins with this prefix, without it; "": there is none.
+std::string word_after(std::string_view header, std::string_view prefix) {
+  while (!header.empty()) {
+    if (is_space(header.front())) {
+      header.remove_prefix(1);
+      continue;
+    }
+    std::size_t size = 0;
+    while (size < header.size() && !is_space(header[size])) ++size;
+    const std::string_view word = header.substr(0, size);
+    if (word.starts_with(prefix) && word.size() > prefix.size()) {
+      return std::string(word.substr(prefix.size()));
+    }
+    header.remove_prefix(size);
+  }
+  return "";
+}
+
+class HarmonyParser final : public OutputParser {
+ public:
+  HarmonyParser(bool calls, std::uint64_t seed) : calls_enabled_(calls), ids_(seed, "call_", 24) {}
+
+  OutputDelta push(std::string_view text) override {
+    OutputDelta out;
+    for (const char byte : text) push_byte(byte, out);
+    return out;
+  }
+
+  OutputDelta finish() override {
+    OutputDelta out;
+    std::string text;
+    tags_.finish(text);
+    add(text, out);
+    return out;
+  }
+
+  bool called_tools() const override { return calls_ > 0; }
+
+ private:
+  // role, channel: the two parts of a header. content: also text that has none.
+  enum class Place { role, channel, reasoning, content, call };
+  enum Tag { kStart, kChannel, kConstrain, kMessage, kEnd, kReturn, kCall };
+
+  void push_byte(char byte, OutputDelta& out) {
+    std::string text;
+    const int tag = tags_.push(byte, text);
+    add(text, out);
+    switch (tag) {
+      case TagMatcher::kNone: return;
+      case kStart:
+        header_.clear();
+        channel_.clear();
+        place_ = Place::role;
+        return;
+      case kChannel:
+        if (place_ != Place::role) header_.clear();
+        channel_.clear();
+        place_ = Place::channel;
+        return;
+      case kConstrain:  // the type of the message
+        keep(" ");
+        return;
+      case kMessage: return begin_message(out);
+      default: place_ = Place::content;
+    }
+  }
+
+  // Of a header.
+  void keep(std::string_view text) {
+    std::string& part = place_ == Place::role ? header_ : channel_;
+    if (part.size() < kMaxHeader) part += text;
+  }
+
+  void begin_message(OutputDelta& out) {
+    const std::string all = header_ + ' ' + channel_;
+    std::string recipient = word_after(all, "to=");
+    if (calls_enabled_ && !recipient.empty()) {
+      constexpr std::string_view kFunctions = "functions.";
+      if (recipient.starts_with(kFunctions) && recipient.size() > kFunctions.size()) {
+        recipient.erase(0, kFunctions.size());
+      }
+      out.tool_calls.push_back({.index = calls_++, .id = ids_.next(), .name = recipient});
+      place_ = Place::call;
+    } else {
+      place_ = word_after(channel_, "") == "analysis" ? Place::reasoning : Place::content;
+    }
+    header_.clear();
+    channel_.clear();
+  }
+
+  void add(std::string_view text, OutputDelta& out) {
+    if (text.empty()) return;
+    switch (place_) {
+      case Place::role:
+      case Place::channel: return keep(text);
+      case Place::reasoning: out.reasoning += text; return;
+      case Place::content: out.content += text; return;
+      case Place::call:
+        if (out.tool_calls.empty() || out.tool_calls.back().index != calls_ - 1) {
+          out.tool_calls.push_back({.index = calls_ - 1});
+        }
+        out.tool_calls.back().arguments += text;
+    }
+  }
+
+  const bool calls_enabled_;
+  CallIds ids_;
+  std::int32_t calls_ = 0;
+  Place place_ = Place::content;
+  TagMatcher tags_{"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>",
+                   "<|end|>",   "<|return|>",  "<|call|>"};
+  std::string header_, channel_;  // what the header says behind <|start|>, and behind <|channel|>
+};
+
+}  // namespace
+
+const std::vector<std::string_view>& harmony_tags() {
+  static const std::vector<std::string_view> tags = {"<|start|>", "<|channel|>", "<|constrain|>",
+                                                     "<|message|>", "<|end|>"};
+  return tags;
+}
+
+std::unique_ptr<OutputParser> make_harmony_parser(bool calls, std::uint64_t seed) {
+  return std::make_unique<HarmonyParser>(calls, seed);
+}
+
+}  // namespace nvllm::launcher

@@ -1,0 +1,25 @@
+// Experts that a checkpoint keeps in one tensor per layer, as gpt-oss does.
+//
+//   experts.gate_up_proj         [E, H, 2 I]          floats, columns of gate and up alternating
+//   experts.gate_up_proj_blocks  [E, 2 I, H/32, 16]   U8 instead: MXFP4, two inputs in a byte
+//   experts.gate_up_proj_scales  [E, 2 I, H/32]       U8: their scales
+//   experts.gate_up_proj_bias    [E, 2 I]
+//   experts.down_proj...         the same, with I inputs and H outputs that do not alternate
+//
+// The biases tell this layout from others, whose tensors have the same names.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "model/checkpoint/checkpoint.h"
+
+namespace nvllm::model {
+
+// Replaces these tensors by those of each expert: "experts.3.gate_proj.weight" [I, H],
+// "experts.3.gate_proj.bias" [I] and so on, as other models have them. An Error names what is
+// missing or does not fit.
+std::vector<StoredTensor> split_experts(std::vector<StoredTensor> tensors,
+                                        std::span<const CheckpointFile> files);
+
+}  // namespace nvllm::model
