@@ -3,8 +3,8 @@
 //
 // fp8-x: x may be in fp8, too. gemm: one of a layer's GEMMs, with the prologue and epilogue that it
 // has there. layers: all GEMMs of all layers of a model, planned as in a decode step; no attention
-// lies between. "bytes" counts weights and scales alone, "of_limit" is the share of the bandwidth of
-// reading alone in the same run, "over_floor_us" the time beyond what that allows.
+// lies between. "bytes" counts weights and scales alone, "of_limit" is the share of the bandwidth
+// of reading alone in the same run, "over_floor_us" the time beyond what that allows.
 #include <benchmark/benchmark.h>
 
 #include <array>

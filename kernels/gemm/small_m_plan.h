@@ -30,8 +30,8 @@ struct SmallMTiling {
 };
 
 // How a weight comes into shared memory, stage by stage: of each output so many bytes for so many
-// inputs; and of a quantized weight a word of scales for each group. With fp8_rows x is in fp8, too,
-// and each stage, which is a group then, has a scale for each row.
+// inputs; and of a quantized weight a word of scales for each group. With fp8_rows x is in fp8,
+// too, and each stage, which is a group then, has a scale for each row.
 struct SmallMWeight {
   int stage_inputs = 64, row_bytes = 128;
   int group = 0;  // 0: not quantized

@@ -19,7 +19,7 @@ struct Fp8Weights {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-  // Adds a stage's products of a warpgroup's outputs and kRows rows. row_scales: of the stage's
+  // Multiplies a stage of a warpgroup's outputs by kRows rows, and adds that. row_scales: of the stage's
   // rows, in shared memory. output_scales: of this thread's two outputs.
   template <int kRows>
   static __device__ __forceinline__ void add(float (&sums)[kRows / 2], unsigned weights, unsigned x,

@@ -1,5 +1,5 @@
-// What the small-M GEMM makes of its sums (small_m.cuh): results of rows, with a bias, a residual, a
-// gated activation, and what a deferred norm needs.
+// What the small-M GEMM makes of its sums (small_m.cuh): results of rows, with a bias, a residual,
+// a gated activation, and what a deferred norm needs.
 #pragma once
 
 #include "kernels/gemm/sm80/gemm_params.cuh"
