@@ -177,12 +177,13 @@ TEST_CASE("with an fp8 weight, x in fp8 and a gated activation as epilogue") {
   if (backend->kind() != DeviceKind::cuda) SKIP_TEST("the CPU multiplies fp8 weights by floats");
   Fixture fixture(*backend);
   unsigned seed = 180;
-  for (const std::int64_t m : {17, 48, 64, 100, 128}) {
+  for (const std::int64_t m : {17, 64, 100}) {
     Setting setting{.m = m, .outputs = 4096, .inputs = 2048, .type = DType::bf16};
     setting.quantized = {WeightFormat::fp8, 128, false, false, true};
     CAPTURE(m);
     GemmTensors all(*backend, setting, ++seed);
     Matrix activated(*backend, setting.type, m, setting.outputs / 2);
+    activated.upload(*fixture.stream);
     run_activated(fixture, all, activated);
     CHECK(activated.touched() == 0);
     CHECK(count_wrong_activated(all, all.x.here, activated.here) == 0);

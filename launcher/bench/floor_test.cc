@@ -144,6 +144,7 @@ model::ModelConfig qwen3_30b_a3b() {
                     .experts_per_token = 8,
                     .intermediate_size = 768,
                     .renormalize = true,
+                    .activation = std::nullopt,
                     .layers = std::vector<bool>(48, true)};
   return config;
 }

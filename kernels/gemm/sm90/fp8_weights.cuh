@@ -19,8 +19,8 @@ struct Fp8Weights {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-  // Multiplies a stage of a warpgroup's outputs by kRows rows, and adds that. row_scales: of the stage's
-  // rows, in shared memory. output_scales: of this thread's two outputs.
+  // Multiplies a stage of a warpgroup's outputs by kRows rows, and adds that. row_scales: of the
+  // stage's rows, in shared memory. output_scales: of this thread's two outputs.
   template <int kRows>
   static __device__ __forceinline__ void add(float (&sums)[kRows / 2], unsigned weights, unsigned x,
                                              unsigned row_scales, float2 output_scales) {
