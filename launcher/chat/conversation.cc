@@ -49,11 +49,12 @@ std::size_t Conversation::forget_one_more(std::size_t forgotten) const {
 
 tokenizer::MarkedText Conversation::render(const std::vector<Message>& messages) const {
   jinja::List list;
+  const bool channels = writes_channels(model_.tokenizer());
   for (const Message& message : messages) {
     jinja::Dict dict;
     dict.set("role", message.role);
-    const bool again = message.role == "assistant" && writes_channels(model_.tokenizer());
-    dict.set("content", again ? without_reasoning(message.content) : message.content);
+    const bool answer = channels && message.role == "assistant";
+    dict.set("content", answer ? without_reasoning(message.content) : message.content);
     list.items.emplace_back(std::move(dict));
   }
   tokenizer::ChatTemplate::Request request;

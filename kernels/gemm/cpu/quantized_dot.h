@@ -93,6 +93,22 @@ struct FloatTerms {
   }
 };
 
+// Adds a block's numbers times rows of x, with a scale of each lane, to the rows' sums.
+template <typename Of, int kR>
+inline void add_scaled(const Of& numbers, const Lanes::Floats& scale, const float* x,
+                       std::int64_t x_stride, Lanes::Floats (&sums)[kR]) {
+  Lanes::Floats terms[kR];
+  for (Lanes::Floats& of_row : terms) of_row = Lanes::zero();
+  for (int v = 0; v < Of::kVectors; ++v) {
+    const Lanes::Floats weights = numbers.get(v);
+    for (int r = 0; r < kR; ++r) {
+      const Lanes::Floats xs = Lanes::load(x + r * x_stride + v * Lanes::kCount);
+      terms[r] = Lanes::multiply_add(weights, xs, terms[r]);
+    }
+  }
+  for (int r = 0; r < kR; ++r) sums[r] = Lanes::multiply_add(terms[r], scale, sums[r]);
+}
+
 // Of fp8 a block has one scale, and no offset.
 template <typename Of>
 struct FloatTerms<WeightFormat::fp8, Of> {
@@ -109,16 +125,7 @@ struct FloatTerms<WeightFormat::fp8, Of> {
     float of_group;
     __builtin_memcpy(&of_group, scales, sizeof(of_group));
     const Lanes::Floats scale = Lanes::all(of_group * Of::kFactor);
-    Lanes::Floats terms[kR];
-    for (Lanes::Floats& of_row : terms) of_row = Lanes::zero();
-    for (int v = 0; v < Of::kVectors; ++v) {
-      const Lanes::Floats weights = numbers.get(v);
-      for (int r = 0; r < kR; ++r) {
-        const Lanes::Floats xs = Lanes::load(x + r * x_stride + v * Lanes::kCount);
-        terms[r] = Lanes::multiply_add(weights, xs, terms[r]);
-      }
-    }
-    for (int r = 0; r < kR; ++r) sums[r] = Lanes::multiply_add(terms[r], scale, sums[r]);
+    add_scaled(numbers, scale, x, x_stride, sums);
   }
 };
 
@@ -136,16 +143,7 @@ struct FloatTerms<WeightFormat::mxfp4, Of> {
                   std::int64_t x_stride, Lanes::Floats (&sums)[kR]) {
     const Of numbers(values);
     const Lanes::Floats scale = BlockLanes::load_powers(scales);
-    Lanes::Floats terms[kR];
-    for (Lanes::Floats& of_row : terms) of_row = Lanes::zero();
-    for (int v = 0; v < Of::kVectors; ++v) {
-      const Lanes::Floats weights = numbers.get(v);
-      for (int r = 0; r < kR; ++r) {
-        const Lanes::Floats xs = Lanes::load(x + r * x_stride + v * Lanes::kCount);
-        terms[r] = Lanes::multiply_add(weights, xs, terms[r]);
-      }
-    }
-    for (int r = 0; r < kR; ++r) sums[r] = Lanes::multiply_add(terms[r], scale, sums[r]);
+    add_scaled(numbers, scale, x, x_stride, sums);
   }
 };
 

@@ -14,6 +14,11 @@ namespace nvllm::kernels::cuda {
 void dequantize(const GemmWeight& weight, std::int64_t first, const TensorView& out,
                 Stream& stream);
 
+// Whether x of a GEMM may be made fp8, as its weight is.
+inline bool may_quantize_rows(const GemmShape& shape) {
+  return shape.format == WeightFormat::fp8 && !shape.weight_only && shape.inputs % kFp8Group == 0;
+}
+
 // Rows of activations in fp8, in the order of a quantized weight's blocks, with a scale of each row
 // and 128 inputs.
 struct Fp8Rows {

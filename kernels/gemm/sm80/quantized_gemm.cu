@@ -52,9 +52,8 @@ void QuantizedGemm::reserve() {
 
 GemmKernel QuantizedGemm::kernel_of(const GemmShape& shape) {
   reserve();
-  const bool takes = is_hopper_ && shape.format == WeightFormat::fp8 && !shape.weight_only &&
-                     shape.type != DType::f32 && shape.m >= kMinFp8Rows &&
-                     shape.inputs % kFp8Group == 0 && shape.outputs % 16 == 0;
+  const bool takes = is_hopper_ && may_quantize_rows(shape) && shape.type != DType::f32 &&
+                     shape.m >= kMinFp8Rows && shape.outputs % 16 == 0;
   return takes ? GemmKernel::fp8 : GemmKernel::dequantize;
 }
 

@@ -13,8 +13,7 @@ inline constexpr std::int64_t kMinFp8Weights = 8 << 20;
 
 // Whether x is multiplied in fp8, too.
 inline bool takes_fp8_rows(const GemmShape& shape) {
-  return shape.format == WeightFormat::fp8 && !shape.weight_only && shape.inputs % kFp8Group == 0 &&
-         shape.outputs * shape.inputs >= kMinFp8Weights;
+  return may_quantize_rows(shape) && shape.outputs * shape.inputs >= kMinFp8Weights;
 }
 
 void launch_small_m_fp8_rows(const GemmCall& call, const Fp8Rows& rows, cudaStream_t stream);

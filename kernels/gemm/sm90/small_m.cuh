@@ -142,10 +142,9 @@ __device__ __forceinline__ void copy_scales(const ScaleWords& scales, unsigned t
 
 // grid: tiles * splits, clusters of splits. `weight` [groups, 2, 8, inputs], `x` [1, rows, inputs]
 // in boxes of 128 bytes, a tile's groups or kRows rows. row_scales: of x in fp8, [inputs / 128,
-// kRows]. `stages`: of the ring, those of all steps,
-// or at least 2. gated: the first 8 outputs of a group are gates of the second 8, and p.outputs are
-// gates only. norms: x's or the next one, not both. groups: of a quantized weight, whose scales a
-// block has room for.
+// kRows]. `stages`: of the ring, those of all steps, or at least 2. gated: the first 8 outputs of a
+// group are gates of the second 8, and p.outputs are gates only. norms: x's or the next one, not
+// both. groups: of a quantized weight, whose scales a block has room for.
 template <typename Weights, int kTiles, int kRows>
 __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
     small_m_kernel(const __grid_constant__ CUtensorMap weight,
