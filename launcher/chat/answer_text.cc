@@ -2,21 +2,13 @@
 
 #include <utility>
 
-#include "launcher/serve/parsers/harmony_parser.h"
-
 namespace nvllm::launcher {
 namespace {
 
 constexpr std::string_view kBegin = "<think>\n", kEnd = "\n</think>\n\n";
 
-tokenizer::StreamOptions stream_options(const tokenizer::Tokenizer& tokenizer,
-                                        std::vector<std::string> stops) {
-  tokenizer::StreamOptions options{.stop_strings = std::move(stops)};
-  if (!writes_channels(tokenizer)) return options;
-  for (const std::string_view tag : harmony_tags()) {
-    if (const auto id = tokenizer.token_id(tag)) options.kept_special_tokens.push_back(*id);
-  }
-  return options;
+OutputParserOptions channel_options() {
+  return {.reasoning_parser = "openai_gptoss"};
 }
 
 }  // namespace
@@ -36,8 +28,11 @@ std::string without_reasoning(std::string_view text) {
 }
 
 AnswerText::AnswerText(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops)
-    : tokens_(tokenizer, stream_options(tokenizer, std::move(stops))),
-      channels_(writes_channels(tokenizer) ? make_harmony_parser(/*calls=*/false, 0) : nullptr) {}
+    : channels_(writes_channels(tokenizer) ? make_output_parser(channel_options()) : nullptr),
+      tokens_(tokenizer,
+              {.kept_special_tokens = channels_ ? kept_tokens(channel_options(), tokenizer)
+                                                : std::vector<tokenizer::TokenId>{},
+               .stop_strings = std::move(stops)}) {}
 
 std::string AnswerText::push(tokenizer::TokenId id) {
   return translated(tokens_.push(id));

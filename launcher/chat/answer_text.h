@@ -35,9 +35,9 @@ class AnswerText {
   std::string translated(const std::string& text);
   std::string with_tags(const OutputDelta& delta);
 
-  tokenizer::StreamDetokenizer tokens_;
   std::unique_ptr<OutputParser> channels_;  // nullptr: the text is as it is
-  bool reasons_ = false;                    // <think> has been written, and is not closed
+  tokenizer::StreamDetokenizer tokens_;
+  bool reasons_ = false;  // <think> has been written, and is not closed
 };
 
 }  // namespace nvllm::launcher
