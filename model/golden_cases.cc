@@ -16,6 +16,8 @@
 #include "base/json_text.h"
 #include "model/testing/test_model.h"
 #include "testing/golden.h"
+#include "testing/sanitizers.h"
+#include "testing/skip.h"
 
 namespace nvllm::model {
 namespace {
@@ -256,6 +258,7 @@ bool runs_all_models() {
 
 void are_right(int ranks, DType dtype) {
   RANKS_OR_SKIP(ranks);
+  if (testing::kSanitized && ranks > 2 && dtype != DType::f32) SKIP_TEST("minutes with a sanitizer");
   std::vector<std::string> models(std::begin(kModels), std::end(kModels));
   if (dtype == DType::f32) {
     models.insert(models.end(), std::begin(kMixtures), std::end(kMixtures));

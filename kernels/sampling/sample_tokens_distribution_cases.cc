@@ -77,6 +77,7 @@ TEST_CASE("tokens come as often as softmax says: chi-square, over positions and 
   BACKEND_OR_SKIP(backend);
   constexpr std::int64_t kSamples = 40'000;
   for (const std::int64_t own : {5, 300}) {
+    if (nvllm::testing::kSanitized && own > 5) continue;
     for (const float temperature : {0.5f, 1.0f, 3.0f}) {
       for (const bool by_seed : {false, true}) {
         CAPTURE(own);
@@ -124,6 +125,7 @@ TEST_CASE(
 
 TEST_CASE("a large vocabulary: rare tokens come as often as they should") {
   BACKEND_OR_SKIP(backend);
+  GPU_SHAPES_OR_SKIP();
   // One token as likely as all others together.
   constexpr std::int64_t kOwn = 20'000, kSamples = 2000;
   std::vector<float> logits(kOwn, 0.0f);

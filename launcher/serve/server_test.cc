@@ -9,7 +9,6 @@
 
 namespace {
 
-using nvllm::launcher::ServeOptions;
 using nvllm::testing::has;
 using nvllm::testing::RawClient;
 using nvllm::testing::ServerFixture;

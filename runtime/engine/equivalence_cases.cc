@@ -27,7 +27,7 @@ namespace {
 constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
 // What parts the ways, and what sanitizers find, shows within a few dozen; the rest is for the
 // build that is fast.
-constexpr std::int64_t kRequests = testing::kSanitized ? 24 : 200;
+constexpr std::int64_t kRequests = testing::kSanitized ? 16 : 200;
 constexpr std::int64_t kMaxModelLen = 160;
 constexpr std::int64_t kTinyBlock = 4, kTinyCache = 44;  // room for one sequence, and a little more
 

@@ -4,99 +4,21 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "base/text.h"
-#include "runtime/engine/testing/test_engine.h"
+#include "runtime/engine/testing/kv_modes.h"
 #include "testing/device_ranks.h"
 
 namespace nvllm::runtime {
 namespace {
 
 constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
-constexpr const char* kMixture = "tests/data/golden-models/qwen3moe-dense-layer";
-constexpr const char* kWindowed = "tests/data/golden-models/qwen2-window";  // of 16 tokens
-// Likewise, in six of seven layers.
-constexpr const char* kLocalAndGlobal = "tests/data/golden-models/gemma3-text";
-// Windows of 16 tokens in every other layer, and sinks.
-constexpr const char* kSinks = "tests/data/golden-models/gptoss-bf16";
-constexpr std::int64_t kMaxLen = 64;  // four blocks
-constexpr std::int64_t kChunk = 24;   // rows of a step, or of a part of one
 
 OpenModel open_float32() {
   return open_model({.path = kModel, .dtype = DType::f32});
-}
-
-// Answers that take all the room there is after prompts of these lengths.
-std::vector<Request> requests_of(const OpenModel& model, const std::vector<std::int64_t>& lengths) {
-  std::mt19937 random(7);
-  std::vector<Request> requests;
-  for (const std::int64_t length : lengths) {
-    Request& request = requests.emplace_back();
-    for (std::int64_t i = 0; i < length; ++i) {
-      request.prompt.push_back(static_cast<std::int32_t>(
-          random() % static_cast<std::uint32_t>(model.config.vocab_size)));
-    }
-    request.sampling.temperature = 0;
-    request.sampling.repetition_penalty = 1.2f;  // looks back at all tokens
-    request.sampling.max_tokens.reset();
-    request.sampling.ignore_eos = true;
-    request.sampling.logprobs = 0;
-    request.sampling.prompt_logprobs = 0;
-  }
-  return requests;
-}
-
-Answers run(const OpenModel& model, int ranks, const EngineOptions& options,
-            const std::vector<Request>& requests) {
-  TestEngine engine(model, ranks, options);
-  Answers answers = engine.run(requests);
-  engine.stop();
-  return answers;
-}
-
-EngineOptions paged() {
-  EngineOptions options;
-  options.max_model_len = kMaxLen;
-  options.max_num_seqs = 8;
-  return options;
-}
-
-std::string compare_logprobs(const std::vector<TokenLogprobs>& got,
-                             const std::vector<TokenLogprobs>& right) {
-  if (got.size() != right.size()) return str(got.size(), " log-probabilities, not ", right.size());
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    if (std::fabs(got[i].chosen.logprob - right[i].chosen.logprob) <= 1e-4f) continue;
-    return str("log-probability ", i, " is ", got[i].chosen.logprob, ", not ",
-               right[i].chosen.logprob);
-  }
-  return {};
-}
-
-// What is wrong with the first bad answer; empty: nothing.
-std::string compare(const Answers& got, const Answers& right) {
-  for (std::size_t i = 0; i < right.size(); ++i) {
-    const Answer& mine = got[i].front();
-    const Answer& theirs = right[i].front();
-    const std::string name = str("request ", i, ": ");
-    if (mine.error != theirs.error) return str(name, "error '", mine.error, "'");
-    const auto [a, b] = std::ranges::mismatch(mine.tokens, theirs.tokens);
-    if (a != mine.tokens.end() || b != theirs.tokens.end()) {
-      return str(name, "other tokens from ", a - mine.tokens.begin(), " on, of ",
-                 theirs.tokens.size());
-    }
-    if (mine.finish != theirs.finish) return str(name, "ended by ", name_of(mine.finish));
-    for (const auto& what : {compare_logprobs(mine.logprobs, theirs.logprobs),
-                             compare_logprobs(mine.prompt_logprobs, theirs.prompt_logprobs)}) {
-      if (!what.empty()) return name + what;
-    }
-  }
-  return {};
 }
 
 TEST_CASE(
@@ -137,17 +59,6 @@ TEST_CASE("contiguous: a prompt that leaves no room is refused, and the next one
   CHECK(got[0].front().error.find("prompt of 64 tokens: max_model_len is 64") == 0);
   CHECK(got[1].front().tokens.size() == 1);
   engine.stop();
-}
-
-EngineOptions layerwise(std::int64_t buffers, std::int64_t chunk) {
-  EngineOptions options = paged();
-  options.kv_offload = KvOffload::layerwise;
-  options.transfer_block = 16;
-  options.kv_buffers = buffers;
-  options.max_num_batched_tokens = chunk;
-  options.kv_offloading_bytes = std::int64_t{64} << 20;
-  options.resident_blocks = 0;  // chunked: everything crosses
-  return options;
 }
 
 TEST_CASE("layer-wise: the same tokens, any number of buffers, around all boundaries") {
@@ -393,142 +304,6 @@ TEST_CASE("with quest: prefixes are shared, and what was preempted is computed a
     CAPTURE(static_cast<int>(offload));
     share_and_preempt(offload, DecodeAttention::quest);
   }
-}
-
-TEST_CASE("a mixture of experts gives the same tokens in every mode") {
-  RANKS_OR_SKIP(1);
-  const OpenModel model = open_model({.path = kMixture, .dtype = DType::f32});
-  const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
-  const Answers right = run(model, 1, paged(), requests);
-  EngineOptions contiguous;
-  contiguous.max_seq_len = kMaxLen;
-  EngineOptions chunked = layerwise(2, kChunk);
-  chunked.kv_offload = KvOffload::chunked;
-  EngineOptions hybrid = chunked;
-  hybrid.resident_blocks = 6;
-  EngineOptions by_host = chunked;
-  by_host.host_attention = 0.5;
-  by_host.host_threads = 2;
-  for (const EngineOptions& options :
-       {contiguous, layerwise(3, kChunk), chunked, hybrid, by_host}) {
-    for (const int ranks : {1, 3}) {
-      if (!testing::why_no_ranks(ranks).empty()) continue;
-      CAPTURE(ranks);
-      TestEngine engine(model, ranks, options);
-      CAPTURE(name_of(engine.info().kv_mode));
-      CHECK(compare(engine.run(requests), right) == "");
-      engine.stop();
-    }
-  }
-}
-
-// The same tokens as in a paged cache, on one rank.
-void check_modes_with_windows(const char* path) {
-  const OpenModel model = open_model({.path = path, .dtype = DType::f32});
-  const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
-  const Answers right = run(model, 1, paged(), requests);
-  EngineOptions contiguous;
-  contiguous.max_seq_len = kMaxLen;
-  contiguous.max_num_batched_tokens = kChunk;
-  EngineOptions in_chunks = paged();
-  in_chunks.max_num_batched_tokens = 11;
-  for (const EngineOptions& options : {contiguous, in_chunks, layerwise(3, kChunk)}) {
-    for (const int ranks : {1, 3}) {
-      if (!testing::why_no_ranks(ranks).empty()) continue;
-      CAPTURE(ranks);
-      TestEngine engine(model, ranks, options);
-      CHECK(compare(engine.run(requests), right) == "");
-      engine.stop();
-    }
-  }
-}
-
-TEST_CASE("layers with windows give the same tokens in every mode that has them") {
-  RANKS_OR_SKIP(1);
-  for (const char* path : {kWindowed, kLocalAndGlobal, kSinks}) {
-    CAPTURE(path);
-    check_modes_with_windows(path);
-  }
-}
-
-TEST_CASE("blocks before the windows of all layers go to other sequences, which changes no token") {
-  RANKS_OR_SKIP(1);
-  constexpr std::int64_t kLong = 160, kBlocks = 16;
-  const OpenModel model = open_model(
-      {.path = kWindowed, .overrides = R"({"max_window_layers": 0})", .dtype = DType::f32});
-  REQUIRE(model.config.windows == std::vector<std::int64_t>(3, 16));
-  std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, 90, 130, 90});
-  requests.back() = requests[5];
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    // Penalties look back at all tokens: those with some keep their blocks.
-    if (i % 4 != 3) requests[i].sampling.repetition_penalty = 1;
-    // So that they may begin with a cached prefix.
-    if (i >= 4) requests[i].sampling.prompt_logprobs.reset();
-  }
-  EngineOptions contiguous;  // which frees nothing
-  contiguous.max_seq_len = kLong;
-  const Answers right = run(model, 1, contiguous, requests);
-  EngineOptions options = paged();
-  options.max_model_len = kLong;
-  options.kv_cache_memory_bytes = kBlocks * 16 * model.config.layers * 2 * model.config.kv_heads *
-                                  model.config.head_dim * std::int64_t{sizeof(float)};
-  for (const Preemption preemption : {Preemption::swap, Preemption::recompute}) {
-    for (const std::int64_t rows : {11, 200}) {
-      CAPTURE(rows);
-      options.preemption = preemption;
-      options.max_num_batched_tokens = rows;
-      TestEngine engine(model, 1, options);
-      REQUIRE(engine.info().blocks <= kBlocks);
-      CHECK(compare(engine.run(requests), right) == "");
-      const SchedulerStatistics statistics = engine.client().statistics().scheduler;
-      CHECK(statistics.free_blocks == engine.info().blocks);
-      // Two answers alone would fill all blocks if none were freed.
-      CHECK(statistics.prefix.evicted_blocks > 0);
-      engine.stop();
-    }
-  }
-}
-
-TEST_CASE("modes that know no windows are refused, in one line") {
-  RANKS_OR_SKIP(1);
-  const OpenModel model = open_model({.path = kWindowed, .dtype = DType::f32});
-  const auto refusal = [&](const EngineOptions& options) -> std::string {
-    try {
-      TestEngine(model, 1, options).stop();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
-  };
-  EngineOptions options = paged();
-  options.prefill_attention = PrefillAttention::xattention;
-  CHECK(refusal(options) ==
-        "--prefill-attention: not with layers that attend to a window, of 16 tokens in this model; "
-        "pass --prefill-attention full");
-  options = paged();
-  options.decode_attention = DecodeAttention::quest;
-  CHECK(refusal(options) ==
-        "--decode-attention quest: not with layers that attend to a window, of 16 tokens in this "
-        "model; pass --decode-attention full");
-  options = layerwise(2, kChunk);
-  options.kv_offload = KvOffload::chunked;
-  CHECK(refusal(options) ==
-        "--kv-offload chunked: not with layers that attend to a window, of 16 tokens in this "
-        "model; pass --kv-offload layerwise, or off");
-}
-
-TEST_CASE("modes that know no attention sinks are refused, in one line") {
-  RANKS_OR_SKIP(1);
-  // A window as long as the context is none.
-  const OpenModel model =
-      open_model({.path = kSinks, .overrides = R"({"sliding_window": 4096})", .dtype = DType::f32});
-  REQUIRE(model.config.windows.empty());
-  EngineOptions options = paged();
-  options.decode_attention = DecodeAttention::quest;
-  CHECK_THROWS_WITH_AS(TestEngine(model, 1, options).stop(),
-                       "--decode-attention quest: not with attention sinks; pass "
-                       "--decode-attention full",
-                       Error);
 }
 
 }  // namespace

@@ -1,0 +1,158 @@
+// Mixtures of experts, windows and attention sinks in the modes of the cache: the same tokens as
+// with blocks on the device, and one line for a mode that does not know them.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "runtime/engine/testing/kv_modes.h"
+#include "testing/device_ranks.h"
+
+namespace nvllm::runtime {
+namespace {
+
+constexpr const char* kMixture = "tests/data/golden-models/qwen3moe-dense-layer";
+constexpr const char* kWindowed = "tests/data/golden-models/qwen2-window";  // of 16 tokens
+// Likewise, in six of seven layers.
+constexpr const char* kLocalAndGlobal = "tests/data/golden-models/gemma3-text";
+// Windows of 16 tokens in every other layer, and sinks.
+constexpr const char* kSinks = "tests/data/golden-models/gptoss-bf16";
+
+TEST_CASE("a mixture of experts gives the same tokens in every mode") {
+  RANKS_OR_SKIP(1);
+  const OpenModel model = open_model({.path = kMixture, .dtype = DType::f32});
+  const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
+  const Answers right = run(model, 1, paged(), requests);
+  EngineOptions contiguous;
+  contiguous.max_seq_len = kMaxLen;
+  EngineOptions chunked = layerwise(2, kChunk);
+  chunked.kv_offload = KvOffload::chunked;
+  EngineOptions hybrid = chunked;
+  hybrid.resident_blocks = 6;
+  EngineOptions by_host = chunked;
+  by_host.host_attention = 0.5;
+  by_host.host_threads = 2;
+  for (const EngineOptions& options :
+       {contiguous, layerwise(3, kChunk), chunked, hybrid, by_host}) {
+    for (const int ranks : {1, 3}) {
+      if (!testing::why_no_ranks(ranks).empty()) continue;
+      CAPTURE(ranks);
+      TestEngine engine(model, ranks, options);
+      CAPTURE(name_of(engine.info().kv_mode));
+      CHECK(compare(engine.run(requests), right) == "");
+      engine.stop();
+    }
+  }
+}
+
+// The same tokens as in a paged cache, on one rank.
+void check_modes_with_windows(const char* path) {
+  const OpenModel model = open_model({.path = path, .dtype = DType::f32});
+  const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
+  const Answers right = run(model, 1, paged(), requests);
+  EngineOptions contiguous;
+  contiguous.max_seq_len = kMaxLen;
+  contiguous.max_num_batched_tokens = kChunk;
+  EngineOptions in_chunks = paged();
+  in_chunks.max_num_batched_tokens = 11;
+  for (const EngineOptions& options : {contiguous, in_chunks, layerwise(3, kChunk)}) {
+    for (const int ranks : {1, 3}) {
+      if (!testing::why_no_ranks(ranks).empty()) continue;
+      CAPTURE(ranks);
+      TestEngine engine(model, ranks, options);
+      CHECK(compare(engine.run(requests), right) == "");
+      engine.stop();
+    }
+  }
+}
+
+TEST_CASE("layers with windows give the same tokens in every mode that has them") {
+  RANKS_OR_SKIP(1);
+  for (const char* path : {kWindowed, kLocalAndGlobal, kSinks}) {
+    CAPTURE(path);
+    check_modes_with_windows(path);
+  }
+}
+
+TEST_CASE("blocks before the windows of all layers go to other sequences, which changes no token") {
+  RANKS_OR_SKIP(1);
+  constexpr std::int64_t kLong = 160, kBlocks = 16;
+  const OpenModel model = open_model(
+      {.path = kWindowed, .overrides = R"({"max_window_layers": 0})", .dtype = DType::f32});
+  REQUIRE(model.config.windows == std::vector<std::int64_t>(3, 16));
+  std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, 90, 130, 90});
+  requests.back() = requests[5];
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    // Penalties look back at all tokens: those with some keep their blocks.
+    if (i % 4 != 3) requests[i].sampling.repetition_penalty = 1;
+    // So that they may begin with a cached prefix.
+    if (i >= 4) requests[i].sampling.prompt_logprobs.reset();
+  }
+  EngineOptions contiguous;  // which frees nothing
+  contiguous.max_seq_len = kLong;
+  const Answers right = run(model, 1, contiguous, requests);
+  EngineOptions options = paged();
+  options.max_model_len = kLong;
+  options.kv_cache_memory_bytes = kBlocks * 16 * model.config.layers * 2 * model.config.kv_heads *
+                                  model.config.head_dim * std::int64_t{sizeof(float)};
+  for (const Preemption preemption : {Preemption::swap, Preemption::recompute}) {
+    for (const std::int64_t rows : {11, 200}) {
+      CAPTURE(rows);
+      options.preemption = preemption;
+      options.max_num_batched_tokens = rows;
+      TestEngine engine(model, 1, options);
+      REQUIRE(engine.info().blocks <= kBlocks);
+      CHECK(compare(engine.run(requests), right) == "");
+      const SchedulerStatistics statistics = engine.client().statistics().scheduler;
+      CHECK(statistics.free_blocks == engine.info().blocks);
+      // Two answers alone would fill all blocks if none were freed.
+      CHECK(statistics.prefix.evicted_blocks > 0);
+      engine.stop();
+    }
+  }
+}
+
+TEST_CASE("modes that know no windows are refused, in one line") {
+  RANKS_OR_SKIP(1);
+  const OpenModel model = open_model({.path = kWindowed, .dtype = DType::f32});
+  const auto refusal = [&](const EngineOptions& options) -> std::string {
+    try {
+      TestEngine(model, 1, options).stop();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EngineOptions options = paged();
+  options.prefill_attention = PrefillAttention::xattention;
+  CHECK(refusal(options) ==
+        "--prefill-attention: not with layers that attend to a window, of 16 tokens in this model; "
+        "pass --prefill-attention full");
+  options = paged();
+  options.decode_attention = DecodeAttention::quest;
+  CHECK(refusal(options) ==
+        "--decode-attention quest: not with layers that attend to a window, of 16 tokens in this "
+        "model; pass --decode-attention full");
+  options = layerwise(2, kChunk);
+  options.kv_offload = KvOffload::chunked;
+  CHECK(refusal(options) ==
+        "--kv-offload chunked: not with layers that attend to a window, of 16 tokens in this "
+        "model; pass --kv-offload layerwise, or off");
+}
+
+TEST_CASE("modes that know no attention sinks are refused, in one line") {
+  RANKS_OR_SKIP(1);
+  // A window as long as the context is none.
+  const OpenModel model =
+      open_model({.path = kSinks, .overrides = R"({"sliding_window": 4096})", .dtype = DType::f32});
+  REQUIRE(model.config.windows.empty());
+  EngineOptions options = paged();
+  options.decode_attention = DecodeAttention::quest;
+  CHECK_THROWS_WITH_AS(TestEngine(model, 1, options).stop(),
+                       "--decode-attention quest: not with attention sinks; pass "
+                       "--decode-attention full",
+                       Error);
+}
+
+}  // namespace
+}  // namespace nvllm::runtime
