@@ -261,6 +261,17 @@ TEST_CASE("a record crosses with ages, and with what its launcher has seen of it
   CHECK(boxes.first.snapshot(1).pid == 0);
 }
 
+TEST_CASE("the end of a box crosses, and is known of that box alone") {
+  Boxes boxes;
+  Carrier carrier(boxes);
+  GroupMirror::Outboxes out(2);
+  carrier.mirror(1).collect_end(out);
+  CHECK(!carrier.mirror(0).ended(1));
+  carrier.mirror(0).apply(1, out[0]);
+  CHECK(carrier.mirror(0).ended(1));
+  CHECK(!carrier.mirror(0).ended(0));
+}
+
 TEST_CASE("what cannot come from a box is refused") {
   Boxes boxes;
   Carrier carrier(boxes);
