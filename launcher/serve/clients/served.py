@@ -33,12 +33,12 @@ MODEL = 'scripted'
 class Server:
     """with Server('--max-num-seqs=1') as server: ... server.url ...; it must end well, and leave no process."""
 
-    def __init__(self, *options):
+    def __init__(self, *options, port=0):
         self.folder = tempfile.TemporaryDirectory()
         scripted_model.write(self.folder.name, 'tokenizer/testdata/qwen.json')
         self.log = open(os.path.join(self.folder.name, 'log'), 'w+', encoding='utf-8')
         self.process = subprocess.Popen(
-            [LAUNCH, 'serve', f'--model={self.folder.name}', f'--served-model-name={MODEL}', '--device=cpu', '--port=0',
+            [LAUNCH, 'serve', f'--model={self.folder.name}', f'--served-model-name={MODEL}', '--device=cpu', f'--port={port}',
              '--kv-cache-memory-bytes=64M', '--max-num-seqs=8', '--enable-auto-tool-choice',
              '--tool-call-parser=hermes', '--reasoning-parser=qwen3', *options],
             stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
@@ -81,6 +81,12 @@ class Server:
         # A signal ends it well: 128 + SIGTERM, as shells have it, or 0.
         if code not in (0, 128 + signal.SIGTERM):
             raise AssertionError(f'the server ended with {code}:\n' + Path(self.log.name).read_text(encoding='utf-8'))
+        self.folder.cleanup()
+
+    def forget(self):
+        """After a test has killed it."""
+        self.process.wait(START_SECONDS)
+        self.log.close()
         self.folder.cleanup()
 
     def __enter__(self):
