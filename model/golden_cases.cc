@@ -258,7 +258,9 @@ bool runs_all_models() {
 
 void are_right(int ranks, DType dtype) {
   RANKS_OR_SKIP(ranks);
-  if (testing::kSanitized && ranks > 2 && dtype != DType::f32) SKIP_TEST("minutes with a sanitizer");
+  if (testing::kSanitized && ranks > 2 && dtype != DType::f32) {
+    SKIP_TEST("minutes with a sanitizer");
+  }
   std::vector<std::string> models(std::begin(kModels), std::end(kModels));
   if (dtype == DType::f32) {
     models.insert(models.end(), std::begin(kMixtures), std::end(kMixtures));
