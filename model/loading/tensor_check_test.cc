@@ -2,11 +2,14 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "model/testing/safetensors_builder.h"
+#include "model/testing/test_folder.h"
 
 namespace nvllm::model {
 namespace {
@@ -60,6 +63,27 @@ std::string verdict_with(const std::string& more, bool tied = false) {
   return verdict(stored, tied);
 }
 
+// What check_tensors says of a GPTQ file with a bias that the configuration does not know.
+std::string verdict_with_bias(const std::vector<float>& bias) {
+  SafetensorsBuilder files;
+  files.set_config(R"({"quantization_config":{"quant_method":"gptq","bits":4}})");
+  files.set("m.qweight", "I32", {4, 16}, std::vector<std::int32_t>(64));
+  files.set("m.qzeros", "I32", {2, 2}, std::vector<std::int32_t>(4));
+  files.set("m.scales", "F32", {2, 16}, std::vector<float>(32, 1));
+  files.set("m.bias", "F32", {static_cast<std::int64_t>(bias.size())}, bias);
+  const TestFolder folder;
+  files.write(folder);
+  layers::Parameter weight;
+  weight.slices = {{"m.weight", {16, 32}, {0, 16}, {0, 32}, 0}};
+  layers::Parameter* const parameters[] = {&weight};
+  try {
+    check_tensors(parameters, open_checkpoint(folder.path()), config_of(false));
+    return "fine";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 }  // namespace
 
 TEST_CASE("a whole checkpoint is fine") {
@@ -91,6 +115,15 @@ TEST_CASE("a tensor too many is named, with what may be wrong") {
 TEST_CASE("what older programs stored beside the weights may be there") {
   CHECK(verdict_with("model.layers.0.self_attn.rotary_emb.inv_freq") == "fine");
   CHECK(verdict_with("model.rotary_emb.inv_freq") == "fine");
+}
+
+TEST_CASE("beside a quantized weight a bias of zeros may be there, and no other") {
+  std::vector<float> bias(16);
+  CHECK(verdict_with_bias(bias) == "fine");
+  bias[15] = 1e-30f;
+  CHECK(verdict_with_bias(bias).find("m.bias is one too many") != std::string::npos);
+  CHECK(verdict_with_bias(std::vector<float>(15)).find("m.bias is one too many") !=
+        std::string::npos);
 }
 
 TEST_CASE("what a multimodal model sees with is skipped where the model is its text part alone") {

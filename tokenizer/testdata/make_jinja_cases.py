@@ -112,6 +112,14 @@ messages[0].content.strip().upper().lower().split()[0], ("a" ~ 1).upper(), [1,2,
 loop is defined, caller is defined, true, True, none, None, false
 "a" is in "abc", "x" is not in "abc", 3 is not odd
 l.0, l.1, "abc".0
+[1, 2] < [1, 2, 3], [1, 2, 3] < [1, 2], [1, 2] <= [1, 2], [1, 2] < [1, 2], [2] > [1, 9], [[1, 2], 3] < [[1, 3], 1], ["a", 2] < ["b", 1], [] < [0]
+"ĺżӂčźƵ".upper(), "ҋґѡәāŋḁẁạỿĩķ".upper(), "αωςаяђёӎ".upper(), "ĹŻӁǍ".upper(), "ÿµßé÷þ".upper(), "×~`{".upper(), "ĺ x ҋb".title()
+"ab".center(7), "abc".center(8), "a".center(4), "ab".center(5), "ab".rjust(5, "-"), "ab".ljust(2)
+"a\r\n\nb\r".splitlines(), "a\n".splitlines(true), "\x1f\x20\x7e\x7f", "\7\18\377", "\x1f \x7f~" | tojson
+"{x:5.1f}|{y}".format(x=2.25, y=1), "{:s}".format("q")
+{"a": [1, {"b": []}]} | tojson(indent=0), [1, 2] | tojson(separators=(", ", ": ")), [1, [2]] | tojson(indent=1, separators=(" ,", ":"))
+"line\nmore" | indent(0), "a b  c".split(none, 0), "a b c".split(none, 1), 1.5e3, 1e+2, 2E-1, 10 - 4 - 3
+[1, 2, 3, 4][::2], [1, 2, 3, 4][::-2], 5 in [[5], 5], [5] in [[5], 5], "" in "abc", "abc" in "ab"
 """
 
 TEMPLATES = [
@@ -141,7 +149,9 @@ TEMPLATES = [
     "{{ people | map(attribute='name') | map('upper') | join('/') }}", "{% for t, g in people | groupby('team') %}{{ t }}:{{ g | map(attribute='name') | join(',') }};{% endfor %}",
     "{% for i in range(3) -%} {{ i }} {%- endfor %}", "{{ 1 }}{{ 2 }} {{- 3 }}\n\n{{ 4 -}}\n5", "   {% for x in l %}   \n  {{ x }}\n  {% endfor %}   \nend", "a{% if t %}\n\nb{% endif %}\n\nc\n",
     "\t{% if t %}\tx{% endif %}", "{% if t %}{{ 'x' }}\n{% endif %}\n{{ 'y' }}",
+    "{{ 'a' }}{% if t +%}\n b{% endif %}", "{% macro m(a, b='x' ~ a) %}{{ a }}{{ b }}{% endmacro %}{{ m(1) }}{{ m(a=2) }}{{ m(3, b=n) }}",
     # What must fail.
+    "{{ [1][::0] }}", "{{ 'a' < ['a'] }}", "{{ [1, 'a'] < [1, 2] }}", "{{ 1 +}}", "{{ '{:d}'.format('x') }}", "{{ '{0!q}'.format(1) }}",
     "{{ x.y }}", "{{ x + 1 }}", "{{ x[0] }}", "{{ x() }}", "{{ s() }}", "{{ 1 + 'a' }}", "{{ 'a' + 1 }}", "{{ 'a' < 1 }}", "{{ 1 / 0 }}", "{{ 1 // 0 }}", "{{ n + 1 }}", "{{ n.x.y }}",
     "{{ raise_exception('no') }}", "{{ s | nope }}", "{{ s is nope }}", "{{ s | replace('a') }}", "{{ s.nope() }}", "{{ l.append(1) }}", "{% set d.x = 1 %}", "{% for x in 5 %}{% endfor %}", "{% for a, b in [1] %}{% endfor %}",
     "{% if %}{% endif %}", "{% if t %}", "{% endif %}", "{{ }}", "{{ 1 + }}", "{{ (1 }}", "{{ 1 ) }}", "{% for x l %}{% endfor %}", "{% nope %}", "{{ 'abc }}", "{{ 1 2 }}", "{% set %}", "{# open", "{{ open",
