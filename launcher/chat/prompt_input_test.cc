@@ -37,6 +37,12 @@ TEST_CASE("prompt input: '-' needs something on standard input") {
   CHECK_THROWS_WITH_AS(joined("-", "\n"), "the prompt '-': standard input is empty", Error);
 }
 
+TEST_CASE("prompt input: what cannot be read is told") {
+  const UniqueFd folder(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  CHECK_THROWS_WITH_AS(with_standard_input("-", folder.get(), [](const std::string&) {}),
+                       "reading standard input: Is a directory (EISDIR)", Error);
+}
+
 TEST_CASE("prompt input: where nothing was put, nothing is read") {
   const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   CHECK(with_standard_input("Hi", nothing.get(), [](const std::string&) {}) == "Hi");

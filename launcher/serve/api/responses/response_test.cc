@@ -148,6 +148,18 @@ TEST_CASE("responses: instructions and developers are the system's one message")
       "<|im_start|>assistant\n");
 }
 
+TEST_CASE("responses: the effort of reasoning reaches the template") {
+  ApiFixture fixture("{{ reasoning_effort }}");
+  CHECK(fixture.prompt_text(
+            parse_response,
+            who_and(R"("reasoning":{"effort":"high","summary":"auto","generate_summary":null})")) ==
+        "high");
+  CHECK(refusal(fixture, who_and(R"("reasoning":{"effort":"huge"})"))
+            .starts_with("400 [reasoning] reasoning: effort: "));
+  CHECK(refusal(fixture, who_and(R"("reasoning":{"summary":"detailed"})"))
+            .find("summary \"detailed\": not supported") != std::string::npos);
+}
+
 TEST_CASE("responses: the items of an answer are one message of the assistant's") {
   ApiFixture fixture("{{ messages | tojson }}");
   CHECK(fixture.prompt_text(
