@@ -151,6 +151,7 @@ TEST_CASE("a GPU that cannot be computed with stops, unless it is hidden from us
 TEST_CASE("memory that others hold, peers that do not reach each other, cores far away: warnings") {
   CHECK(has(after([](Machine& m) { m.gpus.gpus[0].free_bytes = kGib; }),
             "GPU 0 warning: H200, 140 GiB, 1 GiB free"));
+  CHECK(!has(after([](Machine& m) { m.gpus.gpus[0].free_bytes = 70 * kGib; }), "GPU 0 warning"));
   CHECK(has(after([](Machine& m) { m.gpus.pairs[0].peer_access = false; }),
             "peer access warning: GPUs 0-1 cannot read each other's memory"));
   CHECK(has(after([](Machine& m) {

@@ -50,6 +50,12 @@ TEST_CASE("texts become ids, ids answers, and answers texts") {
   CHECK(answers[0][0].finish == nvllm::FinishReason::length);
   CHECK(answers[0][0].tokens == answers[1][0].tokens);
   CHECK(answers[0][0].tokens != answers[0][1].tokens);
+  // An answer that may only be the end is over at once, unless that is ignored.
+  nvllm::Request ends = {.prompt = prompt, .sampling = {.max_tokens = 3}};
+  ends.sampling.allowed_token_ids = {2};
+  CHECK(session.generate({ends})[0][0].tokens.size() == 1);
+  ends.sampling.ignore_eos = true;
+  CHECK(session.generate({ends})[0][0].tokens.size() == 3);
   CHECK(session.finish() == 0);
 }
 

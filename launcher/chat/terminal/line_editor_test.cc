@@ -144,6 +144,16 @@ TEST_CASE("Ctrl-R finds old inputs, the newest first, and Esc brings the own one
   CHECK(typist.screen().ends_with("\n> load the second"));
 }
 
+TEST_CASE("answers to questions are not kept, and what comes behind them is") {
+  Typist typist(24, 80, {"older"});
+  typist.type("yes\r");
+  CHECK(typist.editor().read_answer("Sure? ", [] {}) == End::entered);
+  CHECK(typist.editor().text() == "yes");
+  CHECK(typist.enter("newer\r") == "newer");
+  CHECK(typist.enter("\033[A!\r") == "newer!");
+  CHECK(typist.enter("\033[A\033[A\033[A!\r") == "older!");
+}
+
 TEST_CASE("a search that is given up leaves the place in the history where it was") {
   Typist typist(24, 80, {"load the first", "ask", "load the second"});
   CHECK(typist.enter("mine\022first\007\033[A\r") == "load the second");

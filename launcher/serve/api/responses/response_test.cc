@@ -107,6 +107,11 @@ TEST_CASE("responses: reasoning and tool calls are items, whole or streamed") {
   CHECK(types.find("response.function_call_arguments.done\n") != std::string::npos);
   json streamed = events.back()["response"];
   CHECK(streamed["output"][1]["arguments"] == body["output"][1]["arguments"]);
+
+  const json none = parse_json(fixture.response(
+      parse_response, who_and(std::string(kTools) + R"(,"tool_choice":"none")"), text));
+  REQUIRE(none["output"].size() == 2);
+  CHECK(none["output"][1]["type"] == "message");
 }
 
 TEST_CASE("responses: an answer that max_output_tokens ends is incomplete") {
