@@ -224,6 +224,14 @@ TEST_CASE("pull: the shards of an index, and of one quantization") {
 TEST_CASE("a line of progress") {
   CHECK(download_line("a/b", 0, kMiB, 4 * kMiB, 1.0) ==
         "a/b: [#######.......................] 25%, 1 MiB of 4 MiB, 1.05 MB/s, 3 s left");
+  const auto rest = [](std::uint64_t seconds) {  // at a byte a second
+    const std::string line = download_line("a/b", 0, 1, 1 + seconds, 1.0);
+    return line.substr(line.find("MB/s, ") + 6);
+  };
+  CHECK(rest(89) == "89 s left");
+  CHECK(rest(90) == "2 min left");
+  CHECK(rest(5399) == "90 min left");
+  CHECK(rest(5400) == "1.5 h left");
 }
 
 }  // namespace

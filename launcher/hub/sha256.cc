@@ -98,14 +98,14 @@ bool has_sha() {
 
 #endif
 
-void add_blocks(State& state, const char* block, std::size_t count) {
-#if defined(__x86_64__)
-  if (has_sha()) return add_blocks_sha(state, block, count);
-#endif
-  for (; count > 0; --count, block += kBlock) add_block_portable(state, block);
-}
-
 }  // namespace
+
+void Sha256::add_blocks(const char* block, std::size_t count) {
+#if defined(__x86_64__)
+  if (!portable_ && has_sha()) return add_blocks_sha(state_, block, count);
+#endif
+  for (; count > 0; --count, block += kBlock) add_block_portable(state_, block);
+}
 
 void Sha256::add(std::string_view bytes) {
   total_ += bytes.size();
@@ -115,9 +115,9 @@ void Sha256::add(std::string_view bytes) {
     waiting_ += taken;
     bytes.remove_prefix(taken);
     if (waiting_ < kBlock) return;
-    add_blocks(state_, block_.data(), 1);
+    add_blocks(block_.data(), 1);
   }
-  add_blocks(state_, bytes.data(), bytes.size() / kBlock);
+  add_blocks(bytes.data(), bytes.size() / kBlock);
   bytes.remove_prefix(bytes.size() / kBlock * kBlock);
   waiting_ = bytes.size();
   if (waiting_ > 0) std::memcpy(block_.data(), bytes.data(), waiting_);

@@ -12,12 +12,18 @@ namespace nvllm::launcher {
 
 class Sha256 {
  public:
+  // portable: without the processor's instructions.
+  explicit Sha256(bool portable = false) : portable_(portable) {}
+
   void add(std::string_view bytes);
   // The hash of everything that was added, in 64 hexadecimal digits. add() must not be called after
   // it.
   std::string finish();
 
  private:
+  void add_blocks(const char* block, std::size_t count);
+
+  bool portable_;
   std::array<std::uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                          0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   std::array<char, 64> block_{};  // of bytes that wait for more

@@ -88,6 +88,25 @@ TEST_CASE("a quantized weight has its usual name, and its parts are no tensors o
   }
 }
 
+TEST_CASE("experts in one tensor have numbers of 16 or 32 bits") {
+  for (const std::string type : {"F32", "F16", "BF16", "U8"}) {
+    CAPTURE(type);
+    const std::size_t bytes = type == "F32" ? 4 : type == "U8" ? 1 : 2;
+    SafetensorsBuilder files;
+    files.set("m.experts.gate_up_proj", type, {2, 32, 6},
+              std::vector<std::uint8_t>(2 * 32 * 6 * bytes));
+    files.set("m.experts.gate_up_proj_bias", "F32", {2, 6}, std::vector<float>(12));
+    const TestFolder folder;
+    files.write(folder);
+    if (type == "U8") {
+      CHECK(error_of(folder).find("expected F32, F16 or BF16 [2, inputs, 6]") !=
+            std::string::npos);
+    } else {
+      CHECK_NOTHROW(open_checkpoint(folder.path()).get("m.experts.1.up_proj.weight", {3, 32}));
+    }
+  }
+}
+
 TEST_CASE("scales of activations, of queries and of KV caches are no weights") {
   const TestFolder folder;
   SafetensorsBuilder files = fp8();

@@ -193,6 +193,10 @@ TEST_CASE("responses: what would need a store, and what cannot be honoured, is r
   CHECK(refusal(fixture, who_and(R"("max_tokens":5)")).find("pass max_output_tokens") !=
         std::string::npos);
   CHECK(refusal(fixture, who_and(R"("n":2)")).starts_with("400 [n]"));
+  CHECK(refusal(fixture, who_and(R"("stream_options":{"include_obfuscation":false})")) ==
+        "no error");
+  CHECK(refusal(fixture, who_and(R"("stream_options":{"include_obfuscation":true})"))
+            .starts_with("400 [stream_options]"));
   CHECK(refusal(fixture, who_and(R"("tools":[{"type":"web_search"}])"))
             .find("has no tools of its own") != std::string::npos);
   CHECK(refusal(fixture, R"({"input":[{"type":"item_reference","id":"x"}]})")
