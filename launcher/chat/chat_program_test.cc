@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -240,7 +241,8 @@ TEST_CASE("an answer that is cut off says so and goes on, as if it had not been 
   const TextFolder model;
   const auto answer = [&](const std::string& tokens, int times) {
     Terminal terminal(model.arguments(
-        "chat", {"--max-tokens=" + tokens, "--ignore-eos", "--temperature=0", "--dtype=float32"}));
+        "chat", {"--max-tokens=" + tokens, "--ignore-eos", "--temperature=0", "--dtype=float32",
+                 "--repetition-penalty=1.5"}));
     REQUIRE(terminal.await("> "));
     terminal.type("/continue\r");
     REQUIRE(terminal.await("the last answer ended by itself"));
@@ -259,6 +261,20 @@ TEST_CASE("an answer that is cut off says so and goes on, as if it had not been 
   };
   const std::string whole = answer("24", 1);
   CHECK(answer("8", 3) == whole);
+  // One that a stop string ended has nothing to go on with.
+  CAPTURE(whole);
+  const auto letter = std::ranges::find_if(whole, [](char c) { return c > ' ' && c <= '~'; });
+  REQUIRE(letter != whole.end());
+  Terminal terminal(
+      model.arguments("chat", {"--max-tokens=24", "--ignore-eos", "--temperature=0",
+                               "--dtype=float32", "--repetition-penalty=1.5", std::string("--stop=") + *letter}));
+  REQUIRE(terminal.await("> "));
+  terminal.type("tell me\r");
+  REQUIRE(terminal.await("TTFT "));
+  terminal.type("/continue\r");
+  REQUIRE(terminal.await("the last answer ended by itself"));
+  terminal.type("/bye\r");
+  CHECK(terminal.wait() == 0);
 }
 
 TEST_CASE("an answer that fills the context goes on, and what is forgotten is saved") {

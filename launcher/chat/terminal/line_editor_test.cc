@@ -130,6 +130,8 @@ TEST_CASE("up and down move between lines, and then through the history") {
   CHECK(typist.enter("\033[A\033[A\033[A!\r") == "two\nlines!");
   CHECK(typist.enter("\033[A\033[A\033[A\033[A\033[A\033[A\033[A!\r") == "older!");
   CHECK(typist.enter("new\033[A\033[B!\r") == "new!");
+  // Ctrl-P and Ctrl-N go through the history from any line.
+  CHECK(typist.enter("\020\020\020\016!\r") == "older!!");
 }
 
 TEST_CASE("Ctrl-R finds old inputs, the newest first, and Esc brings the own one back") {
