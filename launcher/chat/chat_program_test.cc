@@ -240,9 +240,9 @@ TEST_CASE("the first line says model, device and context") {
 TEST_CASE("an answer that is cut off says so and goes on, as if it had not been cut") {
   const TextFolder model;
   const auto answer = [&](const std::string& tokens, int times) {
-    Terminal terminal(model.arguments(
-        "chat", {"--max-tokens=" + tokens, "--ignore-eos", "--temperature=0", "--dtype=float32",
-                 "--repetition-penalty=1.5"}));
+    Terminal terminal(
+        model.arguments("chat", {"--max-tokens=" + tokens, "--ignore-eos", "--temperature=0",
+                                 "--dtype=float32", "--repetition-penalty=1.5"}));
     REQUIRE(terminal.await("> "));
     terminal.type("/continue\r");
     REQUIRE(terminal.await("the last answer ended by itself"));
@@ -265,9 +265,9 @@ TEST_CASE("an answer that is cut off says so and goes on, as if it had not been 
   CAPTURE(whole);
   const auto letter = std::ranges::find_if(whole, [](char c) { return c > ' ' && c <= '~'; });
   REQUIRE(letter != whole.end());
-  Terminal terminal(
-      model.arguments("chat", {"--max-tokens=24", "--ignore-eos", "--temperature=0",
-                               "--dtype=float32", "--repetition-penalty=1.5", std::string("--stop=") + *letter}));
+  Terminal terminal(model.arguments(
+      "chat", {"--max-tokens=24", "--ignore-eos", "--temperature=0", "--dtype=float32",
+               "--repetition-penalty=1.5", std::string("--stop=") + *letter}));
   REQUIRE(terminal.await("> "));
   terminal.type("tell me\r");
   REQUIRE(terminal.await("TTFT "));

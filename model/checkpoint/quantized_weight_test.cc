@@ -99,8 +99,7 @@ TEST_CASE("experts in one tensor have numbers of 16 or 32 bits") {
     const TestFolder folder;
     files.write(folder);
     if (type == "U8") {
-      CHECK(error_of(folder).find("expected F32, F16 or BF16 [2, inputs, 6]") !=
-            std::string::npos);
+      CHECK(error_of(folder).find("expected F32, F16 or BF16 [2, inputs, 6]") != std::string::npos);
     } else {
       CHECK_NOTHROW(open_checkpoint(folder.path()).get("m.experts.1.up_proj.weight", {3, 32}));
     }
