@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -75,6 +76,15 @@ TEST_CASE("of a file that is no history of ours no line is removed") {
   std::ifstream file(folder.path("notes.txt"));
   const std::string after{std::istreambuf_iterator<char>(file), {}};
   CHECK(after == notes + "entered\n");
+}
+
+TEST_CASE("a file of more than 32 MiB is refused before it is read") {
+  const model::TestFolder folder;
+  folder.write("history", "");
+  std::filesystem::resize_file(folder.path("history"), 32 << 20);
+  CHECK(History(folder.path("history")).entries().size() == 1);
+  std::filesystem::resize_file(folder.path("history"), (32 << 20) + 1);
+  CHECK_THROWS_AS(History(folder.path("history")), Error);
 }
 
 TEST_CASE("the newest entry with a text is found, and then the one before it") {
