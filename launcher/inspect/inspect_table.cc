@@ -109,6 +109,17 @@ void add_mlp(const model::ModelConfig& config, TextTable& table) {
                       kernels::name_of(mixture.activation.value_or(config.activation)), ", ",
                       mixture.experts_per_token, " per token",
                       mixture.renormalize ? ", renormalized" : "", in_layers(with_experts))});
+  if (mixture.shared_intermediate_size == 0) return;
+  table.add_row({"shared expert", str(mixture.shared_intermediate_size, in_layers(with_experts))});
+}
+
+void add_linear_attention(const model::ModelConfig& config, TextTable& table) {
+  const model::LinearAttentionConfig& linear = config.linear_attention;
+  if (linear.key_heads == 0) return;
+  table.add_row({"linear attention",
+                 str(counted(linear.key_heads, "key head"), " of ", linear.key_head_dim, ", ",
+                     counted(linear.value_heads, "value head"), " of ", linear.value_head_dim,
+                     ", in ", counted(linear.layer_count(), "layer"))});
 }
 
 void add_windows(const model::ModelConfig& config, TextTable& table) {
@@ -126,10 +137,12 @@ std::string format_model(const InspectReport& report) {
   table.add_row({"layers", str(config.layers)});
   table.add_row({"hidden size", str(config.hidden_size)});
   add_mlp(config, table);
-  table.add_row({"attention",
-                 str(counted(config.heads, "head"), " of ", config.head_dim, ", ",
-                     counted(config.kv_heads, "KV head"), config.qk_norm ? ", q and k normed" : "",
-                     config.attention_sinks ? ", sinks" : "")});
+  table.add_row(
+      {"attention",
+       str(counted(config.heads, "head"), " of ", config.head_dim, ", ",
+           counted(config.kv_heads, "KV head"), config.qk_norm ? ", q and k normed" : "",
+           config.attention_sinks ? ", sinks" : "", config.output_gate ? ", gated" : "")});
+  add_linear_attention(config, table);
   add_windows(config, table);
   table.add_row({"biases", biases_of(config)});
   table.add_row({"norms", str("RMSNorm, epsilon ", config.rms_norm_eps)});
@@ -153,6 +166,9 @@ std::string format_model(const InspectReport& report) {
     table.add_row({"active", str(model.active_elements, " of them for each token")});
   }
   table.add_row({"KV cache", kv_cache_of(report)});
+  if (const std::uint64_t bytes = state_bytes_per_sequence(model); bytes > 0) {
+    table.add_row({"states", format_bytes(bytes) + " per sequence (linear attention)"});
+  }
   const runtime::CheckpointDescription& checkpoint = model.checkpoint;
   if (model.dummy) table.add_row({"weights", "random values (--load-format dummy)"});
   if (!checkpoint.summary.empty()) {
