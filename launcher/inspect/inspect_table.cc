@@ -216,6 +216,24 @@ std::string part_of(const Slice& slice) {
   return str("rows ", range_of(slice.rows), ", columns ", range_of(slice.columns));
 }
 
+// The same of several slices of one tensor, which may meet.
+std::string parts_of(std::vector<Slice> slices) {
+  std::ranges::sort(slices, {}, [](const Slice& slice) { return slice.rows.begin; });
+  std::vector<Slice> joined;
+  for (const Slice& slice : slices) {
+    const bool meets = !joined.empty() && joined.back().rows.end == slice.rows.begin &&
+                       joined.back().columns == slice.columns;
+    if (meets) {
+      joined.back().rows.end = slice.rows.end;
+    } else {
+      joined.push_back(slice);
+    }
+  }
+  std::string parts;
+  for (const Slice& slice : joined) parts += (parts.empty() ? "" : ", ") + part_of(slice);
+  return parts.empty() ? "-" : parts;
+}
+
 // A name with a star for the number that follows `prefix`.
 std::string with_star(const std::string& name, const std::string& prefix) {
   if (!name.starts_with(prefix)) return name;
@@ -234,7 +252,7 @@ std::string kind_of(const std::string& tensor, const model::TensorNames& names) 
 std::string format_tensors(const ModelDescription& model) {
   struct Parts {
     std::string shape;
-    std::vector<std::string> by_rank;
+    std::vector<std::vector<Slice>> by_rank;
   };
   std::vector<std::string> order;
   std::map<std::string, Parts> tensors;
@@ -244,8 +262,8 @@ std::string format_tensors(const ModelDescription& model) {
         const auto [at, is_new] = tensors.try_emplace(slice.tensor);
         if (is_new) order.push_back(slice.tensor);
         at->second.shape = shape_of(slice.shape);
-        at->second.by_rank.resize(model.ranks.size(), "-");
-        at->second.by_rank[rank] = part_of(slice);
+        at->second.by_rank.resize(model.ranks.size());
+        at->second.by_rank[rank].push_back(slice);
       }
     }
   }
@@ -257,7 +275,7 @@ std::string format_tensors(const ModelDescription& model) {
   for (const std::string& tensor : order) {
     const Parts& parts = tensors.at(tensor);
     std::vector<std::string> row = {kind_of(tensor, model.config.names), parts.shape};
-    row.insert(row.end(), parts.by_rank.begin(), parts.by_rank.end());
+    for (const std::vector<Slice>& slices : parts.by_rank) row.push_back(parts_of(slices));
     if (std::find(seen.begin(), seen.end(), row) != seen.end()) continue;
     seen.push_back(row);
     table.add_row(std::move(row));
