@@ -17,7 +17,8 @@ TEST_CASE_TEMPLATE("sigmoid_gate is what its definition says, for all shapes", T
   BACKEND_OR_SKIP(backend);
   const auto stream = backend->create_stream();
   constexpr std::int64_t kShapes[][2] = {{0, 8}, {3, 0}, {1, 1}, {5, 64}, {7, 13}, {300, 130}};
-  for (const auto& [rows, columns] : kShapes) {
+  for (const auto& shape : kShapes) {
+    const std::int64_t rows = shape[0], columns = shape[1];
     CAPTURE(rows);
     CAPTURE(columns);
     std::vector<T> right = testing::normal_values<T>(rows * columns, 3, 0, 2);

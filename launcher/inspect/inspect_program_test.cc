@@ -48,7 +48,7 @@ Json inspect(const std::string& model, int ranks, std::vector<std::string> more 
   Program program(arguments(model, ranks, more));
   const int exit_code = program.wait();
   REQUIRE_MESSAGE(exit_code == 0, program.errors());
-  CHECK((program.errors() == "" || is_about_skipped_tensors(program.errors())));
+  CHECK((program.errors().empty() || is_about_skipped_tensors(program.errors())));
   return parse_json(program.output());
 }
 
