@@ -33,6 +33,9 @@ struct Batch {
   TensorView query_start;  // [sequences + 1], int32: the first row of each sequence
   TensorView kv_length;    // [sequences], int32: tokens of each, these rows included
   TensorView block_table;  // [sequences, blocks], int32; data == nullptr: contiguous
+  // [sequences], int32: where linear attention keeps the state of each; negative: padding. Only
+  // models that have some read it.
+  TensorView state_slots;
   // [any number], int32: the rows whose logits are wanted; data == nullptr: all, in order
   TensorView logit_rows;
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
 #include "kernels/pointwise/norm_rope_store.h"
+#include "kernels/pointwise/sigmoid_gate.h"
 
 namespace nvllm::layers {
 namespace {
@@ -37,15 +39,13 @@ DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& co
                                          : 1.0f / std::sqrt(static_cast<float>(head_dim_))),
       attention_norm_(name + ".attention_norm", config.attention_norm, config.attention.hidden,
                       config.epsilon, config.norm_weight_offset),
-      qkv_(name + ".attention.qkv", config.attention.qkv, config.attention.heads,
-           config.attention.kv_heads, head_dim_, config.attention.hidden, config.attention.qkv_bias,
-           shard),
-      output_(name + ".attention.out", config.attention.output, config.attention.hidden,
-              config.attention.heads * head_dim_,
-              {part_.q.begin * head_dim_, part_.q.end * head_dim_}, config.attention.output_bias,
-              shard),
       mlp_norm_(name + ".mlp_norm", config.mlp_norm, config.attention.hidden, config.epsilon,
                 config.norm_weight_offset) {
+  if (config.delta_net) {
+    delta_net_.emplace(name + ".linear_attention", *config.delta_net, shard);
+  } else {
+    attention_.emplace(attention_block_of(name + ".attention", config.attention, shard));
+  }
   const MlpConfig& mlp = config.mlp;
   if (config.moe) {
     moe_.emplace(name + ".moe", *config.moe, shard);
@@ -65,29 +65,55 @@ DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& co
   attention_result_norm_ = result_norm(".attention_result_norm", config.attention_result_norm);
   mlp_result_norm_ = result_norm(".mlp_result_norm", config.mlp_result_norm);
   NVLLM_CHECK(!moe_ || !mlp_result_norm_, "experts whose result is normed");
-  if (!config.attention.sinks.empty()) {
-    sinks_.name = name + ".attention.sinks";
-    sinks_.shape = {part_.q.size()};
-    sinks_.slices = {{config.attention.sinks, {config.attention.heads}, part_.q, {0, 1}, 0}};
+  NVLLM_CHECK(!delta_net_ || !attention_result_norm_, "linear attention whose result is normed");
+}
+
+DecoderLayer::AttentionBlock DecoderLayer::attention_block_of(const std::string& name,
+                                                              const AttentionConfig& config,
+                                                              Shard shard) const {
+  QkvParallelLinear::Modules modules = config.qkv;
+  modules.gated = config.output_gate;
+  AttentionBlock block{
+      .qkv = QkvParallelLinear(name + ".qkv", modules, config.heads, config.kv_heads, head_dim_,
+                               config.hidden, config.qkv_bias, shard),
+      .gate = {},
+      .norms = {},
+      .sinks = {},
+      .output = RowParallelLinear(
+          name + ".out", config.output, config.hidden, config.heads * head_dim_,
+          {part_.q.begin * head_dim_, part_.q.end * head_dim_}, config.output_bias, shard)};
+  if (config.output_gate) {
+    block.gate.emplace(name + ".gate", config.qkv.q, config.heads, config.kv_heads, head_dim_,
+                       config.hidden, config.qkv_bias, shard);
   }
-  if (!config.attention.qk_norm) return;
+  if (!config.sinks.empty()) {
+    block.sinks.name = name + ".sinks";
+    block.sinks.shape = {part_.q.size()};
+    block.sinks.slices = {{config.sinks, {config.heads}, part_.q, {0, 1}, 0}};
+  }
+  if (!config.qk_norm) return block;
   const auto head_norm = [&](const char* part, const std::string& tensor) {
-    return RmsNorm(name + part, tensor, head_dim_, config.attention.epsilon,
-                   config.attention.norm_weight_offset);
+    return RmsNorm(name + part, tensor, head_dim_, config.epsilon, config.norm_weight_offset);
   };
-  head_norms_.emplace(HeadNorms{head_norm(".attention.q_norm", config.attention.q_norm),
-                                head_norm(".attention.k_norm", config.attention.k_norm)});
+  block.norms.emplace(
+      HeadNorms{head_norm(".q_norm", config.q_norm), head_norm(".k_norm", config.k_norm)});
+  return block;
 }
 
 void DecoderLayer::declare(std::vector<Parameter*>& all) {
   attention_norm_.declare(all);
-  qkv_.declare(all);
-  if (head_norms_) {
-    head_norms_->q.declare(all);
-    head_norms_->k.declare(all);
+  if (delta_net_) {
+    delta_net_->declare(all);
+  } else {
+    attention_->qkv.declare(all);
+    if (attention_->gate) attention_->gate->declare(all);
+    if (attention_->norms) {
+      attention_->norms->q.declare(all);
+      attention_->norms->k.declare(all);
+    }
+    if (!attention_->sinks.shape.empty()) all.push_back(&attention_->sinks);
+    attention_->output.declare(all);
   }
-  if (!sinks_.shape.empty()) all.push_back(&sinks_);
-  output_.declare(all);
   if (attention_result_norm_) attention_result_norm_->declare(all);
   mlp_norm_.declare(all);
   if (moe_) return moe_->declare(all);
@@ -98,26 +124,10 @@ void DecoderLayer::declare(std::vector<Parameter*>& all) {
 
 void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Context& context) const {
   const kernels::LayerPlan plan = this->plan(stream, pass, context);
-  const auto run = [&](const kernels::GemmPlan& of, const kernels::GemmWeight& weight,
-                       const kernels::GemmOperands& operands) {
-    context.gemm.run({of, weight, operands}, context.stream);
-  };
-
-  {  // The attention block.
-    const Scratch::Frame frame(context.scratch);
-    const std::int64_t rows = stream.rows();
-    const TensorView qkv = context.scratch.allocate(stream.dtype(), rows, qkv_.outputs());
-    const TensorView heads = context.scratch.allocate(stream.dtype(), rows, output_.inputs());
-
-    kernels::GemmOperands in = norm_operands(stream, attention_norm_, context);
-    in.out = qkv;
-    in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.layer, 1, window_);
-    run(plan.qkv, qkv_.weight(), in);
-    norm_rope_and_store(qkv, pass, context);
-    pass.kv.run_attention(pass.layer, attention_of(heads, qkv, pass), context.stream);
-    run(plan.output, output_.weight(),
-        add_operands(stream, heads, plan.output, &mlp_norm_, context,
-                     pointer(attention_result_norm_)));
+  if (delta_net_) {
+    delta_net_->forward(stream, attention_norm_, pass.batch, pass.state, context);
+  } else {
+    attention_block(stream, pass, plan, context);
   }
 
   if (pass.select_logit_rows) select_rows(stream, pass.batch.logit_rows, context);
@@ -127,6 +137,32 @@ void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Conte
   } else {
     mlp_block(stream, pass, plan, context);
   }
+}
+
+void DecoderLayer::attention_block(ResidualStream& stream, const Pass& pass,
+                                   const kernels::LayerPlan& plan, const Context& context) const {
+  const Scratch::Frame frame(context.scratch);
+  const std::int64_t rows = stream.rows();
+  const TensorView qkv = context.scratch.allocate(stream.dtype(), rows, attention_->qkv.outputs());
+  const TensorView heads =
+      context.scratch.allocate(stream.dtype(), rows, attention_->output.inputs());
+
+  kernels::GemmOperands in = norm_operands(stream, attention_norm_, context);
+  in.out = qkv;
+  in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.layer, 1, window_);
+  context.gemm.run({plan.qkv, attention_->qkv.weight(), in}, context.stream);
+  norm_rope_and_store(qkv, pass, context);
+  pass.kv.run_attention(pass.layer, attention_of(heads, qkv, pass), context.stream);
+  if (attention_->gate) {
+    NVLLM_CHECK(stream.norms_apart, "gates read the norm of the stream");
+    const TensorView gate = context.scratch.allocate(stream.dtype(), rows, heads.shape[1]);
+    attention_->gate->forward(gate, in.x, context);
+    kernels::sigmoid_gate({.x = heads, .gate = gate}, context.stream);
+  }
+  context.gemm.run({plan.output, attention_->output.weight(),
+                    add_operands(stream, heads, plan.output, &mlp_norm_, context,
+                                 pointer(attention_result_norm_))},
+                   context.stream);
 }
 
 void DecoderLayer::mlp_block(ResidualStream& stream, const Pass& pass,
@@ -141,8 +177,9 @@ void DecoderLayer::mlp_block(ResidualStream& stream, const Pass& pass,
   kernels::GemmOperands in = norm_operands(stream, mlp_norm_, context);
   in.out = fused ? activated : gate_up;
   if (fused) in.epilogue.gate_up = gate_up;
-  if (pass.next != nullptr) {
-    in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.layer + 1, 0, pass.next->window_);
+  if (pass.next != nullptr && pass.next->attention_) {
+    const std::int64_t next = pass.layer + (attention_ ? 1 : 0);
+    in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, next, 0, pass.next->window_);
   }
   context.gemm.run({plan.gate_up, mlp_->gate_up.weight(), in}, context.stream);
   kernels::GemmOperands out = add_operands(
@@ -153,13 +190,14 @@ void DecoderLayer::mlp_block(ResidualStream& stream, const Pass& pass,
 }
 
 kernels::LayerGemms DecoderLayer::gemms() const {
-  kernels::LayerGemms gemms{.qkv = qkv_.weight(),
-                            .output = output_.weight(),
-                            .gate_up = {},
-                            .down = {},
-                            .attention_norm = attention_norm_.weight.view,
-                            .mlp_norm = mlp_norm_.weight.view,
-                            .mlp = mlp_.has_value()};
+  kernels::LayerGemms gemms{
+      .qkv = attention_ ? attention_->qkv.weight() : delta_net_->input_weight(),
+      .output = attention_ ? attention_->output.weight() : delta_net_->output_weight(),
+      .gate_up = {},
+      .down = {},
+      .attention_norm = attention_norm_.weight.view,
+      .mlp_norm = mlp_norm_.weight.view,
+      .mlp = mlp_.has_value()};
   if (mlp_) {
     gemms.gate_up = mlp_->gate_up.weight();
     gemms.down = mlp_->down.weight();
@@ -186,11 +224,11 @@ void DecoderLayer::norm_rope_and_store(TensorView qkv, const Pass& pass,
                                        const Context& context) const {
   kernels::NormRopeStore args;
   args.qkv = qkv;
-  if (head_norms_) {
-    args.q_norm = head_norms_->q.weight.view;
-    args.k_norm = head_norms_->k.weight.view;
-    args.epsilon = head_norms_->q.epsilon;
-    args.weight_offset = head_norms_->q.weight_offset;
+  if (const auto& norms = attention_->norms) {
+    args.q_norm = norms->q.weight.view;
+    args.k_norm = norms->k.weight.view;
+    args.epsilon = norms->q.epsilon;
+    args.weight_offset = norms->q.weight_offset;
   }
   args.cos_sin = pass.cos_sin;
   args.positions = pass.batch.positions;
@@ -213,7 +251,7 @@ kernels::Attention DecoderLayer::attention_of(TensorView out, TensorView qkv,
   args.q.stride[0] = qkv.stride[0];
   args.kv.block_table = batch.block_table;
   args.kv_scales = pass.kv.scales().of_layer(pass.layer);
-  args.sinks = sinks_.view;
+  args.sinks = attention_->sinks.view;
   args.query_start = batch.query_start;
   args.kv_length = batch.kv_length;
   args.group = part_.group;
@@ -226,9 +264,12 @@ kernels::Attention DecoderLayer::attention_of(TensorView out, TensorView qkv,
 }
 
 std::size_t DecoderLayer::scratch_bytes(std::int64_t rows, DType dtype) const {
-  const std::size_t attention = Scratch::bytes_of(dtype, rows, qkv_.outputs()) +
-                                Scratch::bytes_of(dtype, rows, output_.inputs());
-  return std::max(attention, mlp_scratch_bytes(rows, dtype));
+  const std::size_t mlp = mlp_scratch_bytes(rows, dtype);
+  if (delta_net_) return std::max(delta_net_->scratch_bytes(rows, dtype), mlp);
+  const std::size_t heads = Scratch::bytes_of(dtype, rows, attention_->output.inputs());
+  const std::size_t attention = Scratch::bytes_of(dtype, rows, attention_->qkv.outputs()) +
+                                heads * (attention_->gate ? 2 : 1);
+  return std::max(attention, mlp);
 }
 
 std::size_t DecoderLayer::mlp_scratch_bytes(std::int64_t rows, DType dtype) const {

@@ -3,8 +3,9 @@
 // a layer, to be read from top to bottom; it is the same for one rank and several, for captured
 // graphs, prefill and decode.
 //
-// Attention is causal, with rotated positions and grouped KV heads, split over ranks by heads; the
-// MLP is down(activation(gate(x)) * up(x)), split by its inner dimension, or a mixture of experts.
+// Attention is causal, with rotated positions and grouped KV heads, split over ranks by heads; some
+// layers of some models have linear attention in its place (gated_delta_net.h). The MLP is
+// down(activation(gate(x)) * up(x)), split by its inner dimension, or a mixture of experts.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,7 @@
 
 #include "kvcache/kv_cache.h"
 #include "layers/context.h"
+#include "layers/gated_delta_net.h"
 #include "layers/linear.h"
 #include "layers/residual_stream.h"
 #include "layers/sparse_moe.h"
@@ -32,6 +34,7 @@ struct AttentionConfig {
   bool qkv_bias = false;
   bool output_bias = false;
   bool qk_norm = false;
+  bool output_gate = false;      // q's module has gates (QkvParallelLinear::Modules)
   float epsilon = 1e-6f;         // of the norms of q and k
   float norm_weight_offset = 0;  // likewise
   float scale = 0;               // of q · k; 0: 1 / sqrt(head_dim)
@@ -50,8 +53,9 @@ struct MlpConfig {
 struct DecoderLayerConfig {
   AttentionConfig attention;
   MlpConfig mlp;
-  std::optional<SparseMoeConfig> moe;    // in place of the MLP
-  std::string attention_norm, mlp_norm;  // tensors: "model.layers.0.input_layernorm.weight"
+  std::optional<GatedDeltaNetConfig> delta_net;  // in place of attention
+  std::optional<SparseMoeConfig> moe;            // in place of the MLP
+  std::string attention_norm, mlp_norm;          // tensors: "model.layers.0.input_layernorm.weight"
   // Of norms of what the blocks add to the stream; empty: none. With them, or with a weight offset,
   // the stream has norms_apart.
   std::string attention_result_norm, mlp_result_norm;
@@ -70,8 +74,10 @@ class DecoderLayer {
   struct Pass {
     const Batch& batch;
     kvcache::KvCache& kv;  // of this rank's KV heads
-    std::int64_t layer;    // of `kv` this is layer `layer`
-    TensorView cos_sin;    // of a RopeTable
+    // Of `kv` this is layer `layer`; or, without attention, the next that has some is.
+    std::int64_t layer;
+    TensorView cos_sin;     // of a RopeTable
+    DeltaNetState state{};  // of linear attention
     // The layer that reads the stream next; nullptr: there is none, or it is not known.
     const DecoderLayer* next = nullptr;
     // The MLP block, which takes rows one by one, and all that follows go on with the rows alone
@@ -80,6 +86,9 @@ class DecoderLayer {
   };
   void forward(ResidualStream& stream, const Pass& pass, const Context& context) const;
 
+  // nullptr: it has attention.
+  const GatedDeltaNet* delta_net() const { return delta_net_ ? &*delta_net_ : nullptr; }
+
   // Of Context::scratch: of a pass, and of an MLP block with so many rows.
   std::size_t scratch_bytes(std::int64_t rows, DType dtype) const;
   std::size_t mlp_scratch_bytes(std::int64_t rows, DType dtype) const;
@@ -87,6 +96,13 @@ class DecoderLayer {
  private:
   struct HeadNorms {
     RmsNorm q, k;
+  };
+  struct AttentionBlock {
+    QkvParallelLinear qkv;
+    std::optional<OutputGateParallelLinear> gate;
+    std::optional<HeadNorms> norms;
+    Parameter sinks;  // [heads of this rank]; no shape: none
+    RowParallelLinear output;
   };
   struct Mlp {
     MergedColumnParallelLinear gate_up;
@@ -97,6 +113,10 @@ class DecoderLayer {
   kernels::LayerGemms gemms() const;
   kernels::LayerPlan plan(const ResidualStream& stream, const Pass& pass,
                           const Context& context) const;
+  AttentionBlock attention_block_of(const std::string& name, const AttentionConfig& config,
+                                    Shard shard) const;
+  void attention_block(ResidualStream& stream, const Pass& pass, const kernels::LayerPlan& plan,
+                       const Context& context) const;
   void mlp_block(ResidualStream& stream, const Pass& pass, const kernels::LayerPlan& plan,
                  const Context& context) const;
   void norm_rope_and_store(TensorView qkv, const Pass& pass, const Context& context) const;
@@ -107,10 +127,8 @@ class DecoderLayer {
   float scale_;
 
   RmsNorm attention_norm_;
-  QkvParallelLinear qkv_;
-  std::optional<HeadNorms> head_norms_;
-  Parameter sinks_;  // [heads of this rank]; no shape: none
-  RowParallelLinear output_;
+  std::optional<AttentionBlock> attention_;  // one of them
+  std::optional<GatedDeltaNet> delta_net_;
   std::optional<RmsNorm> attention_result_norm_, mlp_result_norm_;
   RmsNorm mlp_norm_;
   std::optional<Mlp> mlp_;  // one of them

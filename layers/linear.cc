@@ -7,13 +7,32 @@ Range scaled(Range range, std::int64_t factor) {
   return {range.begin * factor, range.end * factor};
 }
 
+// Of each of these heads the first or the second half of its outputs, which are q and gates.
+std::vector<ColumnParallelLinear::Module> halves_of_heads(const std::string& module,
+                                                          std::int64_t heads, Range own,
+                                                          std::int64_t head_dim, bool second) {
+  std::vector<ColumnParallelLinear::Module> halves;
+  for (std::int64_t head = own.begin; head < own.end; ++head) {
+    const std::int64_t first = (2 * head + (second ? 1 : 0)) * head_dim;
+    halves.push_back({module, 2 * heads * head_dim, {first, first + head_dim}});
+  }
+  return halves;
+}
+
 std::vector<ColumnParallelLinear::Module> qkv_modules(const QkvParallelLinear::Modules& modules,
                                                       std::int64_t heads, std::int64_t kv_heads,
                                                       std::int64_t head_dim, Shard shard) {
   const HeadPart part = heads_of(heads, kv_heads, shard);
-  return {{modules.q, heads * head_dim, scaled(part.q, head_dim)},
-          {modules.k, kv_heads * head_dim, scaled(part.kv, head_dim)},
-          {modules.v, kv_heads * head_dim, scaled(part.kv, head_dim)}};
+  std::vector<ColumnParallelLinear::Module> all;
+  if (modules.gated) {
+    all = halves_of_heads(modules.q, heads, part.q, head_dim, /*second=*/false);
+  } else {
+    all = {{modules.q, heads * head_dim, scaled(part.q, head_dim)}};
+  }
+  for (const std::string& module : {modules.k, modules.v}) {
+    all.push_back({module, kv_heads * head_dim, scaled(part.kv, head_dim)});
+  }
+  return all;
 }
 
 }  // namespace
@@ -66,6 +85,15 @@ QkvParallelLinear::QkvParallelLinear(const std::string& name, const Modules& mod
                                      Shard shard)
     : ColumnParallelLinear(name, qkv_modules(modules, heads, kv_heads, head_dim, shard), inputs,
                            bias) {}
+
+OutputGateParallelLinear::OutputGateParallelLinear(const std::string& name, const std::string& q,
+                                                   std::int64_t heads, std::int64_t kv_heads,
+                                                   std::int64_t head_dim, std::int64_t inputs,
+                                                   bool bias, Shard shard)
+    : ColumnParallelLinear(name,
+                           halves_of_heads(q, heads, heads_of(heads, kv_heads, shard).q, head_dim,
+                                           /*second=*/true),
+                           inputs, bias) {}
 
 RowParallelLinear::RowParallelLinear(const std::string& name, const std::string& module,
                                      std::int64_t outputs, std::int64_t inputs, Range own,

@@ -64,10 +64,19 @@ class QkvParallelLinear : public ColumnParallelLinear {
  public:
   struct Modules {
     std::string q, k, v;
+    bool gated = false;  // q's has of each head first q, then as many gates, which are left out
   };
   QkvParallelLinear(const std::string& name, const Modules& modules, std::int64_t heads,
                     std::int64_t kv_heads, std::int64_t head_dim, std::int64_t inputs, bool bias,
                     Shard shard);
+};
+
+// The gates that such a q_proj has beside q, in the order of this rank's heads.
+class OutputGateParallelLinear : public ColumnParallelLinear {
+ public:
+  OutputGateParallelLinear(const std::string& name, const std::string& q, std::int64_t heads,
+                           std::int64_t kv_heads, std::int64_t head_dim, std::int64_t inputs,
+                           bool bias, Shard shard);
 };
 
 // The sum over ranks of x · weightᵀ [+ bias], where each rank has some of the inputs. A rank takes

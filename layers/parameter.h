@@ -44,6 +44,7 @@ struct Parameter {
   std::vector<Slice> slices;  // cover it exactly, without overlap
 
   MayBeQuantized may_be_quantized = MayBeQuantized::no;
+  std::optional<DType> fixed_type = std::nullopt;  // of its elements, where not the model's
   std::optional<Quantization> quantization = std::nullopt;  // decided before memory is bound
 
   // The memory; data == nullptr until it has been bound. Of a quantized parameter, its bytes.

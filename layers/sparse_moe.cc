@@ -2,7 +2,7 @@
 
 #include "kernels/moe/combine_experts.h"
 #include "kernels/moe/route.h"
-#include "layers/linear.h"
+#include "kernels/pointwise/activation.h"
 
 namespace nvllm::layers {
 
@@ -28,6 +28,7 @@ SparseMoe::SparseMoe(const std::string& name, const SparseMoeConfig& config, Sha
   down_.shape = {experts * hidden, own.size()};
   down_.may_be_quantized = MayBeQuantized::yes;
   if (config.bias) set_biases(name, config, own, shard);
+  if (config.shared_intermediate > 0) set_shared(name + ".shared", config, shard);
   if (own.size() == 0) return;
   std::int64_t gate_up_row = 0, down_row = 0;
   for (const SparseMoeConfig::Expert& expert : config.experts) {
@@ -39,6 +40,20 @@ SparseMoe::SparseMoe(const std::string& name, const SparseMoeConfig& config, Sha
     down_.slices.push_back({expert.down + ".weight", {hidden, inner}, {0, hidden}, own, down_row});
     down_row += hidden;
   }
+}
+
+void SparseMoe::set_shared(const std::string& name, const SparseMoeConfig& config, Shard shard) {
+  const std::int64_t hidden = config.hidden, inner = config.shared_intermediate;
+  shared_.emplace(Shared{
+      .gate_up = MergedColumnParallelLinear(name + ".gate_up", config.shared.gate, config.shared.up,
+                                            inner, hidden, /*bias=*/false, shard),
+      .down = RowParallelLinear(name + ".down", config.shared.down, hidden, inner,
+                                part_of(inner, shard), /*bias=*/false, shard),
+      .gate = {}});
+  Parameter& gate = shared_->gate;
+  gate.name = name + ".gate";
+  gate.shape = {1, hidden};
+  gate.slices = {{config.shared_gate, {1, hidden}, {0, 1}, {0, hidden}, 0}};
 }
 
 void SparseMoe::set_biases(const std::string& name, const SparseMoeConfig& config, Range own,
@@ -69,6 +84,10 @@ void SparseMoe::declare(std::vector<Parameter*>& all) {
   for (Parameter* bias : {&router_bias_, &gate_up_bias_, &down_bias_}) {
     if (!bias->shape.empty()) all.push_back(bias);
   }
+  if (!shared_) return;
+  shared_->gate_up.declare(all);
+  shared_->down.declare(all);
+  all.push_back(&shared_->gate);
 }
 
 SparseMoe::Routed SparseMoe::route(TensorView x, const Context& context) const {
@@ -95,10 +114,28 @@ SparseMoe::Routed SparseMoe::route(TensorView x, const Context& context) const {
   return routed;
 }
 
+SparseMoe::SharedResult SparseMoe::run_shared(TensorView x, const Context& context) const {
+  const std::int64_t rows = x.shape[0];
+  const SharedResult result{.out = context.scratch.allocate(x.dtype, rows, x.shape[1]),
+                            .gate = context.scratch.allocate(DType::f32, rows, 1)};
+  const Scratch::Frame frame(context.scratch);
+  const TensorView gate_up = context.scratch.allocate(x.dtype, rows, shared_->gate_up.outputs());
+  const TensorView activated = context.scratch.allocate(x.dtype, rows, shared_->down.inputs());
+  shared_->gate_up.forward(gate_up, x, context);
+  kernels::gated_activation({.out = activated, .x = gate_up, .activation = activation_},
+                            context.stream);
+  context.gemm.run(context.gemm.call(shared_->down.weight(), {.out = result.out, .x = activated}),
+                   context.stream);
+  context.gemm.run(context.gemm.call(gemm_weight(shared_->gate), {.out = result.gate, .x = x}),
+                   context.stream);
+  return result;
+}
+
 void SparseMoe::forward(ResidualStream& stream, const RmsNorm& norm, const Context& context) const {
   const Scratch::Frame frame(context.scratch);
   const TensorView x = normed(stream, norm, context);
   const Routed routed = route(x, context);
+  const SharedResult shared = shared_ ? run_shared(x, context) : SharedResult{};
 
   // A row for each entry: as the experts read it, if it is gathered, then what they made of it.
   const std::int64_t entries = routed.source_rows.shape[0];
@@ -129,13 +166,24 @@ void SparseMoe::forward(ResidualStream& stream, const RmsNorm& norm, const Conte
                             .experts = of_experts,
                             .weights = routed.weights,
                             .entries = routed.entries,
-                            .residual = add.residual},
+                            .residual = add.residual,
+                            .shared = shared.out,
+                            .shared_gate = shared.gate},
                            context.stream);
 }
 
 std::size_t SparseMoe::scratch_bytes(std::int64_t rows, DType dtype) const {
   const std::int64_t entries = rows * experts_per_token_;
-  return Scratch::bytes_of(DType::f32, rows, experts_per_token_) +
+  // What the shared expert makes stays beside the experts' rows; its own rows do not, but are
+  // counted so.
+  std::size_t shared = 0;
+  if (shared_) {
+    shared = Scratch::bytes_of(dtype, rows, router_.shape[1]) +
+             Scratch::bytes_of(DType::f32, rows, 1) +
+             Scratch::bytes_of(dtype, rows, shared_->gate_up.outputs()) +
+             Scratch::bytes_of(dtype, rows, shared_->down.inputs());
+  }
+  return shared + Scratch::bytes_of(DType::f32, rows, experts_per_token_) +
          Scratch::bytes_of(DType::i32, 1, experts() + 1) +
          Scratch::bytes_of(DType::i32, 1, entries) +
          Scratch::bytes_of(DType::i32, rows, experts_per_token_) +

@@ -2,6 +2,9 @@
 // row; each of them is a gated MLP, and what they make of the row is added with the router's
 // weights.
 //
+// In some models all rows go through one expert more, the shared one: what it makes is multiplied
+// by the sigmoid of a gate. It is split over ranks as an MLP is.
+//
 // Router and experts may have biases. That of an expert's down projection is rank 0's, which adds
 // it to its summand.
 //
@@ -12,10 +15,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "layers/context.h"
+#include "layers/linear.h"
 #include "layers/parameter.h"
 #include "layers/partition.h"
 #include "layers/residual_stream.h"
@@ -36,6 +41,9 @@ struct SparseMoeConfig {
   kernels::Activation activation = kernels::Activation::silu;
   float limit = 0;                // kernels::GatedActivation
   std::int64_t max_granule = 64;  // part_of()'s: ranks have slices of an expert in whole ones
+  Expert shared{};                // modules of the shared expert
+  std::string shared_gate{};      // tensor: [1, hidden]
+  std::int64_t shared_intermediate = 0;  // 0: there is none
 };
 
 class SparseMoe {
@@ -52,6 +60,17 @@ class SparseMoe {
 
  private:
   struct Routed;  // which rows go to which experts
+  struct Shared {
+    MergedColumnParallelLinear gate_up;
+    RowParallelLinear down;
+    Parameter gate;  // [1, hidden]
+  };
+  // What it makes, [rows, hidden], and the logits of its gate, [rows, 1], in scratch memory.
+  struct SharedResult {
+    TensorView out, gate;
+  };
+  SharedResult run_shared(TensorView x, const Context& context) const;
+  void set_shared(const std::string& name, const SparseMoeConfig& config, Shard shard);
   Routed route(TensorView x, const Context& context) const;
   void set_biases(const std::string& name, const SparseMoeConfig& config, Range own, Shard shard);
   std::int64_t experts() const { return router_.shape[0]; }
@@ -66,6 +85,7 @@ class SparseMoe {
   Parameter down_;     // [experts * hidden, intermediate()]
   // Of their outputs; no shape: none, or another rank's.
   Parameter router_bias_, gate_up_bias_, down_bias_;
+  std::optional<Shared> shared_;
 };
 
 }  // namespace nvllm::layers

@@ -30,11 +30,38 @@ layers::AttentionConfig attention_of(const ModelConfig& config, std::int64_t lay
           .qkv_bias = config.qkv_bias,
           .output_bias = config.output_bias,
           .qk_norm = config.qk_norm,
+          .output_gate = config.output_gate,
           .epsilon = config.rms_norm_eps,
           .norm_weight_offset = config.norm_weight_offset,
           .scale = config.attention_scale,
           .window = config.window_of(layer),
           .sinks = config.attention_sinks ? names.in_layer(layer, names.sinks) : ""};
+}
+
+layers::GatedDeltaNetConfig delta_net_of(const ModelConfig& config, std::int64_t layer) {
+  const TensorNames& names = config.names;
+  const LinearAttentionConfig& linear = config.linear_attention;
+  const bool by_key_head = linear.by_key_head;
+  const auto in = [&](const char* name) { return names.in_layer(layer, name); };
+  const auto if_used = [&](bool used, const char* name) { return used ? in(name) : std::string(); };
+  return {.qkv = if_used(!by_key_head, names.linear_qkv),
+          .z = if_used(!by_key_head, names.linear_z),
+          .b = if_used(!by_key_head, names.linear_b),
+          .a = if_used(!by_key_head, names.linear_a),
+          .qkvz = if_used(by_key_head, names.linear_qkvz),
+          .ba = if_used(by_key_head, names.linear_ba),
+          .output = in(names.linear_output),
+          .conv = in(names.linear_conv),
+          .a_log = in(names.linear_a_log),
+          .dt_bias = in(names.linear_dt_bias),
+          .norm = in(names.linear_norm),
+          .hidden = config.hidden_size,
+          .key_heads = linear.key_heads,
+          .value_heads = linear.value_heads,
+          .dk = linear.key_head_dim,
+          .dv = linear.value_head_dim,
+          .conv_width = linear.conv_width,
+          .epsilon = config.rms_norm_eps};
 }
 
 layers::MlpConfig mlp_of(const ModelConfig& config, std::int64_t layer) {
@@ -60,7 +87,12 @@ layers::SparseMoeConfig moe_of(const ModelConfig& config, std::int64_t layer) {
                               .bias = mixture.bias,
                               .activation = mixture.activation.value_or(config.activation),
                               .limit = mixture.limit,
-                              .max_granule = mixture.max_granule};
+                              .max_granule = mixture.max_granule,
+                              .shared = {.gate = names.in_layer(layer, names.shared_gate),
+                                         .up = names.in_layer(layer, names.shared_up),
+                                         .down = names.in_layer(layer, names.shared_down)},
+                              .shared_gate = names.in_layer(layer, names.shared_expert_gate),
+                              .shared_intermediate = mixture.shared_intermediate_size};
   for (std::int64_t expert = 0; expert < mixture.experts; ++expert) {
     moe.experts.push_back({.gate = names.in_expert(layer, expert, names.expert_gate),
                            .up = names.in_expert(layer, expert, names.expert_up),
@@ -77,6 +109,9 @@ layers::DecoderLayerConfig layer_of(const ModelConfig& config, std::int64_t laye
   };
   return {.attention = attention_of(config, layer),
           .mlp = mlp_of(config, layer),
+          .delta_net = config.linear_attention.in_layer(layer)
+                           ? std::optional(delta_net_of(config, layer))
+                           : std::nullopt,
           .moe = has_experts ? std::optional(moe_of(config, layer)) : std::nullopt,
           .attention_norm = names.in_layer(layer, names.attention_norm),
           .mlp_norm = names.in_layer(layer, names.mlp_norm),
@@ -95,6 +130,9 @@ layers::Batch batch_of(const layers::Batch& all, const layers::BatchPart& part) 
   batch.slots = all.slots.rows(part.first_row, part.rows);
   if (all.block_table.data != nullptr) {
     batch.block_table = all.block_table.rows(part.first_sequence, part.sequences);
+  }
+  if (all.state_slots.data != nullptr) {
+    batch.state_slots = all.state_slots.rows(part.first_sequence, part.sequences);
   }
   batch.query_start = part.query_start;
   batch.kv_length = part.kv_length;
@@ -165,7 +203,10 @@ std::size_t Decoder::scratch_bytes(const DecoderLimits& limits) const {
                                  std::min(limits.logit_rows, kMaxSelectedRows), dtype_));
 }
 
-void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) {
+void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) const {
+  NVLLM_CHECK(config_.linear_attention.key_heads == 0 ||
+                  (batch.state_slots.data != nullptr && limits.state_slots > 0),
+              "no slots for states");
   if (batch.rows() > limits.rows || batch.logits() > limits.logit_rows) {
     fail("a batch of ", batch.rows(), " rows and the logits of ", batch.logits(),
          " exceeds what memory was made for, ", limits.rows, " and ", limits.logit_rows);
@@ -262,8 +303,10 @@ layers::DecoderLayer::Pass Decoder::pass_of(const layers::Batch& rows, kvcache::
   const bool local = config_.is_local(layer);
   return {.batch = rows,
           .kv = kv,
-          .layer = layer,
-          .cos_sin = local ? memory.local_rope_->cos_sin() : memory.rope_.cos_sin()};
+          .layer = config_.attention_layers_before(layer),
+          .cos_sin = local ? memory.local_rope_->cos_sin() : memory.rope_.cos_sin(),
+          .state = memory.states_.empty() ? layers::DeltaNetState{}
+                                          : memory.states_[static_cast<std::size_t>(layer)]};
 }
 
 // The residual stream of some rows; what is not in the sum is memory that other rows use, too.
@@ -278,7 +321,7 @@ layers::ResidualStream Decoder::stream_of(const DecoderMemory& memory, std::int6
 
 std::size_t Decoder::rope_bytes(std::int64_t positions) const {
   const std::int64_t tables = config_.local_rope ? 2 : 1;
-  return static_cast<std::size_t>(tables * positions * config_.head_dim) * sizeof(float);
+  return static_cast<std::size_t>(tables * positions * config_.rotary_dim()) * sizeof(float);
 }
 
 std::size_t DecoderMemory::bytes(const Decoder& decoder, const DecoderLimits& limits) {
@@ -291,6 +334,15 @@ std::size_t DecoderMemory::bytes(const Decoder& decoder, const DecoderLimits& li
          decoder.scratch_bytes(limits);
 }
 
+std::size_t DecoderMemory::state_bytes(const Decoder& decoder, std::int64_t slots) {
+  std::size_t bytes = 0;
+  for (const layers::DecoderLayer& layer : decoder.layers_) {
+    if (layer.delta_net() != nullptr)
+      bytes += layer.delta_net()->state_bytes(slots, decoder.dtype());
+  }
+  return bytes;
+}
+
 TensorView DecoderMemory::logits(const Decoder& decoder, std::int64_t rows) const {
   TensorView logits = logits_.rows(0, rows);
   logits.shape[1] = decoder.head().vocabulary().size();  // rows stay where they are
@@ -300,9 +352,9 @@ TensorView DecoderMemory::logits(const Decoder& decoder, std::int64_t rows) cons
 DecoderMemory::DecoderMemory(const Decoder& decoder, const DecoderLimits& limits, Backend& backend)
     : limits_(limits),
       activations_(backend.allocate(MemoryKind::device, bytes(decoder, limits), "activations")),
-      rope_(decoder.config().rope, decoder.config().head_dim, limits.positions, backend) {
+      rope_(decoder.config().rope, decoder.config().rotary_dim(), limits.positions, backend) {
   if (const auto& local = decoder.config().local_rope) {
-    local_rope_.emplace(*local, decoder.config().head_dim, limits.positions, backend);
+    local_rope_.emplace(*local, decoder.config().rotary_dim(), limits.positions, backend);
   }
   const std::int64_t hidden = decoder.config().hidden_size;
   Scratch all(activations_.data(), activations_.bytes());
@@ -314,6 +366,19 @@ DecoderMemory::DecoderMemory(const Decoder& decoder, const DecoderLimits& limits
   logits_ = all.allocate(DType::f32, limits.logit_rows, decoder.head().stride());
   const std::size_t scratch = decoder.scratch_bytes(limits);
   scratch_ = Scratch(all.allocate(DType::u8, 1, static_cast<std::int64_t>(scratch)).data, scratch);
+  make_states(decoder, limits.state_slots, backend);
+}
+
+void DecoderMemory::make_states(const Decoder& decoder, std::int64_t slots, Backend& backend) {
+  if (decoder.config().linear_attention.key_heads == 0) return;
+  const std::size_t bytes = state_bytes(decoder, slots);
+  state_memory_ = backend.allocate(MemoryKind::device, bytes, "linear attention states");
+  Scratch all(state_memory_.data(), bytes);
+  for (const layers::DecoderLayer& layer : decoder.layers_) {
+    states_.push_back(layer.delta_net() == nullptr
+                          ? layers::DeltaNetState{}
+                          : layer.delta_net()->state_in(all, slots, decoder.dtype()));
+  }
 }
 
 }  // namespace nvllm::model

@@ -32,6 +32,8 @@ struct DecoderLimits {
   std::int64_t rows = 0;
   std::int64_t logit_rows = 0;
   std::int64_t positions = 0;  // every position is below
+  // Sequences whose state linear attention keeps; models without it keep none.
+  std::int64_t state_slots = 0;
   // Of a part, where rows are in parts (layers::Batch); 0: they never are.
   std::int64_t part_rows = 0;
 
@@ -41,19 +43,24 @@ struct DecoderLimits {
 class Decoder;
 
 // What a decoder needs beside weights and the cache, sized by arithmetic: activations, which every
-// forward pass overwrites, and the RoPE table.
+// forward pass overwrites, the RoPE table, and of linear attention the states of sequences. These
+// live from pass to pass in their slots, and a sequence's first rows start from zeros.
 class DecoderMemory {
  public:
   DecoderMemory(const Decoder& decoder, const DecoderLimits& limits, Backend& backend);
 
   // Of the activations.
   static std::size_t bytes(const Decoder& decoder, const DecoderLimits& limits);
+  // Of the states of linear attention.
+  static std::size_t state_bytes(const Decoder& decoder, std::int64_t slots);
 
   // Where forward() leaves the first `rows` rows of logits: also a captured one, in every replay.
   TensorView logits(const Decoder& decoder, std::int64_t rows) const;
 
  private:
   friend class Decoder;
+  void make_states(const Decoder& decoder, std::int64_t slots, Backend& backend);
+
   DecoderLimits limits_;
   Buffer activations_;
   TensorView sum_;            // [rows, hidden]: of the residual stream
@@ -63,6 +70,8 @@ class DecoderMemory {
   layers::Scratch scratch_;
   layers::RopeTable rope_;
   std::optional<layers::RopeTable> local_rope_;
+  Buffer state_memory_;
+  std::vector<layers::DeltaNetState> states_;  // of every layer; empty: none has any
 };
 
 // What a forward pass runs on.
@@ -103,9 +112,9 @@ class Decoder {
   std::size_t rope_bytes(std::int64_t positions) const;
 
   // Enqueues it; no allocation, no synchronisation, so it may be captured if the cache's plan of
-  // the step allows it. kv: of this rank's KV heads, of all layers. Returns this rank's logits,
-  // float32 [logit rows, its part of the vocabulary], rows head().stride() apart, in `memory`. An
-  // Error for more rows than the memory was made for.
+  // the step allows it. kv: of this rank's KV heads, of all layers with attention. Returns this
+  // rank's logits, float32 [logit rows, its part of the vocabulary], rows head().stride() apart, in
+  // `memory`. An Error for more rows than the memory was made for.
   TensorView forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                      const Device& device, const Observer& observer = {}) const;
 
@@ -123,7 +132,7 @@ class Decoder {
  private:
   friend class DecoderMemory;
   std::size_t scratch_bytes(const DecoderLimits& limits) const;
-  static void check(const layers::Batch& batch, const DecoderLimits& limits);
+  void check(const layers::Batch& batch, const DecoderLimits& limits) const;
   // The pass of these rows through layer `layer`.
   layers::DecoderLayer::Pass pass_of(const layers::Batch& rows, kvcache::KvCache& kv,
                                      const DecoderMemory& memory, std::int64_t layer) const;

@@ -39,6 +39,8 @@ constexpr const char* kQuantizedModels[] = {"llama-fp8-channel", "llama-fp8-tens
 constexpr const char* kMixtures[] = {"mixtral", "qwen3moe-dense-layer", "qwen3moe-fp8",
                                      // With windows, sinks and biases.
                                      "gptoss-bf16", "gptoss-mxfp4"};
+// On CPUs only so far: linear attention in three of four layers.
+constexpr const char* kHybrids[] = {"qwen35-dense", "qwen35-moe", "qwen35-moe-fp8", "qwen3next"};
 constexpr std::int64_t kTokens = 224;  // of the longest prompt and its continuation, at least
 constexpr std::int64_t kRows = 224;    // of the three prompts together, at least
 
@@ -117,8 +119,8 @@ class Check {
   // Prompts together, then token by token, together; the expected tokens are given, whatever was
   // chosen.
   std::string continuations();
-  // The last prompt in pieces of many sizes.
-  std::string in_pieces();
+  // The last prompt in pieces of this size; 0: of many.
+  std::string in_pieces(std::size_t size = 0);
   // A step of all sequences as a graph: the bits of the same at once.
   std::string in_a_graph();
   // Every GEMM configuration that tuning can choose must be as right as the untuned one.
@@ -219,12 +221,12 @@ std::string Check::continuations() {
   return {};
 }
 
-std::string Check::in_pieces() {
+std::string Check::in_pieces(std::size_t size) {
   const Prompt& prompt = expected_.prompts.back();
   std::vector<std::vector<float>> logits;
   std::size_t at = 0;
   for (std::size_t piece = 1; at < prompt.ids.size(); piece = piece * 3 + 2) {
-    const std::size_t end = std::min(at + piece, prompt.ids.size());
+    const std::size_t end = std::min(at + (size > 0 ? size : piece), prompt.ids.size());
     // Contiguous memory has its sequences in order.
     logits = model_.forward(
         {{0, static_cast<std::int64_t>(at), {prompt.ids.begin() + at, prompt.ids.begin() + end}}},
@@ -236,12 +238,14 @@ std::string Check::in_pieces() {
 
 std::string Check::in_a_graph() {
   TestModel::Parts parts = prompts();
-  model_.forward(parts, Logits::none);
+  const TestModel::Parts before = parts;
+  model_.forward(before, Logits::none);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     parts[i].begin = static_cast<std::int64_t>(parts[i].tokens.size());
     parts[i].tokens = {expected_.prompts[i].continuation[0]};
   }
   const auto eager = model_.forward(parts, Logits::last);
+  model_.forward(before, Logits::none);  // states of linear attention as they were
   const auto replayed = model_.forward_in_graph(parts, Logits::last);
   for (std::size_t i = 0; i < eager.size(); ++i) {
     if (std::memcmp(eager[i].data(), replayed[i].data(), eager[i].size() * sizeof(float)) != 0) {
@@ -251,7 +255,7 @@ std::string Check::in_a_graph() {
   return {};
 }
 
-// Mixtures of experts with quantized weights run on CPUs only so far.
+// Mixtures of experts with quantized weights, and linear attention, run on CPUs only so far.
 bool runs_all_models() {
   return testing::device_under_test() == DeviceKind::cpu;
 }
@@ -264,6 +268,7 @@ void are_right(int ranks, DType dtype) {
   std::vector<std::string> models(std::begin(kModels), std::end(kModels));
   if (dtype == DType::f32) {
     models.insert(models.end(), std::begin(kMixtures), std::end(kMixtures));
+    if (runs_all_models()) models.insert(models.end(), std::begin(kHybrids), std::end(kHybrids));
   }
   testing::run_on_devices(ranks, [&](DeviceRank& rank) {
     for (const std::string& name : models) {
@@ -327,7 +332,7 @@ TEST_CASE("quantized weights that stay so give the numbers of the dequantized on
         }
       }
       if (!runs_all_models()) return;
-      for (const char* name : {"qwen3moe-fp8", "gptoss-mxfp4"}) {
+      for (const char* name : {"qwen3moe-fp8", "gptoss-mxfp4", "qwen35-moe-fp8"}) {
         Check check(rank, name, DType::f32, {.keep_quantized = true});
         // Experts of 64 in parts of 32 leave nothing for a third rank.
         CHECK((check.keeps_some() || rank.member.rank() == 2));
@@ -358,6 +363,18 @@ TEST_CASE("a prompt in pieces gives the logits of the whole, in paged and contig
       for (const bool paged : {true, false}) {
         CHECK(Check(rank, name, DType::f32, {.paged = paged}).in_pieces() == "");
       }
+    }
+  });
+}
+
+TEST_CASE("linear attention: a prompt in pieces of any size gives the logits of the whole") {
+  if (!runs_all_models()) SKIP_TEST("linear attention runs on CPUs only so far");
+  on_few_ranks([](DeviceRank& rank) {
+    for (const char* name : kHybrids) {
+      for (const std::size_t size : {1, 3, 7, 16}) {
+        CHECK(Check(rank, name, DType::f32, {.paged = size != 7}).in_pieces(size) == "");
+      }
+      CHECK(Check(rank, name, DType::bf16, {}).in_a_graph() == "");
     }
   });
 }

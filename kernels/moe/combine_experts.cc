@@ -22,11 +22,18 @@ void check_combine_experts(const CombineExperts& args) {
   if (args.residual.data != nullptr) {
     check.require_dense(args.residual, "residual", args.out.dtype, {rows, columns});
   }
+  if (args.shared.data != nullptr) {
+    check.require_dense(args.shared, "shared", args.out.dtype, {rows, columns});
+    check.require_dense(args.shared_gate, "shared_gate", DType::f32, {rows, 1});
+  }
 }
 
 void combine_experts(const CombineExperts& args, Stream& stream) {
   check_combine_experts(args);
   if (args.out.elements() == 0) return;
+  if (stream.kind() != DeviceKind::cpu && args.shared.data != nullptr) {
+    fail("combine_experts: a shared expert runs on CPUs only so far; pass --device cpu");
+  }
 #ifdef NVLLM_CUDA
   if (stream.kind() == DeviceKind::cuda) return cuda::combine_experts(args, stream);
 #endif

@@ -6,7 +6,8 @@
 
 namespace nvllm::kernels {
 
-// out[r] = [residual[r] +] round(sum over j of weights[r][j] * experts[entries[r][j]])
+// out[r] = [residual[r] +] round(sum over j of weights[r][j] * experts[entries[r][j]]
+//                                [+ sigmoid(shared_gate[r]) * shared[r]])
 //
 // The sum is in float32, in the order of j, so that a row's does not depend on other rows; it is
 // rounded to out's type, and again when a residual is added. All of one type (float32, bfloat16 or
@@ -17,6 +18,9 @@ struct CombineExperts {
   TensorView weights;     // [rows, k], float32
   TensorView entries;     // [rows, k], int32: rows of `experts` (Route::entries)
   TensorView residual{};  // [rows, columns], may be out; data == nullptr: none
+  // Of an expert that all rows go through, on CPUs: what it made, [rows, columns], and the logits
+  // of its gate, [rows, 1], float32; data == nullptr: there is none.
+  TensorView shared{}, shared_gate{};
 };
 
 // Enqueues it. Throws an Error that names the argument that does not fit.

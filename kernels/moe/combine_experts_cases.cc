@@ -27,7 +27,7 @@ std::vector<std::int32_t> shuffled(std::int64_t count, std::mt19937& random) {
 
 template <typename T>
 int count_wrong(Backend& backend, const Shape& shape, bool residual, bool in_place,
-                std::mt19937& random) {
+                std::mt19937& random, bool has_shared = false) {
   const auto stream = backend.create_stream();
   const std::int64_t rows = shape.rows, columns = shape.columns, k = shape.k;
   std::vector<T> experts = testing::normal_values<T>(rows * k * columns, random());
@@ -43,6 +43,14 @@ int count_wrong(Backend& backend, const Shape& shape, bool residual, bool in_pla
                       .weights = weights_there.view({rows, k}),
                       .entries = entries_there.view({rows, k})};
   if (residual) args.residual = in_place ? args.out : before_there.view({rows, columns});
+  std::vector<T> shared = testing::normal_values<T>(rows * columns, random());
+  std::vector<float> gate = testing::normal_values<float>(rows, random(), 0, 3);
+  Placed<T> shared_there(backend, *stream, shared, 1);
+  Placed<float> gate_there(backend, *stream, gate);
+  if (has_shared) {
+    args.shared = shared_there.view({rows, columns});
+    args.shared_gate = gate_there.view({rows, 1});
+  }
   combine_experts(args, *stream);
 
   std::vector<T> right(before.size());
@@ -51,13 +59,18 @@ int count_wrong(Backend& backend, const Shape& shape, bool residual, bool in_pla
                       .weights = {weights.data(), DType::f32, {rows, k}},
                       .entries = {entries.data(), DType::i32, {rows, k}}};
   if (residual) here.residual = {before.data(), dtype_of<T>, {rows, columns}};
+  if (has_shared) {
+    here.shared = {shared.data(), dtype_of<T>, {rows, columns}};
+    here.shared_gate = {gate.data(), DType::f32, {rows, 1}};
+  }
   combine_experts_reference(here);
   int wrong = 0;
   const std::vector<T> got = out.fetch();
   for (std::size_t i = 0; i < got.size(); ++i) {
-    // Roundings of k summands up to 4 each, then one of T before the residual.
+    // Roundings of k summands up to 4 each, and of a shared expert's, then one of T before the
+    // residual.
     const float sum = to_float(right[i]) - (residual ? to_float(before[i]) : 0);
-    const float off = static_cast<float>(4 * k) * 0x1p-22f +
+    const float off = static_cast<float>(4 * (k + (has_shared ? 1 : 0))) * 0x1p-22f +
                       (residual ? (std::fabs(sum) + 1e-3f) * testing::Limits<T>::kUlp : 0);
     wrong += !testing::near(got[i], right[i], off);
   }
@@ -81,6 +94,9 @@ TEST_CASE_TEMPLATE("combine_experts is what its definition says, for all shapes"
     CHECK(count_wrong<T>(*backend, shape, false, false, random) == 0);
     CHECK(count_wrong<T>(*backend, shape, true, false, random) == 0);
     CHECK(count_wrong<T>(*backend, shape, true, true, random) == 0);
+    if (backend->kind() != DeviceKind::cpu) continue;  // there alone is a shared expert
+    CHECK(count_wrong<T>(*backend, shape, false, false, random, true) == 0);
+    CHECK(count_wrong<T>(*backend, shape, true, true, random, true) == 0);
   }
 }
 
@@ -112,6 +128,9 @@ TEST_CASE("combine_experts refuses what does not fit, by name") {
   CHECK(with([&](Args& args) {
           args.residual = {some, DType::f32, {2, 5}};
         }).starts_with("combine_experts: residual"));
+  CHECK(with([&](Args& args) {
+          args.shared = {some, DType::f32, {2, 6}};
+        }).starts_with("combine_experts: shared_gate"));
 }
 
 }  // namespace

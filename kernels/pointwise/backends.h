@@ -18,6 +18,7 @@ struct GatedActivation;
 struct NormRopeStore;
 struct RandomFill;
 struct RmsNorm;
+struct SigmoidGate;
 struct StepInput;
 
 namespace cpu {
@@ -27,6 +28,7 @@ void norm_rope_store(const NormRopeStore& args, Stream& stream);
 void random_fill(const RandomFill& args, Stream& stream);
 void random_bytes(const RandomFill& args, Stream& stream);
 void rms_norm(const RmsNorm& args, Stream& stream);
+void sigmoid_gate(const SigmoidGate& args, Stream& stream);
 
 }  // namespace cpu
 

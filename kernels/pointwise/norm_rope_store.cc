@@ -39,7 +39,12 @@ void check_norm_rope_store(const NormRopeStore& args) {
     kCheck.require_dense(args.q_norm, "q_norm", type, {head_dim});
     kCheck.require_dense(args.k_norm, "k_norm", type, {head_dim});
   }
-  kCheck.require_dense(args.cos_sin, "cos_sin", DType::f32, {args.cos_sin.shape[0], head_dim});
+  const std::int64_t rotary = args.cos_sin.rank == 2 ? args.cos_sin.shape[1] : 0;
+  if (rotary < 2 || rotary > head_dim || rotary % 2 != 0) {
+    fail("norm_rope_store: cos_sin is ", args.cos_sin.describe(),
+         "; it must be [positions, rotary], with an even number from 2 to ", head_dim);
+  }
+  kCheck.require_dense(args.cos_sin, "cos_sin", DType::f32, {args.cos_sin.shape[0], rotary});
   kCheck.require_dense(args.positions, "positions", DType::i32, {rows});
   kCheck.require_dense(args.slots, "slots", DType::i64, {rows});
 }
@@ -47,6 +52,10 @@ void check_norm_rope_store(const NormRopeStore& args) {
 void norm_rope_store(const NormRopeStore& args, Stream& stream) {
   check_norm_rope_store(args);
   if (args.qkv.elements() == 0) return;
+  if (stream.kind() != DeviceKind::cpu && args.cos_sin.shape[1] != args.kv.head_dim()) {
+    fail("norm_rope_store: RoPE over ", args.cos_sin.shape[1], " elements of heads of ",
+         args.kv.head_dim(), " runs on CPUs only so far; pass --device cpu");
+  }
   NVLLM_ON_BACKEND(stream, norm_rope_store(args, stream));
 }
 
@@ -75,11 +84,18 @@ struct HeadNorm {
   float epsilon, weight_offset;
 };
 
+// The cosines and sines of a position, for the first `size` elements of a head.
+struct Rotation {
+  const float* cos_sin;
+  std::int64_t size;
+};
+
 // `to` may be `from`.
 template <typename T, typename To>
-void norm_and_rotate(const T* from, To* to, const HeadNorm<T>& norm, const float* cos_sin,
+void norm_and_rotate(const T* from, To* to, const HeadNorm<T>& norm, const Rotation& rotation,
                      std::int64_t head_dim) {
-  const std::int64_t half = head_dim / 2;
+  const std::int64_t half = rotation.size / 2;
+  const float* const cos_sin = rotation.cos_sin;
   const T* const weight = norm.weight;
   const float scale = weight == nullptr ? 1.0f : norm_scale(from, head_dim, norm.epsilon);
   const __m256 scales = _mm256_set1_ps(scale), offsets = _mm256_set1_ps(norm.weight_offset);
@@ -106,6 +122,10 @@ void norm_and_rotate(const T* from, To* to, const HeadNorm<T>& norm, const float
     to[i] = from_float<To>(low * cosine - high * sine);
     to[half + i] = from_float<To>(high * cosine + low * sine);
   }
+  for (i = rotation.size; i < head_dim; ++i) {
+    const float value = to_float(from[i]);
+    to[i] = from_float<To>(weight == nullptr ? value : value * scale * factor(i));
+  }
 }
 
 template <typename T>
@@ -120,39 +140,40 @@ struct Job {
     for (std::int64_t row = begin; row < end; ++row) {
       const std::int64_t head_dim = args.kv.head_dim();
       T* q = args.qkv.as<T>() + row * args.qkv.shape[1];
-      const float* cos_sin =
-          args.cos_sin.as<float>() + args.positions.as<std::int32_t>()[row] * head_dim;
+      const std::int64_t size = args.cos_sin.shape[1];
+      const Rotation rotation{
+          args.cos_sin.as<float>() + args.positions.as<std::int32_t>()[row] * size, size};
       for (std::int64_t head = 0; head < args.heads; ++head) {
         T* mine = q + head * head_dim;
-        norm_and_rotate(mine, mine, norm(args.q_norm), cos_sin, head_dim);
+        norm_and_rotate(mine, mine, norm(args.q_norm), rotation, head_dim);
       }
       const std::int64_t slot = args.slots.as<std::int64_t>()[row];
-      if (slot >= 0) store(q + args.heads * head_dim, cos_sin, slot);
+      if (slot >= 0) store(q + args.heads * head_dim, rotation, slot);
     }
   }
 
   // The row's keys, and the values behind them.
-  void store(const T* k, const float* cos_sin, std::int64_t slot) const {
+  void store(const T* k, const Rotation& rotation, std::int64_t slot) const {
     const std::int64_t head_dim = args.kv.head_dim(), kv_heads = args.kv.kv_heads();
     const std::int64_t block = slot / args.kv.block_size(), inside = slot % args.kv.block_size();
     const T* v = k + kv_heads * head_dim;
     for (std::int64_t head = 0; head < kv_heads; ++head) {
       const std::int64_t to = args.kv.offset(block, inside, head);
       if (args.kv.keys.dtype == DType::u8) {
-        store_as_e4m3(k, v, cos_sin, head, to);
+        store_as_e4m3(k, v, rotation, head, to);
       } else {
-        norm_and_rotate(k, args.kv.keys.as<T>() + to, norm(args.k_norm), cos_sin, head_dim);
+        norm_and_rotate(k, args.kv.keys.as<T>() + to, norm(args.k_norm), rotation, head_dim);
         std::memcpy(args.kv.values.as<T>() + to, v, head_dim * sizeof(T));
       }
       k += head_dim, v += head_dim;
     }
   }
 
-  void store_as_e4m3(const T* k, const T* v, const float* cos_sin, std::int64_t kv_head,
+  void store_as_e4m3(const T* k, const T* v, const Rotation& rotation, std::int64_t kv_head,
                      std::int64_t to) const {
     const std::int64_t head_dim = args.kv.head_dim();
     float rotated[kMaxHeadDim];
-    norm_and_rotate(k, rotated, norm(args.k_norm), cos_sin, head_dim);
+    norm_and_rotate(k, rotated, norm(args.k_norm), rotation, head_dim);
     const auto load = [](const auto* from) { return load8(from); };
     store_e4m3(args.kv.keys.as<E4m3>() + to, rotated, head_dim,
                1 / key_scale(args.kv_scales, kv_head), load);

@@ -13,7 +13,7 @@ namespace nvllm::kernels {
 
 // Each row of qkv holds heads * head_dim of q, then kv_heads * head_dim of k, then as many of v.
 //   q and k: RMSNorm over each head, where there are norm weights (with weight_offset as in
-//   rmsnorm.h); then, with half = head_dim / 2,
+//   rmsnorm.h); then, of the first `rotary` elements of the head, with half = rotary / 2,
 //     (x[i], x[i + half]) = (x[i] cos[i] - x[i + half] sin[i], x[i + half] cos[i] + x[i] sin[i]),
 //     all in float32, rounded once.
 //   q is changed in place; k and v go to the cache and stay as they are in qkv. A cache of E4m3
@@ -22,7 +22,7 @@ struct NormRopeStore {
   TensorView qkv;        // [rows, (heads + 2 * kv_heads) * head_dim], dense
   TensorView q_norm;     // [head_dim]; data == nullptr: no norm
   TensorView k_norm;     // [head_dim]; both or neither
-  TensorView cos_sin;    // [positions, head_dim], float32: the cosines, then the sines
+  TensorView cos_sin;    // [positions, rotary], float32: the cosines, then the sines
   TensorView positions;  // [rows], int32, each below cos_sin's positions
   TensorView slots;      // [rows], int64; negative: this row's k and v are not stored
   KvView kv;
@@ -38,8 +38,8 @@ struct NormRopeStore {
 };
 
 // Enqueues it. qkv and norms of one type (float32, bfloat16 or float16), the cache of the same or
-// of E4m3, head_dim even, at most kMaxHeadDim; any number of rows, also 0; otherwise an Error that
-// names the argument.
+// of E4m3, head_dim even, at most kMaxHeadDim, rotary even, at most head_dim and on GPUs equal to
+// it; any number of rows, also 0; otherwise an Error that names the argument.
 void norm_rope_store(const NormRopeStore& args, Stream& stream);
 void check_norm_rope_store(const NormRopeStore& args);
 

@@ -32,6 +32,7 @@ struct Case {
   std::vector<std::int32_t> positions;
   std::vector<std::int64_t> slots;
   float weight_offset = 0;
+  std::int64_t rotary;  // elements of a head that are rotated
 
   static constexpr std::int64_t kPositions = 50;
 
@@ -49,12 +50,7 @@ struct Case {
       q_norm = testing::normal_values<T>(head_dim, random(), 1, 0.2f);
       k_norm = testing::normal_values<T>(head_dim, random(), 1, 0.2f);
     }
-    for (std::int64_t position = 0; position < kPositions; ++position) {
-      std::vector<float> angles(head_dim / 2);
-      for (float& angle : angles) angle = static_cast<float>(random() % 6283) * 1e-3f;
-      for (const float angle : angles) cos_sin.push_back(std::cos(angle));
-      for (const float angle : angles) cos_sin.push_back(std::sin(angle));
-    }
+    rotate(head_dim, random);
     // Slots in any order, each at most once, some rows without one.
     std::vector<std::int64_t> all(blocks() * block_size);
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int64_t>(i);
@@ -65,6 +61,18 @@ struct Case {
     }
     keys.assign(cache_elements(), from_float<Kv>(-7));
     values.assign(cache_elements(), from_float<Kv>(-9));
+  }
+
+  // By random angles.
+  void rotate(std::int64_t elements, std::mt19937& random) {
+    rotary = elements;
+    cos_sin.clear();
+    for (std::int64_t position = 0; position < kPositions; ++position) {
+      std::vector<float> angles(rotary / 2);
+      for (float& angle : angles) angle = static_cast<float>(random() % 6283) * 1e-3f;
+      for (const float angle : angles) cos_sin.push_back(std::cos(angle));
+      for (const float angle : angles) cos_sin.push_back(std::sin(angle));
+    }
   }
 
   std::int64_t blocks() const { return rows / block_size + 2; }
@@ -90,7 +98,7 @@ struct Case {
       call.q_norm = {q_norm, dtype_of<T>, {head_dim}};
       call.k_norm = {k_norm, dtype_of<T>, {head_dim}};
     }
-    call.cos_sin = {cos_sin, DType::f32, {kPositions, head_dim}};
+    call.cos_sin = {cos_sin, DType::f32, {kPositions, rotary}};
     call.positions = {positions, DType::i32, {rows}};
     call.slots = {slots, DType::i64, {rows}};
     call.kv.keys = {keys, dtype_of<Kv>, {blocks(), block_size, kv_heads, head_dim}};
@@ -136,10 +144,13 @@ struct Case {
 // square root halves, then come a few roundings, all relative to the length of the pair that was
 // rotated.
 template <typename T>
-int count_wrong(const T* got, const T* right, std::int64_t head_dim) {
+int count_wrong(const T* got, const T* right, std::int64_t head_dim, std::int64_t rotary) {
   const float relative = (static_cast<float>(head_dim) / 16 + 16) * 0x1p-24f;
-  const std::int64_t half = head_dim / 2;
+  const std::int64_t half = rotary / 2;
   int wrong = 0;
+  for (std::int64_t i = rotary; i < head_dim; ++i) {
+    wrong += !testing::near(got[i], right[i], std::fabs(to_float(right[i])) * relative);
+  }
   for (std::int64_t i = 0; i < half; ++i) {
     const float length = std::hypot(to_float(right[i]), to_float(right[half + i]));
     const float off = std::isfinite(length) ? length * relative : 0.0f;
@@ -157,7 +168,7 @@ void check_same(const Case<T, Kv>& got, const Case<T, Kv>& right) {
     for (std::int64_t i = 0; i < got.width(); i += got.head_dim) {
       const std::int64_t at = row * got.width() + i;
       if (i < got.heads * got.head_dim) {
-        wrong_q += count_wrong(&got.qkv[at], &right.qkv[at], got.head_dim);
+        wrong_q += count_wrong(&got.qkv[at], &right.qkv[at], got.head_dim, got.rotary);
       } else {
         changed += std::memcmp(&got.qkv[at], &right.qkv[at], got.head_dim * sizeof(T)) != 0;
       }
@@ -173,7 +184,7 @@ void check_same(const Case<T, Kv>& got, const Case<T, Kv>& right) {
     for (std::int64_t head = 0; slot >= 0 && head < got.kv_heads; ++head) {
       const std::int64_t at =
           slot / got.block_size * stride[0] + slot % got.block_size * stride[1] + head * stride[2];
-      wrong_keys += count_wrong(&got.keys[at], &right.keys[at], got.head_dim);
+      wrong_keys += count_wrong(&got.keys[at], &right.keys[at], got.head_dim, got.rotary);
       std::fill_n(&rest[at], got.head_dim, Kv{});
       std::fill_n(&expected_rest[at], got.head_dim, Kv{});
     }
@@ -227,6 +238,24 @@ TEST_CASE_TEMPLATE("the norms' weights less 1 are taken with that 1", T, float, 
       }
       wanted.weight_offset = 1;
       check_against_reference(*backend, wanted, shift);
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("what is behind the rotated part of a head is normed alone", T, float, Bf16,
+                   F16) {
+  BACKEND_OR_SKIP(backend);
+  if (backend->kind() != DeviceKind::cpu) SKIP_TEST("RoPE over parts of heads runs on CPUs only");
+  std::mt19937 random(3);
+  for (const std::int64_t rotary : {2, 8, 16, 20, 62}) {
+    for (const bool norm : {true, false}) {
+      CAPTURE(rotary);
+      Case<T> wanted(9, 4, 2, 64, norm);
+      wanted.rotate(rotary, random);
+      check_against_reference(*backend, wanted);
+      Case<T, E4m3> in_e4m3(9, 4, 2, 64, norm);
+      in_e4m3.rotate(rotary, random);
+      check_against_reference(*backend, in_e4m3);
     }
   }
 }
@@ -442,7 +471,7 @@ TEST_CASE("norm_rope_store refuses arguments that do not fit, by name") {
           bad.cos_sin = tensor(DType::bf16, {9, 16});
         }) == "norm_rope_store: cos_sin");
   CHECK(why([&](NormRopeStore& bad) {
-          bad.cos_sin = tensor(DType::f32, {9, 8});
+          bad.cos_sin = tensor(DType::f32, {9, 18});
         }) == "norm_rope_store: cos_sin");
   CHECK(why([&](NormRopeStore& bad) { bad.positions = tensor(DType::i64, {3}); }) ==
         "norm_rope_store: positions");

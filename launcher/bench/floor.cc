@@ -10,6 +10,15 @@
 namespace nvllm::launcher {
 namespace {
 
+// Of the projections of all layers with linear attention: q, k, v, z, and the output's.
+double linear_attention_columns(const model::LinearAttentionConfig& linear, layers::Shard shard) {
+  if (linear.key_heads == 0) return 0;
+  const auto own = layers::even_part_of(linear.key_heads, shard).size();
+  const std::int64_t values = own * (linear.value_heads / linear.key_heads) * linear.value_head_dim;
+  const std::int64_t columns = 2 * own * linear.key_head_dim + 3 * values;
+  return static_cast<double>(linear.layer_count() * columns);
+}
+
 ModelCost cost_of_rank(const model::ModelConfig& config, DType dtype, DType kv_dtype,
                        layers::Shard shard) {
   const layers::HeadPart heads = layers::heads_of(config.heads, config.kv_heads, shard);
@@ -18,14 +27,19 @@ ModelCost cost_of_rank(const model::ModelConfig& config, DType dtype, DType kv_d
   const double kv = static_cast<double>(heads.kv.size() * config.head_dim);
   const double inner = static_cast<double>(part_of(config.intermediate_size, shard).size());
   const double vocabulary = static_cast<double>(part_of(config.vocab_size, shard).size());
-  const double depth = static_cast<double>(config.layers);
+  const double all_layers = static_cast<double>(config.layers);
+  const double depth = static_cast<double>(config.attention_layers());
   const model::MixtureConfig& mixture = config.mixture;
   const double with_experts = static_cast<double>(mixture.layer_count());
   const double experts = with_experts * static_cast<double>(mixture.experts);
   const double expert_inner = static_cast<double>(part_of(mixture.intermediate_size, shard).size());
   const double expert_weights = experts * hidden * 3 * expert_inner;
+  const double shared =
+      static_cast<double>(part_of(mixture.shared_intermediate_size, shard).size());
+  const double attention = depth * (2 * q + 2 * kv + (config.output_gate ? q : 0));
   const double layer_weights =
-      hidden * (depth * (2 * q + 2 * kv) + (depth - with_experts) * 3 * inner + experts);
+      hidden * (attention + linear_attention_columns(config.linear_attention, shard) +
+                (all_layers - with_experts) * 3 * inner + experts + with_experts * 3 * shared);
   const double share = mixture.experts == 0 ? 0
                                             : static_cast<double>(mixture.experts_per_token) /
                                                   static_cast<double>(mixture.experts);

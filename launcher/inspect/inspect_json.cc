@@ -49,7 +49,18 @@ Json mixture_of(const model::MixtureConfig& mixture) {
           {"experts_per_token", mixture.experts_per_token},
           {"intermediate_size", mixture.intermediate_size},
           {"renormalize", mixture.renormalize},
+          {"shared_intermediate_size", mixture.shared_intermediate_size},
           {"layers", std::move(layers)}};
+}
+
+Json linear_attention_of(const model::LinearAttentionConfig& linear) {
+  Json layers = Json::array();
+  for (std::size_t layer = 0; layer < linear.layers.size(); ++layer) {
+    if (linear.layers[layer]) layers.push_back(layer);
+  }
+  return {{"key_heads", linear.key_heads},       {"value_heads", linear.value_heads},
+          {"key_head_dim", linear.key_head_dim}, {"value_head_dim", linear.value_head_dim},
+          {"conv_width", linear.conv_width},     {"layers", std::move(layers)}};
 }
 
 Json config_of(const model::ModelConfig& config) {
@@ -80,6 +91,9 @@ Json config_of(const model::ModelConfig& config) {
       {"eos_token_ids", config.eos_token_ids},
   };
   if (config.local_rope) json["local_rope"] = rope_of(*config.local_rope);
+  if (config.linear_attention.key_heads > 0) {
+    json["linear_attention"] = linear_attention_of(config.linear_attention);
+  }
   if (config.mixture.experts > 0) json["mixture"] = mixture_of(config.mixture);
   if (config.bos_token_id) json["bos_token_id"] = *config.bos_token_id;
   return json;
@@ -171,8 +185,9 @@ namespace {
 // Ranks may share a KV head, and then each keeps its keys and values.
 std::uint64_t kv_bytes_per_token(const runtime::ModelDescription& model,
                                  const runtime::RankDescription& rank) {
-  const auto head = static_cast<std::uint64_t>(2 * model.config.layers * model.config.head_dim) *
-                    size_of(model.dtype);
+  const auto head =
+      static_cast<std::uint64_t>(2 * model.config.attention_layers() * model.config.head_dim) *
+      size_of(model.dtype);
   return head * static_cast<std::uint64_t>(rank.kv_heads.size());
 }
 
@@ -181,6 +196,12 @@ std::uint64_t kv_bytes_per_token(const runtime::ModelDescription& model,
 std::uint64_t kv_bytes_per_token(const runtime::ModelDescription& model) {
   std::uint64_t bytes = 0;
   for (const runtime::RankDescription& rank : model.ranks) bytes += kv_bytes_per_token(model, rank);
+  return bytes;
+}
+
+std::uint64_t state_bytes_per_sequence(const runtime::ModelDescription& model) {
+  std::uint64_t bytes = 0;
+  for (const runtime::RankDescription& rank : model.ranks) bytes += rank.state_bytes;
   return bytes;
 }
 
@@ -226,6 +247,9 @@ std::string format_json(const InspectReport& report) {
                {"checkpoint", nullptr},
                {"kv_cache", {{"bytes_per_token", kv_bytes_per_token(model)}}},
                {"ranks", Json::array()}};
+  if (const std::uint64_t bytes = state_bytes_per_sequence(model); bytes > 0) {
+    json["state_bytes_per_sequence"] = bytes;
+  }
   if (!report.kv_memory.where.empty()) {
     json["kv_cache"]["tokens_that_fit"] = tokens_that_fit(model, report.kv_memory);
   }

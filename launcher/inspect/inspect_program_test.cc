@@ -37,12 +37,18 @@ std::vector<std::string> arguments(const std::string& model, int ranks,
   return words;
 }
 
+// One line, and that some tensors are not loaded.
+bool is_about_skipped_tensors(const std::string& errors) {
+  return errors.ends_with(" are not loaded\n") &&
+         std::count(errors.begin(), errors.end(), '\n') == 1;
+}
+
 Json inspect(const std::string& model, int ranks, std::vector<std::string> more = {}) {
   more.emplace_back("--json");
   Program program(arguments(model, ranks, more));
   const int exit_code = program.wait();
   REQUIRE_MESSAGE(exit_code == 0, program.errors());
-  CHECK(program.errors() == "");
+  CHECK((program.errors().empty() || is_about_skipped_tensors(program.errors())));
   return parse_json(program.output());
 }
 
@@ -107,9 +113,12 @@ TEST_CASE("every golden model at 1 to 4 ranks: bytes add up, and nothing is owne
       REQUIRE(json.at("ranks").size() == static_cast<std::size_t>(ranks));
       std::map<std::string, std::int64_t> owned, whole;
       for (const Json& rank : json.at("ranks")) {
-        std::uint64_t bytes = 0;
+        std::uint64_t bytes = 0, as_floats = 0;
         for (const Json& parameter : rank.at("tensors")) {
           bytes += parameter.at("bytes").get<std::uint64_t>();
+          std::uint64_t float_bytes = parameter.at("format") == "float32" ? 4 : 2;
+          for (const Json& size : parameter.at("shape")) float_bytes *= size.get<std::uint64_t>();
+          as_floats += float_bytes;
           for (const Json& slice : parameter.at("slices")) {
             const std::string tensor = slice.at("tensor");
             owned[tensor] += area(slice.at("rows"), slice.at("columns"));
@@ -120,11 +129,13 @@ TEST_CASE("every golden model at 1 to 4 ranks: bytes add up, and nothing is owne
         CHECK(rank.at("bytes") == bytes);
         const auto& encodings = json.at("checkpoint").at("encodings");
         const bool quantized = has_quantized(encodings);
-        const std::uint64_t in_16_bits = 2 * rank.at("parameters").get<std::uint64_t>();
-        CHECK((quantized ? rank.at("bytes") <= in_16_bits : rank.at("bytes") == in_16_bits));
+        CHECK((quantized ? rank.at("bytes") <= as_floats : rank.at("bytes") == as_floats));
         CHECK(rank.at("allocated_bytes") >= rank.at("bytes"));
       }
-      CHECK(whole.size() == json.at("checkpoint").at("tensors"));
+      // Of hybrids some tensors may be skipped.
+      const bool is_hybrid = json.at("config").contains("linear_attention");
+      const auto tensors = json.at("checkpoint").at("tensors").get<std::size_t>();
+      CHECK((is_hybrid ? whole.size() <= tensors : whole.size() == tensors));
       for (const auto& item : whole) {
         const std::string& tensor = item.first;
         const std::int64_t elements = item.second;
@@ -139,7 +150,8 @@ TEST_CASE("every golden model at 1 to 4 ranks: bytes add up, and nothing is owne
       // are padded to 128 inputs.
       if (ranks == 1 && quantized)
         CHECK(stored.at("bytes") < 2 * json.at("ranks")[0].at("bytes").get<std::uint64_t>());
-      if (ranks == 1 && !quantized) CHECK(stored.at("bytes") == json.at("ranks")[0].at("bytes"));
+      if (ranks == 1 && !quantized && !is_hybrid)
+        CHECK(stored.at("bytes") == json.at("ranks")[0].at("bytes"));
     }
   }
 }

@@ -19,6 +19,7 @@ struct KvMemory {
 
 // Bytes of the KV cache for a token, of all ranks together.
 std::uint64_t kv_bytes_per_token(const runtime::ModelDescription& model);
+std::uint64_t state_bytes_per_sequence(const runtime::ModelDescription& model);
 // How many tokens fit into the memory beside the weights.
 std::uint64_t tokens_that_fit(const runtime::ModelDescription& model, const KvMemory& memory);
 

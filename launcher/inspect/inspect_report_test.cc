@@ -180,6 +180,48 @@ TEST_CASE("a layer that is split otherwise has a line of its own") {
   CHECK(text.find("columns 0:5  columns 6:12") != std::string::npos);
 }
 
+TEST_CASE("the slices of a tensor are told together, those that meet as one") {
+  InspectReport report = made_up();
+  for (int layer = 0; layer < 2; ++layer) {
+    auto& qkv = report.model.ranks[0].parameters[static_cast<std::size_t>(1 + 2 * layer)].slices;
+    layers::Slice slice = qkv.front();
+    qkv.clear();
+    for (const layers::Range rows : {layers::Range{12, 14}, {0, 4}, {4, 8}}) {
+      slice.rows = rows;
+      qkv.push_back(slice);
+    }
+  }
+  const std::string text = format_table(report);
+  INFO(text);
+  CHECK(text.find("self_attn.q_proj.weight  [16, 8]  rows 0:8, rows 12:14  -") !=
+        std::string::npos);
+}
+
+TEST_CASE("the table tells what linear attention and a shared expert are") {
+  InspectReport report = made_up();
+  model::ModelConfig& config = report.model.config;
+  config.output_gate = true;
+  config.linear_attention = {.key_heads = 2,
+                             .value_heads = 4,
+                             .key_head_dim = 32,
+                             .value_head_dim = 16,
+                             .conv_width = 4,
+                             .layers = {true, false}};
+  config.mixture.experts = 8, config.mixture.experts_per_token = 2;
+  config.mixture.intermediate_size = 64, config.mixture.shared_intermediate_size = 48;
+  config.mixture.layers = {true, true};
+  report.model.ranks[0].state_bytes = 3 << 10;
+  report.model.ranks[1].state_bytes = 1 << 10;
+  const std::string text = format_table(report);
+  INFO(text);
+  CHECK(has_line(text, "  attention         1 head of 16, 1 KV head, q and k normed, gated"));
+  CHECK(has_line(text, "  linear attention  2 key heads of 32, 4 value heads of 16, in 1 layer"));
+  CHECK(has_line(text, "  shared expert     48"));
+  CHECK(has_line(text, "  KV cache          64 B per token"));  // of one layer
+  CHECK(has_line(text, "  states            4 KiB per sequence (linear attention)"));
+  CHECK(parse_json(format_json(report)).at("state_bytes_per_sequence") == 4096);
+}
+
 TEST_CASE("what was loaded is told per rank and together") {
   const InspectReport report = loaded();
   const LoadSummary summary = summary_of(report);

@@ -109,6 +109,17 @@ void add_mlp(const model::ModelConfig& config, TextTable& table) {
                       kernels::name_of(mixture.activation.value_or(config.activation)), ", ",
                       mixture.experts_per_token, " per token",
                       mixture.renormalize ? ", renormalized" : "", in_layers(with_experts))});
+  if (mixture.shared_intermediate_size == 0) return;
+  table.add_row({"shared expert", str(mixture.shared_intermediate_size, in_layers(with_experts))});
+}
+
+void add_linear_attention(const model::ModelConfig& config, TextTable& table) {
+  const model::LinearAttentionConfig& linear = config.linear_attention;
+  if (linear.key_heads == 0) return;
+  table.add_row({"linear attention",
+                 str(counted(linear.key_heads, "key head"), " of ", linear.key_head_dim, ", ",
+                     counted(linear.value_heads, "value head"), " of ", linear.value_head_dim,
+                     ", in ", counted(linear.layer_count(), "layer"))});
 }
 
 void add_windows(const model::ModelConfig& config, TextTable& table) {
@@ -126,10 +137,12 @@ std::string format_model(const InspectReport& report) {
   table.add_row({"layers", str(config.layers)});
   table.add_row({"hidden size", str(config.hidden_size)});
   add_mlp(config, table);
-  table.add_row({"attention",
-                 str(counted(config.heads, "head"), " of ", config.head_dim, ", ",
-                     counted(config.kv_heads, "KV head"), config.qk_norm ? ", q and k normed" : "",
-                     config.attention_sinks ? ", sinks" : "")});
+  table.add_row(
+      {"attention",
+       str(counted(config.heads, "head"), " of ", config.head_dim, ", ",
+           counted(config.kv_heads, "KV head"), config.qk_norm ? ", q and k normed" : "",
+           config.attention_sinks ? ", sinks" : "", config.output_gate ? ", gated" : "")});
+  add_linear_attention(config, table);
   add_windows(config, table);
   table.add_row({"biases", biases_of(config)});
   table.add_row({"norms", str("RMSNorm, epsilon ", config.rms_norm_eps)});
@@ -153,6 +166,9 @@ std::string format_model(const InspectReport& report) {
     table.add_row({"active", str(model.active_elements, " of them for each token")});
   }
   table.add_row({"KV cache", kv_cache_of(report)});
+  if (const std::uint64_t bytes = state_bytes_per_sequence(model); bytes > 0) {
+    table.add_row({"states", format_bytes(bytes) + " per sequence (linear attention)"});
+  }
   const runtime::CheckpointDescription& checkpoint = model.checkpoint;
   if (model.dummy) table.add_row({"weights", "random values (--load-format dummy)"});
   if (!checkpoint.summary.empty()) {
@@ -200,6 +216,24 @@ std::string part_of(const Slice& slice) {
   return str("rows ", range_of(slice.rows), ", columns ", range_of(slice.columns));
 }
 
+// The same of several slices of one tensor, which may meet.
+std::string parts_of(std::vector<Slice> slices) {
+  std::ranges::sort(slices, {}, [](const Slice& slice) { return slice.rows.begin; });
+  std::vector<Slice> joined;
+  for (const Slice& slice : slices) {
+    const bool meets = !joined.empty() && joined.back().rows.end == slice.rows.begin &&
+                       joined.back().columns == slice.columns;
+    if (meets) {
+      joined.back().rows.end = slice.rows.end;
+    } else {
+      joined.push_back(slice);
+    }
+  }
+  std::string parts;
+  for (const Slice& slice : joined) parts += (parts.empty() ? "" : ", ") + part_of(slice);
+  return parts.empty() ? "-" : parts;
+}
+
 // A name with a star for the number that follows `prefix`.
 std::string with_star(const std::string& name, const std::string& prefix) {
   if (!name.starts_with(prefix)) return name;
@@ -218,7 +252,7 @@ std::string kind_of(const std::string& tensor, const model::TensorNames& names) 
 std::string format_tensors(const ModelDescription& model) {
   struct Parts {
     std::string shape;
-    std::vector<std::string> by_rank;
+    std::vector<std::vector<Slice>> by_rank;
   };
   std::vector<std::string> order;
   std::map<std::string, Parts> tensors;
@@ -228,8 +262,8 @@ std::string format_tensors(const ModelDescription& model) {
         const auto [at, is_new] = tensors.try_emplace(slice.tensor);
         if (is_new) order.push_back(slice.tensor);
         at->second.shape = shape_of(slice.shape);
-        at->second.by_rank.resize(model.ranks.size(), "-");
-        at->second.by_rank[rank] = part_of(slice);
+        at->second.by_rank.resize(model.ranks.size());
+        at->second.by_rank[rank].push_back(slice);
       }
     }
   }
@@ -241,7 +275,7 @@ std::string format_tensors(const ModelDescription& model) {
   for (const std::string& tensor : order) {
     const Parts& parts = tensors.at(tensor);
     std::vector<std::string> row = {kind_of(tensor, model.config.names), parts.shape};
-    row.insert(row.end(), parts.by_rank.begin(), parts.by_rank.end());
+    for (const std::vector<Slice>& slices : parts.by_rank) row.push_back(parts_of(slices));
     if (std::find(seen.begin(), seen.end(), row) != seen.end()) continue;
     seen.push_back(row);
     table.add_row(std::move(row));

@@ -80,8 +80,9 @@ Shard LayerRank::shard() const {
   return {rank_.member.rank(), rank_.member.size()};
 }
 
-void LayerRank::bind_all(const std::vector<Parameter*>& parameters, DType dtype) {
+void LayerRank::bind_all(const std::vector<Parameter*>& parameters, DType model_dtype) {
   for (Parameter* parameter : parameters) {
+    const DType dtype = parameter->fixed_type.value_or(model_dtype);
     const bool matrix = parameter->shape.size() == 2;
     const std::int64_t columns = matrix ? parameter->shape[1] : 1;
     std::vector<float> values(parameter->elements(), std::numeric_limits<float>::quiet_NaN());

@@ -60,9 +60,9 @@ TestBatch::TestBatch(Backend& backend, const TestCache& cache, std::int64_t rows
     : backend_(backend), cache_(cache) {
   // Every tensor has at most a row's worth of elements per row and sequence, and one more.
   const std::int64_t elements =
-      5 * (rows + 1) + cache.shape().sequences * (cache.shape().tokens + 3);
+      5 * (rows + 1) + cache.shape().sequences * (cache.shape().tokens + 4);
   const std::size_t bytes =
-      static_cast<std::size_t>(elements) * sizeof(std::int64_t) + 8 * kAlignment;
+      static_cast<std::size_t>(elements) * sizeof(std::int64_t) + 9 * kAlignment;
   memory_ = backend.allocate(MemoryKind::device, bytes, "batch");
   staging_ = backend.allocate(MemoryKind::pinned, bytes, "batch");
 }
@@ -81,7 +81,7 @@ TensorView TestBatch::place(const std::vector<T>& values) {
 }
 
 void TestBatch::load(const std::vector<Part>& parts, Logits logits, Stream& stream) {
-  std::vector<std::int32_t> tokens, positions, query_start{0}, kv_length, table, logit_rows;
+  std::vector<std::int32_t> tokens, positions, query_start{0}, kv_length, table, logit_rows, states;
   std::vector<std::int64_t> slots;
   batch_ = {};
   for (const Part& part : parts) {
@@ -97,6 +97,7 @@ void TestBatch::load(const std::vector<Part>& parts, Logits logits, Stream& stre
     const auto rows = static_cast<std::int64_t>(part.tokens.size());
     query_start.push_back(static_cast<std::int32_t>(tokens.size()));
     kv_length.push_back(static_cast<std::int32_t>(part.begin + rows));
+    states.push_back(static_cast<std::int32_t>(part.sequence));
     const std::vector<std::int32_t> blocks = cache_.blocks_of(part.sequence);
     table.insert(table.end(), blocks.begin(), blocks.end());
     if (logits == Logits::last) logit_rows.push_back(query_start.back() - 1);
@@ -111,6 +112,7 @@ void TestBatch::load(const std::vector<Part>& parts, Logits logits, Stream& stre
   batch_.positions = place(positions);
   batch_.query_start = place(query_start);
   batch_.kv_length = place(kv_length);
+  batch_.state_slots = place(states);
   if (logit_rows.size() < tokens.size()) batch_.logit_rows = place(logit_rows);
   const TensorView flat = place(table);
   if (cache_.shape().block_size != 0) {

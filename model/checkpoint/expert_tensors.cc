@@ -155,6 +155,44 @@ class ExpertModules {
   std::int64_t experts_ = 0, outputs_ = 0;
 };
 
+// gate_up_proj or down_proj of a layer's experts without biases: each expert's weights lie one
+// after the other, as if they were tensors of their own.
+void split_without_bias(Tensors& tensors, std::span<const CheckpointFile> files,
+                        const StoredTensor& all) {
+  const auto refuse = [&](auto&&... why) {
+    fail(files[all.file].path(), ": tensor ", printable(all.name), " ", name_of(all.encoding), " ",
+         shape_text(all.shape), ": ", why...);
+  };
+  const bool is_down = all.name.ends_with("down_proj");
+  const std::vector<std::string> modules = is_down
+                                               ? std::vector<std::string>{"down_proj"}
+                                               : std::vector<std::string>{"gate_proj", "up_proj"};
+  const auto count = static_cast<std::int64_t>(modules.size());
+  const bool floats = all.encoding == Encoding::f32 || all.encoding == Encoding::f16 ||
+                      all.encoding == Encoding::bf16;
+  if (!floats || all.shape.size() != 3 || all.shape[0] < 1 || all.shape[0] > kMaxExperts ||
+      all.shape[1] < 1 || all.shape[1] % count != 0 || all.shape[2] < 1) {
+    refuse("expected F32, F16 or BF16 ",
+           is_down ? "[experts, outputs, inputs]" : "[experts, outputs of gate and up, inputs]",
+           ", of 1 to ", kMaxExperts, " experts");
+  }
+  const std::string prefix = all.name.substr(0, all.name.rfind('.') + 1);
+  StoredTensor part = all;
+  part.shape = {all.shape[1] / count, all.shape[2]};
+  part.bytes = *bytes_of(all.encoding, part.shape);
+  for (std::int64_t expert = 0; expert < all.shape[0]; ++expert) {
+    for (const std::string& module : modules) {
+      part.name = str(prefix, expert, ".", module, ".weight");
+      if (!tensors.emplace(part.name, part).second) refuse("there is a ", part.name, ", too");
+      part.offset += part.bytes;
+    }
+  }
+}
+
+bool is_of_all_experts(std::string_view name) {
+  return name.ends_with("experts.gate_up_proj") || name.ends_with("experts.down_proj");
+}
+
 bool is_bias_of_experts(std::string_view name) {
   return name.ends_with("experts.gate_up_proj_bias") || name.ends_with("experts.down_proj_bias");
 }
@@ -175,6 +213,14 @@ std::vector<StoredTensor> split_experts(std::vector<StoredTensor> tensors,
     if (!by_name.contains(bias.name)) continue;
     ExpertModules(by_name, files, bias).split();
     by_name.erase(bias.name);
+  }
+  std::vector<StoredTensor> joined;
+  for (const auto& [name, tensor] : by_name) {
+    if (is_of_all_experts(name)) joined.push_back(tensor);
+  }
+  for (const StoredTensor& tensor : joined) {
+    by_name.erase(tensor.name);
+    split_without_bias(by_name, files, tensor);
   }
   for (auto& [name, tensor] : by_name) all.push_back(std::move(tensor));
   return all;

@@ -1,4 +1,4 @@
-// Experts that a checkpoint keeps in one tensor per layer, as gpt-oss does.
+// Experts that a checkpoint keeps in one tensor per layer, as gpt-oss and Qwen3.5 do. gpt-oss':
 //
 //   experts.gate_up_proj         [E, H, 2 I]          floats, columns of gate and up alternating
 //   experts.gate_up_proj_blocks  [E, 2 I, H/32, 16]   U8 instead: MXFP4, two inputs in a byte
@@ -6,7 +6,10 @@
 //   experts.gate_up_proj_bias    [E, 2 I]
 //   experts.down_proj...         the same, with I inputs and H outputs that do not alternate
 //
-// The biases tell this layout from others, whose tensors have the same names.
+// Qwen3.5's have the same names, but no biases, which tells the one from the other:
+//
+//   experts.gate_up_proj         [E, 2 I, H]          floats, all rows of gate, then those of up
+//   experts.down_proj            [E, H, I]
 #pragma once
 
 #include <span>

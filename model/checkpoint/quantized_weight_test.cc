@@ -213,6 +213,44 @@ TEST_CASE("experts whose tensors are missing or do not fit are refused by name")
         }).ends_with("there is a m.experts.0.up_proj.bias, too"));
 }
 
+// The same experts as floats without biases, with 4 inputs.
+SafetensorsBuilder joined_experts() {
+  SafetensorsBuilder files;
+  files.set("m.experts.gate_up_proj", "F32", {2, 6, 4}, std::vector<float>(48));
+  files.set("m.experts.down_proj", "F32", {2, 4, 3}, std::vector<float>(24));
+  return files;
+}
+
+TEST_CASE("experts without biases that share a tensor become tensors of their own") {
+  const TestFolder folder;
+  joined_experts().write(folder);
+  const Checkpoint checkpoint = open_checkpoint(folder.path());
+  CHECK(checkpoint.tensors().size() == 6);
+  const std::uint64_t gate = checkpoint.get("m.experts.0.gate_proj.weight", {3, 4}).offset;
+  CHECK(checkpoint.get("m.experts.0.up_proj.weight", {3, 4}).offset == gate + 48);
+  CHECK(checkpoint.get("m.experts.1.gate_proj.weight", {3, 4}).offset == gate + 96);
+  CHECK(checkpoint.get("m.experts.1.up_proj.weight", {3, 4}).offset == gate + 144);
+  const StoredTensor& down = checkpoint.get("m.experts.0.down_proj.weight", {4, 3});
+  CHECK(down.bytes == 48);
+  CHECK(down.stored_name == "m.experts.down_proj");
+  CHECK(checkpoint.get("m.experts.1.down_proj.weight", {4, 3}).offset == down.offset + 48);
+
+  const std::string tensor = "DIR/model.safetensors: tensor m.experts.gate_up_proj ";
+  CHECK(error_after(joined_experts,
+                    [](auto& files) {
+                      files.set("m.experts.gate_up_proj", "F32", {2, 5, 4}, std::vector<float>(40));
+                    }) ==
+        tensor +
+            "F32 [2, 5, 4]: expected F32, F16 or BF16 [experts, outputs of gate and up, "
+            "inputs], of 1 to 1024 experts");
+  CHECK(error_after(joined_experts, [](auto& files) {
+          files.set("m.experts.gate_up_proj", "F32", {12, 4}, std::vector<float>(48));
+        }).starts_with(tensor + "F32 [12, 4]: expected F32, F16 or BF16 [experts, "));
+  CHECK(error_after(joined_experts, [](auto& files) {
+          files.set("m.experts.1.up_proj.weight", "F32", {1}, std::vector<float>(1));
+        }) == tensor + "F32 [2, 6, 4]: there is a m.experts.1.up_proj.weight, too");
+}
+
 TEST_CASE("a group size that the scales do not have is refused, and a configuration without end") {
   CHECK(error_with(gptq, R"({"quant_method":"gptq","bits":4,"group_size":16})") == "no error");
   CHECK(error_with(gptq, R"({"quant_method":"gptq","bits":4,"group_size":32})") ==

@@ -150,6 +150,15 @@ void rename_language_model(std::vector<StoredTensor>& tensors) {
   }
 }
 
+// The weight of a depthwise convolution has an axis of one input channel in the middle, which is
+// left out: [channels, width].
+void flatten_convolutions(std::vector<StoredTensor>& tensors) {
+  for (StoredTensor& tensor : tensors) {
+    if (!tensor.name.ends_with(".conv1d.weight") || tensor.shape.size() != 3) continue;
+    if (tensor.shape[1] == 1) tensor.shape.erase(tensor.shape.begin() + 1);
+  }
+}
+
 namespace fs = std::filesystem;
 
 std::vector<StoredTensor> read_tensors(const CheckpointFile& file) {
@@ -248,6 +257,7 @@ Checkpoint open_safetensors(const std::string& folder) {
   const auto finish = [&] {
     tensors = join_quantized(std::move(tensors), files, config, config_path);
     rename_language_model(tensors);
+    flatten_convolutions(tensors);
     return Checkpoint(std::move(files), std::move(tensors), std::move(config));
   };
 

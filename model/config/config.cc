@@ -47,7 +47,8 @@ const Family& read_family(const ConfigKeys& keys) {
   return *family;
 }
 
-void refuse_partial_rope(const ConfigKeys& keys) {
+void refuse_partial_rope(const ConfigKeys& keys, const Family& family) {
+  if (family.partial_rope) return;
   if (keys.optional_number("partial_rotary_factor", {}).value_or(1) != 1) {
     keys.refuse("partial_rotary_factor", "RoPE over a part of a head is not supported");
   }
@@ -61,7 +62,7 @@ void refuse_unsupported(const ConfigKeys& keys, const Family& family) {
       keys.refuse(key, "a ", family.architecture, " with a mixture of experts is not supported");
     }
   }
-  refuse_partial_rope(keys);
+  refuse_partial_rope(keys, family);
   // Of Qwen2.5-1M: it keeps the distances of far tokens within those of training.
   if (keys.has("dual_chunk_attention_config")) {
     keys.refuse("dual_chunk_attention_config",
@@ -76,7 +77,8 @@ std::vector<bool> windowed_layers(const ConfigKeys& keys, const std::vector<std:
   std::vector<bool> windowed;
   for (const std::string& type : types) {
     windowed.push_back(type == "sliding_attention" && family.window != Family::Window::none);
-    if (type != "full_attention" && !windowed.back()) {
+    const bool linear = type == "linear_attention" && family.linear_attention;
+    if (type != "full_attention" && !linear && !windowed.back()) {
       keys.refuse("layer_types", "layers of type ", quoted_text(type), " are not supported");
     }
   }
@@ -250,8 +252,9 @@ void read_llama3(const ConfigKeys& rope, RopeConfig& config) {
 }
 
 // Reads RoPE's part of a config, and refuses types and keys that this program cannot compute.
-RopeConfig read_rope(const ConfigKeys& rope, double theta, std::int64_t max_position_embeddings) {
-  refuse_partial_rope(rope);
+RopeConfig read_rope(const ConfigKeys& rope, const Family& family, double theta,
+                     std::int64_t max_position_embeddings) {
+  refuse_partial_rope(rope, family);
   RopeConfig config;
   config.type = read_rope_type(rope);
   config.max_position_embeddings = max_position_embeddings;
@@ -265,6 +268,20 @@ RopeConfig read_rope(const ConfigKeys& rope, double theta, std::int64_t max_posi
   return config;
 }
 
+// How much of a head is rotated; RoPE's own keys win.
+std::int64_t read_rotary_dim(const ConfigKeys& keys, std::int64_t head_dim) {
+  constexpr const char* kKey = "partial_rotary_factor";
+  const ConfigKeys rope = keys.rope();
+  const ConfigKeys& where = rope.has(kKey) ? rope : keys;
+  const double factor = where.optional_number(kKey, {.min = 0, .max = 1}).value_or(1);
+  const auto dim = static_cast<std::int64_t>(static_cast<double>(head_dim) * factor);
+  if (dim < 2 || dim % 2 != 0) {
+    where.refuse(kKey, "rotates ", dim, " elements of each head of ", head_dim,
+                 "; it must be an even number from 2 on");
+  }
+  return dim;
+}
+
 // Of all layers, or of both kinds: in objects of their own, or that of layers with a window by its
 // theta alone.
 void read_ropes(const ConfigKeys& keys, const Family& family, ModelConfig& config) {
@@ -275,13 +292,13 @@ void read_ropes(const ConfigKeys& keys, const Family& family, ModelConfig& confi
     if (!family.local_rope) rope.refuse(part, "RoPE by kind of layer is not supported");
     const auto read_part = [&](const char* kind) {
       const ConfigKeys own = rope.rope_part(kind);
-      return read_rope(own, own.number("rope_theta", kTheta), positions);
+      return read_rope(own, family, own.number("rope_theta", kTheta), positions);
     };
     config.rope = read_part("full_attention");
     config.local_rope = read_part("sliding_attention");
     return;
   }
-  config.rope = read_rope(rope, family.rope_theta, positions);
+  config.rope = read_rope(rope, family, family.rope_theta, positions);
   if (!family.local_rope) return;
   RopeConfig& local = config.local_rope.emplace();
   local.theta = keys.optional_number("rope_local_base_freq", kTheta).value_or(1e4);
@@ -311,12 +328,14 @@ ModelConfig parse_config(std::string_view text, std::string_view overrides,
   config.architecture = family.architecture;
   config.names = family.names;
   config.text_part = family.text_part;
+  config.skips_mtp = family.skips_mtp;
   read_shape(keys, config);
   config.rms_norm_eps =
       static_cast<float>(keys.optional_number("rms_norm_eps", {1e-20, 1}).value_or(1e-6));
   config.activation = read_activation(keys);
   config.tied_embeddings = keys.flag("tie_word_embeddings", family.tied_embeddings);
   read_ropes(keys, family, config);
+  if (family.partial_rope) config.partial_rotary_dim = read_rotary_dim(keys, config.head_dim);
   config.dtype = read_dtype(keys);
   config.initializer_range =
       static_cast<float>(keys.optional_number("initializer_range", {0, 100}).value_or(0.02));

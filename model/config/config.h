@@ -41,6 +41,23 @@ struct TensorNames {
   const char* down = "mlp.down_proj";
   const char* router = "mlp.gate";
   const char* sinks = "self_attn.sinks";
+  const char* shared_gate = "mlp.shared_expert.gate_proj";
+  const char* shared_up = "mlp.shared_expert.up_proj";
+  const char* shared_down = "mlp.shared_expert.down_proj";
+  const char* shared_expert_gate = "mlp.shared_expert_gate.weight";
+  // Of linear attention. Its linear layers, with the input projections in two spellings
+  // (LinearAttentionConfig::by_key_head), and other tensors.
+  const char* linear_qkv = "linear_attn.in_proj_qkv";
+  const char* linear_z = "linear_attn.in_proj_z";
+  const char* linear_b = "linear_attn.in_proj_b";
+  const char* linear_a = "linear_attn.in_proj_a";
+  const char* linear_qkvz = "linear_attn.in_proj_qkvz";
+  const char* linear_ba = "linear_attn.in_proj_ba";
+  const char* linear_output = "linear_attn.out_proj";
+  const char* linear_conv = "linear_attn.conv1d.weight";
+  const char* linear_a_log = "linear_attn.A_log";
+  const char* linear_dt_bias = "linear_attn.dt_bias";
+  const char* linear_norm = "linear_attn.norm.weight";
   // Of an expert: this prefix, the expert's number, a dot and one of the names below.
   const char* experts = "mlp.experts.";
   const char* expert_gate = "gate_proj";
@@ -67,10 +84,29 @@ struct MixtureConfig {
   std::optional<kernels::Activation> activation;  // of experts, if not the model's
   float limit = 0;                                // of clamped_swiglu
   std::int64_t max_granule = 64;                  // layers::SparseMoeConfig
+  std::int64_t shared_intermediate_size = 0;      // of an expert of all tokens; 0: there is none
   std::vector<bool> layers;                       // whether a layer has experts, by its number
 
   bool in_layer(std::int64_t layer) const {
     return experts > 0 && layers[static_cast<std::size_t>(layer)];
+  }
+  std::int64_t layer_count() const { return std::count(layers.begin(), layers.end(), true); }
+};
+
+// Linear attention (Gated DeltaNet), which takes the place of attention in some layers.
+struct LinearAttentionConfig {
+  std::int64_t key_heads = 0;    // 0: no layer has it
+  std::int64_t value_heads = 0;  // a multiple of key_heads
+  std::int64_t key_head_dim = 0;
+  std::int64_t value_head_dim = 0;
+  std::int64_t conv_width = 0;
+  // Input projections are one of q, k, v and z and one of b and a, each key head's rows together;
+  // else one of q, k and v, and one each of z, b and a.
+  bool by_key_head = false;
+  std::vector<bool> layers;  // whether a layer has it, by its number
+
+  bool in_layer(std::int64_t layer) const {
+    return key_heads > 0 && layers[static_cast<std::size_t>(layer)];
   }
   std::int64_t layer_count() const { return std::count(layers.begin(), layers.end(), true); }
 };
@@ -97,20 +133,36 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool attention_sinks = false;
   bool qk_norm = false;  // RMSNorm over each head of q and k before RoPE
+  // Attention's results are multiplied by the sigmoid of gates, which q_proj makes: of each head
+  // first q, then as many gates.
+  bool output_gate = false;
   MixtureConfig mixture;
+  LinearAttentionConfig linear_attention;
   // Of each layer how many tokens a row attends to, its own included; 0: all. Empty: all, in every
   // layer.
   std::vector<std::int64_t> windows;
   layers::RopeConfig rope;
+  std::int64_t partial_rotary_dim = 0;  // so much of a head is rotated, from its beginning; 0: all
   // Of layers that attend to a window by what their kind says, however long it is.
   std::optional<layers::RopeConfig> local_rope;
   std::vector<bool> local_layers;  // which these are; empty: none
   DType dtype = DType::bf16;       // as the checkpoint declares it
   bool text_part = false;          // of a multimodal model, whose other parts are not computed
+  bool skips_mtp = false;          // files may have layers that predict further tokens ("mtp.")
   float initializer_range = 0.02f;
   std::optional<std::int64_t> bos_token_id;
   std::vector<std::int64_t> eos_token_ids;
   TensorNames names;
+
+  // Layers with attention, the only ones with keys and values, among the first `layer`.
+  std::int64_t attention_layers_before(std::int64_t layer) const {
+    std::int64_t count = 0;
+    for (std::int64_t n = 0; n < layer; ++n) count += linear_attention.in_layer(n) ? 0 : 1;
+    return count;
+  }
+  std::int64_t attention_layers() const { return attention_layers_before(layers); }
+
+  std::int64_t rotary_dim() const { return partial_rotary_dim > 0 ? partial_rotary_dim : head_dim; }
 
   std::int64_t window_of(std::int64_t layer) const {
     return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)];

@@ -51,6 +51,18 @@ inline Json with_experts(Json json) {
   return json;
 }
 
+// With the keys of linear attention, in two of the three layers.
+inline Json with_linear_attention(Json json) {
+  json["full_attention_interval"] = 3;
+  json["linear_num_key_heads"] = 2;
+  json["linear_num_value_heads"] = 6;
+  json["linear_key_head_dim"] = 16;
+  json["linear_value_head_dim"] = 24;
+  json["linear_conv_kernel_dim"] = 4;
+  json["shared_expert_intermediate_size"] = 40;
+  return json;
+}
+
 inline std::string contents(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};

@@ -29,6 +29,12 @@ void check(const nvllm::model::ModelConfig& config) {
   require(mixture.experts == 0 || std::ssize(mixture.layers) == config.layers);
   require(0 <= mixture.experts_per_token && mixture.experts_per_token <= mixture.experts);
   require((mixture.experts > 0) == (mixture.layer_count() > 0));
+  const nvllm::model::LinearAttentionConfig& linear = config.linear_attention;
+  require(linear.key_heads == 0 || std::ssize(linear.layers) == config.layers);
+  require(linear.key_heads == 0 || linear.value_heads % linear.key_heads == 0);
+  require((linear.key_heads > 0) == (linear.layer_count() > 0));
+  require(config.attention_layers() > 0);
+  require(0 < config.rotary_dim() && config.rotary_dim() <= config.head_dim);
   require(config.rms_norm_eps > 0 && config.rope.theta >= 1 && config.rope.factor >= 1);
 }
 

@@ -20,12 +20,16 @@ TEST_CASE("whatever is not computed here is refused by name") {
        {"Qwen2MoeForCausalLM"},
        "architecture \"Qwen2MoeForCausalLM\" is not supported; known are Gemma3ForCausalLM, "
        "Gemma3ForConditionalGeneration, GptOssForCausalLM, LlamaForCausalLM, MistralForCausalLM, "
-       "MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM"},
+       "MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+       "Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration, "
+       "Qwen3MoeForCausalLM, Qwen3NextForCausalLM"},
       {"architectures",
        {"Two\nlines"},
        "architecture \"Two\\nlines\" is not supported; known are Gemma3ForCausalLM, "
        "Gemma3ForConditionalGeneration, GptOssForCausalLM, LlamaForCausalLM, MistralForCausalLM, "
-       "MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM"},
+       "MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+       "Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration, "
+       "Qwen3MoeForCausalLM, Qwen3NextForCausalLM"},
       {"hidden_act", "relu2",
        "hidden_act \"relu2\": not supported; known are silu, gelu and gelu_pytorch_tanh"},
       {"rope_scaling",

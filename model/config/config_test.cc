@@ -41,8 +41,9 @@ TEST_CASE("every golden model's config.json is read") {
     const std::string text = contents(path);
     CAPTURE(path);
     const ModelConfig config = parse_config(text, "", path);
-    const Json json = parse_json(text);
-    CHECK(config.architecture == json.at("architectures")[0]);
+    const Json all = parse_json(text);
+    CHECK(config.architecture == all.at("architectures")[0]);
+    const Json json = all.value("text_config", all);
     CHECK(config.hidden_size == json.at("hidden_size"));
     CHECK(config.head_dim * config.heads > 0);
     const std::string type = json.at("model_type");
@@ -53,11 +54,12 @@ TEST_CASE("every golden model's config.json is read") {
     const bool gpt_oss = type == "gpt_oss";
     CHECK(config.qkv_bias == (type == "qwen2" || gpt_oss));
     CHECK(config.attention_sinks == gpt_oss);
+    CHECK((config.linear_attention.key_heads > 0) == json.contains("linear_num_key_heads"));
     CHECK(std::string(name_of(config.dtype)) ==
           json.value("torch_dtype", json.value("dtype", "bfloat16")));
     ++models;
   }
-  CHECK(models == 22);
+  CHECK(models == 26);
 }
 
 TEST_CASE("a family decides about biases and norms of q and k") {
@@ -88,9 +90,10 @@ TEST_CASE("a family decides about biases and norms of q and k") {
 }
 
 TEST_CASE("every family is found by its architecture, its other spelling and its model type") {
-  CHECK(families().size() == 9);
+  CHECK(families().size() == 12);
   for (const Family* family : families()) {
-    const Json json = family->has_experts ? with_experts(qwen3()) : qwen3();
+    Json json = family->has_experts ? with_experts(qwen3()) : qwen3();
+    if (family->linear_attention) json = with_linear_attention(json);
     CHECK(parse(with(json, "architectures", {family->architecture})).architecture ==
           family->architecture);
     if (family->other_spelling != nullptr) {

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <array>
+#include <vector>
 
 #include "kernels/moe/route.h"
 #include "model/families/family.h"
@@ -7,10 +9,11 @@ namespace nvllm::model {
 
 namespace {
 
-constexpr std::array<const Family*, 9> kFamilies = {&kGemma3, &kGemma3TextPart, &kGptOss,
-                                                    &kLlama,  &kMistral,        &kMixtral,
-                                                    &kQwen2,  &kQwen3,          &kQwen3Moe};
+constexpr std::array<const Family*, 12> kFamilies = {
+    &kGemma3, &kGemma3TextPart, &kGptOss, &kLlama,     &kMistral,  &kMixtral,
+    &kQwen2,  &kQwen3,          &kQwen35, &kQwen35Moe, &kQwen3Moe, &kQwen3Next};
 constexpr std::int64_t kMaxIntermediate = std::int64_t{1} << 24;
+constexpr std::int64_t kMaxLayers = 4096;
 
 }  // namespace
 
@@ -30,6 +33,18 @@ MixtureConfig read_mixture(const ConfigKeys& keys, const char* experts_key,
   mixture.intermediate_size = keys.integer(intermediate_key, {1, kMaxIntermediate});
   mixture.layers.assign(static_cast<std::size_t>(layers), true);
   return mixture;
+}
+
+MixtureConfig read_mixture_in_some(const ConfigKeys& keys, std::int64_t layers) {
+  MixtureConfig mixture = read_mixture(keys, "num_experts", "moe_intermediate_size", layers);
+  const std::int64_t step =
+      keys.optional_integer("decoder_sparse_step", {1, kMaxLayers}).value_or(1);
+  const std::vector<std::int64_t> dense = keys.integers("mlp_only_layers", {0, kMaxLayers});
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    mixture.layers[static_cast<std::size_t>(layer)] =
+        (layer + 1) % step == 0 && std::ranges::find(dense, layer) == dense.end();
+  }
+  return mixture.layer_count() == 0 ? MixtureConfig{} : mixture;
 }
 
 const Family* find_family(std::string_view architecture) {

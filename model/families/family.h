@@ -27,6 +27,10 @@ struct Family {
   double rope_theta = 1e4;   // where it is absent
   bool text_part = false;    // of a multimodal model; keys are in "text_config"
   bool has_experts = false;  // `read` sets ModelConfig::mixture; else keys of experts are refused
+  // `read` sets ModelConfig::linear_attention; else layers that have it are refused.
+  bool linear_attention = false;
+  bool partial_rope = false;  // "partial_rotary_factor" may be below 1
+  bool skips_mtp = false;     // ModelConfig's
 
   // Values of keys that config.json may leave out, a JSON object.
   const char* defaults = "{}";
@@ -47,7 +51,10 @@ extern const Family kMistral;
 extern const Family kMixtral;
 extern const Family kQwen2;
 extern const Family kQwen3;
+extern const Family kQwen35;
+extern const Family kQwen35Moe;
 extern const Family kQwen3Moe;
+extern const Family kQwen3Next;
 
 std::span<const Family* const> families();
 
@@ -55,6 +62,10 @@ std::span<const Family* const> families();
 // are read, too.
 MixtureConfig read_mixture(const ConfigKeys& keys, const char* experts_key,
                            const char* intermediate_key, std::int64_t layers);
+
+// The same of "num_experts" of "moe_intermediate_size", in all layers but those that
+// "mlp_only_layers" names or "decoder_sparse_step" leaves out; none left: no mixture.
+MixtureConfig read_mixture_in_some(const ConfigKeys& keys, std::int64_t layers);
 
 // nullptr: unknown.
 const Family* find_family(std::string_view architecture);

@@ -65,6 +65,7 @@ std::vector<float> read_kv_scales(const Checkpoint& checkpoint, const ModelConfi
   std::vector<float> all;
   if (checkpoint.kv_scales().empty()) return all;
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    if (config.linear_attention.in_layer(layer)) continue;
     for (const char* which : {"k", "v"}) {
       const std::vector<float> numbers =
           numbers_of(scale_of(checkpoint, config, layer, which), checkpoint, config.kv_heads);

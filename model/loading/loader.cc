@@ -35,14 +35,16 @@ std::size_t scales_at(const Parameter& parameter) {
   return Arena::rounded(parameter.quantized_shape().value_bytes());
 }
 
-std::size_t bytes_of(const Parameter& parameter, DType dtype) {
+std::size_t bytes_of(const Parameter& parameter, DType model_dtype) {
+  const DType dtype = parameter.fixed_type.value_or(model_dtype);
   if (parameter.quantization)
     return scales_at(parameter) + parameter.quantized_shape().scale_bytes();
   return std::accumulate(parameter.shape.begin(), parameter.shape.end(), size_of(dtype),
                          std::multiplies<>());
 }
 
-void bind(Parameter& parameter, DType dtype, std::byte* data) {
+void bind(Parameter& parameter, DType model_dtype, std::byte* data) {
+  const DType dtype = parameter.fixed_type.value_or(model_dtype);
   NVLLM_CHECK(parameter.shape.size() == 1 || parameter.shape.size() == 2, parameter.name);
   parameter.type = dtype;
   if (parameter.quantization) {

@@ -37,8 +37,9 @@ bool may_be_left_over(const StoredTensor& tensor, const Checkpoint& checkpoint,
 
 // Whether it is a tensor of what a multimodal model sees with.
 bool is_of_vision(std::string_view name) {
-  for (const std::string_view prefix : {"vision_tower.", "multi_modal_projector.",
-                                        "model.vision_tower.", "model.multi_modal_projector."}) {
+  for (const std::string_view prefix :
+       {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+        "model.multi_modal_projector.", "model.visual."}) {
     if (name.starts_with(prefix)) return true;
   }
   return false;
@@ -77,7 +78,8 @@ std::int64_t check_tensors(std::span<layers::Parameter* const> parameters,
   }
   std::int64_t of_other_parts = 0;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    if (config.text_part && is_of_vision(name)) {
+    const bool is_mtp = config.skips_mtp && name.starts_with("mtp.");
+    if (is_mtp || (config.text_part && is_of_vision(name))) {
       ++of_other_parts;
       continue;
     }

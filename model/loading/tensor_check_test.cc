@@ -128,18 +128,29 @@ TEST_CASE("beside a quantized weight a bias of zeros may be there, and no other"
 
 TEST_CASE("what a multimodal model sees with is skipped where the model is its text part alone") {
   std::vector<std::string> stored = kWhole;
-  for (const char* name : {"vision_tower.vision_model.encoder.layers.0.mlp.fc1.weight",
-                           "multi_modal_projector.mm_soft_emb_norm.weight",
-                           "model.vision_tower.a.weight", "model.multi_modal_projector.b.weight"}) {
+  for (const char* name :
+       {"vision_tower.vision_model.encoder.layers.0.mlp.fc1.weight",
+        "multi_modal_projector.mm_soft_emb_norm.weight", "model.vision_tower.a.weight",
+        "model.multi_modal_projector.b.weight", "model.visual.blocks.0.norm1.weight"}) {
     stored.emplace_back(name);
   }
   CHECK(verdict(stored).find("is one too many; a LlamaForCausalLM has no such tensor") !=
         std::string::npos);
   ModelConfig config = config_of(false);
   config.text_part = true;
-  CHECK(verdict(stored, config) == "4 skipped");
+  CHECK(verdict(stored, config) == "5 skipped");
   stored.emplace_back("audio_tower.weight");
   CHECK(verdict(stored, config).find("audio_tower.weight is one too many") != std::string::npos);
+}
+
+TEST_CASE("layers that predict further tokens are skipped where the family has some") {
+  std::vector<std::string> stored = kWhole;
+  stored.emplace_back("mtp.layers.0.input_layernorm.weight");
+  ModelConfig config = config_of(false);
+  CHECK(verdict(stored, config).find("mtp.layers.0.input_layernorm.weight is one too many") !=
+        std::string::npos);
+  config.skips_mtp = true;
+  CHECK(verdict(stored, config) == "1 skipped");
 }
 
 TEST_CASE("a head of its own may be there where it is tied, and nowhere else") {

@@ -40,6 +40,7 @@ void EngineRank::make_runner(const RunnerOptions& options, const std::string& ge
   }
   model_.await_bound();
   runner_.reset();
+  require_states(model_.decoder(), options_.max_num_seqs, backend_.memory().available);
   require_workspace(options_, backend_.kind(), backend_.memory().available,
                     [&](const RunnerOptions& of) {
                       return workspace_bytes(model_.decoder(), of, backend_.kind());

@@ -141,10 +141,22 @@ void check_windows(const EngineOptions& options, const model::ModelConfig& confi
   }
 }
 
+// Linear attention has one state of a sequence, after its newest token. So no other sequence can
+// begin with some of the tokens, and one that is preempted is computed anew.
+void adapt_to_states(const model::ModelConfig& config, EngineOptions& options,
+                     std::vector<std::string>& notes) {
+  if (config.linear_attention.key_heads == 0) return;
+  options.preemption = Preemption::recompute;
+  if (!options.prefix_caching) return;
+  options.prefix_caching = false;
+  notes.push_back("prefix caching is off: linear attention keeps a state of each sequence's end");
+}
+
 Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
                      ipc::GroupCaller& caller, DeviceKind device) {
   const std::int64_t model_limit = config.max_model_len();
   Runners made;
+  adapt_to_states(config, requested, made.notes);
   const auto make = [&] {
     check_sparse_attention(requested);
     check_host_attention(requested);

@@ -66,7 +66,8 @@ class Ways {
     for (const std::int64_t block : {4, 32}) {
       add(str("blocks of ", block)).options.block_size = block;
     }
-    add("prefixes cached").prompts_first = true;
+    // Linear attention has no prefixes, and its states are not swapped.
+    if (!is_hybrid()) add("prefixes cached").prompts_first = true;
     add("no prefixes cached").options.prefix_caching = false;
     add("not ahead").options.async_scheduling = false;
     add("without graphs").options.graphs = false;
@@ -83,10 +84,13 @@ class Ways {
     return ways_.back();
   }
 
+  bool is_hybrid() const { return model_.config.linear_attention.key_heads > 0; }
+
   void add_preempted() {
-    Way* way = &add("preempted by swapping");
+    Way* way = &add(is_hybrid() ? "preempted, not by swapping" : "preempted by swapping");
     make_tiny(*way);
-    way->happened = &SchedulerStatistics::swapped_blocks;
+    way->happened = is_hybrid() ? &SchedulerStatistics::recomputed_tokens
+                                : &SchedulerStatistics::swapped_blocks;
     way = &add("preempted by recomputing");
     make_tiny(*way);
     way->options.preemption = Preemption::recompute;
@@ -114,7 +118,7 @@ class Ways {
   void make_tiny(Way& way) const {
     way.options.block_size = 4;  // so that answers soon need more
     const model::ModelConfig& config = model_.config;
-    const std::int64_t token = 2 * config.layers * config.kv_heads * config.head_dim *
+    const std::int64_t token = 2 * config.attention_layers() * config.kv_heads * config.head_dim *
                                static_cast<std::int64_t>(size_of(model_.dtype));
     way.options.kv_cache_memory_bytes = (kMaxModelLen + 16) * token;
   }
@@ -247,6 +251,14 @@ TEST_CASE("layers with windows: the same bits, whichever way") {
 
 TEST_CASE("layers with and without windows, results normed before they are added: the same bits") {
   check_all_ways(kLocalAndGlobal);
+}
+
+TEST_CASE("linear attention: the same bits, whichever way") {
+  check_all_ways("tests/data/golden-models/qwen35-dense");
+}
+
+TEST_CASE("linear attention, experts and a shared expert: the same bits, whichever way") {
+  check_all_ways("tests/data/golden-models/qwen3next");
 }
 
 TEST_CASE("attention sinks and experts with biases: the same bits, whichever way") {

@@ -1,5 +1,5 @@
-// Mixtures of experts, windows and attention sinks in the modes of the cache: the same tokens as
-// with blocks on the device, and one line for a mode that does not know them.
+// Mixtures of experts, linear attention, windows and sinks in the modes of the cache: the same
+// tokens as with blocks on the device, and one line for a mode that does not know them.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -12,15 +12,15 @@ namespace nvllm::runtime {
 namespace {
 
 constexpr const char* kMixture = "tests/data/golden-models/qwen3moe-dense-layer";
+constexpr const char* kHybrid = "tests/data/golden-models/qwen35-dense";
 constexpr const char* kWindowed = "tests/data/golden-models/qwen2-window";  // of 16 tokens
 // Likewise, in six of seven layers.
 constexpr const char* kLocalAndGlobal = "tests/data/golden-models/gemma3-text";
 // Windows of 16 tokens in every other layer, and sinks.
 constexpr const char* kSinks = "tests/data/golden-models/gptoss-bf16";
 
-TEST_CASE("a mixture of experts gives the same tokens in every mode") {
-  RANKS_OR_SKIP(1);
-  const OpenModel model = open_model({.path = kMixture, .dtype = DType::f32});
+void check_all_modes(const char* path) {
+  const OpenModel model = open_model({.path = path, .dtype = DType::f32});
   const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
   const Answers right = run(model, 1, paged(), requests);
   EngineOptions contiguous;
@@ -43,6 +43,16 @@ TEST_CASE("a mixture of experts gives the same tokens in every mode") {
       engine.stop();
     }
   }
+}
+
+TEST_CASE("a mixture of experts gives the same tokens in every mode") {
+  RANKS_OR_SKIP(1);
+  check_all_modes(kMixture);
+}
+
+TEST_CASE("linear attention gives the same tokens in every mode") {
+  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("on CPUs only so far");
+  check_all_modes(kHybrid);
 }
 
 // The same tokens as in a paged cache, on one rank.

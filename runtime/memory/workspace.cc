@@ -91,10 +91,15 @@ std::size_t results_bytes(const RunnerOptions& options) {
 // rows.
 std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
   const model::ModelConfig& config = decoder.config();
+  const model::LinearAttentionConfig& linear = config.linear_attention;
+  const auto share = [&](std::int64_t size) { return divide_up(size, decoder.shard().ranks); };
+  // Linear attention's value heads are split with the key heads that they share.
+  const std::int64_t group = linear.key_heads == 0 ? 0 : linear.value_heads / linear.key_heads;
   const std::int64_t inputs =
       std::max({config.hidden_size, decoder.heads().q.size() * config.head_dim,
-                divide_up(config.intermediate_size, decoder.shard().ranks),
-                divide_up(config.mixture.intermediate_size, decoder.shard().ranks)});
+                share(config.intermediate_size), share(config.mixture.intermediate_size),
+                share(config.mixture.shared_intermediate_size),
+                share(linear.key_heads) * group * linear.value_head_dim});
   constexpr std::int64_t kPadding = 64;  // of rows and inputs, at most
   constexpr std::int64_t kTogether = 512;
   std::int64_t rows = options.decoder_limits().rows_at_once();
@@ -108,6 +113,7 @@ std::size_t workspace_bytes(const model::Decoder& decoder, const RunnerOptions& 
                             DeviceKind device) {
   return model::DecoderMemory::bytes(decoder, options.decoder_limits()) +
          decoder.rope_bytes(options.max_model_len) +
+         model::DecoderMemory::state_bytes(decoder, options.max_num_seqs) +
          layers::Sampler::bytes(decoder.head().stride(), decoder.config().vocab_size,
                                 decoder.shard(), options.sampler_limits()) +
          StepStaging::bytes(options) + results_bytes(options) +
@@ -125,6 +131,16 @@ std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& opti
   const std::int64_t nodes = decoder.config().layers * kLayerNodes + kOtherNodes;
   const std::int64_t graphs = DecodeGraphs::max_graphs(options.max_num_seqs, options.max_model_len);
   return static_cast<std::size_t>(graphs) * (kGraph + static_cast<std::size_t>(nodes) * kNode);
+}
+
+void require_states(const model::Decoder& decoder, std::int64_t sequences, std::size_t available) {
+  const std::size_t needed = model::DecoderMemory::state_bytes(decoder, sequences);
+  if (needed <= available) return;
+  // Half of it is left for activations and the cache.
+  const std::size_t fits = available / 2 / model::DecoderMemory::state_bytes(decoder, 1);
+  fail("the states of linear attention of ", sequences, " sequences need ", format_bytes(needed),
+       ", there are ", format_bytes(available), " beside the weights; ",
+       fits > 0 ? str("pass --max-num-seqs ", fits, " or less") : std::string("free memory"));
 }
 
 void require_workspace(const RunnerOptions& options, DeviceKind device, std::size_t available,

@@ -18,6 +18,9 @@ std::size_t workspace_bytes(const model::Decoder& decoder, const RunnerOptions& 
 std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,
                         DeviceKind device);
 
+// An Error if the states of so many sequences take more than `available`; it says how many fit.
+void require_states(const model::Decoder& decoder, std::int64_t sequences, std::size_t available);
+
 // An Error if bytes_of(options) is more than `available`. It names the option that helps, and a
 // value of it with which half of what is available is left to the cache. More of any option never
 // takes less.

@@ -81,6 +81,10 @@ void choose_quantization(const model::Decoder& decoder, const OpenModel& model, 
 
 void check_device(const OpenModel& model, DeviceKind device) {
   if (device == DeviceKind::cpu) return;
+  if (model.config.linear_attention.key_heads > 0) {
+    fail("--model ", model.path, ": linear attention of a ", model.config.architecture,
+         " runs on CPUs only so far; pass --device cpu");
+  }
   if (model.config.mixture.experts == 0) return;
   const model::Decoder whole(model.config, {}, model.dtype);
   choose_quantization(whole, model, device);
@@ -128,6 +132,9 @@ OpenModel open_model(const ModelOptions& options) {
     if (model.config.text_part) {
       log_info(options.path, ": the text part of a ", model.config.architecture, "; ", skipped,
                " tensors of its other parts are not loaded");
+    } else if (skipped > 0) {
+      log_info(options.path, ": ", skipped,
+               " tensors of layers that predict further tokens (mtp.) are not loaded");
     }
   }
   return model;
@@ -161,13 +168,9 @@ layers::Range rows_of(const RankDescription& rank, const std::string& tensor) {
   return {};
 }
 
-layers::Range divided(layers::Range range, std::int64_t by) {
-  return {range.begin / by, range.end / by};
-}
-
 // "bfloat16", "int4 in groups of 32"
 std::string format_of(const layers::Parameter& parameter, DType dtype) {
-  if (!parameter.quantization) return name_of(dtype);
+  if (!parameter.quantization) return name_of(parameter.fixed_type.value_or(dtype));
   return str(kernels::name_of(parameter.quantization->format), " in groups of ",
              parameter.quantization->group);
 }
@@ -187,13 +190,11 @@ RankDescription describe_rank(const OpenModel& model, layers::Shard shard, Devic
                                .bytes = model::bytes_of(std::span(&parameter, 1), model.dtype).used,
                                .slices = parameter->slices});
   }
+  rank.heads = decoder.heads().q;
+  rank.kv_heads = decoder.heads().kv;
+  rank.state_bytes = model::DecoderMemory::state_bytes(decoder, 1);
   // Told by the slices themselves, so that it cannot differ from what is loaded.
   const model::TensorNames& names = model.config.names;
-  const auto rows_in_layer = [&](const char* part) {
-    return rows_of(rank, names.in_layer(0, part) + ".weight");
-  };
-  rank.heads = divided(rows_in_layer(names.q), model.config.head_dim);
-  rank.kv_heads = divided(rows_in_layer(names.k), model.config.head_dim);
   const model::MixtureConfig& mixture = model.config.mixture;
   for (std::int64_t layer = 0; layer < model.config.layers; ++layer) {
     const bool has_experts = mixture.in_layer(layer);

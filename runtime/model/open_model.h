@@ -57,6 +57,7 @@ struct RankDescription {
   std::uint64_t elements = 0;         // of all its parameters
   std::uint64_t bytes = 0;            // the sum of the parameters' own
   std::uint64_t allocated = 0;        // that the memory for them takes
+  std::uint64_t state_bytes = 0;      // of a sequence, in layers with linear attention
   std::vector<ParameterDescription> parameters;
 };
 

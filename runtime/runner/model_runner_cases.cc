@@ -297,9 +297,9 @@ TEST_CASE("a rank that takes no part in a step is named") {
   testing::run_on_devices(2, body, {.step_timeout = std::chrono::seconds(3)});
 }
 
-TEST_CASE("the workspace is what was said, to the byte") {
-  on_few_ranks([](DeviceRank& rank) {
-    const GoldenModel golden("qwen3-uneven");
+void check_workspace(const char* model) {
+  on_few_ranks([model](DeviceRank& rank) {
+    const GoldenModel golden(model);
     const std::size_t before = rank.backend->ledger().total(MemoryKind::device);
     RunnerUnderTest runner(rank, golden, {.blocks = 24});
     std::size_t taken = 0;
@@ -317,6 +317,15 @@ TEST_CASE("the workspace is what was said, to the byte") {
                                              .steps_ahead = RunnerTestOptions{}.steps_ahead},
                                             rank.backend->kind()));
   });
+}
+
+TEST_CASE("the workspace is what was said, to the byte") {
+  check_workspace("qwen3-uneven");
+}
+
+TEST_CASE("the workspace with states of linear attention is what was said, to the byte") {
+  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("on CPUs only so far");
+  check_workspace("qwen35-dense");
 }
 
 TEST_CASE("a trace has every step on the host and on the device") {

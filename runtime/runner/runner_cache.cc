@@ -56,7 +56,7 @@ std::size_t RunnerCache::prompt_policy_bytes(const model::Decoder& decoder,
 }
 
 kvcache::BlockShape RunnerCache::block_shape() const {
-  return {.layers = decoder_.config().layers,
+  return {.layers = decoder_.config().attention_layers(),
           .block_size = options_.block_size,
           .kv_heads = decoder_.heads().kv.size(),
           .head_dim = decoder_.config().head_dim,

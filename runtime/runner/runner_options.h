@@ -57,6 +57,7 @@ struct RunnerOptions {
     return {.rows = rows(),
             .logit_rows = logit_rows(),
             .positions = max_model_len,
+            .state_slots = max_num_seqs,
             .part_rows = part_rows};
   }
   layers::SamplerLimits sampler_limits() const {

@@ -167,6 +167,7 @@ layers::Batch StepStaging::batch(const StepShape& shape) {
   batch.query_start = ints(at.query_start, shape.sequences + 1);
   batch.kv_length = kv_length_.rows(0, shape.sequences);
   batch.block_table = block_table_.rows(0, shape.sequences);
+  batch.state_slots = ints(at.slots, shape.sequences);
   if (!shape.all_logits) batch.logit_rows = ints(at.logit_rows, shape.logit_rows);
   batch.max_query_rows = shape.max_query_rows;
   batch.max_kv_length = shape.max_kv_length;

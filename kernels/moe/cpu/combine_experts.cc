@@ -2,6 +2,7 @@
 #include "kernels/moe/combine_experts.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/common/arguments.h"
 #include "kernels/common/cpu/rows.h"
@@ -24,6 +25,8 @@ struct CombineJob {
   T* out;
   const T* experts;
   const T* residual;
+  const T* shared;  // nullptr: none
+  const float* shared_gate;
   const float* weights;
   const std::int32_t* entries;
   std::int64_t columns, k;
@@ -46,6 +49,10 @@ struct CombineJob {
       sum = _mm256_fmadd_ps(_mm256_set1_ps(weights[row * k + j]), part, sum);
     }
     const std::int64_t at = row * columns + column;
+    if (shared != nullptr) {
+      const float weight = 1 / (1 + std::exp(-shared_gate[row]));
+      sum = _mm256_fmadd_ps(_mm256_set1_ps(weight), load(shared + at), sum);
+    }
     if (residual != nullptr) sum = _mm256_add_ps(load(residual + at), rounded<T>(sum));
     if (count == kLanes) {
       store8(out + at, sum);
@@ -63,6 +70,8 @@ void combine_experts(const CombineExperts& args, Stream& stream) {
     const CombineJob<T> job{.out = args.out.as<T>(),
                             .experts = args.experts.as<const T>(),
                             .residual = args.residual.as<const T>(),
+                            .shared = args.shared.as<const T>(),
+                            .shared_gate = args.shared_gate.as<const float>(),
                             .weights = args.weights.as<const float>(),
                             .entries = args.entries.as<const std::int32_t>(),
                             .columns = columns,

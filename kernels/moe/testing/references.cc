@@ -61,8 +61,12 @@ void combine_experts_reference(const CombineExperts& args) {
           sum += double{args.weights.as<float>()[row * k + j]} *
                  to_float(args.experts.as<T>()[entry * columns + column]);
         }
-        T result = from_float<T>(static_cast<float>(sum));
         const std::int64_t at = row * columns + column;
+        if (args.shared.data != nullptr) {
+          const double gate = args.shared_gate.as<float>()[row];
+          sum += to_float(args.shared.as<T>()[at]) / (1 + std::exp(-gate));
+        }
+        T result = from_float<T>(static_cast<float>(sum));
         if (args.residual.data != nullptr) {
           result = from_float<T>(to_float(args.residual.as<T>()[at]) + to_float(result));
         }

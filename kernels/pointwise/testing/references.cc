@@ -68,13 +68,14 @@ void norm_and_rotate(const NormRopeStore& args, const T* from, const TensorView&
     if (norm.data == nullptr) return x;
     return x * scale * (args.weight_offset + to_float(norm.as<T>()[i]));
   };
-  const std::int64_t half = head_dim / 2;
+  const std::int64_t rotary = args.cos_sin.shape[1], half = rotary / 2;
   for (std::int64_t i = 0; i < half; ++i) {
     const float cosine = cos_sin[i], sine = cos_sin[half + i];
     const float low = normed(i), high = normed(half + i);
     to[i] = low * cosine - high * sine;
     to[half + i] = high * cosine + low * sine;
   }
+  for (std::int64_t i = rotary; i < head_dim; ++i) to[i] = normed(i);
 }
 
 template <typename T>
@@ -87,7 +88,7 @@ void norm_rope_store_rows(const NormRopeStore& args) {
     const T* k = q + args.heads * head_dim;
     const T* v = k + kv_heads * head_dim;
     const float* cos_sin =
-        args.cos_sin.as<float>() + args.positions.as<std::int32_t>()[row] * head_dim;
+        args.cos_sin.as<float>() + args.positions.as<std::int32_t>()[row] * args.cos_sin.shape[1];
     for (std::int64_t head = 0; head < args.heads; ++head) {
       T* mine = q + head * head_dim;
       norm_and_rotate(args, mine, args.q_norm, cos_sin, rotated);
@@ -164,6 +165,17 @@ void random_fill_reference(const RandomFill& args) {
         const float unit = keys.unit(static_cast<std::uint32_t>(index));
         out[row * columns + i] = from_float<T>(std::fma(args.width, unit, args.center));
       }
+    }
+  });
+}
+
+void sigmoid_gate_reference(const SigmoidGate& args) {
+  check_sigmoid_gate(args);
+  with_element_type(args.x.dtype, [&]<typename T>(T) {
+    for (std::int64_t i = 0; i < args.x.elements(); ++i) {
+      const double gate = to_float(args.gate.as<T>()[i]);
+      const double value = to_float(args.x.as<T>()[i]) / (1 + std::exp(-gate));
+      args.x.as<T>()[i] = from_float<T>(static_cast<float>(value));
     }
   });
 }

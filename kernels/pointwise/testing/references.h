@@ -6,6 +6,7 @@
 #include "kernels/pointwise/norm_rope_store.h"
 #include "kernels/pointwise/random_fill.h"
 #include "kernels/pointwise/rmsnorm.h"
+#include "kernels/pointwise/sigmoid_gate.h"
 
 namespace nvllm::kernels {
 
@@ -13,5 +14,6 @@ void gated_activation_reference(const GatedActivation& args);
 void norm_rope_store_reference(const NormRopeStore& args);
 void random_fill_reference(const RandomFill& args);
 void rms_norm_reference(const RmsNorm& args);
+void sigmoid_gate_reference(const SigmoidGate& args);
 
 }  // namespace nvllm::kernels

@@ -1,0 +1,310 @@
+// The convolution and the gated delta rule against their plain definitions, and cut in any way
+// against themselves at once.
+#include <algorithm>
+#include <functional>
+
+#include "kernels/linear_attention/causal_conv.h"
+#include "kernels/linear_attention/gated_delta_rule.h"
+#include "kernels/linear_attention/testing/references.h"
+#include "kernels/testing/cases.h"
+
+namespace nvllm::kernels {
+namespace {
+
+using testing::normal_values;
+using testing::refusal;
+using testing::same_bits;
+
+// Sequences of a step: their rows, how many tokens were there before, and their slots.
+struct Sequences {
+  std::vector<std::int32_t> query_start = {0}, kv_length, slots;
+
+  void add(std::int64_t rows, std::int64_t before, std::int64_t slot) {
+    query_start.push_back(query_start.back() + static_cast<std::int32_t>(rows));
+    kv_length.push_back(static_cast<std::int32_t>(before + rows));
+    slots.push_back(static_cast<std::int32_t>(slot));
+  }
+  std::int64_t rows() const { return query_start.back(); }
+  StateRows view() {
+    const auto count = static_cast<std::int64_t>(slots.size());
+    return {.query_start = {query_start.data(), DType::i32, {count + 1}},
+            .kv_length = {kv_length.data(), DType::i32, {count}},
+            .slots = {slots.data(), DType::i32, {count}}};
+  }
+};
+
+// Some that start, some that go on, one without rows and some padding; slots in any order.
+Sequences random_sequences(std::mt19937& random, std::int64_t slots) {
+  Sequences sequences;
+  std::vector<std::int64_t> order(static_cast<std::size_t>(slots));
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
+  std::ranges::shuffle(order, random);
+  for (const std::int64_t slot : order) {
+    const auto rows = static_cast<std::int64_t>(random() % 7);
+    sequences.add(rows, random() % 3 == 0 ? 0 : 1 + static_cast<std::int64_t>(random() % 9), slot);
+  }
+  sequences.add(1, 0, -1);
+  sequences.add(2, 3, -1);
+  return sequences;
+}
+
+// How many values are further off than arithmetic in float32 may be before they are rounded.
+template <typename T>
+int count_wrong(const std::vector<T>& got, const std::vector<T>& right, float off) {
+  int wrong = got.size() != right.size();
+  for (std::size_t i = 0; i < right.size(); ++i) wrong += !testing::near(got[i], right[i], off);
+  return wrong;
+}
+
+template <typename T>
+struct Conv {
+  std::int64_t channels, width, slots, gap;
+  std::vector<T> weight, state;
+
+  Conv(std::int64_t channels, std::int64_t width, std::int64_t slots, std::int64_t gap,
+       unsigned seed)
+      : channels(channels),
+        width(width),
+        slots(slots),
+        gap(gap),
+        weight(normal_values<T>(channels * width, seed, 0, 0.5f)),
+        state(normal_values<T>(slots * (width - 1) * channels, seed + 1)) {}
+
+  // x: of rows that lie `gap` elements further apart than they are long.
+  template <typename Run>
+  std::vector<T> run(std::vector<T> x, Sequences sequences, const Run& run) {
+    const std::int64_t rows = sequences.rows();
+    std::vector<T> out(static_cast<std::size_t>(rows * channels), from_float<T>(-9));
+    CausalConv args{.out = {out.data(), dtype_of<T>, {rows, channels}},
+                    .x = {x.data(), dtype_of<T>, {rows, channels}},
+                    .weight = {weight.data(), dtype_of<T>, {channels, width}},
+                    .state = {state.data(), dtype_of<T>, {slots, width - 1, channels}},
+                    .rows = sequences.view()};
+    args.x.stride[0] = channels + gap;
+    run(args);
+    return out;
+  }
+};
+
+template <typename T>
+struct Delta {
+  std::int64_t key_heads, group, dk, dv, slots;
+  std::vector<float> a_log, dt_bias, norm, state;
+
+  Delta(std::int64_t key_heads, std::int64_t group, std::int64_t dk, std::int64_t dv,
+        std::int64_t slots, unsigned seed)
+      : key_heads(key_heads),
+        group(group),
+        dk(dk),
+        dv(dv),
+        slots(slots),
+        a_log(normal_values<float>(heads(), seed)),
+        dt_bias(normal_values<float>(heads(), seed + 1)),
+        norm(normal_values<float>(dv, seed + 2, 1, 0.2f)),
+        state(normal_values<float>(slots * heads() * dk * dv, seed + 3)) {}
+
+  std::int64_t heads() const { return key_heads * group; }
+  std::int64_t qkv_columns() const { return 2 * key_heads * dk + heads() * dv; }
+
+  struct Inputs {
+    std::vector<T> qkv, z;
+    std::vector<float> ba;
+  };
+  Inputs inputs(std::int64_t rows, unsigned seed) const {
+    return {normal_values<T>(rows * qkv_columns(), seed),
+            normal_values<T>(rows * heads() * dv, seed + 1),
+            normal_values<float>(rows * 2 * heads(), seed + 2, 0, 2)};
+  }
+  // Of rows [begin, end).
+  Inputs part(const Inputs& all, std::int64_t begin, std::int64_t end) const {
+    const auto cut = [&](const auto& values, std::int64_t columns) {
+      return std::decay_t<decltype(values)>(values.begin() + begin * columns,
+                                            values.begin() + end * columns);
+    };
+    return {cut(all.qkv, qkv_columns()), cut(all.z, heads() * dv), cut(all.ba, 2 * heads())};
+  }
+
+  template <typename Run>
+  std::vector<T> run(Inputs in, Sequences sequences, const Run& run) {
+    const std::int64_t rows = sequences.rows();
+    std::vector<T> out(static_cast<std::size_t>(rows * heads() * dv), from_float<T>(-9));
+    run(GatedDeltaRule{.out = {out.data(), dtype_of<T>, {rows, heads() * dv}},
+                       .qkv = {in.qkv.data(), dtype_of<T>, {rows, qkv_columns()}},
+                       .z = {in.z.data(), dtype_of<T>, {rows, heads() * dv}},
+                       .ba = {in.ba.data(), DType::f32, {rows, 2 * heads()}},
+                       .a_log = {a_log.data(), DType::f32, {heads()}},
+                       .dt_bias = {dt_bias.data(), DType::f32, {heads()}},
+                       .norm = {norm.data(), DType::f32, {dv}},
+                       .state = {state.data(), DType::f32, {slots, heads(), dk, dv}},
+                       .rows = sequences.view(),
+                       .key_heads = key_heads});
+    return out;
+  }
+};
+
+// The operation on a stream, waited for.
+template <typename Args>
+auto on(Stream& stream, void (*operation)(const Args&, Stream&)) {
+  return [&stream, operation](const Args& args) {
+    operation(args, stream);
+    stream.synchronize();
+  };
+}
+
+TEST_CASE_TEMPLATE("causal_conv is what its definition says, for all shapes", T, float, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  const auto stream = backend->create_stream();
+  std::mt19937 random(17);
+  for (int i = 0; i < (nvllm::testing::kSanitized ? 4 : 30); ++i) {
+    const auto channels = static_cast<std::int64_t>(1 + random() % 200);
+    const auto width = static_cast<std::int64_t>(2 + random() % 7);
+    CAPTURE(channels);
+    CAPTURE(width);
+    Conv<T> conv(channels, width, 5, i % 3, random()), right = conv;
+    const Sequences sequences = random_sequences(random, conv.slots);
+    const auto x = normal_values<T>(sequences.rows() * (channels + conv.gap), random());
+    const auto got = conv.run(x, sequences, on(*stream, causal_conv));
+    // Sums of 8 summands up to 10, and an exponential.
+    CHECK(count_wrong(got, right.run(x, sequences, causal_conv_reference), 1e-5f) == 0);
+    CHECK(same_bits(conv.state, right.state));
+  }
+}
+
+TEST_CASE_TEMPLATE("gated_delta_rule is what its definition says, for all shapes", T, float, Bf16,
+                   F16) {
+  BACKEND_OR_SKIP(backend);
+  const auto stream = backend->create_stream();
+  std::mt19937 random(19);
+  for (int i = 0; i < (nvllm::testing::kSanitized ? 3 : 20); ++i) {
+    const auto dim = [&] { return static_cast<std::int64_t>(8 * (1 + random() % 10)); };
+    Delta<T> delta(static_cast<std::int64_t>(1 + random() % 3),
+                   static_cast<std::int64_t>(1 + random() % 3), dim(), dim(), 4, random());
+    CAPTURE(delta.key_heads);
+    CAPTURE(delta.group);
+    CAPTURE(delta.dk);
+    CAPTURE(delta.dv);
+    Delta<T> right = delta;
+    const Sequences sequences = random_sequences(random, delta.slots);
+    const auto in = delta.inputs(sequences.rows(), random());
+    const auto got = delta.run(in, sequences, on(*stream, gated_delta_rule));
+    const auto wanted = right.run(in, sequences, gated_delta_rule_reference);
+    CHECK(count_wrong(got, wanted, 3e-5f) == 0);
+    CHECK(count_wrong(delta.state, right.state, 1e-5f) == 0);
+  }
+}
+
+// Rows of three sequences, at once; then in steps of up to `chunk` rows each, two sequences in one
+// call and the third one alone.
+template <typename Model, typename RunPart>
+void check_chunks(const Model& model, const RunPart& run_part) {
+  using Rows = std::decay_t<decltype(run_part(std::declval<Model&>(), Sequences{}, 0))>;
+  constexpr std::int64_t kRows = 23;
+  Model whole = model;
+  std::vector<Rows> right;
+  for (std::int64_t s = 0; s < 3; ++s) {
+    Sequences one;
+    one.add(kRows, 0, s);
+    right.push_back(run_part(whole, one, s * kRows));
+  }
+  for (const std::int64_t chunk : {1, 2, 3, 7, 16}) {
+    CAPTURE(chunk);
+    Model cut = model;
+    for (std::int64_t done = 0; done < kRows; done += chunk) {
+      const std::int64_t rows = std::min(chunk, kRows - done);
+      for (std::int64_t s = 0; s < 3; ++s) {
+        Sequences one;
+        one.add(rows, done, s);
+        const Rows got = run_part(cut, one, s * kRows + done);
+        const auto columns = std::ssize(right[s]) / kRows;
+        const Rows wanted(right[s].begin() + done * columns,
+                          right[s].begin() + (done + rows) * columns);
+        CHECK(same_bits(got, wanted));
+      }
+    }
+    CHECK(same_bits(cut.state, whole.state));
+  }
+}
+
+TEST_CASE_TEMPLATE("a sequence in chunks has the bits of the whole", T, float, Bf16) {
+  BACKEND_OR_SKIP(backend);
+  const auto stream = backend->create_stream();
+  const Conv<T> conv(70, 4, 3, 0, 3);
+  const auto x = normal_values<T>(3 * 23 * conv.channels, 4);
+  check_chunks(conv, [&](Conv<T>& one, const Sequences& sequences, std::int64_t first) {
+    const auto from = x.begin() + first * one.channels;
+    return one.run({from, from + sequences.rows() * one.channels}, sequences,
+                   on(*stream, causal_conv));
+  });
+  const Delta<T> delta(2, 2, 24, 40, 3, 5);
+  const auto in = delta.inputs(3 * 23, 6);
+  check_chunks(delta, [&](Delta<T>& one, const Sequences& sequences, std::int64_t first) {
+    return one.run(one.part(in, first, first + sequences.rows()), sequences,
+                   on(*stream, gated_delta_rule));
+  });
+}
+
+TEST_CASE("sequences in one call have the bits that each has alone") {
+  BACKEND_OR_SKIP(backend);
+  const auto stream = backend->create_stream();
+  std::mt19937 random(23);
+  Delta<Bf16> together(2, 3, 16, 32, 6, 7), alone = together;
+  const Sequences sequences = random_sequences(random, together.slots);
+  const auto in = together.inputs(sequences.rows(), 8);
+  const auto all = together.run(in, sequences, on(*stream, gated_delta_rule));
+  for (std::size_t s = 0; s < sequences.slots.size(); ++s) {
+    const std::int64_t begin = sequences.query_start[s], end = sequences.query_start[s + 1];
+    Sequences one;
+    one.add(end - begin, sequences.kv_length[s] - (end - begin), sequences.slots[s]);
+    const auto got = alone.run(alone.part(in, begin, end), one, on(*stream, gated_delta_rule));
+    const std::int64_t columns = together.heads() * together.dv;
+    CHECK(same_bits(got, {all.begin() + begin * columns, all.begin() + end * columns}));
+  }
+  CHECK(same_bits(together.state, alone.state));
+}
+
+TEST_CASE("causal_conv and gated_delta_rule refuse what does not fit, by name") {
+  BACKEND_OR_SKIP(backend);
+  Conv<float> conv(16, 4, 2, 0, 1);
+  Sequences sequences;
+  sequences.add(3, 0, 0);
+  const auto conv_with = [&](const std::function<void(CausalConv&)>& change) {
+    std::string words;
+    conv.run(normal_values<float>(3 * 16, 2), sequences, [&](CausalConv args) {
+      change(args);
+      words = refusal(*backend, [&](Stream& stream) { causal_conv(args, stream); });
+    });
+    return words;
+  };
+  CHECK(conv_with([](CausalConv&) {}) == "");
+  CHECK(conv_with([](CausalConv& args) { args.weight.shape[1] = 9; }) ==
+        "causal_conv: weight is float32 [16, 9]; it must be [channels, width], with a width of 2 "
+        "to 8");
+  CHECK(conv_with([](CausalConv& args) {
+          args.state.shape[1] = 2;
+        }).starts_with("causal_conv: state"));
+  CHECK(conv_with([](CausalConv& args) {
+          args.rows.kv_length.shape[0] = 2;
+        }).starts_with("causal_conv: kv_length"));
+
+  Delta<float> delta(1, 2, 16, 8, 2, 1);
+  const auto delta_with = [&](const std::function<void(GatedDeltaRule&)>& change) {
+    std::string words;
+    delta.run(delta.inputs(3, 2), sequences, [&](GatedDeltaRule args) {
+      change(args);
+      words = refusal(*backend, [&](Stream& stream) { gated_delta_rule(args, stream); });
+    });
+    return words;
+  };
+  CHECK(delta_with([](GatedDeltaRule&) {}) == "");
+  CHECK(delta_with([](GatedDeltaRule& args) { args.key_heads = 3; }) ==
+        "gated_delta_rule: key_heads is 3; it must divide the 2 value heads");
+  CHECK(delta_with([](GatedDeltaRule& args) { args.state.shape[2] = 12; }) ==
+        "gated_delta_rule: state is float32 [2, 2, 12, 8]; dk and dv must be multiples of 8, at "
+        "most 256");
+  CHECK(delta_with([](GatedDeltaRule& args) {
+          args.ba.dtype = DType::bf16;
+        }).starts_with("gated_delta_rule: ba"));
+}
+
+}  // namespace
+}  // namespace nvllm::kernels
