@@ -1,11 +1,17 @@
 #include <doctest/doctest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <fstream>
+#include <thread>
 
 #include "base/error.h"
 #include "launcher/hub/net/http_session.h"
 #include "launcher/serve/http/http_server.h"
+#include "launcher/serve/http/listen_socket.h"
 #include "launcher/testing/refusal.h"
 #include "model/testing/test_folder.h"
 #include "testing/skip.h"
@@ -47,6 +53,30 @@ bool make_certificate(const TestFolder& folder) {
       "-subj /CN=localhost -addext subjectAltName=DNS:localhost -keyout " +
       folder.path("key.pem") + " -out " + folder.path("certificate.pem") + " 2>/dev/null";
   return std::system(command.c_str()) == 0;
+}
+
+// What is read of a server that sends this and closes the connection.
+std::string body_of(const std::string& sent) {
+  const ListenSocket listening = listen_tcp("127.0.0.1", 0);
+  const std::jthread server([&] {
+    pollfd polled{listening.fd.get(), POLLIN, 0};
+    ::poll(&polled, 1, 20'000);
+    const UniqueFd client(::accept4(listening.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    std::array<char, 4096> request;
+    if (::read(client.get(), request.data(), request.size()) <= 0) return;
+    CHECK(::write(client.get(), sent.data(), sent.size()) == static_cast<ssize_t>(sent.size()));
+  });
+  Network network({.first_answer = std::chrono::seconds(20)});
+  HttpSession session(network);
+  session.begin("GET", parse_url(str("http://127.0.0.1:", listening.port, "/x")), "");
+  return session.whole_body(100);
+}
+
+TEST_CASE("an answer may end with its connection, unless it told its length") {
+  CHECK(body_of("HTTP/1.0 200 OK\r\n\r\nall of it") == "all of it");
+  CHECK(has(refusal([] { body_of("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"); }),
+            "closed the connection in the middle of its answer"));
+  CHECK(has(refusal([] { body_of(""); }), "closed the connection before it answered"));
 }
 
 TEST_CASE("https: a certificate must be trusted, and of the host") {
