@@ -195,7 +195,8 @@ Differences compare(const Answers& got, const Answers& right) {
   return all;
 }
 
-void check_way(const OpenModel& model, const Way& way, const std::vector<Request>& requests,
+// Whether the way was taken: some requests leave nobody to be preempted.
+bool check_way(const OpenModel& model, const Way& way, const std::vector<Request>& requests,
                const Answers& right) {
   CAPTURE(way.name);
   TestEngine engine(model, 1, way.options);
@@ -212,21 +213,32 @@ void check_way(const OpenModel& model, const Way& way, const std::vector<Request
               << " requests have other bits, a known exception: " << way.exception << "\n";
   }
   const SchedulerStatistics statistics = engine.client().statistics().scheduler;
-  if (way.happened != nullptr) CHECK(statistics.*way.happened > 0);
   if (way.prompts_first) CHECK(statistics.prefix.hit_tokens > 0);
   engine.stop();
+  return way.happened == nullptr || statistics.*way.happened > 0;
 }
 
-void check_all_ways(const char* path, DType dtype) {
-  const OpenModel model = open_model({.path = path, .dtype = dtype});
+// Of these ways, with new requests: those that were not taken.
+std::vector<Way> check_ways(const OpenModel& model, const std::vector<Way>& ways) {
   const std::uint32_t seed = std::random_device()();
-  std::cout << name_of(dtype) << ", seed " << seed << "\n";
+  std::cout << name_of(model.dtype) << ", seed " << seed << "\n";
   const std::vector<Request> requests = random_requests(model, seed);
   const Answers right = plain_answers(model, requests, usual());
   for (const std::vector<Answer>& answers : right) {
     for (const Answer& answer : answers) CHECK(answer.error == "");
   }
-  for (const Way& way : Ways(model).all()) check_way(model, way, requests, right);
+  std::vector<Way> left;
+  for (const Way& way : ways) {
+    if (!check_way(model, way, requests, right)) left.push_back(way);
+  }
+  return left;
+}
+
+void check_all_ways(const char* path, DType dtype) {
+  const OpenModel model = open_model({.path = path, .dtype = dtype});
+  std::vector<Way> left = check_ways(model, Ways(model).all());
+  for (int more = 0; more < 3 && !left.empty(); ++more) left = check_ways(model, left);
+  for (const Way& way : left) FAIL_CHECK("not taken: ", way.name);
 }
 
 // In float32 and, without AMX, in bfloat16.
