@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,56 +16,33 @@
 #include "base/text.h"
 #include "model/testing/safetensors_builder.h"
 #include "model/testing/test_folder.h"
-#include "runtime/engine/testing/test_engine.h"
+#include "runtime/engine/testing/kv_modes.h"
 #include "testing/device_ranks.h"
 
 namespace nvllm::runtime {
 namespace {
 
 constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
-constexpr std::int64_t kMaxLen = 64;                                     // four blocks
 
 OpenModel open_float32() {
   return open_model({.path = kModel, .dtype = DType::f32});
 }
 
-// Answers that take all the room there is after prompts of these lengths.
-std::vector<Request> requests_of(const OpenModel& model, const std::vector<std::int64_t>& lengths) {
-  std::mt19937 random(7);
-  std::vector<Request> requests;
-  for (const std::int64_t length : lengths) {
-    Request& request = requests.emplace_back();
-    for (std::int64_t i = 0; i < length; ++i) {
-      request.prompt.push_back(static_cast<std::int32_t>(
-          random() % static_cast<std::uint32_t>(model.config.vocab_size)));
-    }
-    request.sampling.temperature = 0;
-    request.sampling.repetition_penalty = 1.2f;
-    request.sampling.max_tokens.reset();
-    request.sampling.ignore_eos = true;
-    request.sampling.logprobs = 0;
-  }
+// Requests whose prompts may begin with a cached prefix.
+std::vector<Request> prompts_of(const OpenModel& model, const std::vector<std::int64_t>& lengths) {
+  std::vector<Request> requests = requests_of(model, lengths);
+  for (Request& request : requests) request.sampling.prompt_logprobs.reset();
   return requests;
 }
 
 EngineOptions fp8() {
-  EngineOptions options;
-  options.max_model_len = kMaxLen;
-  options.max_num_seqs = 8;
+  EngineOptions options = paged();
   options.kv_cache_dtype = KvCacheDtype::fp8_e4m3;
   return options;
 }
 
-Answers run(const OpenModel& model, int ranks, const EngineOptions& options,
-            const std::vector<Request>& requests) {
-  TestEngine engine(model, ranks, options);
-  Answers answers = engine.run(requests);
-  engine.stop();
-  return answers;
-}
-
 // What is wrong with the first bad answer; empty: nothing.
-std::string compare(const Answers& got, const Answers& right) {
+std::string compare_tokens(const Answers& got, const Answers& right) {
   for (std::size_t i = 0; i < right.size(); ++i) {
     if (const std::string& error = got[i].front().error; !error.empty()) return error;
     if (got[i].front().tokens != right[i].front().tokens)
@@ -131,7 +107,7 @@ std::uint64_t token_bytes(const OpenModel& model) {
 TEST_CASE("FP8 KV: the same tokens, whichever way") {
   RANKS_OR_SKIP(1);
   const OpenModel model = open_float32();
-  const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1, 5, 40});
+  const std::vector<Request> requests = prompts_of(model, {1, 16, 17, 33, 47, kMaxLen - 1, 5, 40});
   const Answers right = run(model, 1, fp8(), requests);
   for (Way& way : all_ways()) {
     RANKS_OR_SKIP(way.ranks);
@@ -143,10 +119,10 @@ TEST_CASE("FP8 KV: the same tokens, whichever way") {
     }
     TestEngine engine(model, way.ranks, way.options);
     const Answers got = engine.run(requests);
-    CHECK(compare(got, right) == "");
+    CHECK(compare_tokens(got, right) == "");
     CHECK(got.front().front().kv_mode == way.kv_mode);
     // Again, with beginnings that are in the cache.
-    CHECK(compare(engine.run(requests, 100), right) == "");
+    CHECK(compare_tokens(engine.run(requests, 100), right) == "");
     const EngineStatistics statistics = engine.client().statistics();
     if (way.options.kv_cache_memory_bytes) CHECK(statistics.scheduler.preemptions > 0);
     if (way.options.host_attention != 0.0) CHECK(statistics.kv_bytes_by_host > 0);
@@ -157,7 +133,7 @@ TEST_CASE("FP8 KV: the same tokens, whichever way") {
 TEST_CASE("FP8 KV: it takes a byte a number, and is near what is not quantized") {
   RANKS_OR_SKIP(1);
   const OpenModel model = open_float32();
-  const std::vector<Request> requests = requests_of(model, {20, 40, 60});
+  const std::vector<Request> requests = prompts_of(model, {20, 40, 60});
   EngineOptions plain = fp8();
   plain.kv_cache_dtype = KvCacheDtype::automatic;
   const Answers exact = run(model, 1, plain, requests);
@@ -205,7 +181,7 @@ void write_scaled_model(const model::TestFolder& folder, const OpenModel& of, fl
 TEST_CASE("FP8 KV: the checkpoint's scales, on every rank") {
   RANKS_OR_SKIP(1);
   const OpenModel plain = open_float32();
-  const std::vector<Request> requests = requests_of(plain, {20, 40, 60});
+  const std::vector<Request> requests = prompts_of(plain, {20, 40, 60});
   const Answers right = run(plain, 1, fp8(), requests);
   const auto logprob = [](const Answers& of, std::size_t i) {
     return of[i].front().logprobs.front().chosen.logprob;
@@ -233,8 +209,8 @@ TEST_CASE("FP8 KV: the checkpoint's scales, on every rank") {
     // A cache that is not quantized has no use for them.
     EngineOptions unquantized = fp8();
     unquantized.kv_cache_dtype = KvCacheDtype::automatic;
-    CHECK(compare(run(scaled, 1, unquantized, requests), run(plain, 1, unquantized, requests)) ==
-          "");
+    CHECK(compare_tokens(run(scaled, 1, unquantized, requests),
+                         run(plain, 1, unquantized, requests)) == "");
   }
 }
 

@@ -19,21 +19,12 @@ constexpr const char* kLocalAndGlobal = "tests/data/golden-models/gemma3-text";
 // Windows of 16 tokens in every other layer, and sinks.
 constexpr const char* kSinks = "tests/data/golden-models/gptoss-bf16";
 
-void check_all_modes(const char* path) {
+// The same tokens as in a paged cache, on one rank.
+void check_modes(const char* path, const std::vector<EngineOptions>& modes) {
   const OpenModel model = open_model({.path = path, .dtype = DType::f32});
   const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
   const Answers right = run(model, 1, paged(), requests);
-  EngineOptions contiguous;
-  contiguous.max_seq_len = kMaxLen;
-  EngineOptions chunked = layerwise(2, kChunk);
-  chunked.kv_offload = KvOffload::chunked;
-  EngineOptions hybrid = chunked;
-  hybrid.resident_blocks = 6;
-  EngineOptions by_host = chunked;
-  by_host.host_attention = 0.5;
-  by_host.host_threads = 2;
-  for (const EngineOptions& options :
-       {contiguous, layerwise(3, kChunk), chunked, hybrid, by_host}) {
+  for (const EngineOptions& options : modes) {
     for (const int ranks : {1, 3}) {
       if (!testing::why_no_ranks(ranks).empty()) continue;
       CAPTURE(ranks);
@@ -43,6 +34,19 @@ void check_all_modes(const char* path) {
       engine.stop();
     }
   }
+}
+
+void check_all_modes(const char* path) {
+  EngineOptions contiguous;
+  contiguous.max_seq_len = kMaxLen;
+  EngineOptions chunked = layerwise(2, kChunk);
+  chunked.kv_offload = KvOffload::chunked;
+  EngineOptions hybrid = chunked;
+  hybrid.resident_blocks = 6;
+  EngineOptions by_host = chunked;
+  by_host.host_attention = 0.5;
+  by_host.host_threads = 2;
+  check_modes(path, {contiguous, layerwise(3, kChunk), chunked, hybrid, by_host});
 }
 
 TEST_CASE("a mixture of experts gives the same tokens in every mode") {
@@ -55,25 +59,13 @@ TEST_CASE("linear attention gives the same tokens in every mode") {
   check_all_modes(kHybrid);
 }
 
-// The same tokens as in a paged cache, on one rank.
 void check_modes_with_windows(const char* path) {
-  const OpenModel model = open_model({.path = path, .dtype = DType::f32});
-  const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
-  const Answers right = run(model, 1, paged(), requests);
   EngineOptions contiguous;
   contiguous.max_seq_len = kMaxLen;
   contiguous.max_num_batched_tokens = kChunk;
   EngineOptions in_chunks = paged();
   in_chunks.max_num_batched_tokens = 11;
-  for (const EngineOptions& options : {contiguous, in_chunks, layerwise(3, kChunk)}) {
-    for (const int ranks : {1, 3}) {
-      if (!testing::why_no_ranks(ranks).empty()) continue;
-      CAPTURE(ranks);
-      TestEngine engine(model, ranks, options);
-      CHECK(compare(engine.run(requests), right) == "");
-      engine.stop();
-    }
-  }
+  check_modes(path, {contiguous, in_chunks, layerwise(3, kChunk)});
 }
 
 TEST_CASE("layers with windows give the same tokens in every mode that has them") {
