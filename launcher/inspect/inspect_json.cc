@@ -40,27 +40,28 @@ Json rope_of(const layers::RopeConfig& rope) {
   return json;
 }
 
-Json mixture_of(const model::MixtureConfig& mixture) {
-  Json layers = Json::array();
-  for (std::size_t layer = 0; layer < mixture.layers.size(); ++layer) {
-    if (mixture.layers[layer]) layers.push_back(layer);
+// Of the layers for which it is true.
+Json numbers_of(const std::vector<bool>& layers) {
+  Json numbers = Json::array();
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    if (layers[layer]) numbers.push_back(layer);
   }
+  return numbers;
+}
+
+Json mixture_of(const model::MixtureConfig& mixture) {
   return {{"experts", mixture.experts},
           {"experts_per_token", mixture.experts_per_token},
           {"intermediate_size", mixture.intermediate_size},
           {"renormalize", mixture.renormalize},
           {"shared_intermediate_size", mixture.shared_intermediate_size},
-          {"layers", std::move(layers)}};
+          {"layers", numbers_of(mixture.layers)}};
 }
 
 Json linear_attention_of(const model::LinearAttentionConfig& linear) {
-  Json layers = Json::array();
-  for (std::size_t layer = 0; layer < linear.layers.size(); ++layer) {
-    if (linear.layers[layer]) layers.push_back(layer);
-  }
   return {{"key_heads", linear.key_heads},       {"value_heads", linear.value_heads},
           {"key_head_dim", linear.key_head_dim}, {"value_head_dim", linear.value_head_dim},
-          {"conv_width", linear.conv_width},     {"layers", std::move(layers)}};
+          {"conv_width", linear.conv_width},     {"layers", numbers_of(linear.layers)}};
 }
 
 Json config_of(const model::ModelConfig& config) {

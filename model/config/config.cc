@@ -143,7 +143,7 @@ void read_windows(const ConfigKeys& keys, const Family& family, ModelConfig& con
 void read_shape(const ConfigKeys& keys, ModelConfig& config) {
   config.hidden_size = keys.integer("hidden_size", {1, kernels::kRmsNormMaxColumns});
   config.intermediate_size = keys.integer("intermediate_size", {1, kMaxFeatures});
-  config.layers = keys.integer("num_hidden_layers", {1, 4096});
+  config.layers = keys.integer("num_hidden_layers", {1, kMaxLayers});
   config.heads = keys.integer("num_attention_heads", {1, 65536});
   config.kv_heads = keys.optional_integer("num_key_value_heads", {1, 65536}).value_or(config.heads);
   if (config.heads % config.kv_heads != 0) {

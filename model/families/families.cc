@@ -12,8 +12,6 @@ namespace {
 constexpr std::array<const Family*, 12> kFamilies = {
     &kGemma3, &kGemma3TextPart, &kGptOss, &kLlama,     &kMistral,  &kMixtral,
     &kQwen2,  &kQwen3,          &kQwen35, &kQwen35Moe, &kQwen3Moe, &kQwen3Next};
-constexpr std::int64_t kMaxIntermediate = std::int64_t{1} << 24;
-constexpr std::int64_t kMaxLayers = 4096;
 
 }  // namespace
 

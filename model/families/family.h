@@ -11,6 +11,10 @@
 
 namespace nvllm::model {
 
+// What a configuration may say at most.
+inline constexpr std::int64_t kMaxLayers = 4096;
+inline constexpr std::int64_t kMaxIntermediate = std::int64_t{1} << 24;
+
 struct Family {
   const char* architecture;              // in config.json's "architectures"
   const char* other_spelling = nullptr;  // of the architecture

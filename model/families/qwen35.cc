@@ -10,7 +10,7 @@
 namespace nvllm::model {
 namespace {
 
-constexpr std::int64_t kMaxHeads = 65536, kMaxLayers = 4096, kMaxIntermediate = 1 << 24;
+constexpr std::int64_t kMaxHeads = 65536;
 
 // Which layers have linear attention: by their types, or all but every fourth.
 std::vector<bool> read_layers(const ConfigKeys& keys, std::int64_t layers) {
