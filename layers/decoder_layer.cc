@@ -79,9 +79,9 @@ DecoderLayer::AttentionBlock DecoderLayer::attention_block_of(const std::string&
       .gate = {},
       .norms = {},
       .sinks = {},
-      .output = RowParallelLinear(
-          name + ".out", config.output, config.hidden, config.heads * head_dim_,
-          {part_.q.begin * head_dim_, part_.q.end * head_dim_}, config.output_bias, shard)};
+      .output =
+          RowParallelLinear(name + ".out", config.output, config.hidden, config.heads * head_dim_,
+                            scaled(part_.q, head_dim_), config.output_bias, shard)};
   if (config.output_gate) {
     block.gate.emplace(name + ".gate", config.qkv.q, config.heads, config.kv_heads, head_dim_,
                        config.hidden, config.qkv_bias, shard);

@@ -4,13 +4,6 @@
 #include "kernels/linear_attention/gated_delta_rule.h"
 
 namespace nvllm::layers {
-namespace {
-
-Range scaled(Range range, std::int64_t factor, std::int64_t offset = 0) {
-  return {offset + range.begin * factor, offset + range.end * factor};
-}
-
-}  // namespace
 
 GatedDeltaNet::GatedDeltaNet(const std::string& name, const GatedDeltaNetConfig& config,
                              Shard shard)

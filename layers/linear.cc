@@ -3,10 +3,6 @@
 namespace nvllm::layers {
 namespace {
 
-Range scaled(Range range, std::int64_t factor) {
-  return {range.begin * factor, range.end * factor};
-}
-
 // Of each of these heads the first or the second half of its outputs, which are q and gates.
 std::vector<ColumnParallelLinear::Module> halves_of_heads(const std::string& module,
                                                           std::int64_t heads, Range own,

@@ -28,8 +28,7 @@ Range part_of(std::int64_t total, Shard shard, std::int64_t max_granule) {
   check(total, shard);
   if (total == 0) return {};
   const std::int64_t granule = std::min(max_granule, total & -total);
-  const Range granules = even_part_of(total / granule, shard);
-  return {granules.begin * granule, granules.end * granule};
+  return scaled(even_part_of(total / granule, shard), granule);
 }
 
 HeadPart heads_of(std::int64_t heads, std::int64_t kv_heads, Shard shard) {
@@ -39,7 +38,7 @@ HeadPart heads_of(std::int64_t heads, std::int64_t kv_heads, Shard shard) {
   part.group = heads / kv_heads;
   if (kv_heads >= shard.ranks) {
     part.kv = even_part_of(kv_heads, shard);
-    part.q = {part.kv.begin * part.group, part.kv.end * part.group};
+    part.q = scaled(part.kv, part.group);
     return part;
   }
   part.q = even_part_of(heads, shard);

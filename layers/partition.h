@@ -12,6 +12,11 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
+// Of elements that come `factor` for each of the range, behind `offset` others.
+inline Range scaled(Range range, std::int64_t factor, std::int64_t offset = 0) {
+  return {offset + range.begin * factor, offset + range.end * factor};
+}
+
 // One rank of a group, as layers see it.
 struct Shard {
   int rank = 0;

@@ -181,6 +181,7 @@ Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype)
   for (std::int64_t n = 0; n < config.layers; ++n) {
     layers_.emplace_back(str("layers.", n), layer_of(config, n), shard);
     layers_.back().declare(parameters_);
+    kv_layers_.push_back(config.attention_layers_before(n));
   }
   norm_.declare(parameters_);
   if (config.tied_embeddings) {
@@ -303,7 +304,7 @@ layers::DecoderLayer::Pass Decoder::pass_of(const layers::Batch& rows, kvcache::
   const bool local = config_.is_local(layer);
   return {.batch = rows,
           .kv = kv,
-          .layer = config_.attention_layers_before(layer),
+          .layer = kv_layers_[static_cast<std::size_t>(layer)],
           .cos_sin = local ? memory.local_rope_->cos_sin() : memory.rope_.cos_sin(),
           .state = memory.states_.empty() ? layers::DeltaNetState{}
                                           : memory.states_[static_cast<std::size_t>(layer)]};

@@ -152,6 +152,7 @@ class Decoder {
   DType dtype_;
   layers::VocabParallelEmbedding embedding_;
   std::deque<layers::DecoderLayer> layers_;
+  std::vector<std::int64_t> kv_layers_;  // DecoderLayer::Pass::layer of each
   layers::RmsNorm norm_;
   std::optional<layers::LmHead> head_;
   std::vector<layers::Parameter*> parameters_;
