@@ -39,8 +39,8 @@ constexpr const char* kQuantizedModels[] = {"llama-fp8-channel", "llama-fp8-tens
 constexpr const char* kMixtures[] = {"mixtral", "qwen3moe-dense-layer", "qwen3moe-fp8",
                                      // With windows, sinks and biases.
                                      "gptoss-bf16", "gptoss-mxfp4"};
-// On CPUs only so far: linear attention in three of four layers.
-constexpr const char* kHybrids[] = {"qwen35-dense", "qwen35-moe", "qwen35-moe-fp8", "qwen3next"};
+// Linear attention in three of four layers.
+constexpr const char* kHybrids[] = {"qwen35-dense", "qwen35-moe", "qwen3next", "qwen35-moe-fp8"};
 constexpr std::int64_t kTokens = 224;  // of the longest prompt and its continuation, at least
 constexpr std::int64_t kRows = 224;    // of the three prompts together, at least
 
@@ -255,11 +255,6 @@ std::string Check::in_a_graph() {
   return {};
 }
 
-// Mixtures of experts with quantized weights, and linear attention, run on CPUs only so far.
-bool runs_all_models() {
-  return testing::device_under_test() == DeviceKind::cpu;
-}
-
 void are_right(int ranks, DType dtype) {
   RANKS_OR_SKIP(ranks);
   if (testing::kSanitized && ranks > 2 && dtype != DType::f32) {
@@ -268,7 +263,7 @@ void are_right(int ranks, DType dtype) {
   std::vector<std::string> models(std::begin(kModels), std::end(kModels));
   if (dtype == DType::f32) {
     models.insert(models.end(), std::begin(kMixtures), std::end(kMixtures));
-    if (runs_all_models()) models.insert(models.end(), std::begin(kHybrids), std::end(kHybrids));
+    models.insert(models.end(), std::begin(kHybrids), std::end(kHybrids));
   }
   testing::run_on_devices(ranks, [&](DeviceRank& rank) {
     for (const std::string& name : models) {
@@ -331,7 +326,6 @@ TEST_CASE("quantized weights that stay so give the numbers of the dequantized on
           CHECK(check.continuations() == "");
         }
       }
-      if (!runs_all_models()) return;
       for (const char* name : {"qwen3moe-fp8", "gptoss-mxfp4", "qwen35-moe-fp8"}) {
         Check check(rank, name, DType::f32, {.keep_quantized = true});
         // Experts of 64 in parts of 32 leave nothing for a third rank.
@@ -368,7 +362,6 @@ TEST_CASE("a prompt in pieces gives the logits of the whole, in paged and contig
 }
 
 TEST_CASE("linear attention: a prompt in pieces of any size gives the logits of the whole") {
-  if (!runs_all_models()) SKIP_TEST("linear attention runs on CPUs only so far");
   on_few_ranks([](DeviceRank& rank) {
     for (const char* name : kHybrids) {
       for (const std::size_t size : {1, 3, 7, 16}) {

@@ -169,8 +169,9 @@ TEST_CASE("bfloat16 on 1 to 4 ranks: logits and tokens are as close as transform
 }
 
 TEST_CASE("linear attention in bfloat16 on 1 to 4 ranks") {
-  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("on CPUs only so far");
+  RANKS_OR_SKIP(1);
   for (const int ranks : {1, 2, 3, 4}) {
+    if (!testing::why_no_ranks(ranks).empty()) continue;
     testing::run_on_devices(ranks, [](DeviceRank& rank) {
       const Limits dense{.median = 0.5f, .of_ten = 10, .all_positions = true};
       CHECK(Mixture(rank, "qwen35-dense", false, dense).compare() == "");
@@ -184,8 +185,9 @@ TEST_CASE("linear attention in bfloat16 on 1 to 4 ranks") {
 }
 
 TEST_CASE("bfloat16 with weights that stay in FP8 or MXFP4, on 1 to 3 ranks") {
-  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("on CPUs only so far");
+  RANKS_OR_SKIP(1);
   for (const int ranks : {1, 2, 3}) {
+    if (!testing::why_no_ranks(ranks).empty()) continue;
     testing::run_on_devices(ranks, [](DeviceRank& rank) {
       for (const std::string name : {"qwen3moe-fp8", "gptoss-mxfp4", "qwen35-moe-fp8"}) {
         Mixture mixture(rank, name, true, {.all_positions = name.starts_with("qwen35")});

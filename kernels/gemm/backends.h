@@ -31,7 +31,7 @@ inline constexpr std::size_t kGemmBytes = 32 << 20;
 
 // For quantized weights: floats of some of their outputs; or rows of x in fp8, and scales. This
 // stays in an L2 cache of 50 MB for the most part.
-inline constexpr std::size_t kQuantizedGemmBytes = 32 << 20;
+inline constexpr std::size_t kQuantizedGemmBytes = 40 << 20;
 
 std::unique_ptr<Gemm> create_gemm(Backend& backend, bool quantized);
 

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "kernels/gemm/testing/gemm_case.h"
@@ -21,6 +23,7 @@ struct Groups {
   DType type = DType::bf16;
   bool bias = false;
   std::int64_t shift = 0;
+  QuantizedSetting quantized{};
 
   std::vector<std::int32_t> starts() const {
     std::vector<std::int32_t> start = {0};
@@ -29,12 +32,20 @@ struct Groups {
   }
   std::int64_t m() const { return starts().back(); }
   std::string describe() const {
-    std::string text = str(name_of(type), " ", inputs, " -> ", outputs, bias ? " bias" : "",
-                           " shift ", shift, ", rows:");
+    std::string text = str(quantized.group == 0 ? "" : name_of(quantized.format), " ",
+                           quantized.group, " ", name_of(type), " ", inputs, " -> ", outputs,
+                           bias ? " bias" : "", " shift ", shift, ", rows:");
     for (const std::int32_t size : sizes) text += str(" ", size);
     return text;
   }
 };
+
+// Some outputs of a quantized weight.
+GemmWeight rows_of(GemmWeight weight, std::int64_t first, std::int64_t count) {
+  weight.values = weight.values.rows(first, count);
+  weight.quantized.scales = weight.quantized.scales.rows(first, count);
+  return weight;
+}
 
 // A grouped GEMM of random values.
 class Case {
@@ -44,8 +55,8 @@ class Case {
         groups_(groups),
         start_(backend, *fixture_.stream, groups.starts()),
         x_(backend, groups.type, groups.m(), groups.inputs, 0, groups.shift),
-        weight_(backend, groups.type, std::ssize(groups.sizes) * groups.outputs, groups.inputs, 0,
-                groups.shift),
+        weight_(backend, groups.quantized.group == 0 ? groups.type : DType::f32,
+                std::ssize(groups.sizes) * groups.outputs, groups.inputs, 0, groups.shift),
         bias_(backend, groups.type, 1, std::ssize(groups.sizes) * groups.outputs),
         out_(backend, groups.type, groups.m(), groups.outputs, 0, groups.shift) {
     std::mt19937 random(seed);
@@ -53,6 +64,13 @@ class Case {
     weight_.fill(random, 0, 0.3f);
     bias_.fill(random, 0, 2);
     out_.fill(random, std::nanf(""), 0);
+    if (groups.quantized.group > 0) {
+      const Setting setting{.outputs = std::ssize(groups.sizes) * groups.outputs,
+                            .inputs = groups.inputs,
+                            .type = groups.type,
+                            .quantized = groups.quantized};
+      packed_.emplace(backend, setting, random, weight_).upload(*fixture_.stream);
+    }
     for (Matrix* matrix : {&x_, &weight_, &bias_, &out_}) matrix->upload(*fixture_.stream);
     fixture_.stream->synchronize();
   }
@@ -62,6 +80,7 @@ class Case {
                         .start = start_.view({std::ssize(groups_.sizes) + 1}),
                         .out = out_.there,
                         .x = x_.there};
+    if (packed_) grouped.weight = packed_->there();
     if (groups_.bias) grouped.weight.bias = vector_of(bias_.there);
     return grouped;
   }
@@ -152,7 +171,8 @@ class Case {
                      weight = weight_.here.rows(group * outputs, outputs);
     const TensorView bias(bias_.here.as<char>() + group * outputs * size_of(groups_.type),
                           groups_.type, {1, outputs});
-    GemmWeight of_group{.values = weight};
+    GemmWeight of_group =
+        packed_ ? rows_of(packed_->here(), group * outputs, outputs) : GemmWeight{.values = weight};
     if (groups_.bias) of_group.bias = vector_of(bias);
     gemm_reference(plain_call(of_group, {.out = right, .x = x}));
     const TermSums terms(x, weight);
@@ -163,7 +183,8 @@ class Case {
         const float wanted = get(right, r, o), added = groups_.bias ? get(bias, 0, o) : 0.0f;
         const double tolerance =
             static_cast<double>(groups_.inputs + 2) * 0x1p-23 * (terms(r, o) + std::fabs(added)) +
-            precision.ulp * (std::fabs(wanted) + std::fabs(wanted - added)) + 2 * precision.min;
+            precision.ulp * (std::fabs(wanted) + std::fabs(wanted - added)) + 2 * precision.min +
+            (packed_ ? precision.ulp / 2 * terms(r, o) : 0);  // weights may be rounded to x's type
         wrong += !(std::fabs(double{get(out_.here, first + r, o)} - wanted) <= tolerance);
       }
     }
@@ -174,6 +195,7 @@ class Case {
   Groups groups_;
   Placed<std::int32_t> start_;
   Matrix x_, weight_, bias_, out_;
+  std::optional<PackedWeight> packed_;  // a quantized weight, whose values are those of weight_
 };
 
 // Of few rows per group, of more, of many, empty ones among them; one group with everything.
@@ -236,6 +258,49 @@ TEST_CASE("a grouped GEMM of random sizes is a GEMM of each group") {
   }
 }
 
+// Of every format and number of inputs with the same scale.
+const std::vector<QuantizedSetting>& all_formats() {
+  static const std::vector<QuantizedSetting> formats = {
+      {WeightFormat::fp8, 128}, {WeightFormat::mxfp4, 32}, {WeightFormat::int8, 16},
+      {WeightFormat::int8, 32}, {WeightFormat::int8, 64},  {WeightFormat::int8, 128},
+      {WeightFormat::int4, 32}, {WeightFormat::int4, 64},  {WeightFormat::int4, 128}};
+  return formats;
+}
+
+void check_quantized(const std::function<void(const Groups&, unsigned)>& check) {
+  unsigned seed = 1;
+  for (const QuantizedSetting& quantized : all_formats()) {
+    for (const std::vector<std::int32_t>& sizes : all_sizes()) {
+      for (const DType type : {DType::bf16, DType::f16, DType::f32}) {
+        const std::array<std::pair<std::int64_t, std::int64_t>, 3> shapes = {
+            {{48, 384}, {272, 200}, {24, 64}}};
+        const auto& [outputs, inputs] = shapes[seed % 3];
+        check({.sizes = sizes,
+               .outputs = outputs,
+               .inputs = inputs,
+               .type = type,
+               .bias = seed % 2 == 0,
+               .quantized = quantized},
+              seed);
+        ++seed;
+      }
+      if (nvllm::testing::kSanitized) break;
+    }
+  }
+}
+
+TEST_CASE("with quantized weights a grouped GEMM is a GEMM of each group") {
+  BACKEND_OR_SKIP(backend);
+  check_quantized([&](const Groups& groups, unsigned seed) {
+    INFO(groups.describe());
+    Case tested(*backend, groups, seed);
+    CHECK(tested.count_wrong() == 0);
+    CHECK(tested.gathers(seed));
+    CHECK(tested.activates(Activation::silu));
+    if (seed % 4 == 1) CHECK(tested.activates(Activation::clamped_swiglu));
+  });
+}
+
 TEST_CASE("a grouped GEMM gathers its rows") {
   BACKEND_OR_SKIP(backend);
   check_all([&](const Groups& groups, unsigned seed) {
@@ -269,6 +334,12 @@ TEST_CASE("shapes of a real mixture") {
     CHECK(tested.count_wrong() == 0);
     CHECK(tested.gathers(max_rows));
     CHECK(tested.activates(Activation::silu));
+    for (const QuantizedSetting& quantized :
+         {QuantizedSetting{WeightFormat::fp8, 128}, QuantizedSetting{WeightFormat::mxfp4, 32}}) {
+      groups.quantized = quantized;
+      INFO(groups.describe());
+      CHECK(Case(*backend, groups, static_cast<unsigned>(random())).count_wrong() == 0);
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-// What the backend offers of the operations in this folder, for checked arguments; each does what
+// What every backend offers of the operations in this folder, for checked arguments; each does what
 // the function of the same name in nvllm::kernels does.
 #pragma once
 
@@ -17,4 +17,11 @@ void causal_conv(const CausalConv& args, Stream& stream);
 void gated_delta_rule(const GatedDeltaRule& args, Stream& stream);
 
 }  // namespace cpu
+
+namespace cuda {
+
+void causal_conv(const CausalConv& args, Stream& stream);
+void gated_delta_rule(const GatedDeltaRule& args, Stream& stream);
+
+}  // namespace cuda
 }  // namespace nvllm::kernels

@@ -22,7 +22,7 @@ struct CausalConv {
 // Of a width.
 inline constexpr std::int64_t kMaxConvWidth = 8;
 
-// Enqueues it, on a CPU. All tensors of one type (float32, bfloat16 or float16) but those of rows;
+// Enqueues it. All tensors of one type (float32, bfloat16 or float16) but those of rows;
 // otherwise an Error that names the argument.
 void causal_conv(const CausalConv& args, Stream& stream);
 void check_causal_conv(const CausalConv& args);

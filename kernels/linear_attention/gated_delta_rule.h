@@ -37,8 +37,8 @@ struct GatedDeltaRule {
 // Of dk and dv, which are multiples of 8.
 inline constexpr std::int64_t kMaxStateDim = 256;
 
-// Enqueues it, on a CPU. out, qkv and z of one type (float32, bfloat16 or float16); otherwise an
-// Error that names the argument.
+// Enqueues it. out, qkv and z of one type (float32, bfloat16 or float16); otherwise an Error that
+// names the argument. GPUs before compute capability 9.0 take dv up to 128.
 void gated_delta_rule(const GatedDeltaRule& args, Stream& stream);
 void check_gated_delta_rule(const GatedDeltaRule& args);
 

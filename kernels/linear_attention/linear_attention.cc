@@ -7,11 +7,6 @@
 namespace nvllm::kernels {
 namespace {
 
-void require_cpu(const Stream& stream, const Arguments& check) {
-  if (stream.kind() == DeviceKind::cpu) return;
-  fail(check.operation(), ": runs on CPUs only so far; pass --device cpu");
-}
-
 // [rows, columns], whose rows may lie apart.
 void require_rows(const TensorView& tensor, const char* name, DType dtype, std::int64_t rows,
                   std::int64_t columns, const Arguments& check) {
@@ -49,8 +44,8 @@ void check_causal_conv(const CausalConv& args) {
 
 void causal_conv(const CausalConv& args, Stream& stream) {
   check_causal_conv(args);
-  require_cpu(stream, Arguments("causal_conv"));
-  if (args.out.elements() > 0) cpu::causal_conv(args, stream);
+  if (args.out.elements() == 0) return;
+  NVLLM_ON_BACKEND(stream, causal_conv(args, stream));
 }
 
 void check_gated_delta_rule(const GatedDeltaRule& args) {
@@ -86,8 +81,8 @@ void check_gated_delta_rule(const GatedDeltaRule& args) {
 
 void gated_delta_rule(const GatedDeltaRule& args, Stream& stream) {
   check_gated_delta_rule(args);
-  require_cpu(stream, Arguments("gated_delta_rule"));
-  if (args.out.elements() > 0) cpu::gated_delta_rule(args, stream);
+  if (args.out.elements() == 0) return;
+  NVLLM_ON_BACKEND(stream, gated_delta_rule(args, stream));
 }
 
 }  // namespace nvllm::kernels

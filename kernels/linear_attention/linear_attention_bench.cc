@@ -61,15 +61,20 @@ void measure_delta_rule(GraphBenchmark& bench, const Shape& shape) {
             [&] { gated_delta_rule(args, bench.stream()); });
 }
 
-const bool registered = [] {
-  for (const Shape shape : {Shape{1, 1}, Shape{16, 1}, Shape{1, 512}, Shape{4, 128}}) {
+void register_all(DeviceKind kind, std::initializer_list<Shape> shapes) {
+  for (const Shape shape : shapes) {
     const std::string what =
         std::to_string(shape.sequences) + " sequences of " + std::to_string(shape.rows);
-    testing::register_benchmark("causal_conv", DeviceKind::cpu, DType::bf16, what,
+    testing::register_benchmark("causal_conv", kind, DType::bf16, what,
                                 [=](GraphBenchmark& bench) { measure_conv(bench, shape); });
-    testing::register_benchmark("gated_delta_rule", DeviceKind::cpu, DType::bf16, what,
+    testing::register_benchmark("gated_delta_rule", kind, DType::bf16, what,
                                 [=](GraphBenchmark& bench) { measure_delta_rule(bench, shape); });
   }
+}
+
+const bool registered = [] {
+  register_all(DeviceKind::cpu, {{1, 1}, {16, 1}, {1, 512}, {4, 128}});
+  register_all(DeviceKind::cuda, {{1, 1}, {8, 1}, {64, 1}, {256, 1}, {1, 8192}, {16, 1024}});
   return true;
 }();
 

@@ -9,7 +9,8 @@
 namespace nvllm::kernels {
 
 // A sequence's rows are the newest of its tokens. If they are its first ones, its state is zero,
-// whatever is in memory. A sequence without a slot is padding: its rows are zero.
+// whatever is in memory; without rows it stays as it is. A sequence without a slot is padding: its
+// rows are zero.
 struct StateRows {
   TensorView query_start;  // [sequences + 1], int32: the first row of each
   TensorView kv_length;    // [sequences], int32: tokens of each, these rows included

@@ -31,9 +31,6 @@ void check_combine_experts(const CombineExperts& args) {
 void combine_experts(const CombineExperts& args, Stream& stream) {
   check_combine_experts(args);
   if (args.out.elements() == 0) return;
-  if (stream.kind() != DeviceKind::cpu && args.shared.data != nullptr) {
-    fail("combine_experts: a shared expert runs on CPUs only so far; pass --device cpu");
-  }
 #ifdef NVLLM_CUDA
   if (stream.kind() == DeviceKind::cuda) return cuda::combine_experts(args, stream);
 #endif

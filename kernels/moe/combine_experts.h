@@ -18,7 +18,7 @@ struct CombineExperts {
   TensorView weights;     // [rows, k], float32
   TensorView entries;     // [rows, k], int32: rows of `experts` (Route::entries)
   TensorView residual{};  // [rows, columns], may be out; data == nullptr: none
-  // Of an expert that all rows go through, on CPUs: what it made, [rows, columns], and the logits
+  // Of an expert that all rows go through: what it made, [rows, columns], and the logits
   // of its gate, [rows, 1], float32; data == nullptr: there is none.
   TensorView shared{}, shared_gate{};
 };

@@ -52,10 +52,6 @@ void check_norm_rope_store(const NormRopeStore& args) {
 void norm_rope_store(const NormRopeStore& args, Stream& stream) {
   check_norm_rope_store(args);
   if (args.qkv.elements() == 0) return;
-  if (stream.kind() != DeviceKind::cpu && args.cos_sin.shape[1] != args.kv.head_dim()) {
-    fail("norm_rope_store: RoPE over ", args.cos_sin.shape[1], " elements of heads of ",
-         args.kv.head_dim(), " runs on CPUs only so far; pass --device cpu");
-  }
   NVLLM_ON_BACKEND(stream, norm_rope_store(args, stream));
 }
 

@@ -38,8 +38,8 @@ struct NormRopeStore {
 };
 
 // Enqueues it. qkv and norms of one type (float32, bfloat16 or float16), the cache of the same or
-// of E4m3, head_dim even, at most kMaxHeadDim, rotary even, at most head_dim and on GPUs equal to
-// it; any number of rows, also 0; otherwise an Error that names the argument.
+// of E4m3, head_dim even, at most kMaxHeadDim, rotary even, at most head_dim; any number of rows,
+// also 0; otherwise an Error that names the argument.
 void norm_rope_store(const NormRopeStore& args, Stream& stream);
 void check_norm_rope_store(const NormRopeStore& args);
 

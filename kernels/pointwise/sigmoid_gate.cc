@@ -20,10 +20,7 @@ void check_sigmoid_gate(const SigmoidGate& args) {
 void sigmoid_gate(const SigmoidGate& args, Stream& stream) {
   check_sigmoid_gate(args);
   if (args.x.elements() == 0) return;
-  if (stream.kind() != DeviceKind::cpu) {
-    fail("sigmoid_gate: runs on CPUs only so far; pass --device cpu");
-  }
-  cpu::sigmoid_gate(args, stream);
+  NVLLM_ON_BACKEND(stream, sigmoid_gate(args, stream));
 }
 
 // On the CPU, eight elements at a time.

@@ -12,8 +12,8 @@ struct SigmoidGate {
   TensorView gate;  // likewise
 };
 
-// Enqueues it, on a CPU. Both of one type (float32, bfloat16 or float16); otherwise an Error that
-// names the argument.
+// Enqueues it. Both of one type (float32, bfloat16 or float16); otherwise an Error that names the
+// argument.
 void sigmoid_gate(const SigmoidGate& args, Stream& stream);
 void check_sigmoid_gate(const SigmoidGate& args);
 

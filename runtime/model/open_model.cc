@@ -79,25 +79,6 @@ void choose_quantization(const model::Decoder& decoder, const OpenModel& model, 
                              model.quantization, device == DeviceKind::cpu);
 }
 
-void check_device(const OpenModel& model, DeviceKind device) {
-  if (device == DeviceKind::cpu) return;
-  if (model.config.linear_attention.key_heads > 0) {
-    fail("--model ", model.path, ": linear attention of a ", model.config.architecture,
-         " runs on CPUs only so far; pass --device cpu");
-  }
-  if (model.config.mixture.experts == 0) return;
-  const model::Decoder whole(model.config, {}, model.dtype);
-  choose_quantization(whole, model, device);
-  for (const layers::Parameter* parameter : whole.parameters()) {
-    if (!parameter->quantization || parameter->name.find(".experts.") == std::string::npos)
-      continue;
-    fail("--model ", model.path, ": experts with ",
-         kernels::name_of(parameter->quantization->format),
-         " weights run on CPUs only so far; pass --quantization none, which makes them ",
-         name_of(model.dtype), ", or --device cpu");
-  }
-}
-
 OpenModel open_model(const ModelOptions& options) {
   const Place place = find_place(options.path);
   OpenModel model;

@@ -18,7 +18,7 @@ constexpr std::int64_t kMaxDotRows = 4;
 class CudaGemm final : public Gemm {
  public:
   CudaGemm(Backend& backend, bool quantized)
-      : cublaslt_(backend), quantized_(backend, cublaslt_, quantized) {}
+      : cublaslt_(backend), quantized_(backend, cublaslt_, quantized), grouped_(quantized_) {}
 
   GemmConfigurations configurations() const override { return cublaslt_.configurations(); }
   void adopt(GemmConfigurations configurations) override {
@@ -155,7 +155,7 @@ class CudaGemm final : public Gemm {
   const LmHead lm_head_;
   CublasltGemm cublaslt_;
   QuantizedGemm quantized_;
-  const GroupedGemms grouped_;
+  GroupedGemms grouped_;
 };
 
 }  // namespace

@@ -1,15 +1,19 @@
 // Which kernel computes a grouped GEMM.
+#include <algorithm>
+
 #include "base/error.h"
 #include "device/cuda/stream.h"
 #include "kernels/common/sm90/tma.cuh"
+#include "kernels/gemm/backends.h"
 #include "kernels/gemm/sm80/grouped_gemm.h"
 #include "kernels/gemm/sm80/grouped_params.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
 
-// Rows per group on average up to which grouped_few_rows is the fastest, on Hopper and elsewhere.
-constexpr std::int64_t kMaxFewRowsOnHopper = 2, kMaxFewRows = 8;
+// Rows per group on average up to which grouped_few_rows is the fastest, on Hopper and elsewhere,
+// and up to which the weights are best read as they are.
+constexpr std::int64_t kMaxFewRowsOnHopper = 2, kMaxFewRows = 8, kMaxQuantizedRows = 16;
 
 // Of which the kernels with tensor cores have a list in shared memory, beside their rings: as many
 // as fit into 99 KiB, which is all that some GPUs have for a block.
@@ -23,32 +27,85 @@ bool fits_tensor_cores(const GroupedGemm& grouped) {
          grouped.x.aligned(16) && grouped.out.aligned(16);
 }
 
+// Whether the workspace has room for a group's weights as floats.
+bool has_room(const GroupedGemm& grouped) {
+  const std::int64_t size = size_of(grouped.weight.type());
+  return grouped.outputs() * grouped.weight.inputs() * size <=
+         static_cast<std::int64_t>(kQuantizedGemmBytes);
+}
+
 }  // namespace
 
-GroupedGemms::GroupedGemms() : is_hopper_(cuda::is_hopper()) {}
+GroupedGemms::GroupedGemms(QuantizedGemm& quantized)
+    : quantized_(quantized), is_hopper_(cuda::is_hopper()) {}
 
 GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
+  const bool is_quantized = kernels::is_quantized(grouped.weight.format);
+  if (is_quantized) {
+    const bool few = grouped.m() <= kMaxQuantizedRows * grouped.groups() || !has_room(grouped);
+    return few && fits_tensor_cores(grouped) ? GroupedKernel::quantized : GroupedKernel::dequantize;
+  }
   if (!fits_tensor_cores(grouped)) return GroupedKernel::dot;
   const std::int64_t few = is_hopper_ ? kMaxFewRowsOnHopper : kMaxFewRows;
   if (grouped.m() <= few * grouped.groups()) return GroupedKernel::few_rows;
   return is_hopper_ ? GroupedKernel::wgmma : GroupedKernel::tiles;
 }
 
-GroupedFusion GroupedGemms::fused_in(const GroupedGemm& grouped) const {
-  if (is_quantized(grouped.weight.format)) {
-    fail("gemm: weight is ", name_of(grouped.weight.format),
-         "; mixtures of experts with quantized weights run on CPUs only so far");
-  }
-  const bool dot = kernel_of(grouped) == GroupedKernel::dot;
+GroupedFusion GroupedGemms::fused_in(const GroupedGemm& grouped) {
+  GroupedKernel kernel = kernel_of(grouped);
+  if (kernel == GroupedKernel::dequantize) kernel = kernel_of(as_floats(grouped));
+  const bool dot = kernel == GroupedKernel::dot;
   return {.gather = true, .epilogue = !dot && grouped.activation == Activation::silu};
 }
 
-void GroupedGemms::enqueue(const GroupedGemm& grouped, Stream& stream) const {
-  switch (kernel_of(grouped)) {
+GroupedGemm GroupedGemms::as_floats(const GroupedGemm& grouped) {
+  const GemmWeight& weight = grouped.weight;
+  const std::int64_t outputs = grouped.outputs(), inputs = weight.inputs();
+  if (!has_room(grouped)) {
+    fail("gemm: weight is ", name_of(weight.format), ", and one of its ", grouped.groups(),
+         " groups, [", outputs, ", ", inputs, "], has no room in the workspace as ",
+         name_of(weight.type()), "; pass --quantization none");
+  }
+  const std::int64_t bytes = outputs * inputs * static_cast<std::int64_t>(size_of(weight.type()));
+  const std::int64_t room = kQuantizedGemmBytes / std::max<std::int64_t>(bytes, 1);
+  const std::int64_t groups = std::min(grouped.groups(), room);
+  GroupedGemm some = grouped;
+  some.weight = {.values = quantized_.floats(weight.type(), groups * outputs, inputs)};
+  some.start.shape[0] = groups + 1;
+  if (weight.bias.data != nullptr) some.weight.bias = weight.bias.rows(0, groups * outputs);
+  return some;
+}
+
+void GroupedGemms::enqueue_dequantized(const GroupedGemm& grouped, Stream& stream) {
+  GroupedGemm some = as_floats(grouped);
+  const std::int64_t outputs = grouped.outputs(), all = grouped.groups(), at_once = some.groups();
+  const GroupedKernel kernel = kernel_of(some);
+  for (std::int64_t first = 0; first < all; first += at_once) {
+    const std::int64_t groups = std::min(at_once, all - first);
+    some.start = grouped.start.rows(first, groups + 1);
+    some.weight.values.shape[0] = groups * outputs;
+    if (some.weight.bias.data != nullptr) {
+      some.weight.bias = grouped.weight.bias.rows(first * outputs, groups * outputs);
+    }
+    dequantize(grouped.weight, first * outputs, some.weight.values, stream);
+    enqueue(kernel, some, stream);
+  }
+}
+
+void GroupedGemms::enqueue(const GroupedGemm& grouped, Stream& stream) {
+  const GroupedKernel kernel = kernel_of(grouped);
+  if (kernel == GroupedKernel::dequantize) return enqueue_dequantized(grouped, stream);
+  enqueue(kernel, grouped, stream);
+}
+
+void GroupedGemms::enqueue(GroupedKernel kernel, const GroupedGemm& grouped, Stream& stream) {
+  switch (kernel) {
     case GroupedKernel::dot: return grouped_dot(grouped, stream);
     case GroupedKernel::few_rows: return grouped_few_rows(grouped, stream);
     case GroupedKernel::tiles: return grouped_tiles(grouped, stream);
     case GroupedKernel::wgmma: return grouped_wgmma(grouped, stream);
+    case GroupedKernel::quantized: return grouped_quantized(grouped, stream);
+    case GroupedKernel::dequantize: break;
   }
 }
 

@@ -3,31 +3,41 @@
 #pragma once
 
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/sm80/quantized_gemm.h"
 
 namespace nvllm::kernels::cuda {
 
 enum class GroupedKernel : std::uint8_t {
-  dot,       // what no other kernel takes: sm80/grouped_dot.cu
-  few_rows,  // bound by the reading of the weights: sm80/grouped_few_rows.cuh
-  tiles,     // tensor cores, tiles of 64 rows: sm80/grouped_tiles.cuh
-  wgmma,     // Hopper's tensor cores, tiles of 128 rows: sm90/grouped_wgmma.cuh
+  dot,         // what no other kernel takes: sm80/grouped_dot.cu
+  few_rows,    // bound by the reading of the weights: sm80/grouped_few_rows.cuh
+  tiles,       // tensor cores, tiles of 64 rows: sm80/grouped_tiles.cuh
+  wgmma,       // Hopper's tensor cores, tiles of 128 rows: sm90/grouped_wgmma.cuh
+  quantized,   // few rows, quantized weights: sm80/grouped_quantized.cuh
+  dequantize,  // some groups' weights become floats in a workspace, for one of the others
 };
 
 class GroupedGemms {
  public:
-  GroupedGemms();
-  GroupedFusion fused_in(const GroupedGemm& grouped) const;
-  void enqueue(const GroupedGemm& grouped, Stream& stream) const;
+  // quantized: has the workspace.
+  explicit GroupedGemms(QuantizedGemm& quantized);
+  GroupedFusion fused_in(const GroupedGemm& grouped);
+  void enqueue(const GroupedGemm& grouped, Stream& stream);
 
  private:
   GroupedKernel kernel_of(const GroupedGemm& grouped) const;
+  // With the weights of as many of the first groups as there is room for as floats.
+  GroupedGemm as_floats(const GroupedGemm& grouped);
+  static void enqueue(GroupedKernel kernel, const GroupedGemm& grouped, Stream& stream);
+  void enqueue_dequantized(const GroupedGemm& grouped, Stream& stream);
 
+  QuantizedGemm& quantized_;
   bool is_hopper_;
 };
 
 // The kernels; each takes what GroupedGemms chooses it for.
 void grouped_dot(const GroupedGemm& grouped, Stream& stream);
 void grouped_few_rows(const GroupedGemm& grouped, Stream& stream);
+void grouped_quantized(const GroupedGemm& grouped, Stream& stream);
 void grouped_tiles(const GroupedGemm& grouped, Stream& stream);
 void grouped_wgmma(const GroupedGemm& grouped, Stream& stream);
 

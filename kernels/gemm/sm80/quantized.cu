@@ -26,7 +26,11 @@ __device__ __forceinline__ float fp8_to_float(unsigned byte) {
   return static_cast<float>(value);
 }
 
-// A step's 16 inputs from the words of four threads; nibbles: which of two steps of int4.
+__device__ __forceinline__ float e2m1_to_float(unsigned code) {
+  return __uint_as_float((code & 8) << 28 | (code & 7) << 22) * 0x1p126f;
+}
+
+// A step's 16 inputs from the words of four threads; nibbles: which of two steps of int4 or mxfp4.
 template <WeightFormat kFormat>
 __device__ __forceinline__ void unpack(const unsigned (&words)[4], int step, float (&out)[16]) {
 #pragma unroll
@@ -34,9 +38,11 @@ __device__ __forceinline__ void unpack(const unsigned (&words)[4], int step, flo
 #pragma unroll
     for (int e = 0; e < 4; ++e) {  // inputs 2t, 2t + 1, 2t + 8, 2t + 9
       const int input = 2 * thread + e % 2 + e / 2 * 8;
-      if constexpr (kFormat == WeightFormat::int4) {
+      if constexpr (has_nibbles(kFormat)) {
         const int nibble = 2 * step + e / 2 + 4 * (e % 2);
-        out[input] = static_cast<float>(words[thread] >> (4 * nibble) & 15) - 8;
+        const unsigned code = words[thread] >> (4 * nibble) & 15;
+        out[input] =
+            kFormat == WeightFormat::mxfp4 ? e2m1_to_float(code) : static_cast<float>(code) - 8;
       } else if constexpr (kFormat == WeightFormat::int8) {
         out[input] = static_cast<float>(words[thread] >> (8 * e) & 255) - 128;
       } else {
@@ -51,6 +57,10 @@ __device__ __forceinline__ float2 scale_of(const void* scales, long long at) {
   if constexpr (kFormat == WeightFormat::fp8) {
     return make_float2(static_cast<const float*>(scales)[at], 0);
   }
+  if constexpr (kFormat == WeightFormat::mxfp4) {
+    const unsigned exponent = static_cast<const unsigned char*>(scales)[at];
+    return make_float2(__uint_as_float(exponent << 23), 0);
+  }
   const float2 both = __half22float2(static_cast<const __half2*>(scales)[at]);
   return make_float2(both.x * kScaleUnit, both.y * kScaleUnit);
 }
@@ -58,7 +68,7 @@ __device__ __forceinline__ float2 scale_of(const void* scales, long long at) {
 // A thread has word k of all four threads of a block: neighbouring inputs.
 template <WeightFormat kFormat, typename T>
 __global__ void __launch_bounds__(kThreads) dequantize_kernel(T* out, const DequantizeParams p) {
-  constexpr int kSteps = kFormat == WeightFormat::int4 ? 2 : 1;
+  constexpr int kSteps = has_nibbles(kFormat) ? 2 : 1;
   const long long i = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
   if (i * 4 >= p.words) return;
   const long long block = i / 4;
@@ -194,6 +204,7 @@ void dequantize(const GemmWeight& weight, std::int64_t first, const TensorView& 
   switch (shape.format) {
     case WeightFormat::fp8: return launch<WeightFormat::fp8>(out, p, native);
     case WeightFormat::int8: return launch<WeightFormat::int8>(out, p, native);
+    case WeightFormat::mxfp4: return launch<WeightFormat::mxfp4>(out, p, native);
     default: return launch<WeightFormat::int4>(out, p, native);
   }
 }

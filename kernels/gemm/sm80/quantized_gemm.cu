@@ -50,6 +50,11 @@ void QuantizedGemm::reserve() {
   memory_ = backend_.allocate(MemoryKind::device, kQuantizedGemmBytes, "quantized GEMM workspace");
 }
 
+TensorView QuantizedGemm::floats(DType type, std::int64_t outputs, std::int64_t inputs) {
+  reserve();
+  return {memory_.data(), type, {outputs, inputs}};
+}
+
 GemmKernel QuantizedGemm::kernel_of(const GemmShape& shape) {
   reserve();
   const bool takes = is_hopper_ && may_quantize_rows(shape) && shape.type != DType::f32 &&

@@ -155,7 +155,7 @@ struct PassSums {
   using Values = QuantizedValues<kFormat, T>;
   static constexpr int kInputs = kBlockInputs<kFormat>, kSteps = kInputs / 16;  // of a slice
   static constexpr int kUnits = kInputs / kUnit, kUnitSteps = kUnit / 16;
-  static constexpr bool kOffsets = kFormat != WeightFormat::fp8;
+  static constexpr bool kOffsets = !has_float_values(kFormat);
 
   float d[kHalves][4] = {};
 

@@ -111,8 +111,30 @@ struct QuantizedValues<WeightFormat::int4, T> {
   }
 };
 
+template <typename T>
+struct QuantizedValues<WeightFormat::mxfp4, T> {
+  static constexpr int kSteps = 2;
+  static constexpr float kAdded = 0;
+  static constexpr float kUnit = kIsBf16<T> ? 0x1p126f : 0x1p14f;
+
+  // As of fp8: sign and magnitude go where T has them.
+  static __device__ __forceinline__ void unpack(unsigned word, unsigned (&pairs)[4]) {
+    constexpr int kShift = kIsBf16<T> ? 6 : 9;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const unsigned magnitude = moved(word, kShift - 4 * i) & twice(0x7 << kShift);
+      pairs[i] = masked_or<twice(0x8000)>(moved(word, 12 - 4 * i), magnitude);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ unsigned moved(unsigned word, int left) {
+    return left < 0 ? word >> -left : word << left;
+  }
+};
+
 template <WeightFormat kFormat>
-inline constexpr bool kCrossed = kFormat != WeightFormat::int4;
+inline constexpr bool kCrossed = !has_nibbles(kFormat);
 
 // Two words of x, inputs 2 t, 2 t + 1 and 2 t + 8, 2 t + 9, as such weights are.
 __device__ __forceinline__ void cross(unsigned& first, unsigned& second) {
@@ -122,7 +144,7 @@ __device__ __forceinline__ void cross(unsigned& first, unsigned& second) {
 }
 
 template <WeightFormat kFormat>
-inline constexpr int kBlockInputs = kFormat == WeightFormat::int4 ? 128 : 64;
+inline constexpr int kBlockInputs = block_inputs_of(kFormat);
 
 // A group's scale and offset, of sums of values times x and of sums of x: 4096 times as large as
 // they are where they are float16.
@@ -133,6 +155,8 @@ template <WeightFormat kFormat, typename T>
 __device__ __forceinline__ GroupScale group_scale(unsigned bits) {
   if constexpr (kFormat == WeightFormat::fp8) {
     return {__uint_as_float(bits), 0};
+  } else if constexpr (kFormat == WeightFormat::mxfp4) {
+    return {__uint_as_float(bits << 23), 0};
   } else {
     const float scale = __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
     const float offset = __half2float(__ushort_as_half(static_cast<unsigned short>(bits >> 16)));
@@ -140,10 +164,10 @@ __device__ __forceinline__ GroupScale group_scale(unsigned bits) {
   }
 }
 
-// In bfloat16 fp8's values are so small that x is made larger, lest what is summed be subnormal. x
-// itself must be below 2^63.
+// In bfloat16 the values of fp8 and mxfp4 are so small that x is made larger, lest what is summed
+// be subnormal. x itself must be below 2^63.
 template <WeightFormat kFormat, typename T>
-inline constexpr bool kEnlargesX = kFormat == WeightFormat::fp8&& kIsBf16<T>;
+inline constexpr bool kEnlargesX = has_float_values(kFormat) && kIsBf16<T>;
 __device__ __forceinline__ unsigned enlarged(unsigned pair) {
   return multiply_add<Bf16>(pair, twice(0x5f80), twice(0x8000));  // by 2^64
 }
@@ -157,7 +181,7 @@ __device__ __forceinline__ void arrange_step(unsigned (&step)[2]) {
 
 // What scaled sums are to be multiplied by.
 template <WeightFormat kFormat, typename T>
-inline constexpr float kSumUnit = (kFormat == WeightFormat::fp8 ? 1.0f : kScaleUnit) *
+inline constexpr float kSumUnit = (has_float_values(kFormat) ? 1.0f : kScaleUnit) *
                                   QuantizedValues<kFormat, T>::kUnit*(kEnlargesX<kFormat, T>
                                                                           ? 0x1p-64f
                                                                           : 1.0f);

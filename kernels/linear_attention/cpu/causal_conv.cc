@@ -58,6 +58,7 @@ class ConvTask {
   void run() {
     const StateRows& rows = args_.rows;
     if (rows.slot(sequence_) < 0) return clear();
+    if (rows.begin(sequence_) == rows.end(sequence_)) return;
     load_state();
     for (std::int64_t row = rows.begin(sequence_); row < rows.end(sequence_); ++row) {
       load(args_.x.as<T>() + row * args_.x.stride[0] + first_, input(width_ - 1), count_);

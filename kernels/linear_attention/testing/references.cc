@@ -30,6 +30,7 @@ template <typename T>
 void conv_sequence(const CausalConv& args, std::int64_t sequence, std::int64_t channel) {
   const std::int64_t channels = args.out.shape[1], width = args.weight.shape[1];
   const std::int64_t before = width - 1, begin = args.rows.begin(sequence);
+  if (begin == args.rows.end(sequence)) return;
   T* const state = args.state.as<T>() + args.rows.slot(sequence) * before * channels + channel;
   std::vector<T> inputs(static_cast<std::size_t>(before), from_float<T>(0));
   if (!args.rows.starts(sequence)) {

@@ -15,13 +15,23 @@ struct Params {
   const T* residual;  // nullptr: none
   const float* weights;
   const int* entries;
+  const T* shared;  // nullptr: none
+  const float* shared_gate;
   int k;
 };
+
+template <typename T>
+__device__ __forceinline__ void add_scaled(Floats<T>& sum, float factor, const Vector<T>& vector) {
+  const Floats<T> part = widen(vector);
+#pragma unroll
+  for (int i = 0; i < Vector<T>::kElements; ++i) {
+    sum.element[i] = fmaf(factor, part.element[i], sum.element[i]);
+  }
+}
 
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kTileBlockThreads)
     combine_experts_kernel(const Params<T> p, const RowTiles tiles) {
-  constexpr int kElements = Vector<T>::kElements;
   begin_after_previous_kernel();
   const TilePlace place = tile_place<1>(tiles.tiles);
   if (place.row >= tiles.rows || place.vector >= tiles.vectors) return;
@@ -30,14 +40,14 @@ __global__ void __launch_bounds__(kTileBlockThreads)
   Floats<T> sum{};
 #pragma unroll 8
   for (int j = 0; j < p.k; ++j) {
-    const Floats<T> part =
-        widen(load_of_row<kAligned>(p.experts + static_cast<long long>(entries[j]) * tiles.columns,
-                                    place.vector, tiles.columns));
-    const float weight = weights[j];
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      sum.element[i] = fmaf(weight, part.element[i], sum.element[i]);
-    }
+    const T* const row = p.experts + static_cast<long long>(entries[j]) * tiles.columns;
+    add_scaled(sum, weights[j], load_of_row<kAligned>(row, place.vector, tiles.columns));
+  }
+  if (p.shared != nullptr) {
+    const float gate = 1.0f / (1.0f + expf(-p.shared_gate[place.row]));
+    add_scaled(
+        sum, gate,
+        load_of_row<kAligned>(p.shared + place.row * tiles.columns, place.vector, tiles.columns));
   }
   Vector<T> result = narrow(sum);
   if (p.residual != nullptr) {
@@ -55,7 +65,8 @@ void combine_experts(const CombineExperts& args, Stream& stream) {
     constexpr int kElements = Vector<T>::kElements;
     const RowTiles tiles(args.out.shape[0], args.out.shape[1], kElements, 1);
     const bool aligned = tiles.columns % kElements == 0 && args.out.aligned(16) &&
-                         args.experts.aligned(16) && args.residual.aligned(16);
+                         args.experts.aligned(16) && args.residual.aligned(16) &&
+                         args.shared.aligned(16);
     const auto kernel =
         aligned ? combine_experts_kernel<T, true> : combine_experts_kernel<T, false>;
     const Params<T> params{.out = args.out.as<T>(),
@@ -63,6 +74,8 @@ void combine_experts(const CombineExperts& args, Stream& stream) {
                            .residual = args.residual.as<const T>(),
                            .weights = args.weights.as<const float>(),
                            .entries = args.entries.as<const int>(),
+                           .shared = args.shared.as<const T>(),
+                           .shared_gate = args.shared_gate.as<const float>(),
                            .k = static_cast<int>(args.weights.shape[1])};
     launch_early("launching combine_experts", kernel, tiles.grid, tiles.block,
                  nvllm::cuda::native(stream), params, tiles);

@@ -1,6 +1,7 @@
 // Norms, rotation and store on the GPU. A few lanes hold a head in registers, each the vectors at
-// one place of its lower and of its upper half, and take several heads of a row, for which the
-// cosines and sines are the same. Kv is the type of the cache: that of the rows, or E4m3.
+// one place of the lower and of the upper half of what is rotated, or two vectors behind that, and
+// take several heads of a row, for which the cosines and sines are the same. Kv is the type of the
+// cache: that of the rows, or E4m3.
 #include <type_traits>
 
 #include "base/check.h"
@@ -33,7 +34,7 @@ struct Params {
   long long block_size, block_stride, token_stride, head_stride;
   long long rows;
   unsigned heads, kv_heads;
-  int head_dim;
+  int head_dim, rotary;
   float inverse_head_dim, epsilon, weight_offset;
   unsigned groups;      // of a row's heads; a group's are `groups` apart
   unsigned lanes_bits;  // log2 of the lanes of a group
@@ -60,7 +61,7 @@ struct Place {
     inside = row < p.rows;
     if (!inside) return;
     const long long slot = p.slots[row];
-    cos_sin = p.cos_sin + static_cast<long long>(p.positions[row]) * p.head_dim;
+    cos_sin = p.cos_sin + static_cast<long long>(p.positions[row]) * p.rotary;
     if (slot < 0) return;
     const long long block = slot / p.block_size;
     stored = block * p.block_stride + (slot - block * p.block_size) * p.token_stride;
@@ -167,24 +168,27 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
   constexpr int kElements = Vector<T>::kElements;
   constexpr bool kSame = std::is_same_v<T, Kv>;
   const Place at(p);
-  const int half = p.head_dim / 2;
-  const int first = at.lane * kElements;
-  const bool inside = at.inside && first < half;
+  const int half = p.rotary / 2;
+  const bool rotated = at.lane * kElements < half;
+  // Where the lane's two vectors are in a head.
+  const int first = rotated ? at.lane * kElements : 2 * at.lane * kElements;
+  const int second = first + (rotated ? half : kElements);
+  const bool inside = at.inside && first < p.head_dim;
   const unsigned heads = p.heads + 2 * p.kv_heads;
-  T* const row = p.qkv + at.row * heads * p.head_dim + first;
-  const auto weight_of = [&](unsigned head) {
-    return (head < p.heads ? p.q_norm : p.k_norm) + first;
-  };
+  T* const row = p.qkv + at.row * heads * p.head_dim;
+  const auto weight_of = [&](unsigned head) { return head < p.heads ? p.q_norm : p.k_norm; };
   // Where a place leads is looked up, and all but the row itself loaded, while the kernel before is
   // still at work.
   Floats<T> cosine, sine;
   [[maybe_unused]] Vector<T> first_weights[2] = {};
   if (inside) {
-    cosine = load_floats<T>(at.cos_sin + first);
-    sine = load_floats<T>(at.cos_sin + half + first);
+    if (rotated) {
+      cosine = load_floats<T>(at.cos_sin + first);
+      sine = load_floats<T>(at.cos_sin + second);
+    }
     if constexpr (kNorm && kHeads == 1) {
-      first_weights[0] = load_vector(weight_of(at.group));
-      first_weights[1] = load_vector(weight_of(at.group) + half);
+      first_weights[0] = load_vector(weight_of(at.group) + first);
+      first_weights[1] = load_vector(weight_of(at.group) + second);
     }
   }
   if (p.settled) wait_for_previous_kernel();
@@ -194,8 +198,8 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
   for (int h = 0; h < kHeads; ++h) {
     const unsigned head = at.group + h * p.groups;
     if (!inside || head >= heads) continue;
-    low[h] = load_vector(row + head * p.head_dim);
-    high[h] = load_vector(row + head * p.head_dim + half);
+    low[h] = load_vector(row + head * p.head_dim + first);
+    high[h] = load_vector(row + head * p.head_dim + second);
   }
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
@@ -204,13 +208,13 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
     Vector<T> low_weight = first_weights[0], high_weight = first_weights[1];
     if constexpr (kNorm) {
       if (kHeads > 1 && inside) {
-        low_weight = load_vector(weight_of(head));
-        high_weight = load_vector(weight_of(head) + half);
+        low_weight = load_vector(weight_of(head) + first);
+        high_weight = load_vector(weight_of(head) + second);
       }
       scale = norm_scale(p, add_squares(high[h], add_squares(low[h], 0)));
     }
     if (!inside || head >= heads) continue;
-    T* to = row + head * p.head_dim - first;
+    T* to = row + head * p.head_dim;
     if constexpr (kSame) to = destination(p, head, to, at.stored);
     if (to == nullptr || (!kSame && head >= p.heads && at.stored < 0)) continue;
     [[maybe_unused]] Floats<T> x, y;
@@ -221,7 +225,7 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
       } else {
         x = widen(low[h]), y = widen(high[h]);
       }
-      rotate<T>(x, y, cosine, sine);
+      if (rotated) rotate<T>(x, y, cosine, sine);
       if (kSame || head < p.heads) low[h] = narrow(x), high[h] = narrow(y);
     } else if constexpr (!kSame) {
       x = widen(low[h]), y = widen(high[h]);
@@ -229,12 +233,12 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
     if constexpr (!kSame) {
       if (head >= p.heads) {
         const E4m3Place place(p, head, at.stored);
-        place.store<T>(first, x), place.store<T>(half + first, y);
+        place.store<T>(first, x), place.store<T>(second, y);
         continue;
       }
     }
     store_vector(to + first, low[h]);
-    store_vector(to + half + first, high[h]);
+    store_vector(to + second, high[h]);
   }
 }
 
@@ -245,7 +249,10 @@ __global__ void __launch_bounds__(kBlockThreads) elements_kernel(const Params<T,
   constexpr int kPairs = kMaxHeadDim / 2 / 32;  // of a lane
   constexpr bool kSame = std::is_same_v<T, Kv>;
   const Place at(p);
-  const int half = p.head_dim / 2;
+  const int half = p.rotary / 2, pairs = p.head_dim / 2;
+  // Of pair number i: the rotated ones lie apart, those behind them are neighbours.
+  const auto low_of = [&](int i) { return i < half ? i : 2 * i; };
+  const auto high_of = [&](int i) { return i < half ? half + i : 2 * i + 1; };
   const unsigned head = at.group;
   T* const from = p.qkv + (at.row * (p.heads + 2 * p.kv_heads) + head) * p.head_dim;
   if (!at.inside) return;  // the whole warp
@@ -254,8 +261,8 @@ __global__ void __launch_bounds__(kBlockThreads) elements_kernel(const Params<T,
 #pragma unroll
   for (int k = 0; k < kPairs; ++k) {
     const int i = at.lane + k * 32;
-    if (i >= half) continue;
-    x[k] = widen(from[i]), y[k] = widen(from[half + i]);
+    if (i >= pairs) continue;
+    x[k] = widen(from[low_of(i)]), y[k] = widen(from[high_of(i)]);
     squares = fmaf(x[k], x[k], fmaf(y[k], y[k], squares));
   }
   const float scale = norm_scale(p, squares);
@@ -267,28 +274,32 @@ __global__ void __launch_bounds__(kBlockThreads) elements_kernel(const Params<T,
 #pragma unroll
   for (int k = 0; k < kPairs; ++k) {
     const int i = at.lane + k * 32;
-    if (i >= half) continue;
+    if (i >= pairs) continue;
     if (kSame && !rotates) {
-      to[i] = from[i], to[half + i] = from[half + i];
+      to[low_of(i)] = from[low_of(i)], to[high_of(i)] = from[high_of(i)];
       continue;
     }
     float a = x[k], b = y[k];
     if (rotates && p.q_norm != nullptr) {
-      a *= scale * (p.weight_offset + widen(weight[i]));
-      b *= scale * (p.weight_offset + widen(weight[half + i]));
+      a *= scale * (p.weight_offset + widen(weight[low_of(i)]));
+      b *= scale * (p.weight_offset + widen(weight[high_of(i)]));
     }
-    const float c = rotates ? at.cos_sin[i] : 1, s = rotates ? at.cos_sin[half + i] : 0;
-    const float low = fmaf(a, c, -__fmul_rn(b, s)), high = fmaf(b, c, __fmul_rn(a, s));
+    const bool rotated = rotates && i < half;
+    float low = a, high = b;
+    if (rotated) {
+      const float c = at.cos_sin[i], s = at.cos_sin[half + i];
+      low = fmaf(a, c, -__fmul_rn(b, s)), high = fmaf(b, c, __fmul_rn(a, s));
+    }
     if constexpr (!kSame) {
       if (head >= p.heads) {
         const E4m3Place place(p, head, at.stored);
-        place.to[i] = narrow<E4m3>((rotates ? low : x[k]) * place.factor);
-        place.to[half + i] = narrow<E4m3>((rotates ? high : y[k]) * place.factor);
+        place.to[low_of(i)] = narrow<E4m3>(low * place.factor);
+        place.to[high_of(i)] = narrow<E4m3>(high * place.factor);
         continue;
       }
     }
-    to[i] = narrow<T>(low);
-    to[half + i] = narrow<T>(high);
+    to[low_of(i)] = narrow<T>(low);
+    to[high_of(i)] = narrow<T>(high);
   }
 }
 
@@ -296,7 +307,8 @@ template <typename T>
 bool in_vectors(const NormRopeStore& args) {
   constexpr int kElements = Vector<T>::kElements;
   const auto& stride = args.kv.keys.stride;
-  bool fits = args.kv.head_dim() / 2 % kElements == 0;
+  bool fits = args.cos_sin.shape[1] / 2 % kElements == 0 &&
+              (args.kv.head_dim() - args.cos_sin.shape[1]) % (2 * kElements) == 0;
   for (int axis = 0; axis < 3; ++axis) fits = fits && stride[axis] % kElements == 0;
   for (const TensorView* tensor :
        {&args.qkv, &args.q_norm, &args.k_norm, &args.cos_sin, &args.kv.keys, &args.kv.values}) {
@@ -325,6 +337,7 @@ Params<T, Kv> params(const NormRopeStore& args) {
   p.heads = static_cast<unsigned>(args.heads);
   p.kv_heads = static_cast<unsigned>(args.kv.kv_heads());
   p.head_dim = static_cast<int>(args.kv.head_dim());
+  p.rotary = static_cast<int>(args.cos_sin.shape[1]);
   p.inverse_head_dim = 1.0f / static_cast<float>(p.head_dim);
   p.epsilon = args.epsilon;
   p.weight_offset = args.weight_offset;

@@ -1,8 +1,7 @@
 // Gates of attention's results against their plain definition.
-#include "kernels/pointwise/sigmoid_gate.h"
-
 #include <functional>
 
+#include "kernels/pointwise/sigmoid_gate.h"
 #include "kernels/pointwise/testing/references.h"
 #include "kernels/testing/cases.h"
 
@@ -39,7 +38,9 @@ TEST_CASE_TEMPLATE("sigmoid_gate is what its definition says, for all shapes", T
 
 TEST_CASE("sigmoid_gate refuses what does not fit, by name") {
   BACKEND_OR_SKIP(backend);
-  std::vector<float> floats(64);
+  const auto stream = backend->create_stream();
+  const Placed<float> floats(*backend, *stream, std::vector<float>(64));
+  stream->synchronize();
   const auto with = [&](const std::function<void(SigmoidGate&)>& change) {
     SigmoidGate args{.x = {floats.data(), DType::f32, {2, 6}},
                      .gate = {floats.data() + 32, DType::f32, {2, 6}}};

@@ -1,0 +1,55 @@
+#include "kernels/gemm/sm80/grouped_gemm.h"
+#include "kernels/gemm/sm80/grouped_quantized.cuh"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+template <typename T, WeightFormat kFormat, int kGroup, int kHalves, bool kGated>
+void launch(const GroupedGemm& grouped, cudaStream_t stream) {
+  using Ring = quantized_groups::Ring<quantized_groups::Block<kFormat, kGroup>, kHalves>;
+  const quantized_groups::Params<T> p(grouped);
+  launch_grouped(quantized_groups::grouped_quantized_kernel<T, kFormat, kGroup, kHalves, kGated>,
+                 quantized_groups::kBlocks, quantized_groups::kWarps * 32,
+                 Ring::shared_bytes(p.groups), stream, p);
+}
+
+template <typename T, WeightFormat kFormat, int kGroup>
+void launch(const GroupedGemm& grouped, cudaStream_t stream) {
+  const bool gated = grouped.epilogue != Epilogue::none;
+  // With more than a few rows per group many have more than 8.
+  const bool many = grouped.m() > 3 * grouped.groups();
+  if (gated) {
+    return many ? launch<T, kFormat, kGroup, 2, true>(grouped, stream)
+                : launch<T, kFormat, kGroup, 1, true>(grouped, stream);
+  }
+  many ? launch<T, kFormat, kGroup, 2, false>(grouped, stream)
+       : launch<T, kFormat, kGroup, 1, false>(grouped, stream);
+}
+
+template <typename T>
+void launch(const GroupedGemm& grouped, cudaStream_t stream) {
+  const WeightFormat format = grouped.weight.format;
+  switch (const std::int64_t group = grouped.weight.quantized.group; format) {
+    case WeightFormat::fp8: return launch<T, WeightFormat::fp8, 128>(grouped, stream);
+    case WeightFormat::mxfp4: return launch<T, WeightFormat::mxfp4, 32>(grouped, stream);
+    case WeightFormat::int8:
+      if (group == 16) return launch<T, WeightFormat::int8, 16>(grouped, stream);
+      if (group == 32) return launch<T, WeightFormat::int8, 32>(grouped, stream);
+      if (group == 64) return launch<T, WeightFormat::int8, 64>(grouped, stream);
+      return launch<T, WeightFormat::int8, 128>(grouped, stream);
+    default:
+      if (group == 32) return launch<T, WeightFormat::int4, 32>(grouped, stream);
+      if (group == 64) return launch<T, WeightFormat::int4, 64>(grouped, stream);
+      return launch<T, WeightFormat::int4, 128>(grouped, stream);
+  }
+}
+
+}  // namespace
+
+void grouped_quantized(const GroupedGemm& grouped, Stream& stream) {
+  const cudaStream_t native = nvllm::cuda::native(stream);
+  grouped.weight.type() == DType::bf16 ? launch<Bf16>(grouped, native)
+                                       : launch<F16>(grouped, native);
+}
+
+}  // namespace nvllm::kernels::cuda

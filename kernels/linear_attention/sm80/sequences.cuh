@@ -1,0 +1,41 @@
+// The sequences of a step's rows on the GPU: StateRows there.
+#pragma once
+
+#include "kernels/linear_attention/state_rows.h"
+
+namespace nvllm::kernels::cuda {
+
+struct Sequences {
+  const int* query_start;
+  const int* kv_length;
+  const int* slots;
+  int count;
+
+  __device__ __forceinline__ int begin(int sequence) const { return query_start[sequence]; }
+  __device__ __forceinline__ bool starts(int sequence) const {
+    return kv_length[sequence] == begin(sequence + 1) - begin(sequence);
+  }
+
+  // The first sequence that ends behind the row. In a decode step it is the row's own number.
+  __device__ __forceinline__ int of_row(long long row) const {
+    int low = row < count ? static_cast<int>(row) : count - 1;
+    if (begin(low) <= row && row < begin(low + 1)) return low;
+    low = 0;
+    for (int high = count; low < high;) {
+      const int middle = (low + high) / 2;
+      if (begin(middle + 1) <= row) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+};
+
+inline Sequences sequences_of(const StateRows& rows) {
+  return {rows.query_start.as<const int>(), rows.kv_length.as<const int>(),
+          rows.slots.as<const int>(), static_cast<int>(rows.sequences())};
+}
+
+}  // namespace nvllm::kernels::cuda
