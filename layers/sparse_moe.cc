@@ -13,31 +13,41 @@ struct SparseMoe::Routed {
 SparseMoe::SparseMoe(const std::string& name, const SparseMoeConfig& config, Shard shard)
     : experts_per_token_(config.experts_per_token),
       renormalize_(config.renormalize),
+      expert_parallel_(config.expert_parallel && shard.ranks > 1),
       activation_(config.activation),
       limit_(config.limit) {
   const auto experts = static_cast<std::int64_t>(config.experts.size());
-  const std::int64_t hidden = config.hidden, inner = config.intermediate;
-  const Range own = part_of(inner, shard, config.max_granule);
+  own_experts_ = expert_parallel_ ? even_part_of(experts, shard) : Range{0, experts};
+  slice_ = expert_parallel_ ? Range{0, config.intermediate}
+                            : part_of(config.intermediate, shard, config.max_granule);
   router_.name = name + ".router.weight";
-  router_.shape = {experts, hidden};
-  router_.slices = {{config.router + ".weight", {experts, hidden}, {0, experts}, {0, hidden}, 0}};
+  router_.shape = {experts, config.hidden};
+  router_.slices = {
+      {config.router + ".weight", {experts, config.hidden}, {0, experts}, {0, config.hidden}, 0}};
+  set_weights(name, config);
+  if (config.bias) set_biases(name, config, shard);
+  if (config.shared_intermediate > 0) set_shared(name + ".shared", config, shard);
+}
+
+void SparseMoe::set_weights(const std::string& name, const SparseMoeConfig& config) {
+  const std::int64_t hidden = config.hidden, inner = config.intermediate;
   gate_up_.name = name + ".experts.gate_up.weight";
-  gate_up_.shape = {experts * 2 * own.size(), hidden};
+  gate_up_.shape = {own_experts_.size() * 2 * slice_.size(), hidden};
   gate_up_.may_be_quantized = MayBeQuantized::yes;
   down_.name = name + ".experts.down.weight";
-  down_.shape = {experts * hidden, own.size()};
+  down_.shape = {own_experts_.size() * hidden, slice_.size()};
   down_.may_be_quantized = MayBeQuantized::yes;
-  if (config.bias) set_biases(name, config, own, shard);
-  if (config.shared_intermediate > 0) set_shared(name + ".shared", config, shard);
-  if (own.size() == 0) return;
+  if (slice_.size() == 0) return;
   std::int64_t gate_up_row = 0, down_row = 0;
-  for (const SparseMoeConfig::Expert& expert : config.experts) {
+  for (std::int64_t number = own_experts_.begin; number < own_experts_.end; ++number) {
+    const SparseMoeConfig::Expert& expert = config.experts[static_cast<std::size_t>(number)];
     for (const std::string& module : {expert.gate, expert.up}) {
       gate_up_.slices.push_back(
-          {module + ".weight", {inner, hidden}, own, {0, hidden}, gate_up_row});
-      gate_up_row += own.size();
+          {module + ".weight", {inner, hidden}, slice_, {0, hidden}, gate_up_row});
+      gate_up_row += slice_.size();
     }
-    down_.slices.push_back({expert.down + ".weight", {hidden, inner}, {0, hidden}, own, down_row});
+    down_.slices.push_back(
+        {expert.down + ".weight", {hidden, inner}, {0, hidden}, slice_, down_row});
     down_row += hidden;
   }
 }
@@ -56,24 +66,25 @@ void SparseMoe::set_shared(const std::string& name, const SparseMoeConfig& confi
   gate.slices = {{config.shared_gate, {1, hidden}, {0, 1}, {0, hidden}, 0}};
 }
 
-void SparseMoe::set_biases(const std::string& name, const SparseMoeConfig& config, Range own,
-                           Shard shard) {
+void SparseMoe::set_biases(const std::string& name, const SparseMoeConfig& config, Shard shard) {
   const std::int64_t hidden = config.hidden, inner = config.intermediate;
+  const bool has_down = expert_parallel_ || shard.rank == 0;
   router_bias_.name = name + ".router.bias";
   router_bias_.shape = {experts()};
   router_bias_.slices = {{config.router + ".bias", {experts()}, {0, experts()}, {0, 1}, 0}};
   gate_up_bias_.name = name + ".experts.gate_up.bias";
   gate_up_bias_.shape = {gate_up_.shape[0]};
   down_bias_.name = name + ".experts.down.bias";
-  if (shard.rank == 0) down_bias_.shape = {down_.shape[0]};
+  if (has_down) down_bias_.shape = {down_.shape[0]};
   std::int64_t gate_up_row = 0, down_row = 0;
-  for (const SparseMoeConfig::Expert& expert : config.experts) {
+  for (std::int64_t number = own_experts_.begin; number < own_experts_.end; ++number) {
+    const SparseMoeConfig::Expert& expert = config.experts[static_cast<std::size_t>(number)];
     for (const std::string& module : {expert.gate, expert.up}) {
-      if (own.size() == 0) continue;
-      gate_up_bias_.slices.push_back({module + ".bias", {inner}, own, {0, 1}, gate_up_row});
-      gate_up_row += own.size();
+      if (slice_.size() == 0) continue;
+      gate_up_bias_.slices.push_back({module + ".bias", {inner}, slice_, {0, 1}, gate_up_row});
+      gate_up_row += slice_.size();
     }
-    if (shard.rank > 0) continue;
+    if (!has_down) continue;
     down_bias_.slices.push_back({expert.down + ".bias", {hidden}, {0, hidden}, {0, 1}, down_row});
     down_row += hidden;
   }
@@ -144,22 +155,25 @@ void SparseMoe::forward(ResidualStream& stream, const RmsNorm& norm, const Conte
   };
   const TensorView of_experts = allocate(x.shape[1]), gate_up = allocate(2 * intermediate()),
                    activated = allocate(intermediate());
-  context.gemm.run_grouped({.weight = gemm_weight(gate_up_, gate_up_bias_.view),
-                            .start = routed.expert_start,
-                            .out = activated,
-                            .x = x,
-                            .source_rows = routed.source_rows,
-                            .gathered = of_experts,
-                            .epilogue = kernels::Epilogue::gated_activation,
-                            .activation = activation_,
-                            .limit = limit_,
-                            .gate_up = gate_up},
-                           context.stream);
-  context.gemm.run_grouped({.weight = gemm_weight(down_, down_bias_.view),
-                            .start = routed.expert_start,
-                            .out = of_experts,
-                            .x = activated},
-                           context.stream);
+  const TensorView start = routed.expert_start.rows(own_experts_.begin, own_experts_.size() + 1);
+  if (own_experts_.size() > 0) {
+    context.gemm.run_grouped({.weight = gemm_weight(gate_up_, gate_up_bias_.view),
+                              .start = start,
+                              .out = activated,
+                              .x = x,
+                              .source_rows = routed.source_rows,
+                              .gathered = of_experts,
+                              .epilogue = kernels::Epilogue::gated_activation,
+                              .activation = activation_,
+                              .limit = limit_,
+                              .gate_up = gate_up},
+                             context.stream);
+    context.gemm.run_grouped({.weight = gemm_weight(down_, down_bias_.view),
+                              .start = start,
+                              .out = of_experts,
+                              .x = activated},
+                             context.stream);
+  }
 
   const kernels::GemmOperands add = add_operands(stream, x, {}, nullptr, context);
   kernels::combine_experts({.out = add.out,
@@ -167,6 +181,7 @@ void SparseMoe::forward(ResidualStream& stream, const RmsNorm& norm, const Conte
                             .weights = routed.weights,
                             .entries = routed.entries,
                             .residual = add.residual,
+                            .own_start = expert_parallel_ ? start : TensorView{},
                             .shared = shared.out,
                             .shared_gate = shared.gate},
                            context.stream);

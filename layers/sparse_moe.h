@@ -5,12 +5,12 @@
 // In some models all rows go through one expert more, the shared one: what it makes is multiplied
 // by the sigmoid of a gate. It is split over ranks as an MLP is.
 //
-// Router and experts may have biases. That of an expert's down projection is rank 0's, which adds
-// it to its summand.
+// Router and experts may have biases. That of the down projection of an expert in slices is rank
+// 0's, which adds it to its summand.
 //
-// Every rank has the whole router and a slice of each expert, as it has of an MLP. The experts'
-// weights are one parameter, one expert after the other, which grouped GEMMs read; those of experts
-// that no row has chosen are not read.
+// Every rank has the whole router and a slice of each expert, as it has of an MLP; or, with expert
+// parallelism, some whole experts. Their weights are one parameter, one expert after the other,
+// which grouped GEMMs read; those of experts that no row has chosen are not read.
 #pragma once
 
 #include <cstddef>
@@ -40,6 +40,7 @@ struct SparseMoeConfig {
   bool bias = false;         // of the router and of all that experts have
   kernels::Activation activation = kernels::Activation::silu;
   float limit = 0;                // kernels::GatedActivation
+  bool expert_parallel = false;   // ranks have whole experts
   std::int64_t max_granule = 64;  // part_of()'s: ranks have slices of an expert in whole ones
   Expert shared{};                // modules of the shared expert
   std::string shared_gate{};      // tensor: [1, hidden]
@@ -72,17 +73,20 @@ class SparseMoe {
   SharedResult run_shared(TensorView x, const Context& context) const;
   void set_shared(const std::string& name, const SparseMoeConfig& config, Shard shard);
   Routed route(TensorView x, const Context& context) const;
-  void set_biases(const std::string& name, const SparseMoeConfig& config, Range own, Shard shard);
+  void set_weights(const std::string& name, const SparseMoeConfig& config);
+  void set_biases(const std::string& name, const SparseMoeConfig& config, Shard shard);
   std::int64_t experts() const { return router_.shape[0]; }
-  std::int64_t intermediate() const { return down_.shape[1]; }  // of this rank
+  std::int64_t intermediate() const { return slice_.size(); }
 
   std::int64_t experts_per_token_;
-  bool renormalize_;
+  bool renormalize_, expert_parallel_;
   kernels::Activation activation_;
   float limit_;
+  Range own_experts_;  // of this rank, and which part of each
+  Range slice_;
   Parameter router_;   // [experts, hidden]
-  Parameter gate_up_;  // [experts * 2 * intermediate(), hidden]: of an expert gate, then up
-  Parameter down_;     // [experts * hidden, intermediate()]
+  Parameter gate_up_;  // [own experts * 2 * intermediate(), hidden]: of an expert gate, then up
+  Parameter down_;     // [own experts * hidden, intermediate()]
   // Of their outputs; no shape: none, or another rank's.
   Parameter router_bias_, gate_up_bias_, down_bias_;
   std::optional<Shared> shared_;

@@ -34,13 +34,14 @@ std::string expert_name(std::int64_t expert, const char* part) {
   return str("test.experts.", expert, ".", part);
 }
 
-SparseMoeConfig config_of(const Shape& shape) {
+SparseMoeConfig config_of(const Shape& shape, bool expert_parallel) {
   SparseMoeConfig config{.router = "test.router",
                          .experts = {},
                          .hidden = shape.hidden,
                          .intermediate = shape.intermediate,
                          .experts_per_token = shape.per_token,
-                         .renormalize = shape.renormalize};
+                         .renormalize = shape.renormalize,
+                         .expert_parallel = expert_parallel};
   for (std::int64_t expert = 0; expert < shape.experts; ++expert) {
     config.experts.push_back({.gate = expert_name(expert, "gate"),
                               .up = expert_name(expert, "up"),
@@ -132,13 +133,14 @@ struct Result {
 // One rank's layer, and runs of it.
 class Layer {
  public:
-  Layer(LayerRank& rank, const Shape& shape, DType dtype, Shard shard, const Context& context)
+  Layer(LayerRank& rank, const Shape& shape, DType dtype, Shard shard, const Context& context,
+        bool expert_parallel = false)
       : rank_(rank),
         shape_(shape),
         dtype_(dtype),
         context_(context),
         norm_("norm", "test.norm", shape.hidden, 1e-6f),
-        moe_("moe", config_of(shape), shard) {
+        moe_("moe", config_of(shape, expert_parallel), shard) {
     rank.bind(norm_, dtype);
     moe_.declare(parameters_);
     rank.bind_all(parameters_, dtype);
@@ -237,6 +239,8 @@ TEST_CASE("a mixture, whole and over ranks, is what its definition says") {
         CHECK(compare(shape, whole.run(0, shape.rows), dtype) == "");
         Layer part(rank, shape, dtype, rank.shard(), rank.together());
         CHECK(compare(shape, part.run(0, shape.rows), dtype) == "");
+        Layer some(rank, shape, dtype, rank.shard(), rank.together(), /*expert_parallel=*/true);
+        CHECK(compare(shape, some.run(0, shape.rows), dtype) == "");
       }
     }
   });

@@ -87,6 +87,7 @@ layers::SparseMoeConfig moe_of(const ModelConfig& config, std::int64_t layer) {
                               .bias = mixture.bias,
                               .activation = mixture.activation.value_or(config.activation),
                               .limit = mixture.limit,
+                              .expert_parallel = mixture.expert_parallel,
                               .max_granule = mixture.max_granule,
                               .shared = {.gate = names.in_layer(layer, names.shared_gate),
                                          .up = names.in_layer(layer, names.shared_up),

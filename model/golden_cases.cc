@@ -95,15 +95,14 @@ class Check {
     bool paged = true;
     bool keep_quantized = false;  // weights that are so in the checkpoint
     bool unstretched = false;     // without RoPE scaling
+    bool expert_parallel = false;
   };
   Check(DeviceRank& rank, const std::string& name, DType dtype, const How& how)
       : name_(str(name, ' ', name_of(dtype), ' ', rank.member.size(), " ranks")),
         expected_(name, how.unstretched),
         limits_(limits_of(dtype, how.keep_quantized)),
         checkpoint_(open_checkpoint(expected_.folder)),
-        model_(rank,
-               parse_config(checkpoint_.config_json(),
-                            how.unstretched ? R"({"rope_scaling": null})" : "", expected_.folder),
+        model_(rank, config_of(how),
                {.dtype = dtype,
                 .sequences = 3,
                 .tokens = kTokens,
@@ -111,6 +110,14 @@ class Check {
                 .paged = how.paged,
                 .keep_quantized = how.keep_quantized ? &checkpoint_ : nullptr}) {
     model_.load(checkpoint_);
+  }
+
+  ModelConfig config_of(const How& how) const {
+    ModelConfig config =
+        parse_config(checkpoint_.config_json(), how.unstretched ? R"({"rope_scaling": null})" : "",
+                     expected_.folder);
+    config.mixture.expert_parallel = how.expert_parallel;
+    return config;
   }
 
   bool keeps_some() const { return model_.decoder().quantized(); }
@@ -359,6 +366,22 @@ TEST_CASE("a prompt in pieces gives the logits of the whole, in paged and contig
       }
     }
   });
+}
+
+TEST_CASE("with whole experts on ranks mixtures are transformers', quantized or not") {
+  for (const int ranks : {2, 3, 4}) {
+    if (!testing::why_no_ranks(ranks).empty()) continue;
+    testing::run_on_devices(ranks, [&](DeviceRank& rank) {
+      for (const std::string name :
+           {"mixtral", "qwen3moe-fp8", "gptoss-mxfp4", "qwen35-moe", "qwen35-moe-fp8"}) {
+        const bool quantized = name.ends_with("fp8") || name.ends_with("mxfp4");
+        Check check(rank, name, DType::f32, {.keep_quantized = quantized, .expert_parallel = true});
+        CHECK(check.keeps_some() == quantized);
+        CHECK(check.first_prompt() == "");
+        CHECK(check.continuations() == "");
+      }
+    });
+  }
 }
 
 TEST_CASE("linear attention: a prompt in pieces of any size gives the logits of the whole") {

@@ -121,6 +121,7 @@ struct ModelOptions {
   // Absent: the model's own, bfloat16 where that is float32.
   std::optional<DType> dtype = std::nullopt;
   model::QuantizationChoice quantization = {};
+  bool expert_parallel = false;  // ranks have whole experts
 };
 
 // When sparse attention is used, and what it asks of other options.

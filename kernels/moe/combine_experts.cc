@@ -22,6 +22,14 @@ void check_combine_experts(const CombineExperts& args) {
   if (args.residual.data != nullptr) {
     check.require_dense(args.residual, "residual", args.out.dtype, {rows, columns});
   }
+  if (args.own_start.data != nullptr) {
+    const std::int64_t starts = args.own_start.rank == 1 ? args.own_start.shape[0] : 0;
+    if (starts < 1) {
+      fail("combine_experts: own_start is ", args.own_start.describe(),
+           "; it must be int32 [own experts + 1]");
+    }
+    check.require_dense(args.own_start, "own_start", DType::i32, {starts});
+  }
   if (args.shared.data != nullptr) {
     check.require_dense(args.shared, "shared", args.out.dtype, {rows, columns});
     check.require_dense(args.shared_gate, "shared_gate", DType::f32, {rows, 1});

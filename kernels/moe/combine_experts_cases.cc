@@ -27,7 +27,7 @@ std::vector<std::int32_t> shuffled(std::int64_t count, std::mt19937& random) {
 
 template <typename T>
 int count_wrong(Backend& backend, const Shape& shape, bool residual, bool in_place,
-                std::mt19937& random, bool has_shared = false) {
+                std::mt19937& random, bool has_shared = false, bool some_own = false) {
   const auto stream = backend.create_stream();
   const std::int64_t rows = shape.rows, columns = shape.columns, k = shape.k;
   std::vector<T> experts = testing::normal_values<T>(rows * k * columns, random());
@@ -51,6 +51,12 @@ int count_wrong(Backend& backend, const Shape& shape, bool residual, bool in_pla
     args.shared = shared_there.view({rows, columns});
     args.shared_gate = gate_there.view({rows, 1});
   }
+  // Of five experts the second and the third.
+  std::vector<std::int32_t> start = {static_cast<std::int32_t>(rows * k / 4),
+                                     static_cast<std::int32_t>(rows * k / 2),
+                                     static_cast<std::int32_t>(rows * k * 3 / 4)};
+  Placed<std::int32_t> start_there(backend, *stream, start);
+  if (some_own) args.own_start = start_there.view({3});
   combine_experts(args, *stream);
 
   std::vector<T> right(before.size());
@@ -63,6 +69,7 @@ int count_wrong(Backend& backend, const Shape& shape, bool residual, bool in_pla
     here.shared = {shared.data(), dtype_of<T>, {rows, columns}};
     here.shared_gate = {gate.data(), DType::f32, {rows, 1}};
   }
+  if (some_own) here.own_start = {start.data(), DType::i32, {3}};
   combine_experts_reference(here);
   int wrong = 0;
   const std::vector<T> got = out.fetch();
@@ -96,6 +103,7 @@ TEST_CASE_TEMPLATE("combine_experts is what its definition says, for all shapes"
     CHECK(count_wrong<T>(*backend, shape, true, true, random) == 0);
     CHECK(count_wrong<T>(*backend, shape, false, false, random, true) == 0);
     CHECK(count_wrong<T>(*backend, shape, true, true, random, true) == 0);
+    CHECK(count_wrong<T>(*backend, shape, true, false, random, true, true) == 0);
   }
 }
 

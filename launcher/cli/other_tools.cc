@@ -108,7 +108,7 @@ constexpr Names kOptionAnswers[] = {
     {"-pp", kOneWayToSplit},
     {"--data-parallel-size", "start one server per copy, each with its own --port and GPUs"},
     {"-dp", "start one server per copy, each with its own --port and GPUs"},
-    {"--enable-expert-parallel", kOneWayToSplit},
+    {"--enable-expert-parallel", "pass --expert-parallel"},
     {"--distributed-executor-backend", "workers are processes of this machine; leave it out"},
     {"--enable-lora", kNoAdapters},
     {"--lora-modules", kNoAdapters},

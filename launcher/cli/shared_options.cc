@@ -120,6 +120,9 @@ OptionRows model_rows() {
        "auto: where weights are quantized, activations may be rounded to 8 bits,\n"
        "too, if that is faster (not with float32); off: weights alone are quantized",
        "auto", store_activation_quant},
+      {"--expert-parallel", nullptr,
+       "of a mixture of experts, ranks have whole experts, not a slice of each", nullptr,
+       into.on(&ModelOptions::expert_parallel)},
       {"--load-format", "auto|dummy|safetensors|gguf",
        "where the weights come from; auto: whatever is there; dummy: random\n"
        "values, the same in every run, from a config alone",

@@ -21,6 +21,17 @@ std::string texts(const std::vector<std::string>& list) {
   return json_text(Json(list));
 }
 
+const char* name_of(model::QuantizationChoice::Format format) {
+  using Format = model::QuantizationChoice::Format;
+  switch (format) {
+    case Format::automatic: return "auto";
+    case Format::none: return "none";
+    case Format::fp8: return "fp8";
+    case Format::int8: return "int8";
+    default: return "int4";
+  }
+}
+
 template <typename Value>
 std::string text_of(const Value& value) {
   return json_text(Json(value));
@@ -63,6 +74,10 @@ RunRecord run_record(const Options& options, const runtime::OpenModel& model,
   record["--model"] = model_hash(model);
   record["--load-format"] = model.dummy ? "dummy" : "of weights";
   record["--dtype"] = name_of(model.dtype);
+  record["--quantization"] = name_of(model.quantization.format);
+  record["--activation-quant"] = model.quantization.weight_only ? "off" : "auto";
+  record["--kv-cache-dtype"] =
+      engine.kv_cache_dtype == runtime::KvCacheDtype::automatic ? "auto" : "fp8";
   record["--hf-overrides"] = options.model.overrides;
   record["--seed"] = text_of(engine.seed);
   record["--max-model-len"] = text_of(engine.max_model_len);

@@ -77,6 +77,14 @@ TEST_CASE("an option that differs is named with both values") {
   other.generate.stop = {"x"};
   CHECK(refusal(record_of(kModel), record_of(kModel, other)).find("another --stop") !=
         std::string::npos);
+  other = {};
+  other.engine.kv_cache_dtype = runtime::KvCacheDtype::fp8_e4m3;
+  CHECK(refusal(record_of(kModel), record_of(kModel, other)).find("another --kv-cache-dtype") !=
+        std::string::npos);
+  const RunRecord quantized = run_record(
+      {}, runtime::open_model({.path = kModel, .quantization = {.weight_only = true}}), {});
+  CHECK(refusal(record_of(kModel), quantized).find("another --activation-quant (auto, now off)") !=
+        std::string::npos);
   // What changes no answer may differ.
   other = {};
   other.engine.max_num_seqs = 3;

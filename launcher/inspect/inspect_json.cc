@@ -135,6 +135,7 @@ Json rank_of(const runtime::RankDescription& rank) {
   Json json = {{"heads", range_of(rank.heads)},
                {"kv_heads", range_of(rank.kv_heads)},
                {"intermediate", range_of(rank.intermediate)},
+               {"experts", range_of(rank.experts)},
                {"expert_intermediate", range_of(rank.expert_intermediate)},
                {"vocabulary", range_of(rank.vocabulary)},
                {"parameters", rank.elements},

@@ -189,13 +189,18 @@ std::string format_ranks(const std::vector<RankDescription>& ranks) {
   const bool experts = std::ranges::any_of(
       ranks, [](const RankDescription& rank) { return rank.expert_intermediate.size() > 0; });
   TextTable table;
-  table.add_row({"rank", "heads", "KV heads", experts ? "MLP, experts" : "MLP", "vocabulary",
-                 "parameters", "bytes", "allocated"});
+  const bool whole = !ranks.empty() && ranks.front().experts != ranks.back().experts;
+  table.add_row({"rank", "heads", "KV heads",
+                 !experts ? "MLP"
+                 : whole  ? "MLP, experts by number"
+                          : "MLP, experts",
+                 "vocabulary", "parameters", "bytes", "allocated"});
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankDescription& one = ranks[rank];
-    const std::string inner =
-        experts ? str(range_of(one.intermediate), ", ", range_of(one.expert_intermediate))
-                : range_of(one.intermediate);
+    const std::string inner = !experts
+                                  ? range_of(one.intermediate)
+                                  : str(range_of(one.intermediate), ", ",
+                                        range_of(whole ? one.experts : one.expert_intermediate));
     table.add_row({str(rank), range_of(one.heads), range_of(one.kv_heads), inner,
                    range_of(one.vocabulary), str(one.elements), format_bytes(one.bytes),
                    format_bytes(one.allocated)});

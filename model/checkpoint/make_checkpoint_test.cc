@@ -20,7 +20,9 @@ std::string config_of(const std::string& model_type) {
   return R"({"model_type": ")" + model_type + R"(", "hidden_size": 256, "intermediate_size": 96,
              "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
              "head_dim": 64, "vocab_size": 50, "rms_norm_eps": 1e-6,
-             "max_position_embeddings": 64, "attention_bias": true})";
+             "max_position_embeddings": 64, "attention_bias": true,
+             "num_local_experts": 3)" +
+         (model_type == "gpt_oss" ? R"(, "quantization_config": {"quant_method": "mxfp4"}})" : "}");
 }
 
 TestFolder made(const std::string& model_type, const std::string& options) {
@@ -83,6 +85,18 @@ TEST_CASE("safetensors in one file and in several hold the same tensors") {
       check_values(checkpoint);
     }
   }
+}
+
+TEST_CASE("gpt-oss has its experts in MXFP4") {
+  const TestFolder folder = made("gpt_oss", "");
+  const Checkpoint checkpoint = open_checkpoint(folder.path("model"));
+  const StoredTensor& gate =
+      checkpoint.get("model.layers.1.mlp.experts.2.gate_proj.weight", {96, 256});
+  CHECK(gate.encoding == Encoding::mxfp4);
+  (void)checkpoint.get("model.layers.0.mlp.experts.0.down_proj.weight", {256, 96});
+  (void)checkpoint.get("model.layers.0.mlp.experts.0.down_proj.bias", {256});
+  (void)checkpoint.get("model.layers.0.mlp.router.bias", {3});
+  (void)checkpoint.get("model.layers.0.self_attn.sinks", {4});
 }
 
 TEST_CASE("GGUF of every type") {

@@ -84,6 +84,7 @@ struct MixtureConfig {
   std::optional<kernels::Activation> activation;  // of experts, if not the model's
   float limit = 0;                                // of clamped_swiglu
   std::int64_t max_granule = 64;                  // layers::SparseMoeConfig
+  bool expert_parallel = false;                   // likewise: how ranks share experts
   std::int64_t shared_intermediate_size = 0;      // of an expert of all tokens; 0: there is none
   std::vector<bool> layers;                       // whether a layer has experts, by its number
 

@@ -98,6 +98,11 @@ OpenModel open_model(const ModelOptions& options) {
     if (!has_config) config_path = model.checkpoint->files().front().path();
   }
   model.config = model::parse_config(text, options.overrides, config_path);
+  if (options.expert_parallel && model.config.mixture.experts == 0) {
+    fail("--expert-parallel: ", options.path, " is a ", model.config.architecture,
+         " without experts; leave it out");
+  }
+  model.config.mixture.expert_parallel = options.expert_parallel;
   model.generation =
       has_config ? model::read_generation_config(fs::path(config_path).parent_path(), model.config)
                  : model::default_generation_config(model.config);
@@ -149,6 +154,19 @@ layers::Range rows_of(const RankDescription& rank, const std::string& tensor) {
   return {};
 }
 
+// Of a layer's experts: which the rank has something of, and which part of each.
+void describe_experts(RankDescription& rank, const model::TensorNames& names,
+                      const model::MixtureConfig& mixture, std::int64_t layer) {
+  for (std::int64_t expert = 0; expert < mixture.experts; ++expert) {
+    const layers::Range rows =
+        rows_of(rank, names.in_expert(layer, expert, names.expert_gate) + ".weight");
+    if (rows.size() == 0) continue;
+    if (rank.experts.size() == 0) rank.experts.begin = expert;
+    rank.experts.end = expert + 1;
+    rank.expert_intermediate = rows;
+  }
+}
+
 // "bfloat16", "int4 in groups of 32"
 std::string format_of(const layers::Parameter& parameter, DType dtype) {
   if (!parameter.quantization) return name_of(parameter.fixed_type.value_or(dtype));
@@ -179,11 +197,9 @@ RankDescription describe_rank(const OpenModel& model, layers::Shard shard, Devic
   const model::MixtureConfig& mixture = model.config.mixture;
   for (std::int64_t layer = 0; layer < model.config.layers; ++layer) {
     const bool has_experts = mixture.in_layer(layer);
-    layers::Range& part = has_experts ? rank.expert_intermediate : rank.intermediate;
-    if (part.size() > 0) continue;
-    part = rows_of(rank, (has_experts ? names.in_expert(layer, 0, names.expert_gate)
-                                      : names.in_layer(layer, names.gate)) +
-                             ".weight");
+    if (has_experts && rank.experts.size() == 0) describe_experts(rank, names, mixture, layer);
+    if (has_experts || rank.intermediate.size() > 0) continue;
+    rank.intermediate = rows_of(rank, names.in_layer(layer, names.gate) + ".weight");
   }
   rank.vocabulary = rows_of(rank, names.embedding);
   return rank;

@@ -50,7 +50,8 @@ struct ParameterDescription {
 struct RankDescription {
   // Of the whole model's; empty: this rank owns none.
   layers::Range heads, kv_heads, intermediate, vocabulary;
-  layers::Range expert_intermediate;  // of each expert
+  layers::Range experts;              // that it has something of
+  layers::Range expert_intermediate;  // what that is of each
   std::uint64_t elements = 0;         // of all its parameters
   std::uint64_t bytes = 0;            // the sum of the parameters' own
   std::uint64_t allocated = 0;        // that the memory for them takes

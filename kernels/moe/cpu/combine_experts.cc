@@ -29,6 +29,8 @@ struct CombineJob {
   const float* shared_gate;
   const float* weights;
   const std::int32_t* entries;
+  const std::int32_t* own_start;  // nullptr: all entries are own
+  std::int64_t own_experts;
   std::int64_t columns, k;
 
   void operator()(std::int64_t begin, std::int64_t end) const {
@@ -39,13 +41,19 @@ struct CombineJob {
     }
   }
 
+  bool is_own(std::int32_t entry) const {
+    return own_start == nullptr || (entry >= own_start[0] && entry < own_start[own_experts]);
+  }
+
   void combine(std::int64_t row, std::int64_t column, std::int64_t count) const {
     const auto load = [&](const T* from) {
       return count == kLanes ? load8(from) : load_some(from, count);
     };
     __m256 sum = _mm256_setzero_ps();
     for (std::int64_t j = 0; j < k; ++j) {
-      const __m256 part = load(experts + entries[row * k + j] * columns + column);
+      const std::int32_t entry = entries[row * k + j];
+      if (!is_own(entry)) continue;
+      const __m256 part = load(experts + entry * columns + column);
       sum = _mm256_fmadd_ps(_mm256_set1_ps(weights[row * k + j]), part, sum);
     }
     const std::int64_t at = row * columns + column;
@@ -74,6 +82,8 @@ void combine_experts(const CombineExperts& args, Stream& stream) {
                             .shared_gate = args.shared_gate.as<const float>(),
                             .weights = args.weights.as<const float>(),
                             .entries = args.entries.as<const std::int32_t>(),
+                            .own_start = args.own_start.as<const std::int32_t>(),
+                            .own_experts = args.own_start.elements() - 1,
                             .columns = columns,
                             .k = k};
     const auto row_bytes = (k + 2) * columns * static_cast<std::int64_t>(sizeof(T));

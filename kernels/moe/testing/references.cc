@@ -58,6 +58,10 @@ void combine_experts_reference(const CombineExperts& args) {
         double sum = 0;
         for (std::int64_t j = 0; j < k; ++j) {
           const std::int64_t entry = args.entries.as<std::int32_t>()[row * k + j];
+          if (args.own_start.data != nullptr) {
+            const auto* const own = args.own_start.as<std::int32_t>();
+            if (entry < own[0] || entry >= own[args.own_start.elements() - 1]) continue;
+          }
           sum += double{args.weights.as<float>()[row * k + j]} *
                  to_float(args.experts.as<T>()[entry * columns + column]);
         }
