@@ -64,6 +64,11 @@ DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& co
   };
   attention_result_norm_ = result_norm(".attention_result_norm", config.attention_result_norm);
   mlp_result_norm_ = result_norm(".mlp_result_norm", config.mlp_result_norm);
+  if (!config.factor.empty()) {
+    factor_.name = name + ".factor";
+    factor_.shape = {1};
+    factor_.slices = {{config.factor, {1}, {0, 1}, {0, 1}, 0}};
+  }
   NVLLM_CHECK(!moe_ || !mlp_result_norm_, "experts whose result is normed");
   NVLLM_CHECK(!delta_net_ || !attention_result_norm_, "linear attention whose result is normed");
 }
@@ -78,6 +83,8 @@ DecoderLayer::AttentionBlock DecoderLayer::attention_block_of(const std::string&
                                config.hidden, config.qkv_bias, shard),
       .gate = {},
       .norms = {},
+      .norms_v = config.v_norm,
+      .q_alone = modules.k.empty(),
       .sinks = {},
       .output =
           RowParallelLinear(name + ".out", config.output, config.hidden, config.heads * head_dim_,
@@ -95,8 +102,8 @@ DecoderLayer::AttentionBlock DecoderLayer::attention_block_of(const std::string&
   const auto head_norm = [&](const char* part, const std::string& tensor) {
     return RmsNorm(name + part, tensor, head_dim_, config.epsilon, config.norm_weight_offset);
   };
-  block.norms.emplace(
-      HeadNorms{head_norm(".q_norm", config.q_norm), head_norm(".k_norm", config.k_norm)});
+  block.norms.emplace(HeadNorms{head_norm(".q_norm", config.q_norm), std::nullopt});
+  if (!block.q_alone) block.norms->k = head_norm(".k_norm", config.k_norm);
   return block;
 }
 
@@ -109,7 +116,7 @@ void DecoderLayer::declare(std::vector<Parameter*>& all) {
     if (attention_->gate) attention_->gate->declare(all);
     if (attention_->norms) {
       attention_->norms->q.declare(all);
-      attention_->norms->k.declare(all);
+      if (attention_->norms->k) attention_->norms->k->declare(all);
     }
     if (!attention_->sinks.shape.empty()) all.push_back(&attention_->sinks);
     attention_->output.declare(all);
@@ -120,6 +127,7 @@ void DecoderLayer::declare(std::vector<Parameter*>& all) {
   mlp_->gate_up.declare(all);
   mlp_->down.declare(all);
   if (mlp_result_norm_) mlp_result_norm_->declare(all);
+  if (!factor_.shape.empty()) all.push_back(&factor_);
 }
 
 void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Context& context) const {
@@ -137,6 +145,7 @@ void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Conte
   } else {
     mlp_block(stream, pass, plan, context);
   }
+  stream.factor = factor_.view;
 }
 
 void DecoderLayer::attention_block(ResidualStream& stream, const Pass& pass,
@@ -178,8 +187,7 @@ void DecoderLayer::mlp_block(ResidualStream& stream, const Pass& pass,
   in.out = fused ? activated : gate_up;
   if (fused) in.epilogue.gate_up = gate_up;
   if (pass.next != nullptr && pass.next->attention_) {
-    const std::int64_t next = pass.layer + (attention_ ? 1 : 0);
-    in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, next, 0, pass.next->window_);
+    in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.next_layer, 0, pass.next->window_);
   }
   context.gemm.run({plan.gate_up, mlp_->gate_up.weight(), in}, context.stream);
   kernels::GemmOperands out = add_operands(
@@ -226,10 +234,12 @@ void DecoderLayer::norm_rope_and_store(TensorView qkv, const Pass& pass,
   args.qkv = qkv;
   if (const auto& norms = attention_->norms) {
     args.q_norm = norms->q.weight.view;
-    args.k_norm = norms->k.weight.view;
+    if (norms->k) args.k_norm = norms->k->weight.view;
     args.epsilon = norms->q.epsilon;
     args.weight_offset = norms->q.weight_offset;
   }
+  args.norms_v = attention_->norms_v;
+  args.q_alone = attention_->q_alone;
   args.cos_sin = pass.cos_sin;
   args.positions = pass.batch.positions;
   args.slots = pass.batch.slots;

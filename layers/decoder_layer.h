@@ -24,9 +24,10 @@
 namespace nvllm::layers {
 
 struct AttentionConfig {
-  QkvParallelLinear::Modules qkv;  // "model.layers.0.self_attn.q_proj" ...
-  std::string output;              // "model.layers.0.self_attn.o_proj"
-  std::string q_norm, k_norm;      // tensors: "model.layers.0.self_attn.q_norm.weight"
+  // "model.layers.0.self_attn.q_proj" ...; without k: the layer has no keys and values of its own.
+  QkvParallelLinear::Modules qkv;
+  std::string output;          // "model.layers.0.self_attn.o_proj"
+  std::string q_norm, k_norm;  // tensors: "model.layers.0.self_attn.q_norm.weight"
   std::int64_t hidden = 0;
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
@@ -34,8 +35,9 @@ struct AttentionConfig {
   bool qkv_bias = false;
   bool output_bias = false;
   bool qk_norm = false;
+  bool v_norm = false;           // values are normed, without weights
   bool output_gate = false;      // q's module has gates (QkvParallelLinear::Modules)
-  float epsilon = 1e-6f;         // of the norms of q and k
+  float epsilon = 1e-6f;         // of the norms of q, k and v
   float norm_weight_offset = 0;  // likewise
   float scale = 0;               // of q · k; 0: 1 / sqrt(head_dim)
   std::int64_t window = 0;       // tokens that a row attends to at most; 0: any number
@@ -59,6 +61,7 @@ struct DecoderLayerConfig {
   // Of norms of what the blocks add to the stream; empty: none. With them, or with a weight offset,
   // the stream has norms_apart.
   std::string attention_result_norm, mlp_result_norm;
+  std::string factor = "";       // tensor: [1], by which the layer's result is multiplied
   float epsilon = 1e-6f;         // of these norms
   float norm_weight_offset = 0;  // likewise
 };
@@ -69,17 +72,20 @@ class DecoderLayer {
 
   void declare(std::vector<Parameter*>& all);
   const HeadPart& heads() const { return part_; }
+  std::int64_t head_dim() const { return head_dim_; }
 
   // One pass through the layer.
   struct Pass {
     const Batch& batch;
     kvcache::KvCache& kv;  // of this rank's KV heads
-    // Of `kv` this is layer `layer`; or, without attention, the next that has some is.
+    // Of `kv` this is layer `layer`, or one that reads its keys and values; or, without attention,
+    // the next that has some is.
     std::int64_t layer;
     TensorView cos_sin;     // of a RopeTable
     DeltaNetState state{};  // of linear attention
     // The layer that reads the stream next; nullptr: there is none, or it is not known.
     const DecoderLayer* next = nullptr;
+    std::int64_t next_layer = 0;  // `layer` in its pass
     // The MLP block, which takes rows one by one, and all that follows go on with the rows alone
     // whose logits are wanted (select_rows()).
     bool select_logit_rows = false;
@@ -95,12 +101,15 @@ class DecoderLayer {
 
  private:
   struct HeadNorms {
-    RmsNorm q, k;
+    RmsNorm q;
+    std::optional<RmsNorm> k;  // of a layer that has keys of its own
   };
   struct AttentionBlock {
     QkvParallelLinear qkv;
     std::optional<OutputGateParallelLinear> gate;
     std::optional<HeadNorms> norms;
+    bool norms_v;
+    bool q_alone;     // the layer reads what another one has stored
     Parameter sinks;  // [heads of this rank]; no shape: none
     RowParallelLinear output;
   };
@@ -131,6 +140,7 @@ class DecoderLayer {
   std::optional<GatedDeltaNet> delta_net_;
   std::optional<RmsNorm> attention_result_norm_, mlp_result_norm_;
   RmsNorm mlp_norm_;
+  Parameter factor_;        // [1]; no shape: 1
   std::optional<Mlp> mlp_;  // one of them
   std::optional<SparseMoe> moe_;
 };

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "kernels/pointwise/rmsnorm.h"
+#include "kernels/pointwise/scaled_sum.h"
 #include "kernels/pointwise/step_input.h"
 
 namespace nvllm::layers {
@@ -33,7 +34,15 @@ bool add_pending(ResidualStream& stream, const RmsNorm& norm, const Context& con
     if (stream.result_norm != nullptr) {
       run_norm(stream.part, stream.part, {}, *stream.result_norm, context);
     }
-    run_norm(stream.normed, stream.part, stream.sum, norm, context);
+    if (stream.factor.data == nullptr) {
+      run_norm(stream.normed, stream.part, stream.sum, norm, context);
+    } else {
+      kernels::scaled_sum(
+          {.out = stream.sum, .a = stream.sum, .b = stream.part, .factor = stream.factor},
+          context.stream);
+      stream.factor = {};
+      run_norm(stream.normed, stream.sum, {}, norm, context);
+    }
     return true;
   }
   context.communicator->all_reduce_rms_norm({.out = stream.normed,

@@ -27,6 +27,8 @@ struct ResidualStream {
   bool pending = false;  // `part` waits to be summed over the ranks and added
   // The norm of that sum before it is added; nullptr: none.
   const RmsNorm* result_norm = nullptr;
+  // [1], with norms_apart alone: what the sum is multiplied by after that; data == nullptr: 1.
+  TensorView factor{};
   bool deferred = false;  // the norm by which the sum is read next is in `normed` and `squares`
 
   std::int64_t rows() const { return sum.shape[0]; }

@@ -18,18 +18,24 @@ using layers::Scratch;
 
 layers::AttentionConfig attention_of(const ModelConfig& config, std::int64_t layer) {
   const TensorNames& names = config.names;
-  return {.qkv = {names.in_layer(layer, names.q), names.in_layer(layer, names.k),
-                  names.in_layer(layer, names.v)},
+  layers::QkvParallelLinear::Modules qkv{.q = names.in_layer(layer, names.q), .k = {}, .v = {}};
+  if (config.has_kv(layer)) {
+    qkv.k = names.in_layer(layer, names.k);
+    const bool from_keys = config.global_values_are_keys && !config.is_local(layer);
+    if (!from_keys) qkv.v = names.in_layer(layer, names.v);
+  }
+  return {.qkv = qkv,
           .output = names.in_layer(layer, names.output),
           .q_norm = names.in_layer(layer, names.q_norm),
           .k_norm = names.in_layer(layer, names.k_norm),
           .hidden = config.hidden_size,
           .heads = config.heads,
-          .kv_heads = config.kv_heads,
-          .head_dim = config.head_dim,
+          .kv_heads = config.kv_heads_of(layer),
+          .head_dim = config.head_dim_of(layer),
           .qkv_bias = config.qkv_bias,
           .output_bias = config.output_bias,
           .qk_norm = config.qk_norm,
+          .v_norm = config.v_norm,
           .output_gate = config.output_gate,
           .epsilon = config.rms_norm_eps,
           .norm_weight_offset = config.norm_weight_offset,
@@ -70,7 +76,7 @@ layers::MlpConfig mlp_of(const ModelConfig& config, std::int64_t layer) {
           .up = names.in_layer(layer, names.up),
           .down = names.in_layer(layer, names.down),
           .hidden = config.hidden_size,
-          .intermediate = config.intermediate_size,
+          .intermediate = config.intermediate_size_of(layer),
           .bias = config.mlp_bias,
           .activation = config.activation};
 }
@@ -104,7 +110,7 @@ layers::SparseMoeConfig moe_of(const ModelConfig& config, std::int64_t layer) {
 layers::DecoderLayerConfig layer_of(const ModelConfig& config, std::int64_t layer) {
   const TensorNames& names = config.names;
   const bool has_experts = config.mixture.in_layer(layer);
-  const auto optional_norm = [&](const char* name) {
+  const auto optional_name = [&](const char* name) {
     return *name == '\0' ? std::string() : names.in_layer(layer, name);
   };
   return {.attention = attention_of(config, layer),
@@ -115,8 +121,9 @@ layers::DecoderLayerConfig layer_of(const ModelConfig& config, std::int64_t laye
           .moe = has_experts ? std::optional(moe_of(config, layer)) : std::nullopt,
           .attention_norm = names.in_layer(layer, names.attention_norm),
           .mlp_norm = names.in_layer(layer, names.mlp_norm),
-          .attention_result_norm = optional_norm(names.attention_result_norm),
-          .mlp_result_norm = optional_norm(names.mlp_result_norm),
+          .attention_result_norm = optional_name(names.attention_result_norm),
+          .mlp_result_norm = optional_name(names.mlp_result_norm),
+          .factor = optional_name(names.factor),
           .epsilon = config.rms_norm_eps,
           .norm_weight_offset = config.norm_weight_offset};
 }
@@ -181,13 +188,14 @@ Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype)
   for (std::int64_t n = 0; n < config.layers; ++n) {
     layers_.emplace_back(str("layers.", n), layer_of(config, n), shard);
     layers_.back().declare(parameters_);
-    kv_layers_.push_back(config.attention_layers_before(n));
+    kv_layers_.push_back(config.kv_layers_before(config.kv_source(n)));
   }
   norm_.declare(parameters_);
   if (config.tied_embeddings) {
-    head_.emplace(embedding_);
+    head_.emplace(embedding_, config.logit_cap);
   } else {
-    head_.emplace("head", config.names.head, config.vocab_size, config.hidden_size, shard);
+    head_.emplace("head", config.names.head, config.vocab_size, config.hidden_size, shard,
+                  config.logit_cap);
   }
   head_->declare(parameters_);
 }
@@ -202,6 +210,34 @@ std::size_t Decoder::scratch_bytes(const DecoderLimits& limits) const {
   return std::max(layer, 3 * Scratch::bytes_of(dtype_, limits.logit_rows, config_.hidden_size) +
                              layers_.back().mlp_scratch_bytes(
                                  std::min(limits.logit_rows, kMaxSelectedRows), dtype_));
+}
+
+kvcache::BlockShape Decoder::block_shape(std::int64_t block_size, DType dtype) const {
+  kvcache::BlockShape shape{.layers = config_.kv_layers(),
+                            .block_size = block_size,
+                            .kv_heads = heads().kv.size(),
+                            .head_dim = config_.head_dim,
+                            .dtype = dtype};
+  if (!config_.differs_in_heads()) return shape;
+  const auto elements = [](const kvcache::BlockShape::Heads& heads) {
+    return heads.kv_heads * heads.head_dim;
+  };
+  for (std::int64_t n = 0; n < config_.layers; ++n) {
+    if (!config_.has_kv(n)) continue;
+    const layers::DecoderLayer& layer = layers_[static_cast<std::size_t>(n)];
+    shape.by_layer.push_back({layer.heads().kv.size(), layer.head_dim()});
+  }
+  const auto largest = *std::ranges::max_element(shape.by_layer, {}, elements);
+  shape.kv_heads = largest.kv_heads, shape.head_dim = largest.head_dim;
+  return shape;
+}
+
+std::int64_t Decoder::max_head_values() const {
+  std::int64_t values = 0;
+  for (const layers::DecoderLayer& layer : layers_) {
+    values = std::max(values, layer.heads().q.size() * layer.head_dim());
+  }
+  return values;
 }
 
 void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) const {
@@ -222,20 +258,20 @@ void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) con
 
 TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                             const Device& device, const Observer& observer) const {
-  const kernels::GemmCall head = forward_to_head(batch, kv, memory, device, observer,
-                                                 /*all_rows=*/static_cast<bool>(observer));
-  device.gemm.run(head, device.stream);
-  return head.operands.out;
+  const layers::LogitsCall head = forward_to_head(batch, kv, memory, device, observer,
+                                                  /*all_rows=*/static_cast<bool>(observer));
+  head.run(device.gemm, device.stream);
+  return head.gemm.operands.out;
 }
 
-kernels::GemmCall Decoder::forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
-                                           DecoderMemory& memory, const Device& device) const {
+layers::LogitsCall Decoder::forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
+                                            DecoderMemory& memory, const Device& device) const {
   return forward_to_head(batch, kv, memory, device, {}, /*all_rows=*/false);
 }
 
-kernels::GemmCall Decoder::forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
-                                           DecoderMemory& memory, const Device& device,
-                                           const Observer& observer, bool all_rows) const {
+layers::LogitsCall Decoder::forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
+                                            DecoderMemory& memory, const Device& device,
+                                            const Observer& observer, bool all_rows) const {
   check(batch, memory.limits_);
   const layers::Context context{device.stream, device.gemm, memory.scratch_, device.communicator};
   NVLLM_CHECK(context.alone() == (shard_.ranks == 1), shard_.ranks, " ranks");
@@ -255,6 +291,7 @@ kernels::GemmCall Decoder::forward_to_head(const layers::Batch& batch, kvcache::
       const bool last = n + 1 == layers_.size();
       layers::DecoderLayer::Pass pass = pass_of(batch, kv, memory, static_cast<std::int64_t>(n));
       pass.next = last ? nullptr : &layers_[n + 1];
+      pass.next_layer = last ? 0 : kv_layers_[n + 1];
       pass.select_logit_rows = last && early;
       layers_[n].forward(stream, pass, context);
       if (observer) observer(str("layer", n), sum(stream, norm_, context));
@@ -263,8 +300,8 @@ kernels::GemmCall Decoder::forward_to_head(const layers::Batch& batch, kvcache::
   }
   if (select) select_rows(stream, batch.logit_rows, context);
   if (observer) observer("norm", normed(stream, norm_, context));
-  const kernels::GemmCall head = head_->gemm(memory.logits(*this, batch.logits()),
-                                             norm_operands(stream, norm_, context), context);
+  const layers::LogitsCall head = head_->call(memory.logits(*this, batch.logits()),
+                                              norm_operands(stream, norm_, context), context);
   kv.end_pass(context.stream);
   return head;
 }
@@ -293,7 +330,7 @@ void Decoder::tune(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemo
                    const Device& device) const {
   device.gemm.record();
   // All rows, since GEMMs of a few rows of one layer would say nothing of those of all layers.
-  device.gemm.run(forward_to_head(batch, kv, memory, device, {}, /*all_rows=*/true), device.stream);
+  forward_to_head(batch, kv, memory, device, {}, /*all_rows=*/true).run(device.gemm, device.stream);
   if (device.communicator != nullptr) device.communicator->wait(device.stream);
   device.gemm.tune_recorded(device.stream);
   device.stream.synchronize();
@@ -321,8 +358,8 @@ layers::ResidualStream Decoder::stream_of(const DecoderMemory& memory, std::int6
 }
 
 std::size_t Decoder::rope_bytes(std::int64_t positions) const {
-  const std::int64_t tables = config_.local_rope ? 2 : 1;
-  return static_cast<std::size_t>(tables * positions * config_.rotary_dim()) * sizeof(float);
+  const std::int64_t local = config_.local_rope ? config_.local_rotary_dim() : 0;
+  return static_cast<std::size_t>(positions * (config_.rotary_dim() + local)) * sizeof(float);
 }
 
 std::size_t DecoderMemory::bytes(const Decoder& decoder, const DecoderLimits& limits) {
@@ -355,7 +392,7 @@ DecoderMemory::DecoderMemory(const Decoder& decoder, const DecoderLimits& limits
       activations_(backend.allocate(MemoryKind::device, bytes(decoder, limits), "activations")),
       rope_(decoder.config().rope, decoder.config().rotary_dim(), limits.positions, backend) {
   if (const auto& local = decoder.config().local_rope) {
-    local_rope_.emplace(*local, decoder.config().rotary_dim(), limits.positions, backend);
+    local_rope_.emplace(*local, decoder.config().local_rotary_dim(), limits.positions, backend);
   }
   const std::int64_t hidden = decoder.config().hidden_size;
   Scratch all(activations_.data(), activations_.bytes());

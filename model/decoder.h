@@ -107,6 +107,10 @@ class Decoder {
   layers::Shard shard() const { return shard_; }
   DType dtype() const { return dtype_; }
   const layers::HeadPart& heads() const { return layers_.front().heads(); }
+  // How blocks of this rank's keys and values lie in a cache of this type.
+  kvcache::BlockShape block_shape(std::int64_t block_size, DType dtype) const;
+  // Of attention's results for a row, in the layer that has the most.
+  std::int64_t max_head_values() const;
   const layers::LmHead& head() const { return *head_; }
   // Of the tables of RoPE.
   std::size_t rope_bytes(std::int64_t positions) const;
@@ -118,10 +122,10 @@ class Decoder {
   TensorView forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                      const Device& device, const Observer& observer = {}) const;
 
-  // The same but for the LM-head GEMM, which is returned: it is to be run next, by itself or with
-  // sampling as its epilogue (kernels::Gemm), before `memory` is used again.
-  kernels::GemmCall forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
-                                    DecoderMemory& memory, const Device& device) const;
+  // The same but for what makes the logits, which is returned: it is to be run next, or sampled
+  // from in its GEMM's epilogue, before `memory` is used again.
+  layers::LogitsCall forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
+                                     DecoderMemory& memory, const Device& device) const;
 
   // Chooses how the GEMMs of passes of about so many rows are computed (kernels::Gemm::tune) by
   // running such a pass, whose results are worth nothing. Waits for it. A collective call, as
@@ -143,9 +147,9 @@ class Decoder {
   void run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                     const layers::Context& context, const std::function<void()>& progress) const;
   // all_rows: all of them go through all of the last layer, not only those whose logits are wanted.
-  kernels::GemmCall forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
-                                    DecoderMemory& memory, const Device& device,
-                                    const Observer& observer, bool all_rows) const;
+  layers::LogitsCall forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
+                                     DecoderMemory& memory, const Device& device,
+                                     const Observer& observer, bool all_rows) const;
 
   ModelConfig config_;
   layers::Shard shard_;

@@ -41,6 +41,8 @@ constexpr const char* kMixtures[] = {"mixtral", "qwen3moe-dense-layer", "qwen3mo
                                      "gptoss-bf16", "gptoss-mxfp4"};
 // On CPUs only so far: linear attention in three of four layers.
 constexpr const char* kHybrids[] = {"qwen35-dense", "qwen35-moe", "qwen35-moe-fp8", "qwen3next"};
+// On CPUs only so far: heads that differ by layer, norms of values, capped logits.
+constexpr const char* kGemma4[] = {"gemma4-dense"};
 constexpr std::int64_t kTokens = 224;  // of the longest prompt and its continuation, at least
 constexpr std::int64_t kRows = 224;    // of the three prompts together, at least
 
@@ -268,7 +270,10 @@ void are_right(int ranks, DType dtype) {
   std::vector<std::string> models(std::begin(kModels), std::end(kModels));
   if (dtype == DType::f32) {
     models.insert(models.end(), std::begin(kMixtures), std::end(kMixtures));
-    if (runs_all_models()) models.insert(models.end(), std::begin(kHybrids), std::end(kHybrids));
+    if (runs_all_models()) {
+      models.insert(models.end(), std::begin(kHybrids), std::end(kHybrids));
+      models.insert(models.end(), std::begin(kGemma4), std::end(kGemma4));
+    }
   }
   testing::run_on_devices(ranks, [&](DeviceRank& rank) {
     for (const std::string& name : models) {

@@ -28,7 +28,7 @@ ModelCost cost_of_rank(const model::ModelConfig& config, DType dtype, DType kv_d
   const double inner = static_cast<double>(part_of(config.intermediate_size, shard).size());
   const double vocabulary = static_cast<double>(part_of(config.vocab_size, shard).size());
   const double all_layers = static_cast<double>(config.layers);
-  const double depth = static_cast<double>(config.attention_layers());
+  const double depth = static_cast<double>(config.kv_layers());
   const model::MixtureConfig& mixture = config.mixture;
   const double with_experts = static_cast<double>(mixture.layer_count());
   const double experts = with_experts * static_cast<double>(mixture.experts);

@@ -187,7 +187,7 @@ namespace {
 std::uint64_t kv_bytes_per_token(const runtime::ModelDescription& model,
                                  const runtime::RankDescription& rank) {
   const auto head =
-      static_cast<std::uint64_t>(2 * model.config.attention_layers() * model.config.head_dim) *
+      static_cast<std::uint64_t>(2 * model.config.kv_layers() * model.config.head_dim) *
       size_of(model.dtype);
   return head * static_cast<std::uint64_t>(rank.kv_heads.size());
 }

@@ -33,7 +33,7 @@ void check(const nvllm::model::ModelConfig& config) {
   require(linear.key_heads == 0 || std::ssize(linear.layers) == config.layers);
   require(linear.key_heads == 0 || linear.value_heads % linear.key_heads == 0);
   require((linear.key_heads > 0) == (linear.layer_count() > 0));
-  require(config.attention_layers() > 0);
+  require(config.kv_layers() > 0);
   require(0 < config.rotary_dim() && config.rotary_dim() <= config.head_dim);
   require(config.rms_norm_eps > 0 && config.rope.theta >= 1 && config.rope.factor >= 1);
 }

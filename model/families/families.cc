@@ -9,9 +9,9 @@ namespace nvllm::model {
 
 namespace {
 
-constexpr std::array<const Family*, 12> kFamilies = {
-    &kGemma3, &kGemma3TextPart, &kGptOss, &kLlama,     &kMistral,  &kMixtral,
-    &kQwen2,  &kQwen3,          &kQwen35, &kQwen35Moe, &kQwen3Moe, &kQwen3Next};
+constexpr std::array<const Family*, 14> kFamilies = {
+    &kGemma3,  &kGemma3TextPart, &kGemma4, &kGemma4TextPart, &kGptOss,    &kLlama,    &kMistral,
+    &kMixtral, &kQwen2,          &kQwen3,  &kQwen35,         &kQwen35Moe, &kQwen3Moe, &kQwen3Next};
 
 }  // namespace
 

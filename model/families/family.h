@@ -49,6 +49,8 @@ struct Family {
 // All families, which families() lists.
 extern const Family kGemma3;
 extern const Family kGemma3TextPart;
+extern const Family kGemma4;
+extern const Family kGemma4TextPart;
 extern const Family kGptOss;
 extern const Family kLlama;
 extern const Family kMistral;

@@ -118,7 +118,7 @@ class Ways {
   void make_tiny(Way& way) const {
     way.options.block_size = 4;  // so that answers soon need more
     const model::ModelConfig& config = model_.config;
-    const std::int64_t token = 2 * config.attention_layers() * config.kv_heads * config.head_dim *
+    const std::int64_t token = 2 * config.kv_layers() * config.kv_heads * config.head_dim *
                                static_cast<std::int64_t>(size_of(model_.dtype));
     way.options.kv_cache_memory_bytes = (kMaxModelLen + 16) * token;
   }

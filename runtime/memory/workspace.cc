@@ -95,11 +95,11 @@ std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& opt
   const auto share = [&](std::int64_t size) { return divide_up(size, decoder.shard().ranks); };
   // Linear attention's value heads are split with the key heads that they share.
   const std::int64_t group = linear.key_heads == 0 ? 0 : linear.value_heads / linear.key_heads;
-  const std::int64_t inputs =
-      std::max({config.hidden_size, decoder.heads().q.size() * config.head_dim,
-                share(config.intermediate_size), share(config.mixture.intermediate_size),
-                share(config.mixture.shared_intermediate_size),
-                share(linear.key_heads) * group * linear.value_head_dim});
+  const std::int64_t inputs = std::max({config.hidden_size, decoder.max_head_values(),
+                                        share(config.intermediate_size_of(config.layers - 1)),
+                                        share(config.mixture.intermediate_size),
+                                        share(config.mixture.shared_intermediate_size),
+                                        share(linear.key_heads) * group * linear.value_head_dim});
   constexpr std::int64_t kPadding = 64;  // of rows and inputs, at most
   constexpr std::int64_t kTogether = 512;
   std::int64_t rows = options.decoder_limits().rows_at_once();
