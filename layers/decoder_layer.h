@@ -5,7 +5,8 @@
 //
 // Attention is causal, with rotated positions and grouped KV heads, split over ranks by heads; some
 // layers of some models have linear attention in its place (gated_delta_net.h). The MLP is
-// down(activation(gate(x)) * up(x)), split by its inner dimension, or a mixture of experts.
+// down(activation(gate(x)) * up(x)), split by its inner dimension, or a mixture of experts, or both
+// side by side. Some models have an input of each layer behind it (per_layer_input.h).
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,7 @@
 #include "layers/context.h"
 #include "layers/gated_delta_net.h"
 #include "layers/linear.h"
+#include "layers/per_layer_input.h"
 #include "layers/residual_stream.h"
 #include "layers/sparse_moe.h"
 
@@ -52,12 +54,20 @@ struct MlpConfig {
   kernels::Activation activation = kernels::Activation::silu;
 };
 
+// Norms of experts that are beside an MLP, tensors: of the stream as the experts read it, and of
+// what either makes before these are added.
+struct MoeBesideMlpConfig {
+  std::string norm, mlp_result_norm, moe_result_norm;
+};
+
 struct DecoderLayerConfig {
   AttentionConfig attention;
   MlpConfig mlp;
   std::optional<GatedDeltaNetConfig> delta_net;  // in place of attention
-  std::optional<SparseMoeConfig> moe;            // in place of the MLP
-  std::string attention_norm, mlp_norm;          // tensors: "model.layers.0.input_layernorm.weight"
+  std::optional<SparseMoeConfig> moe;            // in place of the MLP, or
+  std::optional<MoeBesideMlpConfig> beside_mlp;  // beside it
+  std::optional<PerLayerInputConfig> per_layer_input;
+  std::string attention_norm, mlp_norm;  // tensors: "model.layers.0.input_layernorm.weight"
   // Of norms of what the blocks add to the stream; empty: none. With them, or with a weight offset,
   // the stream has norms_apart.
   std::string attention_result_norm, mlp_result_norm;
@@ -81,8 +91,9 @@ class DecoderLayer {
     // Of `kv` this is layer `layer`, or one that reads its keys and values; or, without attention,
     // the next that has some is.
     std::int64_t layer;
-    TensorView cos_sin;     // of a RopeTable
-    DeltaNetState state{};  // of linear attention
+    TensorView cos_sin;      // of a RopeTable
+    DeltaNetState state{};   // of linear attention
+    TensorView per_layer{};  // of layers that have an input of their own (per_layer_input.h)
     // The layer that reads the stream next; nullptr: there is none, or it is not known.
     const DecoderLayer* next = nullptr;
     std::int64_t next_layer = 0;  // `layer` in its pass
@@ -119,6 +130,10 @@ class DecoderLayer {
     kernels::Activation activation;
   };
 
+  struct BesideMlp {
+    RmsNorm norm, mlp_result_norm, moe_result_norm;
+  };
+
   kernels::LayerGemms gemms() const;
   kernels::LayerPlan plan(const ResidualStream& stream, const Pass& pass,
                           const Context& context) const;
@@ -128,6 +143,14 @@ class DecoderLayer {
                        const Context& context) const;
   void mlp_block(ResidualStream& stream, const Pass& pass, const kernels::LayerPlan& plan,
                  const Context& context) const;
+  // What the down GEMM reads, and memory for its prologue, if it has one.
+  struct GateUp {
+    TensorView x, prepared;
+  };
+  GateUp gate_up(kernels::GemmOperands in, std::int64_t rows, const kernels::LayerPlan& plan,
+                 const Context& context) const;
+  void mlp_and_moe_block(ResidualStream& stream, const kernels::LayerPlan& plan,
+                         const Context& context) const;
   void norm_rope_and_store(TensorView qkv, const Pass& pass, const Context& context) const;
   kernels::Attention attention_of(TensorView out, TensorView qkv, const Pass& pass) const;
 
@@ -141,8 +164,10 @@ class DecoderLayer {
   std::optional<RmsNorm> attention_result_norm_, mlp_result_norm_;
   RmsNorm mlp_norm_;
   Parameter factor_;        // [1]; no shape: 1
-  std::optional<Mlp> mlp_;  // one of them
+  std::optional<Mlp> mlp_;  // one of them, or both
   std::optional<SparseMoe> moe_;
+  std::optional<BesideMlp> beside_mlp_;
+  std::optional<PerLayerInput> per_layer_input_;
 };
 
 }  // namespace nvllm::layers

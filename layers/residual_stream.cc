@@ -30,7 +30,10 @@ bool add_pending(ResidualStream& stream, const RmsNorm& norm, const Context& con
   if (!stream.pending) return false;
   stream.pending = false;
   if (stream.norms_apart) {
-    if (!context.alone()) context.communicator->all_reduce(stream.part, context.stream);
+    if (!context.alone() && !stream.summed) {
+      context.communicator->all_reduce(stream.part, context.stream);
+    }
+    stream.summed = false;
     if (stream.result_norm != nullptr) {
       run_norm(stream.part, stream.part, {}, *stream.result_norm, context);
     }
@@ -105,6 +108,13 @@ kernels::GemmOperands add_operands(ResidualStream& stream, TensorView x,
     operands.epilogue.deferred = {stream.normed, stream.squares};
   }
   return operands;
+}
+
+TensorView add_whole(ResidualStream& stream, const RmsNorm* result_norm) {
+  NVLLM_CHECK(stream.norms_apart && !stream.pending, "the part before has not been read");
+  stream.pending = stream.summed = true;
+  stream.result_norm = result_norm;
+  return stream.part;
 }
 
 void select_rows(ResidualStream& stream, TensorView row_ids, const Context& context) {

@@ -21,6 +21,7 @@
 
 #include "device/backend.h"
 #include "layers/context.h"
+#include "layers/embedding.h"
 #include "layers/partition.h"
 
 namespace nvllm::layers {

@@ -1,6 +1,7 @@
 #include "model/decoder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "base/check.h"
@@ -99,12 +100,35 @@ layers::SparseMoeConfig moe_of(const ModelConfig& config, std::int64_t layer) {
                                          .down = names.in_layer(layer, names.shared_down)},
                               .shared_gate = names.in_layer(layer, names.shared_expert_gate),
                               .shared_intermediate = mixture.shared_intermediate_size};
+  if (mixture.beside_mlp) {
+    moe.router_norm = names.in_layer(layer, names.router_norm);
+    moe.expert_scales = names.in_layer(layer, names.expert_scales);
+    moe.epsilon = config.rms_norm_eps;
+  }
   for (std::int64_t expert = 0; expert < mixture.experts; ++expert) {
     moe.experts.push_back({.gate = names.in_expert(layer, expert, names.expert_gate),
                            .up = names.in_expert(layer, expert, names.expert_up),
                            .down = names.in_expert(layer, expert, names.expert_down)});
   }
   return moe;
+}
+
+layers::MoeBesideMlpConfig beside_mlp_of(const ModelConfig& config, std::int64_t layer) {
+  const TensorNames& names = config.names;
+  return {.norm = names.in_layer(layer, names.moe_norm),
+          .mlp_result_norm = names.in_layer(layer, names.mlp_part_norm),
+          .moe_result_norm = names.in_layer(layer, names.moe_part_norm)};
+}
+
+layers::PerLayerInputConfig per_layer_input_of(const ModelConfig& config, std::int64_t layer) {
+  const TensorNames& names = config.names;
+  return {.gate = names.in_layer(layer, names.per_layer_gate),
+          .projection = names.in_layer(layer, names.per_layer_output),
+          .result_norm = names.in_layer(layer, names.per_layer_output_norm),
+          .hidden = config.hidden_size,
+          .width = config.per_layer_width,
+          .epsilon = config.rms_norm_eps,
+          .activation = config.activation};
 }
 
 layers::DecoderLayerConfig layer_of(const ModelConfig& config, std::int64_t layer) {
@@ -119,6 +143,12 @@ layers::DecoderLayerConfig layer_of(const ModelConfig& config, std::int64_t laye
                            ? std::optional(delta_net_of(config, layer))
                            : std::nullopt,
           .moe = has_experts ? std::optional(moe_of(config, layer)) : std::nullopt,
+          .beside_mlp = has_experts && config.mixture.beside_mlp
+                            ? std::optional(beside_mlp_of(config, layer))
+                            : std::nullopt,
+          .per_layer_input = config.per_layer_width > 0
+                                 ? std::optional(per_layer_input_of(config, layer))
+                                 : std::nullopt,
           .attention_norm = names.in_layer(layer, names.attention_norm),
           .mlp_norm = names.in_layer(layer, names.mlp_norm),
           .attention_result_norm = optional_name(names.attention_result_norm),
@@ -158,6 +188,11 @@ std::int64_t squares_of(const Decoder& decoder) {
   return gemms_add(decoder) ? decoder.config().hidden_size / kernels::kSquaresColumns : 0;
 }
 
+// Of the inputs of layers, of all of them together.
+std::int64_t per_layer_columns(const Decoder& decoder) {
+  return decoder.config().layers * decoder.config().per_layer_width;
+}
+
 // As a number of the type in which embeddings are multiplied by it.
 float rounded(float value, DType dtype) {
   switch (dtype) {
@@ -185,6 +220,22 @@ Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype)
             config.norm_weight_offset) {
   NVLLM_CHECK_LT(0, config.layers);
   embedding_.declare(parameters_);
+  if (config.per_layer_width > 0) {
+    const TensorNames& names = config.names;
+    const float scale = std::sqrt(static_cast<float>(config.per_layer_width));
+    per_layer_.emplace("per_layer",
+                       layers::PerLayerEmbeddingConfig{.table = names.per_layer_table,
+                                                       .projection = names.per_layer_projection,
+                                                       .norm = names.per_layer_norm,
+                                                       .vocabulary = config.vocab_size,
+                                                       .hidden = config.hidden_size,
+                                                       .layers = config.layers,
+                                                       .width = config.per_layer_width,
+                                                       .table_scale = rounded(scale, dtype),
+                                                       .epsilon = config.rms_norm_eps},
+                       shard);
+    per_layer_->declare(parameters_);
+  }
   for (std::int64_t n = 0; n < config.layers; ++n) {
     layers_.emplace_back(str("layers.", n), layer_of(config, n), shard);
     layers_.back().declare(parameters_);
@@ -206,6 +257,9 @@ std::size_t Decoder::scratch_bytes(const DecoderLimits& limits) const {
   std::size_t layer = 0;  // the largest: some may have experts, and others an MLP
   for (const layers::DecoderLayer& each : layers_) {
     layer = std::max(layer, each.scratch_bytes(limits.rows_at_once(), dtype_));
+  }
+  if (per_layer_) {
+    layer = std::max(layer, per_layer_->scratch_bytes(limits.rows_at_once(), dtype_));
   }
   return std::max(layer, 3 * Scratch::bytes_of(dtype_, limits.logit_rows, config_.hidden_size) +
                              layers_.back().mlp_scratch_bytes(
@@ -283,13 +337,14 @@ layers::LogitsCall Decoder::forward_to_head(const layers::Batch& batch, kvcache:
   if (!batch.parts.empty()) {
     run_in_parts(batch, kv, memory, context, device.progress);
   } else {
-    const bool early =
-        !all_rows && batch.logits() < batch.rows() && batch.logits() <= kMaxSelectedRows;
-    embedding_.forward(stream.sum, batch.tokens, context);
+    const bool early = !all_rows && batch.logits() < batch.rows() &&
+                       batch.logits() <= kMaxSelectedRows &&
+                       !per_layer_;  // whose inputs are of all rows
+    embed(batch, 0, memory, context);
     if (observer) observer("embed", stream.sum);
     for (std::size_t n = 0; n < layers_.size(); ++n) {
       const bool last = n + 1 == layers_.size();
-      layers::DecoderLayer::Pass pass = pass_of(batch, kv, memory, static_cast<std::int64_t>(n));
+      layers::DecoderLayer::Pass pass = pass_of(batch, 0, kv, memory, static_cast<std::int64_t>(n));
       pass.next = last ? nullptr : &layers_[n + 1];
       pass.next_layer = last ? 0 : kv_layers_[n + 1];
       pass.select_logit_rows = last && early;
@@ -306,20 +361,30 @@ layers::LogitsCall Decoder::forward_to_head(const layers::Batch& batch, kvcache:
   return head;
 }
 
+// Rows of the pass, the first of which is its row `first_row`: where the residual stream starts, and
+// the inputs of layers.
+void Decoder::embed(const layers::Batch& rows, std::int64_t first_row, DecoderMemory& memory,
+                    const layers::Context& context) const {
+  const TensorView sum = memory.sum_.rows(first_row, rows.rows());
+  embedding_.forward(sum, rows.tokens, context);
+  if (!per_layer_) return;
+  per_layer_->forward(memory.per_layer_.rows(first_row, rows.rows()), rows.tokens, sum, context);
+}
+
 // In parts no norm is deferred from one layer to the next: other parts come between them.
 void Decoder::run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                            const layers::Context& context,
                            const std::function<void()>& progress) const {
   for (const layers::BatchPart& part : batch.parts) {
-    embedding_.forward(memory.sum_.rows(part.first_row, part.rows),
-                       batch.tokens.rows(part.first_row, part.rows), context);
+    embed(batch_of(batch, part), part.first_row, memory, context);
   }
   for (std::size_t n = 0; n < layers_.size(); ++n) {
     for (const layers::BatchPart& part : batch.parts) {
       layers::ResidualStream stream = stream_of(memory, part.first_row, part.rows);
       stream.squares = {};
       const layers::Batch rows = batch_of(batch, part);
-      layers_[n].forward(stream, pass_of(rows, kv, memory, static_cast<std::int64_t>(n)), context);
+      const auto layer = static_cast<std::int64_t>(n);
+      layers_[n].forward(stream, pass_of(rows, part.first_row, kv, memory, layer), context);
       sum(stream, norm_, context);  // what is pending is in memory that the next part needs
     }
     if (progress) context.stream.host_call(progress);
@@ -336,15 +401,25 @@ void Decoder::tune(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemo
   device.stream.synchronize();
 }
 
-layers::DecoderLayer::Pass Decoder::pass_of(const layers::Batch& rows, kvcache::KvCache& kv,
-                                            const DecoderMemory& memory, std::int64_t layer) const {
+layers::DecoderLayer::Pass Decoder::pass_of(const layers::Batch& rows, std::int64_t first_row,
+                                            kvcache::KvCache& kv, const DecoderMemory& memory,
+                                            std::int64_t layer) const {
+  TensorView per_layer;
+  if (per_layer_) {
+    per_layer = memory.per_layer_.rows(first_row, rows.rows());
+    per_layer.data =
+        per_layer.as<std::byte>() +
+        static_cast<std::size_t>(layer * config_.per_layer_width) * size_of(per_layer.dtype);
+    per_layer.shape[1] = config_.per_layer_width;  // rows stay where they are
+  }
   const bool local = config_.is_local(layer);
   return {.batch = rows,
           .kv = kv,
           .layer = kv_layers_[static_cast<std::size_t>(layer)],
           .cos_sin = local ? memory.local_rope_->cos_sin() : memory.rope_.cos_sin(),
           .state = memory.states_.empty() ? layers::DeltaNetState{}
-                                          : memory.states_[static_cast<std::size_t>(layer)]};
+                                          : memory.states_[static_cast<std::size_t>(layer)],
+          .per_layer = per_layer};
 }
 
 // The residual stream of some rows; what is not in the sum is memory that other rows use, too.
@@ -369,6 +444,7 @@ std::size_t DecoderMemory::bytes(const Decoder& decoder, const DecoderLimits& li
   return stream(limits.rows) + stream(limits.rows_at_once()) * (gemms_add(decoder) ? 1 : 2) +
          Scratch::bytes_of(DType::f32, limits.logit_rows, decoder.head().stride()) +
          Scratch::bytes_of(DType::f32, squares_of(decoder), kernels::kSquaresRows) +
+         Scratch::bytes_of(decoder.dtype(), limits.rows, per_layer_columns(decoder)) +
          decoder.scratch_bytes(limits);
 }
 
@@ -402,6 +478,7 @@ DecoderMemory::DecoderMemory(const Decoder& decoder, const DecoderLimits& limits
                              : all.allocate(decoder.dtype(), limits.rows_at_once(), hidden);
   squares_ = all.allocate(DType::f32, squares_of(decoder), kernels::kSquaresRows);
   logits_ = all.allocate(DType::f32, limits.logit_rows, decoder.head().stride());
+  per_layer_ = all.allocate(decoder.dtype(), limits.rows, per_layer_columns(decoder));
   const std::size_t scratch = decoder.scratch_bytes(limits);
   scratch_ = Scratch(all.allocate(DType::u8, 1, static_cast<std::int64_t>(scratch)).data, scratch);
   make_states(decoder, limits.state_slots, backend);

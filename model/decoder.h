@@ -22,6 +22,7 @@
 #include "layers/context.h"
 #include "layers/decoder_layer.h"
 #include "layers/embedding.h"
+#include "layers/per_layer_input.h"
 #include "layers/rope.h"
 #include "model/config/config.h"
 
@@ -66,6 +67,7 @@ class DecoderMemory {
   TensorView sum_;            // [rows, hidden]: of the residual stream
   TensorView normed_, part_;  // [rows at once, hidden]: likewise
   TensorView squares_;        // of deferred norms (kernels::DeferredNorm)
+  TensorView per_layer_;      // [rows, layers * width]: inputs of layers; or no columns
   TensorView logits_;         // [logit_rows, stride of the head], float32
   layers::Scratch scratch_;
   layers::RopeTable rope_;
@@ -137,9 +139,12 @@ class Decoder {
   friend class DecoderMemory;
   std::size_t scratch_bytes(const DecoderLimits& limits) const;
   void check(const layers::Batch& batch, const DecoderLimits& limits) const;
-  // The pass of these rows through layer `layer`.
-  layers::DecoderLayer::Pass pass_of(const layers::Batch& rows, kvcache::KvCache& kv,
-                                     const DecoderMemory& memory, std::int64_t layer) const;
+  // The pass of these rows through layer `layer`; they are those from first_row on in `memory`.
+  layers::DecoderLayer::Pass pass_of(const layers::Batch& rows, std::int64_t first_row,
+                                     kvcache::KvCache& kv, const DecoderMemory& memory,
+                                     std::int64_t layer) const;
+  void embed(const layers::Batch& rows, std::int64_t first_row, DecoderMemory& memory,
+             const layers::Context& context) const;
   layers::ResidualStream stream_of(const DecoderMemory& memory, std::int64_t first_row,
                                    std::int64_t rows) const;
   // All rows through one layer after the other, each in the batch's parts. Of the residual stream
@@ -155,6 +160,7 @@ class Decoder {
   layers::Shard shard_;
   DType dtype_;
   layers::VocabParallelEmbedding embedding_;
+  std::optional<layers::PerLayerEmbedding> per_layer_;
   std::deque<layers::DecoderLayer> layers_;
   std::vector<std::int64_t> kv_layers_;  // DecoderLayer::Pass::layer of each
   layers::RmsNorm norm_;

@@ -41,8 +41,9 @@ constexpr const char* kMixtures[] = {"mixtral", "qwen3moe-dense-layer", "qwen3mo
                                      "gptoss-bf16", "gptoss-mxfp4"};
 // On CPUs only so far: linear attention in three of four layers.
 constexpr const char* kHybrids[] = {"qwen35-dense", "qwen35-moe", "qwen35-moe-fp8", "qwen3next"};
-// On CPUs only so far: heads that differ by layer, norms of values, capped logits.
-constexpr const char* kGemma4[] = {"gemma4-dense"};
+// On CPUs only so far: heads that differ by layer, keys and values of other layers, inputs of
+// layers, experts beside an MLP, capped logits.
+constexpr const char* kGemma4[] = {"gemma4-dense", "gemma4-ple", "gemma4-moe"};
 constexpr std::int64_t kTokens = 224;  // of the longest prompt and its continuation, at least
 constexpr std::int64_t kRows = 224;    // of the three prompts together, at least
 
@@ -380,6 +381,23 @@ TEST_CASE("linear attention: a prompt in pieces of any size gives the logits of 
         CHECK(Check(rank, name, DType::f32, {.paged = size != 7}).in_pieces(size) == "");
       }
       CHECK(Check(rank, name, DType::bf16, {}).in_a_graph() == "");
+    }
+  });
+}
+
+TEST_CASE("Gemma 4: a prompt in pieces of any size gives the logits of the whole") {
+  if (!runs_all_models()) SKIP_TEST("Gemma 4 runs on CPUs only so far");
+  on_few_ranks([](DeviceRank& rank) {
+    for (const char* name : kGemma4) {
+      for (const std::size_t size : {0, 1, 7, 16, 17}) {  // windows are of 16
+        for (const bool paged : {true, false}) {
+          CHECK(Check(rank, name, DType::f32, {.paged = paged}).in_pieces(size) == "");
+        }
+      }
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        CHECK(Check(rank, name, dtype, {}).in_a_graph() == "");
+      }
+      CHECK(Check(rank, name, DType::f32, {}).tuned() == "");
     }
   });
 }

@@ -503,7 +503,7 @@ TEST_CASE("norm_rope_store refuses arguments that do not fit, by name") {
           bad.kv.keys = bad.kv.values = tensor(DType::bf16, {4, 8, 1, 15});
         }) == "norm_rope_store: keys");
   CHECK(why([&](NormRopeStore& bad) {
-          bad.kv.keys = bad.kv.values = tensor(DType::bf16, {4, 8, 1, 258});
+          bad.kv.keys = bad.kv.values = tensor(DType::bf16, {4, 8, 1, 514});
         }) == "norm_rope_store: keys");
   CHECK(why([](NormRopeStore& bad) { bad.heads = -1; }) == "norm_rope_store: heads");
   CHECK(why([&](NormRopeStore& bad) {

@@ -51,6 +51,29 @@ TEST_CASE_TEMPLATE("scaled_sum is what its definition says, for all shapes", T, 
   }
 }
 
+TEST_CASE("scaled_sum takes rows that lie apart, and leaves what is between them") {
+  BACKEND_OR_SKIP(backend);
+  const auto stream = backend->create_stream();
+  constexpr std::int64_t kRows = 6, kColumns = 11, kStride = 20;
+  const std::vector<float> start = testing::normal_values<float>(kRows * kStride, 3);
+  Placed<float> all(*backend, *stream, start, 0);
+  const auto columns_of = [&](std::int64_t first) {
+    TensorView part = all.view({kRows, kStride});
+    part.data = all.data() + first;
+    part.shape[1] = kColumns - 2;
+    return part;
+  };
+  scaled_sum({.out = columns_of(kColumns), .a = columns_of(1), .scale = 2}, *stream);
+  const std::vector<float> got = all.fetch();
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    for (std::int64_t i = 0; i < kStride; ++i) {
+      const auto at = static_cast<std::size_t>(row * kStride + i);
+      const bool changed = i >= kColumns;
+      CHECK(got[at] == (changed ? 2 * start[at - kColumns + 1] : start[at]));
+    }
+  }
+}
+
 TEST_CASE("scaled_sum refuses what does not fit, by name") {
   BACKEND_OR_SKIP(backend);
   std::vector<float> floats(64);

@@ -30,6 +30,20 @@ struct TensorNames {
   const char* attention_result_norm = "";
   const char* mlp_result_norm = "";
   const char* factor = "";  // by which a layer's result is multiplied; "": there is none
+  // Of experts beside an MLP: norms of what they read, and of what both make, and of the router; and
+  // scales of experts.
+  const char* moe_norm = "pre_feedforward_layernorm_2.weight";
+  const char* mlp_part_norm = "post_feedforward_layernorm_1.weight";
+  const char* moe_part_norm = "post_feedforward_layernorm_2.weight";
+  const char* router_norm = "router.scale";
+  const char* expert_scales = "router.per_expert_scale";
+  // Of inputs of layers (layers/per_layer_input.h): not in a layer, and in one.
+  const char* per_layer_table = "model.embed_tokens_per_layer.weight";
+  const char* per_layer_projection = "model.per_layer_model_projection";
+  const char* per_layer_norm = "model.per_layer_projection_norm.weight";
+  const char* per_layer_gate = "per_layer_input_gate";
+  const char* per_layer_output = "per_layer_projection";
+  const char* per_layer_output_norm = "post_per_layer_input_norm.weight";
   const char* q_norm = "self_attn.q_norm.weight";
   const char* k_norm = "self_attn.k_norm.weight";
   // Linear layers: followed by ".weight" or ".bias".
@@ -87,6 +101,9 @@ struct MixtureConfig {
   std::int64_t max_granule = 64;                  // layers::SparseMoeConfig
   std::int64_t shared_intermediate_size = 0;      // of an expert of all tokens; 0: there is none
   std::vector<bool> layers;                       // whether a layer has experts, by its number
+  // Layers have an MLP, too, whose result is added to the experts' (layers::MoeBesideMlpConfig); the
+  // router norms what it reads, and experts have scales.
+  bool beside_mlp = false;
 
   bool in_layer(std::int64_t layer) const {
     return experts > 0 && layers[static_cast<std::size_t>(layer)];
@@ -145,6 +162,7 @@ struct ModelConfig {
   std::int64_t kv_shared_layers = 0;
   bool double_wide_shared_mlp = false;  // there intermediate_size is twice as large
   float logit_cap = 0;                  // logits are cap * tanh(logit / cap); 0: as they are
+  std::int64_t per_layer_width = 0;     // of an input of each layer (layers/per_layer_input.h)
   // Attention's results are multiplied by the sigmoid of gates, which q_proj makes: of each head
   // first q, then as many gates.
   bool output_gate = false;

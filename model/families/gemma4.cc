@@ -14,6 +14,7 @@ namespace nvllm::model {
 namespace {
 
 constexpr std::int64_t kMaxHeads = 65536;
+constexpr std::int64_t kMaxPerLayerWidth = 65536;
 
 void refuse_unsupported(const ConfigKeys& keys) {
   if (keys.has("attn_logit_softcapping")) {
@@ -23,11 +24,24 @@ void refuse_unsupported(const ConfigKeys& keys) {
   if (keys.optional_text("use_bidirectional_attention").value_or("vision") != "vision") {
     keys.refuse("use_bidirectional_attention", "attention to later tokens is not supported");
   }
-  if (keys.flag("enable_moe_block", false)) {
-    keys.refuse("enable_moe_block", "experts beside an MLP are not supported");
-  }
-  if (keys.integer("hidden_size_per_layer_input", {0, kMaxIntermediate}) != 0) {
-    keys.refuse("hidden_size_per_layer_input", "embeddings of layers are not supported");
+}
+
+void read_experts(const ConfigKeys& keys, ModelConfig& config) {
+  if (!keys.flag("enable_moe_block", false)) return;
+  config.mixture =
+      read_mixture(keys, "num_experts", "moe_intermediate_size", config.layers, "top_k_experts");
+  config.mixture.renormalize = true;
+  config.mixture.beside_mlp = true;
+}
+
+void read_per_layer_inputs(const ConfigKeys& keys, ModelConfig& config) {
+  constexpr const char* kVocabulary = "vocab_size_per_layer_input";
+  config.per_layer_width = keys.integer("hidden_size_per_layer_input", {0, kMaxPerLayerWidth});
+  if (config.per_layer_width == 0) return;
+  const auto words = keys.optional_integer(kVocabulary, {}).value_or(config.vocab_size);
+  if (words != config.vocab_size) {
+    keys.refuse(kVocabulary, "another number than vocab_size, ", config.vocab_size,
+                ", is not supported");
   }
 }
 
@@ -81,6 +95,8 @@ void read(const ConfigKeys& keys, ModelConfig& config) {
       keys.optional_number("final_logit_softcapping", {.min = 1e-3, .max = 1e6}).value_or(0));
   read_global_heads(keys, config);
   read_shared_layers(keys, types, config);
+  read_experts(keys, config);
+  read_per_layer_inputs(keys, config);
 }
 
 constexpr Family kFamily = {
@@ -95,7 +111,9 @@ constexpr Family kFamily = {
     .names = {.mlp_norm = "pre_feedforward_layernorm.weight",
               .attention_result_norm = "post_attention_layernorm.weight",
               .mlp_result_norm = "post_feedforward_layernorm.weight",
-              .factor = "layer_scalar"},
+              .factor = "layer_scalar",
+              .router = "router.proj",
+              .experts = "experts."},
 };
 
 constexpr Family text_part_of(Family family) {

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/logging.h"
 #include "base/text.h"
+#include "kernels/attention/kv_view.h"
 #include "model/checkpoint/checkpoint_file.h"
 #include "model/decoder.h"
 #include "model/loading/loader.h"
@@ -84,6 +85,14 @@ void check_device(const OpenModel& model, DeviceKind device) {
   if (model.config.linear_attention.key_heads > 0) {
     fail("--model ", model.path, ": linear attention of a ", model.config.architecture,
          " runs on CPUs only so far; pass --device cpu");
+  }
+  if (model.config.v_norm) {
+    fail("--model ", model.path, ": a ", model.config.architecture,
+         " runs on CPUs only so far; pass --device cpu");
+  }
+  if (model.config.head_dim > kernels::kMaxCudaHeadDim) {
+    fail("--model ", model.path, ": heads of ", model.config.head_dim,
+         " elements run on CPUs only so far; pass --device cpu");
   }
   if (model.config.mixture.experts == 0) return;
   const model::Decoder whole(model.config, {}, model.dtype);

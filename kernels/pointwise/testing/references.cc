@@ -189,10 +189,15 @@ void scaled_sum_reference(const ScaledSum& args) {
   check_scaled_sum(args);
   with_element_type(args.out.dtype, [&]<typename T>(T) {
     const double factor = args.factor.data == nullptr ? 1 : to_float(args.factor.as<T>()[0]);
-    for (std::int64_t i = 0; i < args.out.elements(); ++i) {
-      const double a = to_float(args.a.as<T>()[i]);
-      const double b = args.b.data == nullptr ? 0 : to_float(args.b.as<T>()[i]);
-      args.out.as<T>()[i] = from_float<T>(static_cast<float>((a + b) * args.scale * factor));
+    const auto at = [](const TensorView& tensor, std::int64_t row, std::int64_t i) -> T& {
+      return tensor.as<T>()[row * tensor.stride[0] + i];
+    };
+    for (std::int64_t row = 0; row < args.out.shape[0]; ++row) {
+      for (std::int64_t i = 0; i < args.out.shape[1]; ++i) {
+        const double a = to_float(at(args.a, row, i));
+        const double b = args.b.data == nullptr ? 0 : to_float(at(args.b, row, i));
+        at(args.out, row, i) = from_float<T>(static_cast<float>((a + b) * args.scale * factor));
+      }
     }
   });
 }
