@@ -2,9 +2,9 @@
 // stream starts.
 //
 // PerLayerEmbedding makes them for all layers at once: of each token a row of a table, and a
-// projection of the token's embedding, which is normed. PerLayerInput is a layer's own block, behind
-// its MLP: a gate, which the residual stream makes, lets the layer's embedding through, and what it
-// is projected to is normed and added to the stream. The table is split over ranks by the
+// projection of the token's embedding, which is normed. PerLayerInput is a layer's own block,
+// behind its MLP: a gate, which the residual stream makes, lets the layer's embedding through, and
+// what it is projected to is normed and added to the stream. The table is split over ranks by the
 // vocabulary, the block by the elements of the embedding.
 #pragma once
 

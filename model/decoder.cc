@@ -361,8 +361,8 @@ layers::LogitsCall Decoder::forward_to_head(const layers::Batch& batch, kvcache:
   return head;
 }
 
-// Rows of the pass, the first of which is its row `first_row`: where the residual stream starts, and
-// the inputs of layers.
+// Rows of the pass, the first of which is its row `first_row`: where the residual stream starts,
+// and the inputs of layers.
 void Decoder::embed(const layers::Batch& rows, std::int64_t first_row, DecoderMemory& memory,
                     const layers::Context& context) const {
   const TensorView sum = memory.sum_.rows(first_row, rows.rows());

@@ -108,7 +108,9 @@ class Decoder {
   const ModelConfig& config() const { return config_; }
   layers::Shard shard() const { return shard_; }
   DType dtype() const { return dtype_; }
-  const layers::HeadPart& heads() const { return layers_.front().heads(); }
+  const layers::HeadPart& heads(std::int64_t layer = 0) const {
+    return layers_[static_cast<std::size_t>(layer)].heads();
+  }
   // How blocks of this rank's keys and values lie in a cache of this type.
   kvcache::BlockShape block_shape(std::int64_t block_size, DType dtype) const;
   // Of attention's results for a row, in the layer that has the most.

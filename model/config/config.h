@@ -30,8 +30,8 @@ struct TensorNames {
   const char* attention_result_norm = "";
   const char* mlp_result_norm = "";
   const char* factor = "";  // by which a layer's result is multiplied; "": there is none
-  // Of experts beside an MLP: norms of what they read, and of what both make, and of the router; and
-  // scales of experts.
+  // Of experts beside an MLP: norms of what they read, of what both make, and of the router; scales
+  // of experts.
   const char* moe_norm = "pre_feedforward_layernorm_2.weight";
   const char* mlp_part_norm = "post_feedforward_layernorm_1.weight";
   const char* moe_part_norm = "post_feedforward_layernorm_2.weight";
@@ -101,8 +101,8 @@ struct MixtureConfig {
   std::int64_t max_granule = 64;                  // layers::SparseMoeConfig
   std::int64_t shared_intermediate_size = 0;      // of an expert of all tokens; 0: there is none
   std::vector<bool> layers;                       // whether a layer has experts, by its number
-  // Layers have an MLP, too, whose result is added to the experts' (layers::MoeBesideMlpConfig); the
-  // router norms what it reads, and experts have scales.
+  // Layers have an MLP, too, whose result is added to the experts' (layers::MoeBesideMlpConfig);
+  // the router norms what it reads, and experts have scales.
   bool beside_mlp = false;
 
   bool in_layer(std::int64_t layer) const {

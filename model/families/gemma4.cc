@@ -28,6 +28,9 @@ void refuse_unsupported(const ConfigKeys& keys) {
 
 void read_experts(const ConfigKeys& keys, ModelConfig& config) {
   if (!keys.flag("enable_moe_block", false)) return;
+  if (keys.has("expert_intermediate_size")) {
+    keys.refuse("expert_intermediate_size", "experts have moe_intermediate_size; remove this one");
+  }
   config.mixture =
       read_mixture(keys, "num_experts", "moe_intermediate_size", config.layers, "top_k_experts");
   config.mixture.renormalize = true;

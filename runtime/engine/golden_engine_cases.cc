@@ -20,9 +20,10 @@ constexpr const char* kModels[] = {
     "llama-dynamic",        "llama-llama3",   "llama-tied",   "mistral-hd128", "qwen2-bias",
     "qwen2-linear",         "qwen3-gqa-tied", "qwen3-uneven", "qwen3-yarn",    "mixtral",
     "qwen3moe-dense-layer", "qwen2-window",   "gemma3-text",  "gptoss-bf16"};
-// On CPUs only so far: quantized experts, and linear attention.
+// On CPUs only so far: quantized experts, linear attention, and Gemma 4.
 constexpr const char* kOnCpus[] = {"qwen3moe-fp8", "gptoss-mxfp4",   "qwen35-dense",
-                                   "qwen35-moe",   "qwen35-moe-fp8", "qwen3next"};
+                                   "qwen35-moe",   "qwen35-moe-fp8", "qwen3next",
+                                   "gemma4-dense", "gemma4-ple",     "gemma4-moe"};
 
 struct Expected {
   std::vector<std::int32_t> prompt, continuation;

@@ -243,6 +243,7 @@ const char* name_of(layers::RopeConfig::Type type) {
     case Type::dynamic: return "dynamic";
     case Type::yarn: return "yarn";
     case Type::llama3: return "llama3";
+    case Type::proportional: return "proportional";
   }
   return "?";
 }
