@@ -22,11 +22,10 @@ BlockShape with_tokens(BlockShape shape, std::int64_t tokens) {
 HostBlocks::HostBlocks(Backend& backend, const BlockShape& shape, std::int64_t blocks,
                        std::size_t piece_bytes, std::size_t ahead_bytes, std::int64_t last_tokens)
     : backend_(backend),
-      layers_(shape.layers),
+      shape_(shape),
+      last_shape_(with_tokens(shape, last_tokens)),
       blocks_(blocks),
       full_size_(last_tokens > 0 ? blocks - 1 : blocks),
-      part_bytes_(shape.layer_bytes()),
-      last_part_bytes_(with_tokens(shape, last_tokens).layer_bytes()),
       index_(static_cast<std::size_t>(full_size_), kUnassigned) {
   NVLLM_CHECK(blocks >= 0, blocks);
   NVLLM_CHECK(last_tokens == 0 || (full_size_ > 0 && last_tokens < shape.block_size), last_tokens);
@@ -55,16 +54,13 @@ HostBlocks::~HostBlocks() {
 }
 
 std::size_t HostBlocks::all_bytes() const {
-  const auto layers = static_cast<std::size_t>(layers_);
-  return layers * (static_cast<std::size_t>(full_size_) * part_bytes_ + last_part_bytes_);
+  return static_cast<std::size_t>(full_size_) * shape_.kv_bytes() + last_shape_.kv_bytes();
 }
 
 std::size_t HostBlocks::bytes_of(std::size_t piece) const {
-  const auto layers = static_cast<std::size_t>(layers_);
-  if (piece == full_pieces_) return layers * last_part_bytes_;
+  if (piece == full_pieces_) return last_shape_.kv_bytes();
   const auto first = static_cast<std::int64_t>(piece) * piece_blocks_;
-  return layers * static_cast<std::size_t>(std::min(piece_blocks_, full_size_ - first)) *
-         part_bytes_;
+  return static_cast<std::size_t>(std::min(piece_blocks_, full_size_ - first)) * shape_.kv_bytes();
 }
 
 Error HostBlocks::why_no_more(std::size_t there, const char* what) const {
@@ -140,8 +136,8 @@ void* HostBlocks::part(BlockId block, std::int64_t layer) {
     if (there_ <= piece) throw *error_;
     available_ = piece + 1;
   }
-  const auto part = static_cast<std::size_t>(index % piece_blocks_ * layers_ + layer);
-  return static_cast<unsigned char*>(pieces_[piece].data()) + part * part_bytes_;
+  const std::size_t place = static_cast<std::size_t>(index % piece_blocks_) * shape_.kv_bytes();
+  return static_cast<unsigned char*>(pieces_[piece].data()) + place + shape_.bytes_before(layer);
 }
 
 // The same for a last block that is shorter than the others.
@@ -154,8 +150,7 @@ void* HostBlocks::last_part(std::int64_t layer) {
     if (!last_there_) throw *error_;
     last_available_ = true;
   }
-  return static_cast<unsigned char*>(pieces_.back().data()) +
-         static_cast<std::size_t>(layer) * last_part_bytes_;
+  return static_cast<unsigned char*>(pieces_.back().data()) + last_shape_.bytes_before(layer);
 }
 
 }  // namespace nvllm::kvcache

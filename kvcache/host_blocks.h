@@ -41,8 +41,8 @@ class HostBlocks {
   HostBlocks& operator=(const HostBlocks&) = delete;
 
   std::int64_t blocks() const { return blocks_; }
-  // Bytes of a block in one layer; a shorter last block has fewer.
-  std::size_t part_bytes() const { return part_bytes_; }
+  // Bytes of a block in its largest layer; a shorter last block has fewer.
+  std::size_t part_bytes() const { return shape_.layer_bytes(); }
   // A layer's part of a block. Throws an Error if its memory could not be allocated.
   void* part(BlockId block, std::int64_t layer);
 
@@ -68,9 +68,9 @@ class HostBlocks {
   void* last_part(std::int64_t layer);
 
   Backend& backend_;
-  const std::int64_t layers_, blocks_;
+  const BlockShape shape_, last_shape_;
+  const std::int64_t blocks_;
   const std::int64_t full_size_;  // how many blocks, the first ones, have the full size
-  const std::size_t part_bytes_, last_part_bytes_;
   std::int64_t piece_blocks_ = 1;
   std::size_t full_pieces_ = 0;  // pieces of full-size blocks; a shorter last block's comes behind
   std::size_t ahead_ = 1;        // how many pieces to allocate ahead of the last one in use

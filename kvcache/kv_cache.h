@@ -34,14 +34,45 @@ struct BlockShape {
   std::int64_t kv_heads = 0;    // this rank's; may be 0
   std::int64_t head_dim = 0;
   DType dtype = DType::bf16;  // u8: E4m3 (device/e4m3.h)
+  // Of each layer, where layers differ in them: kv_heads and head_dim are then those of the layer
+  // with the most elements. Empty: all layers are alike.
+  struct Heads {
+    std::int64_t kv_heads = 0, head_dim = 0;
+    bool operator==(const Heads&) const = default;
+  };
+  std::vector<Heads> by_layer{};
 
-  // The elements of a block's keys in one layer.
+  Heads heads_of(std::int64_t layer) const {
+    return by_layer.empty() ? Heads{kv_heads, head_dim} : by_layer[static_cast<std::size_t>(layer)];
+  }
+  // The elements of a block's keys in one layer; without a number, in the largest.
   std::int64_t layer_elements() const { return block_size * kv_heads * head_dim; }
-  // The bytes of a block's keys and values in one layer, and in all layers.
+  std::int64_t layer_elements(std::int64_t layer) const {
+    const Heads heads = heads_of(layer);
+    return block_size * heads.kv_heads * heads.head_dim;
+  }
+  // The bytes of a block's keys and values in one layer, likewise.
   std::size_t layer_bytes() const {
     return static_cast<std::size_t>(2 * layer_elements()) * size_of(dtype);
   }
-  std::size_t kv_bytes() const { return static_cast<std::size_t>(layers) * layer_bytes(); }
+  std::size_t layer_bytes(std::int64_t layer) const {
+    return static_cast<std::size_t>(2 * layer_elements(layer)) * size_of(dtype);
+  }
+  // In the layers before one, and in all.
+  std::size_t bytes_before(std::int64_t layer) const {
+    if (by_layer.empty()) return static_cast<std::size_t>(layer) * layer_bytes();
+    std::size_t bytes = 0;
+    for (std::int64_t n = 0; n < layer; ++n) bytes += layer_bytes(n);
+    return bytes;
+  }
+  std::size_t kv_bytes() const { return bytes_before(layers); }
+  // KV heads of the layers before one, together.
+  std::int64_t kv_heads_before(std::int64_t layer) const {
+    if (by_layer.empty()) return layer * kv_heads;
+    std::int64_t heads = 0;
+    for (std::int64_t n = 0; n < layer; ++n) heads += heads_of(n).kv_heads;
+    return heads;
+  }
   std::size_t token_bytes() const {
     return static_cast<std::size_t>(block_size) * sizeof(std::int32_t);
   }
@@ -51,15 +82,17 @@ struct BlockShape {
 // One layer's keys and values of blocks that lie at equal distances, without a block table. data:
 // the layer's keys of the first block, with its values behind them. distance: elements from one
 // block to the next.
-inline kernels::KvView block_views(void* data, const BlockShape& shape, std::int64_t blocks,
-                                   std::int64_t distance) {
+inline kernels::KvView block_views(void* data, const BlockShape& shape, std::int64_t layer,
+                                   std::int64_t blocks, std::int64_t distance) {
+  const BlockShape::Heads heads = shape.heads_of(layer);
   const auto half = [&](unsigned char* begin) {
-    TensorView view(begin, shape.dtype, {blocks, shape.block_size, shape.kv_heads, shape.head_dim});
+    TensorView view(begin, shape.dtype, {blocks, shape.block_size, heads.kv_heads, heads.head_dim});
     view.stride[0] = distance;
     return view;
   };
   auto* const keys = static_cast<unsigned char*>(data);
-  return {.keys = half(keys), .values = half(keys + shape.layer_bytes() / 2), .block_table = {}};
+  return {
+      .keys = half(keys), .values = half(keys + shape.layer_bytes(layer) / 2), .block_table = {}};
 }
 
 // The scales of a cache of E4m3 (kernels/attention/kv_scales.h): [layers][2][kv_heads], float32, on
@@ -67,7 +100,7 @@ inline kernels::KvView block_views(void* data, const BlockShape& shape, std::int
 struct KvScales {
   const float* device = nullptr;
   const float* host = nullptr;
-  std::int64_t kv_heads = 0;
+  BlockShape shape{};
 
   TensorView of_layer(std::int64_t layer) const { return of_layer(device, layer); }
   TensorView on_host(std::int64_t layer) const { return of_layer(host, layer); }
@@ -75,7 +108,9 @@ struct KvScales {
  private:
   TensorView of_layer(const float* from, std::int64_t layer) const {
     if (from == nullptr) return {};
-    return {const_cast<float*>(from + 2 * kv_heads * layer), DType::f32, {2, kv_heads}};
+    return {const_cast<float*>(from + 2 * shape.kv_heads_before(layer)),
+            DType::f32,
+            {2, shape.heads_of(layer).kv_heads}};
   }
 };
 

@@ -5,6 +5,8 @@
 
 #include "base/check.h"
 #include "kernels/pointwise/norm_rope_store.h"
+#include "kernels/pointwise/rmsnorm.h"
+#include "kernels/pointwise/scaled_sum.h"
 #include "kernels/pointwise/sigmoid_gate.h"
 
 namespace nvllm::layers {
@@ -47,9 +49,8 @@ DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& co
     attention_.emplace(attention_block_of(name + ".attention", config.attention, shard));
   }
   const MlpConfig& mlp = config.mlp;
-  if (config.moe) {
-    moe_.emplace(name + ".moe", *config.moe, shard);
-  } else {
+  if (config.moe) moe_.emplace(name + ".moe", *config.moe, shard);
+  if (!config.moe || config.beside_mlp) {
     mlp_.emplace(
         Mlp{.gate_up = MergedColumnParallelLinear(name + ".mlp.gate_up", mlp.gate, mlp.up,
                                                   mlp.intermediate, mlp.hidden, mlp.bias, shard),
@@ -64,7 +65,24 @@ DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& co
   };
   attention_result_norm_ = result_norm(".attention_result_norm", config.attention_result_norm);
   mlp_result_norm_ = result_norm(".mlp_result_norm", config.mlp_result_norm);
-  NVLLM_CHECK(!moe_ || !mlp_result_norm_, "experts whose result is normed");
+  if (config.beside_mlp) {
+    const auto norm = [&](const char* part, const std::string& tensor) {
+      return RmsNorm(name + part, tensor, config.attention.hidden, config.epsilon,
+                     config.norm_weight_offset);
+    };
+    beside_mlp_.emplace(BesideMlp{norm(".moe_norm", config.beside_mlp->norm),
+                                  norm(".mlp_part_norm", config.beside_mlp->mlp_result_norm),
+                                  norm(".moe_part_norm", config.beside_mlp->moe_result_norm)});
+  }
+  if (config.per_layer_input) {
+    per_layer_input_.emplace(name + ".per_layer", *config.per_layer_input, shard);
+  }
+  if (!config.factor.empty()) {
+    factor_.name = name + ".factor";
+    factor_.shape = {1};
+    factor_.slices = {{config.factor, {1}, {0, 1}, {0, 1}, 0}};
+  }
+  NVLLM_CHECK(!moe_ || beside_mlp_ || !mlp_result_norm_, "experts whose result is normed");
   NVLLM_CHECK(!delta_net_ || !attention_result_norm_, "linear attention whose result is normed");
 }
 
@@ -78,6 +96,8 @@ DecoderLayer::AttentionBlock DecoderLayer::attention_block_of(const std::string&
                                config.hidden, config.qkv_bias, shard),
       .gate = {},
       .norms = {},
+      .norms_v = config.v_norm,
+      .q_alone = modules.k.empty(),
       .sinks = {},
       .output =
           RowParallelLinear(name + ".out", config.output, config.hidden, config.heads * head_dim_,
@@ -95,8 +115,8 @@ DecoderLayer::AttentionBlock DecoderLayer::attention_block_of(const std::string&
   const auto head_norm = [&](const char* part, const std::string& tensor) {
     return RmsNorm(name + part, tensor, head_dim_, config.epsilon, config.norm_weight_offset);
   };
-  block.norms.emplace(
-      HeadNorms{head_norm(".q_norm", config.q_norm), head_norm(".k_norm", config.k_norm)});
+  block.norms.emplace(HeadNorms{head_norm(".q_norm", config.q_norm), std::nullopt});
+  if (!block.q_alone) block.norms->k = head_norm(".k_norm", config.k_norm);
   return block;
 }
 
@@ -109,17 +129,26 @@ void DecoderLayer::declare(std::vector<Parameter*>& all) {
     if (attention_->gate) attention_->gate->declare(all);
     if (attention_->norms) {
       attention_->norms->q.declare(all);
-      attention_->norms->k.declare(all);
+      if (attention_->norms->k) attention_->norms->k->declare(all);
     }
     if (!attention_->sinks.shape.empty()) all.push_back(&attention_->sinks);
     attention_->output.declare(all);
   }
   if (attention_result_norm_) attention_result_norm_->declare(all);
   mlp_norm_.declare(all);
-  if (moe_) return moe_->declare(all);
-  mlp_->gate_up.declare(all);
-  mlp_->down.declare(all);
+  if (moe_) moe_->declare(all);
+  if (mlp_) {
+    mlp_->gate_up.declare(all);
+    mlp_->down.declare(all);
+  }
+  if (beside_mlp_) {
+    beside_mlp_->norm.declare(all);
+    beside_mlp_->mlp_result_norm.declare(all);
+    beside_mlp_->moe_result_norm.declare(all);
+  }
   if (mlp_result_norm_) mlp_result_norm_->declare(all);
+  if (per_layer_input_) per_layer_input_->declare(all);
+  if (!factor_.shape.empty()) all.push_back(&factor_);
 }
 
 void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Context& context) const {
@@ -132,11 +161,15 @@ void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Conte
 
   if (pass.select_logit_rows) select_rows(stream, pass.batch.logit_rows, context);
 
-  if (moe_) {
+  if (beside_mlp_) {
+    mlp_and_moe_block(stream, plan, context);
+  } else if (moe_) {
     moe_->forward(stream, mlp_norm_, context);
   } else {
     mlp_block(stream, pass, plan, context);
   }
+  if (per_layer_input_) per_layer_input_->forward(stream, pass.per_layer, context);
+  stream.factor = factor_.view;
 }
 
 void DecoderLayer::attention_block(ResidualStream& stream, const Pass& pass,
@@ -168,25 +201,71 @@ void DecoderLayer::attention_block(ResidualStream& stream, const Pass& pass,
 void DecoderLayer::mlp_block(ResidualStream& stream, const Pass& pass,
                              const kernels::LayerPlan& plan, const Context& context) const {
   const Scratch::Frame frame(context.scratch);
-  const std::int64_t rows = stream.rows();
-  const TensorView gate_up =
-      context.scratch.allocate(stream.dtype(), rows, mlp_->gate_up.outputs());
-  const TensorView activated = context.scratch.allocate(stream.dtype(), rows, mlp_->down.inputs());
-
-  const bool fused = plan.gate_up.shape.fusion.epilogue == kernels::Epilogue::gated_activation;
   kernels::GemmOperands in = norm_operands(stream, mlp_norm_, context);
+  if (pass.next != nullptr && pass.next->attention_) {
+    in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.next_layer, 0, pass.next->window_);
+  }
+  const GateUp rows = gate_up(in, stream.rows(), plan, context);
+  kernels::GemmOperands out = add_operands(
+      stream, rows.x, plan.down, pass.next == nullptr ? nullptr : &pass.next->attention_norm_,
+      context, pointer(mlp_result_norm_));
+  out.prologue.prepared = rows.prepared;
+  context.gemm.run({plan.down, mlp_->down.weight(), out}, context.stream);
+}
+
+// In the scratch memory of the caller's frame.
+DecoderLayer::GateUp DecoderLayer::gate_up(kernels::GemmOperands in, std::int64_t rows,
+                                           const kernels::LayerPlan& plan,
+                                           const Context& context) const {
+  const DType dtype = in.x.dtype;
+  const TensorView gate_up = context.scratch.allocate(dtype, rows, mlp_->gate_up.outputs());
+  const TensorView activated = context.scratch.allocate(dtype, rows, mlp_->down.inputs());
+  const bool fused = plan.gate_up.shape.fusion.epilogue == kernels::Epilogue::gated_activation;
   in.out = fused ? activated : gate_up;
   if (fused) in.epilogue.gate_up = gate_up;
-  if (pass.next != nullptr && pass.next->attention_) {
-    const std::int64_t next = pass.layer + (attention_ ? 1 : 0);
-    in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, next, 0, pass.next->window_);
-  }
   context.gemm.run({plan.gate_up, mlp_->gate_up.weight(), in}, context.stream);
-  kernels::GemmOperands out = add_operands(
-      stream, in.out, plan.down, pass.next == nullptr ? nullptr : &pass.next->attention_norm_,
-      context, pointer(mlp_result_norm_));
-  if (!fused) out.prologue.prepared = activated;
-  context.gemm.run({plan.down, mlp_->down.weight(), out}, context.stream);
+  return {.x = in.out, .prepared = fused ? TensorView() : activated};
+}
+
+// Both read the stream as it is behind the attention block. What they make is summed over the ranks
+// in one collective, since their norms come before they are added.
+void DecoderLayer::mlp_and_moe_block(ResidualStream& stream, const kernels::LayerPlan& plan,
+                                     const Context& context) const {
+  const Scratch::Frame frame(context.scratch);
+  const std::int64_t rows = stream.rows(), hidden = stream.sum.shape[1];
+  const auto allocate = [&](std::int64_t count, std::int64_t columns) {
+    return context.scratch.allocate(stream.dtype(), count, columns);
+  };
+  const auto norm = [&](TensorView out, TensorView x, const RmsNorm& by) {
+    kernels::rms_norm({.out = out,
+                       .x = x,
+                       .residual = {},
+                       .weight = by.weight.view,
+                       .epsilon = by.epsilon,
+                       .weight_offset = by.weight_offset},
+                      context.stream);
+  };
+  const TensorView both = allocate(2 * rows, hidden);
+  const TensorView of_mlp = both.rows(0, rows), of_moe = both.rows(rows, rows);
+  {
+    const Scratch::Frame of_block(context.scratch);
+    const GateUp inner = gate_up(norm_operands(stream, mlp_norm_, context), rows, plan, context);
+    kernels::GemmOperands down{.out = of_mlp, .x = inner.x};
+    down.prologue.prepared = inner.prepared;
+    context.gemm.run({plan.down, mlp_->down.weight(), down}, context.stream);
+  }
+  {
+    const Scratch::Frame of_block(context.scratch);
+    const TensorView x = allocate(rows, hidden);
+    norm(x, stream.sum, beside_mlp_->norm);
+    moe_->forward(of_moe, x, stream.sum, context);
+  }
+  if (!context.alone()) context.communicator->all_reduce(both, context.stream);
+  norm(of_mlp, of_mlp, beside_mlp_->mlp_result_norm);
+  norm(of_moe, of_moe, beside_mlp_->moe_result_norm);
+  kernels::scaled_sum(
+      {.out = add_whole(stream, pointer(mlp_result_norm_)), .a = of_mlp, .b = of_moe},
+      context.stream);
 }
 
 kernels::LayerGemms DecoderLayer::gemms() const {
@@ -226,10 +305,12 @@ void DecoderLayer::norm_rope_and_store(TensorView qkv, const Pass& pass,
   args.qkv = qkv;
   if (const auto& norms = attention_->norms) {
     args.q_norm = norms->q.weight.view;
-    args.k_norm = norms->k.weight.view;
+    if (norms->k) args.k_norm = norms->k->weight.view;
     args.epsilon = norms->q.epsilon;
     args.weight_offset = norms->q.weight_offset;
   }
+  args.norms_v = attention_->norms_v;
+  args.q_alone = attention_->q_alone;
   args.cos_sin = pass.cos_sin;
   args.positions = pass.batch.positions;
   args.slots = pass.batch.slots;
@@ -273,9 +354,17 @@ std::size_t DecoderLayer::scratch_bytes(std::int64_t rows, DType dtype) const {
 }
 
 std::size_t DecoderLayer::mlp_scratch_bytes(std::int64_t rows, DType dtype) const {
-  if (moe_) return moe_->scratch_bytes(rows, dtype);
-  return Scratch::bytes_of(dtype, rows, mlp_->gate_up.outputs()) +
-         Scratch::bytes_of(dtype, rows, mlp_->down.inputs());
+  const std::size_t moe = moe_ ? moe_->scratch_bytes(rows, dtype) : 0;
+  const std::size_t mlp = mlp_ ? Scratch::bytes_of(dtype, rows, mlp_->gate_up.outputs()) +
+                                     Scratch::bytes_of(dtype, rows, mlp_->down.inputs())
+                               : 0;
+  if (beside_mlp_) {
+    const std::int64_t hidden = attention_norm_.weight.shape[0];
+    return Scratch::bytes_of(dtype, 2 * rows, hidden) +
+           std::max(mlp, Scratch::bytes_of(dtype, rows, hidden) + moe);
+  }
+  const std::size_t per_layer = per_layer_input_ ? per_layer_input_->scratch_bytes(rows, dtype) : 0;
+  return std::max(mlp + moe, per_layer);  // there is one of the two
 }
 
 }  // namespace nvllm::layers

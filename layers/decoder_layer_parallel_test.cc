@@ -93,7 +93,8 @@ std::vector<float> streams(LayerRank& rank, const Shape& shape, Blocks blocks, i
                          .kv = cache.cache(),
                          .layer = static_cast<std::int64_t>(n),
                          .cos_sin = rope.cos_sin(),
-                         .next = n + 1 < layers.size() ? &layers[n + 1] : nullptr},
+                         .next = n + 1 < layers.size() ? &layers[n + 1] : nullptr,
+                         .next_layer = static_cast<std::int64_t>(n) + 1},
                         context);
     }
     const std::vector<float> values = rank.values(sum(stream, norm, context));

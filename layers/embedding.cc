@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "kernels/gemm/quantized_embedding.h"
+#include "kernels/pointwise/soft_cap.h"
 #include "kernels/pointwise/step_input.h"
 #include "layers/linear.h"
 
@@ -51,31 +52,41 @@ void VocabParallelEmbedding::forward(TensorView out, TensorView ids, const Conte
 }
 
 LmHead::LmHead(const std::string& name, const std::string& tensor, std::int64_t vocabulary,
-               std::int64_t columns, Shard shard)
+               std::int64_t columns, Shard shard, float cap)
     : own_weight_(vocabulary_rows(name, tensor, vocabulary, columns, shard)),
       weight_(&own_weight_),
       vocabulary_(vocabulary),
       shard_(shard),
-      own_(part_of(vocabulary, shard)) {}
+      own_(part_of(vocabulary, shard)),
+      cap_(cap) {}
 
-LmHead::LmHead(const VocabParallelEmbedding& tied)
+LmHead::LmHead(const VocabParallelEmbedding& tied, float cap)
     : weight_(&tied.weight_),
       vocabulary_(tied.vocabulary_),
       shard_(tied.shard_),
-      own_(part_of(vocabulary_, shard_)) {}
+      own_(part_of(vocabulary_, shard_)),
+      cap_(cap) {}
 
 void LmHead::declare(std::vector<Parameter*>& all) {
   if (weight_ == &own_weight_) all.push_back(&own_weight_);
 }
 
-kernels::GemmCall LmHead::gemm(TensorView logits, const kernels::GemmOperands& in,
-                               const Context& context) const {
+void LogitsCall::run(kernels::Gemm& with, Stream& stream) const {
+  with.run(gemm, stream);
+  if (cap > 0) kernels::soft_cap({.x = gemm.operands.out, .cap = cap}, stream);
+}
+
+LogitsCall LmHead::call(TensorView logits, const kernels::GemmOperands& in,
+                        const Context& context) const {
   kernels::GemmOperands operands = in;
   operands.out = logits;
   const bool norm = in.prologue.norm_weight.data != nullptr;
-  return context.gemm.call(
-      gemm_weight(*weight_, {}), operands,
-      {.prologue = norm ? kernels::Prologue::rms_norm : kernels::Prologue::none});
+  LogitsCall call{.gemm = context.gemm.call(
+                      gemm_weight(*weight_, {}), operands,
+                      {.prologue = norm ? kernels::Prologue::rms_norm : kernels::Prologue::none}),
+                  .cap = cap_};
+  if (cap_ > 0) call.gemm.plan.samples = false;  // from capped logits, which its epilogue has not
+  return call;
 }
 
 void LmHead::gather(TensorView all, TensorView logits, const Context& context) const {

@@ -31,14 +31,23 @@ class VocabParallelEmbedding {
   float scale_;
 };
 
+// What makes logits: for who enqueues it, or samples in the GEMM's epilogue, where its plan can
+// (kernels::Gemm::run_and_sample).
+struct LogitsCall {
+  kernels::GemmCall gemm;
+  float cap = 0;  // kernels::SoftCap; 0: none
+
+  void run(kernels::Gemm& with, Stream& stream) const;
+};
+
 // The logits of this rank's part of the vocabulary, in float32.
 class LmHead {
  public:
-  // `tensor`: "lm_head.weight"
+  // `tensor`: "lm_head.weight"; cap: of logits (LogitsCall)
   LmHead(const std::string& name, const std::string& tensor, std::int64_t vocabulary,
-         std::int64_t columns, Shard shard);
+         std::int64_t columns, Shard shard, float cap = 0);
   // With the embedding's weight, which must outlive it.
-  explicit LmHead(const VocabParallelEmbedding& tied);
+  explicit LmHead(const VocabParallelEmbedding& tied, float cap = 0);
   LmHead(const LmHead&) = delete;
   LmHead& operator=(const LmHead&) = delete;
 
@@ -48,11 +57,9 @@ class LmHead {
   // Of the widest part of all ranks.
   std::int64_t stride() const { return part_of(vocabulary_, {0, shard_.ranks}).size(); }
 
-  // The GEMM that makes the logits, for who enqueues it, or samples in its epilogue
-  // (kernels::Gemm::run_and_sample). logits: [rows, vocabulary().size()], float32; rows may lie
-  // apart. in: x, and the prologue's RMSNorm if norm_weight is there.
-  kernels::GemmCall gemm(TensorView logits, const kernels::GemmOperands& in,
-                         const Context& context) const;
+  // logits: [rows, vocabulary().size()], float32; rows may lie apart. in: x, and the prologue's
+  // RMSNorm if norm_weight is there.
+  LogitsCall call(TensorView logits, const kernels::GemmOperands& in, const Context& context) const;
 
   // For tests and tools: all ranks' logits to all. logits: [rows, own], rows stride() apart, with
   // that memory whole; all: [ranks, rows, stride()], dense: rank r's part of each row is at the
@@ -65,6 +72,7 @@ class LmHead {
   std::int64_t vocabulary_;
   Shard shard_;
   Range own_;
+  float cap_;
 };
 
 }  // namespace nvllm::layers

@@ -79,7 +79,7 @@ struct Head {
   }
 
   void forward(TensorView x, const Context& context) const {
-    context.gemm.run(head->gemm(logits, {.out = {}, .x = x}, context), context.stream);
+    head->call(logits, {.out = {}, .x = x}, context).run(context.gemm, context.stream);
   }
 
   VocabParallelEmbedding embedding;

@@ -25,7 +25,8 @@ std::vector<ColumnParallelLinear::Module> qkv_modules(const QkvParallelLinear::M
   } else {
     all = {{modules.q, heads * head_dim, scaled(part.q, head_dim)}};
   }
-  for (const std::string& module : {modules.k, modules.v}) {
+  if (modules.k.empty()) return all;
+  for (const std::string& module : {modules.k, modules.v.empty() ? modules.k : modules.v}) {
     all.push_back({module, kv_heads * head_dim, scaled(part.kv, head_dim)});
   }
   return all;

@@ -63,6 +63,8 @@ class MergedColumnParallelLinear : public ColumnParallelLinear {
 class QkvParallelLinear : public ColumnParallelLinear {
  public:
   struct Modules {
+    // k: none where a layer reads the keys and values of another one, which has q alone. v: none
+    // where values are what k_proj makes.
     std::string q, k, v;
     bool gated = false;  // q's has of each head first q, then as many gates, which are left out
   };

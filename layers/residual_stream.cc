@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "kernels/pointwise/rmsnorm.h"
+#include "kernels/pointwise/scaled_sum.h"
 #include "kernels/pointwise/step_input.h"
 
 namespace nvllm::layers {
@@ -29,11 +30,22 @@ bool add_pending(ResidualStream& stream, const RmsNorm& norm, const Context& con
   if (!stream.pending) return false;
   stream.pending = false;
   if (stream.norms_apart) {
-    if (!context.alone()) context.communicator->all_reduce(stream.part, context.stream);
+    if (!context.alone() && !stream.summed) {
+      context.communicator->all_reduce(stream.part, context.stream);
+    }
+    stream.summed = false;
     if (stream.result_norm != nullptr) {
       run_norm(stream.part, stream.part, {}, *stream.result_norm, context);
     }
-    run_norm(stream.normed, stream.part, stream.sum, norm, context);
+    if (stream.factor.data == nullptr) {
+      run_norm(stream.normed, stream.part, stream.sum, norm, context);
+    } else {
+      kernels::scaled_sum(
+          {.out = stream.sum, .a = stream.sum, .b = stream.part, .factor = stream.factor},
+          context.stream);
+      stream.factor = {};
+      run_norm(stream.normed, stream.sum, {}, norm, context);
+    }
     return true;
   }
   context.communicator->all_reduce_rms_norm({.out = stream.normed,
@@ -96,6 +108,13 @@ kernels::GemmOperands add_operands(ResidualStream& stream, TensorView x,
     operands.epilogue.deferred = {stream.normed, stream.squares};
   }
   return operands;
+}
+
+TensorView add_whole(ResidualStream& stream, const RmsNorm* result_norm) {
+  NVLLM_CHECK(stream.norms_apart && !stream.pending, "the part before has not been read");
+  stream.pending = stream.summed = true;
+  stream.result_norm = result_norm;
+  return stream.part;
 }
 
 void select_rows(ResidualStream& stream, TensorView row_ids, const Context& context) {

@@ -25,8 +25,11 @@ struct ResidualStream {
   TensorView squares{};
   bool norms_apart = false;
   bool pending = false;  // `part` waits to be summed over the ranks and added
+  bool summed = false;   // with norms_apart: it is summed already
   // The norm of that sum before it is added; nullptr: none.
   const RmsNorm* result_norm = nullptr;
+  // [1], with norms_apart alone: what the sum is multiplied by after that; data == nullptr: 1.
+  TensorView factor{};
   bool deferred = false;  // the norm by which the sum is read next is in `normed` and `squares`
 
   std::int64_t rows() const { return sum.shape[0]; }
@@ -43,6 +46,9 @@ kernels::GemmOperands norm_operands(ResidualStream& stream, const RmsNorm& norm,
 kernels::GemmOperands add_operands(ResidualStream& stream, TensorView x,
                                    const kernels::GemmPlan& plan, const RmsNorm* next,
                                    const Context& context, const RmsNorm* result_norm = nullptr);
+
+// With norms_apart: where a block leaves what it adds to the stream if that is whole on every rank.
+TensorView add_whole(ResidualStream& stream, const RmsNorm* result_norm);
 
 // The sum as it is now, with what was pending. No later result changes by it. (With several ranks
 // the collective norms the sum, too: by `norm`, which may be any.)

@@ -36,6 +36,8 @@ void check(const RopeConfig& config, std::int64_t head_dim) {
   require_positive(config.theta, "theta");
   if (config.type == Type::standard) return;
   require_positive(config.factor, "factor");
+  if (config.type == Type::proportional && !(config.rotated >= 0 && config.rotated <= 1))
+    fail("rope: rotated is ", config.rotated, "; it must be 0 to 1");
   if (config.type == Type::dynamic && head_dim == 2)
     fail("rope: head_dim is 2; dynamic scaling needs at least 4");
   if (config.type == Type::yarn || config.type == Type::llama3)
@@ -119,6 +121,13 @@ Frequencies frequencies(const RopeConfig& config, std::int64_t head_dim) {
     case RopeConfig::Type::dynamic: return dynamic(config, head_dim);
     case RopeConfig::Type::yarn: return yarn(config, head_dim);
     case RopeConfig::Type::llama3: return llama3(config, head_dim);
+    case RopeConfig::Type::proportional: {
+      Frequencies inverse = geometric(config.theta, head_dim);
+      const auto rotated =
+          static_cast<std::ptrdiff_t>(config.rotated * static_cast<double>(head_dim) / 2);
+      std::fill(inverse.begin() + rotated, inverse.end(), 0.0);
+      return inverse;
+    }
   }
   return geometric(config.theta, head_dim);
 }

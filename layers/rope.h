@@ -12,7 +12,7 @@
 namespace nvllm::layers {
 
 struct RopeConfig {
-  enum class Type : std::uint8_t { standard, linear, dynamic, yarn, llama3 };
+  enum class Type : std::uint8_t { standard, linear, dynamic, yarn, llama3, proportional };
   Type type = Type::standard;
   double theta = 10000.0;
   std::int64_t max_position_embeddings = 0;  // of the model
@@ -26,6 +26,8 @@ struct RopeConfig {
   bool truncate = true;
   // llama3
   double low_freq_factor = 1.0, high_freq_factor = 4.0;
+  // proportional: of the frequencies the share that rotates, the highest ones; the others are 0
+  double rotated = 1.0;
 };
 
 // The inverse frequencies, head_dim / 2 of them, and what cosines and sines are multiplied with. A

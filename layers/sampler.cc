@@ -205,7 +205,7 @@ struct Sampler::Piece {
   Range range;  // of the step's rows
   kernels::SamplingRows rows;
   TensorView targets, tokens;
-  const kernels::GemmCall* head;  // that makes the logits, of which nothing but tokens is wanted
+  const LogitsCall* head;  // that makes the logits, of which nothing but tokens is wanted
 };
 
 Sampler::Sampler(Range own, std::int64_t stride, std::int64_t vocabulary, Shard shard,
@@ -312,10 +312,10 @@ void Sampler::sample_tokens(const Piece& piece) const {
     kernels::Gemm& gemm = piece.context.gemm;
     Stream& stream = piece.context.stream;
     if (piece.head != nullptr) {
-      if (piece.head->plan.samples && kernels::samples_in_epilogue(args)) {
-        return gemm.run_and_sample(*piece.head, args, stream);
+      if (piece.head->gemm.plan.samples && kernels::samples_in_epilogue(args)) {
+        return gemm.run_and_sample(piece.head->gemm, args, stream);
       }
-      gemm.run(*piece.head, stream);
+      piece.head->run(gemm, stream);
     }
     kernels::sample_tokens(args, stream);
   };
@@ -376,7 +376,7 @@ Sampled Sampler::sample(const SampleStep& step, TensorView last_tokens, const Co
 
   const bool samples_only =
       !step.penalties && !step.top_k_top_p && !logprobs;  // of all rows at once
-  if (step.head != nullptr && !samples_only) context.gemm.run(*step.head, context.stream);
+  if (step.head != nullptr && !samples_only) step.head->run(context.gemm, context.stream);
   for (std::int64_t begin = 0; begin < rows; begin += at_once) {
     const Range range{begin, std::min(begin + at_once, rows)};
     Piece piece{

@@ -21,6 +21,7 @@
 
 #include "device/backend.h"
 #include "layers/context.h"
+#include "layers/embedding.h"
 #include "layers/partition.h"
 
 namespace nvllm::layers {
@@ -72,7 +73,7 @@ std::int64_t list_words(const SamplingRules& rules);
 // One step's rows of logits. Device memory unless said otherwise.
 struct SampleStep {
   TensorView logits;  // [rows, this rank's part], float32, rows apart; may be overwritten
-  const kernels::GemmCall* head = nullptr;  // the GEMM that makes them; nullptr: they are there
+  const LogitsCall* head = nullptr;  // what makes them; nullptr: they are there
   TensorView slots;      // [rows], int32: for which sequence a token is sampled; negative: none
   TensorView positions;  // [rows], int32: of the token that is sampled, or the target
   TensorView targets;    // [rows], int32: whose log-probability is wanted instead of a sampled

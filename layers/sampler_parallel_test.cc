@@ -205,10 +205,9 @@ TEST_CASE("logits that are still to be made: tokens are those of logits that are
       step.logits = rank.empty(DType::f32, kRows, head.stride());
       step.logits.shape[1] = head.vocabulary().size();
       const TensorView x = rank.noise_tensor("x", DType::bf16, kRows, kHidden);
-      const kernels::GemmCall call = head.gemm(step.logits, {.out = {}, .x = x}, there.context_);
+      const LogitsCall call = head.call(step.logits, {.out = {}, .x = x}, there.context_);
 
-      const auto tokens = [&](const kernels::GemmCall* head, bool top_k_top_p,
-                              std::int32_t logprobs) {
+      const auto tokens = [&](const LogitsCall* head, bool top_k_top_p, std::int32_t logprobs) {
         step.head = head;
         step.top_k_top_p = top_k_top_p;
         step.logprobs = logprobs;

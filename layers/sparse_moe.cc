@@ -1,8 +1,12 @@
 #include "layers/sparse_moe.h"
 
+#include <cmath>
+
 #include "kernels/moe/combine_experts.h"
 #include "kernels/moe/route.h"
 #include "kernels/pointwise/activation.h"
+#include "kernels/pointwise/rmsnorm.h"
+#include "kernels/pointwise/scaled_sum.h"
 
 namespace nvllm::layers {
 
@@ -27,6 +31,13 @@ SparseMoe::SparseMoe(const std::string& name, const SparseMoeConfig& config, Sha
   set_weights(name, config);
   if (config.bias) set_biases(name, config, shard);
   if (config.shared_intermediate > 0) set_shared(name + ".shared", config, shard);
+  if (!config.router_norm.empty()) {
+    router_norm_.emplace(name + ".router.norm", config.router_norm, config.hidden, config.epsilon);
+  }
+  if (config.expert_scales.empty()) return;
+  expert_scales_.name = name + ".expert_scales";
+  expert_scales_.shape = {experts};
+  expert_scales_.slices = {{config.expert_scales, {experts}, {0, experts}, {0, 1}, 0}};
 }
 
 void SparseMoe::set_weights(const std::string& name, const SparseMoeConfig& config) {
@@ -92,9 +103,10 @@ void SparseMoe::set_biases(const std::string& name, const SparseMoeConfig& confi
 
 void SparseMoe::declare(std::vector<Parameter*>& all) {
   for (Parameter* parameter : {&router_, &gate_up_, &down_}) all.push_back(parameter);
-  for (Parameter* bias : {&router_bias_, &gate_up_bias_, &down_bias_}) {
-    if (!bias->shape.empty()) all.push_back(bias);
+  for (Parameter* each : {&router_bias_, &gate_up_bias_, &down_bias_, &expert_scales_}) {
+    if (!each->shape.empty()) all.push_back(each);
   }
+  if (router_norm_) router_norm_->declare(all);
   if (!shared_) return;
   shared_->gate_up.declare(all);
   shared_->down.declare(all);
@@ -120,7 +132,8 @@ SparseMoe::Routed SparseMoe::route(TensorView x, const Context& context) const {
                   .expert_start = routed.expert_start,
                   .source_rows = routed.source_rows,
                   .entries = routed.entries,
-                  .renormalize = renormalize_},
+                  .renormalize = renormalize_,
+                  .scales = expert_scales_.view},
                  context.stream);
   return routed;
 }
@@ -147,11 +160,38 @@ void SparseMoe::forward(ResidualStream& stream, const RmsNorm& norm, const Conte
   const TensorView x = normed(stream, norm, context);
   const Routed routed = route(x, context);
   const SharedResult shared = shared_ ? run_shared(x, context) : SharedResult{};
+  const kernels::GemmOperands add = add_operands(stream, x, {}, nullptr, context);
+  run_experts(add.out, add.residual, x, routed, shared, context);
+}
 
+void SparseMoe::forward(TensorView out, TensorView x, TensorView of_router,
+                        const Context& context) const {
+  const Scratch::Frame frame(context.scratch);
+  const Routed routed = route(normed_for_router(of_router, context), context);
+  run_experts(out, {}, x, routed, {}, context);
+}
+
+TensorView SparseMoe::normed_for_router(TensorView x, const Context& context) const {
+  if (!router_norm_) return x;
+  const TensorView normed = context.scratch.allocate(x.dtype, x.shape[0], x.shape[1]);
+  kernels::rms_norm({.out = normed,
+                     .x = x,
+                     .residual = {},
+                     .weight = router_norm_->weight.view,
+                     .epsilon = router_norm_->epsilon},
+                    context.stream);
+  const float scale = 1 / std::sqrt(static_cast<float>(x.shape[1]));
+  kernels::scaled_sum({.out = normed, .a = normed, .scale = scale}, context.stream);
+  return normed;
+}
+
+// residual: data == nullptr: none. out may be residual, but not x.
+void SparseMoe::run_experts(TensorView out, TensorView residual, TensorView x, const Routed& routed,
+                            const SharedResult& shared, const Context& context) const {
   // A row for each entry: as the experts read it, if it is gathered, then what they made of it.
   const std::int64_t entries = routed.source_rows.shape[0];
   const auto allocate = [&](std::int64_t columns) {
-    return context.scratch.allocate(stream.dtype(), entries, columns);
+    return context.scratch.allocate(x.dtype, entries, columns);
   };
   const TensorView of_experts = allocate(x.shape[1]), gate_up = allocate(2 * intermediate()),
                    activated = allocate(intermediate());
@@ -175,12 +215,11 @@ void SparseMoe::forward(ResidualStream& stream, const RmsNorm& norm, const Conte
                              context.stream);
   }
 
-  const kernels::GemmOperands add = add_operands(stream, x, {}, nullptr, context);
-  kernels::combine_experts({.out = add.out,
+  kernels::combine_experts({.out = out,
                             .experts = of_experts,
                             .weights = routed.weights,
                             .entries = routed.entries,
-                            .residual = add.residual,
+                            .residual = residual,
                             .own_start = expert_parallel_ ? start : TensorView{},
                             .shared = shared.out,
                             .shared_gate = shared.gate},
@@ -198,7 +237,9 @@ std::size_t SparseMoe::scratch_bytes(std::int64_t rows, DType dtype) const {
              Scratch::bytes_of(dtype, rows, shared_->gate_up.outputs()) +
              Scratch::bytes_of(dtype, rows, shared_->down.inputs());
   }
-  return shared + Scratch::bytes_of(DType::f32, rows, experts_per_token_) +
+  const std::size_t router =
+      router_norm_ ? Scratch::bytes_of(dtype, rows, router_.shape[1]) : std::size_t{0};
+  return shared + router + Scratch::bytes_of(DType::f32, rows, experts_per_token_) +
          Scratch::bytes_of(DType::i32, 1, experts() + 1) +
          Scratch::bytes_of(DType::i32, 1, entries) +
          Scratch::bytes_of(DType::i32, rows, experts_per_token_) +

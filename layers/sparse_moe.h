@@ -5,6 +5,8 @@
 // In some models all rows go through one expert more, the shared one: what it makes is multiplied
 // by the sigmoid of a gate. It is split over ranks as an MLP is.
 //
+// In some models experts are beside an MLP, and the router reads rows of its own, which it norms.
+//
 // Router and experts may have biases. That of the down projection of an expert in slices is rank
 // 0's, which adds it to its summand.
 //
@@ -45,6 +47,11 @@ struct SparseMoeConfig {
   Expert shared{};                // modules of the shared expert
   std::string shared_gate{};      // tensor: [1, hidden]
   std::int64_t shared_intermediate = 0;  // 0: there is none
+  // Of a router that norms its rows: the norm's weight, a tensor; empty: it does not. What it norms
+  // is divided by sqrt(hidden).
+  std::string router_norm{};
+  std::string expert_scales{};  // tensor: [experts], by which weights are multiplied; empty: none
+  float epsilon = 1e-6f;        // of the router's norm
 };
 
 class SparseMoe {
@@ -55,6 +62,9 @@ class SparseMoe {
 
   // Reads the stream through `norm` and adds to it.
   void forward(ResidualStream& stream, const RmsNorm& norm, const Context& context) const;
+  // Beside an MLP: this rank's summand of what the experts make of x. The router reads other rows.
+  // All: [rows, hidden].
+  void forward(TensorView out, TensorView x, TensorView of_router, const Context& context) const;
 
   // Of Context::scratch.
   std::size_t scratch_bytes(std::int64_t rows, DType dtype) const;
@@ -73,6 +83,9 @@ class SparseMoe {
   SharedResult run_shared(TensorView x, const Context& context) const;
   void set_shared(const std::string& name, const SparseMoeConfig& config, Shard shard);
   Routed route(TensorView x, const Context& context) const;
+  TensorView normed_for_router(TensorView x, const Context& context) const;
+  void run_experts(TensorView out, TensorView residual, TensorView x, const Routed& routed,
+                   const SharedResult& shared, const Context& context) const;
   void set_weights(const std::string& name, const SparseMoeConfig& config);
   void set_biases(const std::string& name, const SparseMoeConfig& config, Shard shard);
   std::int64_t experts() const { return router_.shape[0]; }
@@ -90,6 +103,8 @@ class SparseMoe {
   // Of their outputs; no shape: none, or another rank's.
   Parameter router_bias_, gate_up_bias_, down_bias_;
   std::optional<Shared> shared_;
+  std::optional<RmsNorm> router_norm_;
+  Parameter expert_scales_;  // [experts]; no shape: none
 };
 
 }  // namespace nvllm::layers

@@ -1,6 +1,7 @@
 #include "model/decoder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "base/check.h"
@@ -18,18 +19,24 @@ using layers::Scratch;
 
 layers::AttentionConfig attention_of(const ModelConfig& config, std::int64_t layer) {
   const TensorNames& names = config.names;
-  return {.qkv = {names.in_layer(layer, names.q), names.in_layer(layer, names.k),
-                  names.in_layer(layer, names.v)},
+  layers::QkvParallelLinear::Modules qkv{.q = names.in_layer(layer, names.q), .k = {}, .v = {}};
+  if (config.has_kv(layer)) {
+    qkv.k = names.in_layer(layer, names.k);
+    const bool from_keys = config.global_values_are_keys && !config.is_local(layer);
+    if (!from_keys) qkv.v = names.in_layer(layer, names.v);
+  }
+  return {.qkv = qkv,
           .output = names.in_layer(layer, names.output),
           .q_norm = names.in_layer(layer, names.q_norm),
           .k_norm = names.in_layer(layer, names.k_norm),
           .hidden = config.hidden_size,
           .heads = config.heads,
-          .kv_heads = config.kv_heads,
-          .head_dim = config.head_dim,
+          .kv_heads = config.kv_heads_of(layer),
+          .head_dim = config.head_dim_of(layer),
           .qkv_bias = config.qkv_bias,
           .output_bias = config.output_bias,
           .qk_norm = config.qk_norm,
+          .v_norm = config.v_norm,
           .output_gate = config.output_gate,
           .epsilon = config.rms_norm_eps,
           .norm_weight_offset = config.norm_weight_offset,
@@ -70,7 +77,7 @@ layers::MlpConfig mlp_of(const ModelConfig& config, std::int64_t layer) {
           .up = names.in_layer(layer, names.up),
           .down = names.in_layer(layer, names.down),
           .hidden = config.hidden_size,
-          .intermediate = config.intermediate_size,
+          .intermediate = config.intermediate_size_of(layer),
           .bias = config.mlp_bias,
           .activation = config.activation};
 }
@@ -94,6 +101,11 @@ layers::SparseMoeConfig moe_of(const ModelConfig& config, std::int64_t layer) {
                                          .down = names.in_layer(layer, names.shared_down)},
                               .shared_gate = names.in_layer(layer, names.shared_expert_gate),
                               .shared_intermediate = mixture.shared_intermediate_size};
+  if (mixture.beside_mlp) {
+    moe.router_norm = names.in_layer(layer, names.router_norm);
+    moe.expert_scales = names.in_layer(layer, names.expert_scales);
+    moe.epsilon = config.rms_norm_eps;
+  }
   for (std::int64_t expert = 0; expert < mixture.experts; ++expert) {
     moe.experts.push_back({.gate = names.in_expert(layer, expert, names.expert_gate),
                            .up = names.in_expert(layer, expert, names.expert_up),
@@ -102,10 +114,28 @@ layers::SparseMoeConfig moe_of(const ModelConfig& config, std::int64_t layer) {
   return moe;
 }
 
+layers::MoeBesideMlpConfig beside_mlp_of(const ModelConfig& config, std::int64_t layer) {
+  const TensorNames& names = config.names;
+  return {.norm = names.in_layer(layer, names.moe_norm),
+          .mlp_result_norm = names.in_layer(layer, names.mlp_part_norm),
+          .moe_result_norm = names.in_layer(layer, names.moe_part_norm)};
+}
+
+layers::PerLayerInputConfig per_layer_input_of(const ModelConfig& config, std::int64_t layer) {
+  const TensorNames& names = config.names;
+  return {.gate = names.in_layer(layer, names.per_layer_gate),
+          .projection = names.in_layer(layer, names.per_layer_output),
+          .result_norm = names.in_layer(layer, names.per_layer_output_norm),
+          .hidden = config.hidden_size,
+          .width = config.per_layer_width,
+          .epsilon = config.rms_norm_eps,
+          .activation = config.activation};
+}
+
 layers::DecoderLayerConfig layer_of(const ModelConfig& config, std::int64_t layer) {
   const TensorNames& names = config.names;
   const bool has_experts = config.mixture.in_layer(layer);
-  const auto optional_norm = [&](const char* name) {
+  const auto optional_name = [&](const char* name) {
     return *name == '\0' ? std::string() : names.in_layer(layer, name);
   };
   return {.attention = attention_of(config, layer),
@@ -114,10 +144,17 @@ layers::DecoderLayerConfig layer_of(const ModelConfig& config, std::int64_t laye
                            ? std::optional(delta_net_of(config, layer))
                            : std::nullopt,
           .moe = has_experts ? std::optional(moe_of(config, layer)) : std::nullopt,
+          .beside_mlp = has_experts && config.mixture.beside_mlp
+                            ? std::optional(beside_mlp_of(config, layer))
+                            : std::nullopt,
+          .per_layer_input = config.per_layer_width > 0
+                                 ? std::optional(per_layer_input_of(config, layer))
+                                 : std::nullopt,
           .attention_norm = names.in_layer(layer, names.attention_norm),
           .mlp_norm = names.in_layer(layer, names.mlp_norm),
-          .attention_result_norm = optional_norm(names.attention_result_norm),
-          .mlp_result_norm = optional_norm(names.mlp_result_norm),
+          .attention_result_norm = optional_name(names.attention_result_norm),
+          .mlp_result_norm = optional_name(names.mlp_result_norm),
+          .factor = optional_name(names.factor),
           .epsilon = config.rms_norm_eps,
           .norm_weight_offset = config.norm_weight_offset};
 }
@@ -152,6 +189,11 @@ std::int64_t squares_of(const Decoder& decoder) {
   return gemms_add(decoder) ? decoder.config().hidden_size / kernels::kSquaresColumns : 0;
 }
 
+// Of the inputs of layers, of all of them together.
+std::int64_t per_layer_columns(const Decoder& decoder) {
+  return decoder.config().layers * decoder.config().per_layer_width;
+}
+
 // As a number of the type in which embeddings are multiplied by it.
 float rounded(float value, DType dtype) {
   switch (dtype) {
@@ -179,16 +221,33 @@ Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype)
             config.norm_weight_offset) {
   NVLLM_CHECK_LT(0, config.layers);
   embedding_.declare(parameters_);
+  if (config.per_layer_width > 0) {
+    const TensorNames& names = config.names;
+    const float scale = std::sqrt(static_cast<float>(config.per_layer_width));
+    per_layer_.emplace("per_layer",
+                       layers::PerLayerEmbeddingConfig{.table = names.per_layer_table,
+                                                       .projection = names.per_layer_projection,
+                                                       .norm = names.per_layer_norm,
+                                                       .vocabulary = config.vocab_size,
+                                                       .hidden = config.hidden_size,
+                                                       .layers = config.layers,
+                                                       .width = config.per_layer_width,
+                                                       .table_scale = rounded(scale, dtype),
+                                                       .epsilon = config.rms_norm_eps},
+                       shard);
+    per_layer_->declare(parameters_);
+  }
   for (std::int64_t n = 0; n < config.layers; ++n) {
     layers_.emplace_back(str("layers.", n), layer_of(config, n), shard);
     layers_.back().declare(parameters_);
-    kv_layers_.push_back(config.attention_layers_before(n));
+    kv_layers_.push_back(config.kv_layers_before(config.kv_source(n)));
   }
   norm_.declare(parameters_);
   if (config.tied_embeddings) {
-    head_.emplace(embedding_);
+    head_.emplace(embedding_, config.logit_cap);
   } else {
-    head_.emplace("head", config.names.head, config.vocab_size, config.hidden_size, shard);
+    head_.emplace("head", config.names.head, config.vocab_size, config.hidden_size, shard,
+                  config.logit_cap);
   }
   head_->declare(parameters_);
 }
@@ -200,9 +259,40 @@ std::size_t Decoder::scratch_bytes(const DecoderLimits& limits) const {
   for (const layers::DecoderLayer& each : layers_) {
     layer = std::max(layer, each.scratch_bytes(limits.rows_at_once(), dtype_));
   }
+  if (per_layer_) {
+    layer = std::max(layer, per_layer_->scratch_bytes(limits.rows_at_once(), dtype_));
+  }
   return std::max(layer, 3 * Scratch::bytes_of(dtype_, limits.logit_rows, config_.hidden_size) +
                              layers_.back().mlp_scratch_bytes(
                                  std::min(limits.logit_rows, kMaxSelectedRows), dtype_));
+}
+
+kvcache::BlockShape Decoder::block_shape(std::int64_t block_size, DType dtype) const {
+  kvcache::BlockShape shape{.layers = config_.kv_layers(),
+                            .block_size = block_size,
+                            .kv_heads = heads().kv.size(),
+                            .head_dim = config_.head_dim,
+                            .dtype = dtype};
+  if (!config_.differs_in_heads()) return shape;
+  const auto elements = [](const kvcache::BlockShape::Heads& heads) {
+    return heads.kv_heads * heads.head_dim;
+  };
+  for (std::int64_t n = 0; n < config_.layers; ++n) {
+    if (!config_.has_kv(n)) continue;
+    const layers::DecoderLayer& layer = layers_[static_cast<std::size_t>(n)];
+    shape.by_layer.push_back({layer.heads().kv.size(), layer.head_dim()});
+  }
+  const auto largest = *std::ranges::max_element(shape.by_layer, {}, elements);
+  shape.kv_heads = largest.kv_heads, shape.head_dim = largest.head_dim;
+  return shape;
+}
+
+std::int64_t Decoder::max_head_values() const {
+  std::int64_t values = 0;
+  for (const layers::DecoderLayer& layer : layers_) {
+    values = std::max(values, layer.heads().q.size() * layer.head_dim());
+  }
+  return values;
 }
 
 void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) const {
@@ -223,20 +313,20 @@ void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) con
 
 TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                             const Device& device, const Observer& observer) const {
-  const kernels::GemmCall head = forward_to_head(batch, kv, memory, device, observer,
-                                                 /*all_rows=*/static_cast<bool>(observer));
-  device.gemm.run(head, device.stream);
-  return head.operands.out;
+  const layers::LogitsCall head = forward_to_head(batch, kv, memory, device, observer,
+                                                  /*all_rows=*/static_cast<bool>(observer));
+  head.run(device.gemm, device.stream);
+  return head.gemm.operands.out;
 }
 
-kernels::GemmCall Decoder::forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
-                                           DecoderMemory& memory, const Device& device) const {
+layers::LogitsCall Decoder::forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
+                                            DecoderMemory& memory, const Device& device) const {
   return forward_to_head(batch, kv, memory, device, {}, /*all_rows=*/false);
 }
 
-kernels::GemmCall Decoder::forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
-                                           DecoderMemory& memory, const Device& device,
-                                           const Observer& observer, bool all_rows) const {
+layers::LogitsCall Decoder::forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
+                                            DecoderMemory& memory, const Device& device,
+                                            const Observer& observer, bool all_rows) const {
   check(batch, memory.limits_);
   const layers::Context context{device.stream, device.gemm, memory.scratch_, device.communicator};
   NVLLM_CHECK(context.alone() == (shard_.ranks == 1), shard_.ranks, " ranks");
@@ -248,14 +338,16 @@ kernels::GemmCall Decoder::forward_to_head(const layers::Batch& batch, kvcache::
   if (!batch.parts.empty()) {
     run_in_parts(batch, kv, memory, context, device.progress);
   } else {
-    const bool early =
-        !all_rows && batch.logits() < batch.rows() && batch.logits() <= kMaxSelectedRows;
-    embedding_.forward(stream.sum, batch.tokens, context);
+    const bool early = !all_rows && batch.logits() < batch.rows() &&
+                       batch.logits() <= kMaxSelectedRows &&
+                       !per_layer_;  // whose inputs are of all rows
+    embed(batch, 0, memory, context);
     if (observer) observer("embed", stream.sum);
     for (std::size_t n = 0; n < layers_.size(); ++n) {
       const bool last = n + 1 == layers_.size();
-      layers::DecoderLayer::Pass pass = pass_of(batch, kv, memory, static_cast<std::int64_t>(n));
+      layers::DecoderLayer::Pass pass = pass_of(batch, 0, kv, memory, static_cast<std::int64_t>(n));
       pass.next = last ? nullptr : &layers_[n + 1];
+      pass.next_layer = last ? 0 : kv_layers_[n + 1];
       pass.select_logit_rows = last && early;
       layers_[n].forward(stream, pass, context);
       if (observer) observer(str("layer", n), sum(stream, norm_, context));
@@ -264,10 +356,20 @@ kernels::GemmCall Decoder::forward_to_head(const layers::Batch& batch, kvcache::
   }
   if (select) select_rows(stream, batch.logit_rows, context);
   if (observer) observer("norm", normed(stream, norm_, context));
-  const kernels::GemmCall head = head_->gemm(memory.logits(*this, batch.logits()),
-                                             norm_operands(stream, norm_, context), context);
+  const layers::LogitsCall head = head_->call(memory.logits(*this, batch.logits()),
+                                              norm_operands(stream, norm_, context), context);
   kv.end_pass(context.stream);
   return head;
+}
+
+// Rows of the pass, the first of which is its row `first_row`: where the residual stream starts,
+// and the inputs of layers.
+void Decoder::embed(const layers::Batch& rows, std::int64_t first_row, DecoderMemory& memory,
+                    const layers::Context& context) const {
+  const TensorView sum = memory.sum_.rows(first_row, rows.rows());
+  embedding_.forward(sum, rows.tokens, context);
+  if (!per_layer_) return;
+  per_layer_->forward(memory.per_layer_.rows(first_row, rows.rows()), rows.tokens, sum, context);
 }
 
 // In parts no norm is deferred from one layer to the next: other parts come between them.
@@ -275,15 +377,15 @@ void Decoder::run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, Dec
                            const layers::Context& context,
                            const std::function<void()>& progress) const {
   for (const layers::BatchPart& part : batch.parts) {
-    embedding_.forward(memory.sum_.rows(part.first_row, part.rows),
-                       batch.tokens.rows(part.first_row, part.rows), context);
+    embed(batch_of(batch, part), part.first_row, memory, context);
   }
   for (std::size_t n = 0; n < layers_.size(); ++n) {
     for (const layers::BatchPart& part : batch.parts) {
       layers::ResidualStream stream = stream_of(memory, part.first_row, part.rows);
       stream.squares = {};
       const layers::Batch rows = batch_of(batch, part);
-      layers_[n].forward(stream, pass_of(rows, kv, memory, static_cast<std::int64_t>(n)), context);
+      const auto layer = static_cast<std::int64_t>(n);
+      layers_[n].forward(stream, pass_of(rows, part.first_row, kv, memory, layer), context);
       sum(stream, norm_, context);  // what is pending is in memory that the next part needs
     }
     if (progress) context.stream.host_call(progress);
@@ -294,21 +396,31 @@ void Decoder::tune(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemo
                    const Device& device) const {
   device.gemm.record();
   // All rows, since GEMMs of a few rows of one layer would say nothing of those of all layers.
-  device.gemm.run(forward_to_head(batch, kv, memory, device, {}, /*all_rows=*/true), device.stream);
+  forward_to_head(batch, kv, memory, device, {}, /*all_rows=*/true).run(device.gemm, device.stream);
   if (device.communicator != nullptr) device.communicator->wait(device.stream);
   device.gemm.tune_recorded(device.stream);
   device.stream.synchronize();
 }
 
-layers::DecoderLayer::Pass Decoder::pass_of(const layers::Batch& rows, kvcache::KvCache& kv,
-                                            const DecoderMemory& memory, std::int64_t layer) const {
+layers::DecoderLayer::Pass Decoder::pass_of(const layers::Batch& rows, std::int64_t first_row,
+                                            kvcache::KvCache& kv, const DecoderMemory& memory,
+                                            std::int64_t layer) const {
+  TensorView per_layer;
+  if (per_layer_) {
+    per_layer = memory.per_layer_.rows(first_row, rows.rows());
+    per_layer.data =
+        per_layer.as<std::byte>() +
+        static_cast<std::size_t>(layer * config_.per_layer_width) * size_of(per_layer.dtype);
+    per_layer.shape[1] = config_.per_layer_width;  // rows stay where they are
+  }
   const bool local = config_.is_local(layer);
   return {.batch = rows,
           .kv = kv,
           .layer = kv_layers_[static_cast<std::size_t>(layer)],
           .cos_sin = local ? memory.local_rope_->cos_sin() : memory.rope_.cos_sin(),
           .state = memory.states_.empty() ? layers::DeltaNetState{}
-                                          : memory.states_[static_cast<std::size_t>(layer)]};
+                                          : memory.states_[static_cast<std::size_t>(layer)],
+          .per_layer = per_layer};
 }
 
 // The residual stream of some rows; what is not in the sum is memory that other rows use, too.
@@ -322,8 +434,8 @@ layers::ResidualStream Decoder::stream_of(const DecoderMemory& memory, std::int6
 }
 
 std::size_t Decoder::rope_bytes(std::int64_t positions) const {
-  const std::int64_t tables = config_.local_rope ? 2 : 1;
-  return static_cast<std::size_t>(tables * positions * config_.rotary_dim()) * sizeof(float);
+  const std::int64_t local = config_.local_rope ? config_.local_rotary_dim() : 0;
+  return static_cast<std::size_t>(positions * (config_.rotary_dim() + local)) * sizeof(float);
 }
 
 std::size_t DecoderMemory::bytes(const Decoder& decoder, const DecoderLimits& limits) {
@@ -333,6 +445,7 @@ std::size_t DecoderMemory::bytes(const Decoder& decoder, const DecoderLimits& li
   return stream(limits.rows) + stream(limits.rows_at_once()) * (gemms_add(decoder) ? 1 : 2) +
          Scratch::bytes_of(DType::f32, limits.logit_rows, decoder.head().stride()) +
          Scratch::bytes_of(DType::f32, squares_of(decoder), kernels::kSquaresRows) +
+         Scratch::bytes_of(decoder.dtype(), limits.rows, per_layer_columns(decoder)) +
          decoder.scratch_bytes(limits);
 }
 
@@ -356,7 +469,7 @@ DecoderMemory::DecoderMemory(const Decoder& decoder, const DecoderLimits& limits
       activations_(backend.allocate(MemoryKind::device, bytes(decoder, limits), "activations")),
       rope_(decoder.config().rope, decoder.config().rotary_dim(), limits.positions, backend) {
   if (const auto& local = decoder.config().local_rope) {
-    local_rope_.emplace(*local, decoder.config().rotary_dim(), limits.positions, backend);
+    local_rope_.emplace(*local, decoder.config().local_rotary_dim(), limits.positions, backend);
   }
   const std::int64_t hidden = decoder.config().hidden_size;
   Scratch all(activations_.data(), activations_.bytes());
@@ -366,6 +479,7 @@ DecoderMemory::DecoderMemory(const Decoder& decoder, const DecoderLimits& limits
                              : all.allocate(decoder.dtype(), limits.rows_at_once(), hidden);
   squares_ = all.allocate(DType::f32, squares_of(decoder), kernels::kSquaresRows);
   logits_ = all.allocate(DType::f32, limits.logit_rows, decoder.head().stride());
+  per_layer_ = all.allocate(decoder.dtype(), limits.rows, per_layer_columns(decoder));
   const std::size_t scratch = decoder.scratch_bytes(limits);
   scratch_ = Scratch(all.allocate(DType::u8, 1, static_cast<std::int64_t>(scratch)).data, scratch);
   make_states(decoder, limits.state_slots, backend);

@@ -22,6 +22,7 @@
 #include "layers/context.h"
 #include "layers/decoder_layer.h"
 #include "layers/embedding.h"
+#include "layers/per_layer_input.h"
 #include "layers/rope.h"
 #include "model/config/config.h"
 
@@ -66,6 +67,7 @@ class DecoderMemory {
   TensorView sum_;            // [rows, hidden]: of the residual stream
   TensorView normed_, part_;  // [rows at once, hidden]: likewise
   TensorView squares_;        // of deferred norms (kernels::DeferredNorm)
+  TensorView per_layer_;      // [rows, layers * width]: inputs of layers; or no columns
   TensorView logits_;         // [logit_rows, stride of the head], float32
   layers::Scratch scratch_;
   layers::RopeTable rope_;
@@ -106,7 +108,13 @@ class Decoder {
   const ModelConfig& config() const { return config_; }
   layers::Shard shard() const { return shard_; }
   DType dtype() const { return dtype_; }
-  const layers::HeadPart& heads() const { return layers_.front().heads(); }
+  const layers::HeadPart& heads(std::int64_t layer = 0) const {
+    return layers_[static_cast<std::size_t>(layer)].heads();
+  }
+  // How blocks of this rank's keys and values lie in a cache of this type.
+  kvcache::BlockShape block_shape(std::int64_t block_size, DType dtype) const;
+  // Of attention's results for a row, in the layer that has the most.
+  std::int64_t max_head_values() const;
   const layers::LmHead& head() const { return *head_; }
   // Of the tables of RoPE.
   std::size_t rope_bytes(std::int64_t positions) const;
@@ -118,10 +126,10 @@ class Decoder {
   TensorView forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                      const Device& device, const Observer& observer = {}) const;
 
-  // The same but for the LM-head GEMM, which is returned: it is to be run next, by itself or with
-  // sampling as its epilogue (kernels::Gemm), before `memory` is used again.
-  kernels::GemmCall forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
-                                    DecoderMemory& memory, const Device& device) const;
+  // The same but for what makes the logits, which is returned: it is to be run next, or sampled
+  // from in its GEMM's epilogue, before `memory` is used again.
+  layers::LogitsCall forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
+                                     DecoderMemory& memory, const Device& device) const;
 
   // Chooses how the GEMMs of passes of about so many rows are computed (kernels::Gemm::tune) by
   // running such a pass, whose results are worth nothing. Waits for it. A collective call, as
@@ -133,9 +141,12 @@ class Decoder {
   friend class DecoderMemory;
   std::size_t scratch_bytes(const DecoderLimits& limits) const;
   void check(const layers::Batch& batch, const DecoderLimits& limits) const;
-  // The pass of these rows through layer `layer`.
-  layers::DecoderLayer::Pass pass_of(const layers::Batch& rows, kvcache::KvCache& kv,
-                                     const DecoderMemory& memory, std::int64_t layer) const;
+  // The pass of these rows through layer `layer`; they are those from first_row on in `memory`.
+  layers::DecoderLayer::Pass pass_of(const layers::Batch& rows, std::int64_t first_row,
+                                     kvcache::KvCache& kv, const DecoderMemory& memory,
+                                     std::int64_t layer) const;
+  void embed(const layers::Batch& rows, std::int64_t first_row, DecoderMemory& memory,
+             const layers::Context& context) const;
   layers::ResidualStream stream_of(const DecoderMemory& memory, std::int64_t first_row,
                                    std::int64_t rows) const;
   // All rows through one layer after the other, each in the batch's parts. Of the residual stream
@@ -143,14 +154,15 @@ class Decoder {
   void run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                     const layers::Context& context, const std::function<void()>& progress) const;
   // all_rows: all of them go through all of the last layer, not only those whose logits are wanted.
-  kernels::GemmCall forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
-                                    DecoderMemory& memory, const Device& device,
-                                    const Observer& observer, bool all_rows) const;
+  layers::LogitsCall forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
+                                     DecoderMemory& memory, const Device& device,
+                                     const Observer& observer, bool all_rows) const;
 
   ModelConfig config_;
   layers::Shard shard_;
   DType dtype_;
   layers::VocabParallelEmbedding embedding_;
+  std::optional<layers::PerLayerEmbedding> per_layer_;
   std::deque<layers::DecoderLayer> layers_;
   std::vector<std::int64_t> kv_layers_;  // DecoderLayer::Pass::layer of each
   layers::RmsNorm norm_;

@@ -41,6 +41,9 @@ constexpr const char* kMixtures[] = {"mixtral", "qwen3moe-dense-layer", "qwen3mo
                                      "gptoss-bf16", "gptoss-mxfp4"};
 // Linear attention in three of four layers.
 constexpr const char* kHybrids[] = {"qwen35-dense", "qwen35-moe", "qwen3next", "qwen35-moe-fp8"};
+// On CPUs only so far: heads that differ by layer, keys and values of other layers, inputs of
+// layers, experts beside an MLP, capped logits.
+constexpr const char* kGemma4[] = {"gemma4-dense", "gemma4-ple", "gemma4-moe"};
 constexpr std::int64_t kTokens = 224;  // of the longest prompt and its continuation, at least
 constexpr std::int64_t kRows = 224;    // of the three prompts together, at least
 
@@ -262,6 +265,11 @@ std::string Check::in_a_graph() {
   return {};
 }
 
+// Gemma 4 runs on CPUs only so far.
+bool runs_all_models() {
+  return testing::device_under_test() == DeviceKind::cpu;
+}
+
 void are_right(int ranks, DType dtype) {
   RANKS_OR_SKIP(ranks);
   if (testing::kSanitized && ranks > 2 && dtype != DType::f32) {
@@ -271,6 +279,7 @@ void are_right(int ranks, DType dtype) {
   if (dtype == DType::f32) {
     models.insert(models.end(), std::begin(kMixtures), std::end(kMixtures));
     models.insert(models.end(), std::begin(kHybrids), std::end(kHybrids));
+    if (runs_all_models()) models.insert(models.end(), std::begin(kGemma4), std::end(kGemma4));
   }
   testing::run_on_devices(ranks, [&](DeviceRank& rank) {
     for (const std::string& name : models) {
@@ -391,6 +400,23 @@ TEST_CASE("linear attention: a prompt in pieces of any size gives the logits of 
         CHECK(Check(rank, name, DType::f32, {.paged = size != 7}).in_pieces(size) == "");
       }
       CHECK(Check(rank, name, DType::bf16, {}).in_a_graph() == "");
+    }
+  });
+}
+
+TEST_CASE("Gemma 4: a prompt in pieces of any size gives the logits of the whole") {
+  if (!runs_all_models()) SKIP_TEST("Gemma 4 runs on CPUs only so far");
+  on_few_ranks([](DeviceRank& rank) {
+    for (const char* name : kGemma4) {
+      for (const std::size_t size : {0, 1, 7, 16, 17}) {  // windows are of 16
+        for (const bool paged : {true, false}) {
+          CHECK(Check(rank, name, DType::f32, {.paged = paged}).in_pieces(size) == "");
+        }
+      }
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        CHECK(Check(rank, name, dtype, {}).in_a_graph() == "");
+      }
+      CHECK(Check(rank, name, DType::f32, {}).tuned() == "");
     }
   });
 }

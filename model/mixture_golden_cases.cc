@@ -1,7 +1,7 @@
-// Mixtures of experts, and linear attention, in bfloat16 against transformers' numbers in float32.
-// Roundings let some rows choose other experts, in transformers, too, and these rows' logits are
-// far off: so what is compared is the root mean square, the median of the positions and the share
-// of the tokens.
+// Mixtures of experts, linear attention and Gemma 4 in bfloat16 against transformers' numbers in
+// float32. Roundings let some rows choose other experts, in transformers, too, and these rows'
+// logits are far off: so what is compared is the root mean square, the median of the positions and
+// the share of the tokens.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -179,6 +179,20 @@ TEST_CASE("linear attention in bfloat16 on 1 to 4 ranks") {
         const std::string model = name;
         CAPTURE(model);
         CHECK(Mixture(rank, name, false, {.all_positions = true}).compare() == "");
+      }
+    });
+  }
+}
+
+TEST_CASE("Gemma 4 in bfloat16 on 1 to 4 ranks") {
+  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("on CPUs only so far");
+  for (const int ranks : {1, 2, 3, 4}) {
+    testing::run_on_devices(ranks, [](DeviceRank& rank) {
+      for (const std::string name : {"gemma4-dense", "gemma4-ple", "gemma4-moe"}) {
+        CAPTURE(name);
+        Limits limits{.all_positions = true};
+        if (name != "gemma4-moe") limits.median = 0.5f, limits.of_ten = 10;
+        CHECK(Mixture(rank, name, false, limits).compare() == "");
       }
     });
   }

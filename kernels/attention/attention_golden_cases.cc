@@ -123,7 +123,7 @@ TEST_CASE("arguments that do not fit are refused by name") {
   });
   check("q is bfloat16 [4, 384]; it must be [rows", [&](Attention& a) { a.q = tensor({4, 384}); });
   check("q is bfloat16 [4, 6, 60]; it must be", [&](Attention& a) { a.q = tensor({4, 6, 60}); });
-  check("q is bfloat16 [4, 6, 264]; it must be", [&](Attention& a) { a.q = tensor({4, 6, 264}); });
+  check("q is bfloat16 [4, 6, 520]; it must be", [&](Attention& a) { a.q = tensor({4, 6, 520}); });
   check("a row of q is bfloat16 [1, 6, 64] with strides",
         [](Attention& a) { a.q.stride[1] = 128; });
   check("q is bfloat16 [4, 6, 64] with rows 128 elements apart",

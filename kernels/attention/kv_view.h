@@ -12,7 +12,8 @@
 
 namespace nvllm::kernels {
 
-inline constexpr std::int64_t kMaxHeadDim = 256;
+inline constexpr std::int64_t kMaxHeadDim = 512;
+inline constexpr std::int64_t kMaxCudaHeadDim = 256;  // on GPUs
 
 struct KvView {
   // [blocks, block_size, kv_heads, head_dim]. The elements of a head are dense; the other strides

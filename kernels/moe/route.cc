@@ -29,10 +29,16 @@ void check_route(const Route& args) {
   check.require_dense(args.expert_start, "expert_start", DType::i32, {experts + 1});
   check.require_dense(args.source_rows, "source_rows", DType::i32, {rows * k});
   check.require_dense(args.entries, "entries", DType::i32, {rows, k});
+  if (args.scales.data == nullptr) return;
+  check.require_floats(args.scales, "scales", 1, "[experts]");
+  check.require_dense(args.scales, "scales", args.scales.dtype, {experts});
 }
 
 void route(const Route& args, Stream& stream) {
   check_route(args);
+  if (stream.kind() != DeviceKind::cpu && args.scales.data != nullptr) {
+    fail("route: scales of experts run on CPUs only so far; pass --device cpu");
+  }
 #ifdef NVLLM_CUDA
   if (stream.kind() == DeviceKind::cuda) return cuda::route(args, stream);
 #endif

@@ -12,7 +12,8 @@ namespace nvllm::kernels {
 inline constexpr std::int64_t kMaxExperts = 1024;
 
 // weights[r] = the k largest of softmax(logits[r]), the largest first, of equals the lower expert
-// first; `renormalize` divides them by their sum. A NaN among a row's logits makes all its weights
+// first; `renormalize` divides them by their sum; then each is multiplied by its expert's `scale`,
+// if there are any. A NaN among a row's logits makes all its weights
 // NaN (and its experts any).
 //
 // Each row is then there k times, once for each of its experts. These entries are sorted by expert,
@@ -25,6 +26,7 @@ struct Route {
   TensorView source_rows;   // [rows * k], int32
   TensorView entries;       // [rows, k], int32
   bool renormalize = false;
+  TensorView scales{};  // on CPUs: [experts], of any type of float; data == nullptr: none
 };
 
 // Enqueues it. Throws an Error that names the argument that does not fit.

@@ -45,8 +45,9 @@ Route arguments(const Shape& shape, bool renormalize) {
   return args;
 }
 
+// scales: of experts; empty: none.
 Routed routed(Backend& backend, const Shape& shape, const std::vector<float>& logits,
-              bool renormalize) {
+              bool renormalize, const std::vector<float>& scales = {}) {
   const auto stream = backend.create_stream();
   const auto entries = static_cast<std::size_t>(shape.rows * shape.k);
   Placed<float> logits_there(backend, *stream, logits, 1);
@@ -61,12 +62,15 @@ Routed routed(Backend& backend, const Shape& shape, const std::vector<float>& lo
   args.expert_start.data = start.data();
   args.source_rows.data = source.data();
   args.entries.data = places.data();
+  Placed<float> scales_there(backend, *stream, scales);
+  if (!scales.empty()) args.scales = scales_there.view({shape.experts});
   route(args, *stream);
   CHECK(testing::same_bits(logits_there.fetch(), logits));
   return {weights.fetch(), start.fetch(), source.fetch(), places.fetch()};
 }
 
-Routed reference(const Shape& shape, std::vector<float> logits, bool renormalize) {
+Routed reference(const Shape& shape, std::vector<float> logits, bool renormalize,
+                 std::vector<float> scales = {}) {
   const auto entries = static_cast<std::size_t>(shape.rows * shape.k);
   Routed right{
       .weights = std::vector<float>(entries),
@@ -79,6 +83,7 @@ Routed reference(const Shape& shape, std::vector<float> logits, bool renormalize
   args.expert_start.data = right.expert_start.data();
   args.source_rows.data = right.source_rows.data();
   args.entries.data = right.entries.data();
+  if (!scales.empty()) args.scales = TensorView(scales.data(), DType::f32, {shape.experts});
   route_reference(args);
   return right;
 }
@@ -118,6 +123,19 @@ TEST_CASE("route is what its definition says, for all shapes") {
       CHECK(compare(routed(*backend, shape, logits, renormalize),
                     reference(shape, logits, renormalize)) == "");
     }
+  }
+}
+
+TEST_CASE("weights are multiplied by the scales of their experts") {
+  BACKEND_OR_SKIP(backend);
+  if (backend->kind() != DeviceKind::cpu) SKIP_TEST("scales of experts run on CPUs only");
+  const Shape shape{40, 12, 3};
+  const auto logits = testing::normal_values<float>(shape.rows * shape.experts, 1, 0, 2);
+  const auto scales = testing::normal_values<float>(shape.experts, 2, 1, 0.2f);
+  for (const bool renormalize : {false, true}) {
+    const Routed right = reference(shape, logits, renormalize, scales);
+    CHECK(compare(routed(*backend, shape, logits, renormalize, scales), right) == "");
+    CHECK(compare(routed(*backend, shape, logits, renormalize), right) != "");
   }
 }
 

@@ -18,7 +18,9 @@ struct GatedActivation;
 struct NormRopeStore;
 struct RandomFill;
 struct RmsNorm;
+struct ScaledSum;
 struct SigmoidGate;
+struct SoftCap;
 struct StepInput;
 
 namespace cpu {
@@ -28,7 +30,9 @@ void norm_rope_store(const NormRopeStore& args, Stream& stream);
 void random_fill(const RandomFill& args, Stream& stream);
 void random_bytes(const RandomFill& args, Stream& stream);
 void rms_norm(const RmsNorm& args, Stream& stream);
+void scaled_sum(const ScaledSum& args, Stream& stream);
 void sigmoid_gate(const SigmoidGate& args, Stream& stream);
+void soft_cap(const SoftCap& args, Stream& stream);
 
 }  // namespace cpu
 

@@ -19,7 +19,8 @@ constexpr Arguments kCheck("norm_rope_store");
 
 void check_norm_rope_store(const NormRopeStore& args) {
   check_kv_view(args.kv, kCheck.operation());
-  const std::int64_t head_dim = args.kv.head_dim(), kv_heads = args.kv.kv_heads();
+  const std::int64_t head_dim = args.kv.head_dim();
+  const std::int64_t kv_heads = args.q_alone ? 0 : args.kv.kv_heads();
   if (head_dim < 2 || head_dim > kMaxHeadDim || head_dim % 2 != 0) {
     fail("norm_rope_store: keys is ", args.kv.keys.describe(), "; head_dim must be even and 2 to ",
          kMaxHeadDim);
@@ -31,13 +32,16 @@ void check_norm_rope_store(const NormRopeStore& args) {
   const DType type = args.kv.keys.dtype == DType::u8 ? args.qkv.dtype : args.kv.keys.dtype;
   check_kv_scales(args.kv_scales, args.kv, kCheck.operation());
   kCheck.require_dense(args.qkv, "qkv", type, {rows, (args.heads + 2 * kv_heads) * head_dim});
-  if ((args.q_norm.data == nullptr) != (args.k_norm.data == nullptr)) {
+  if (args.q_alone && args.k_norm.data != nullptr) {
+    fail("norm_rope_store: k_norm is given, but there is q alone");
+  }
+  if (!args.q_alone && (args.q_norm.data == nullptr) != (args.k_norm.data == nullptr)) {
     fail("norm_rope_store: only ", args.q_norm.data == nullptr ? "k" : "q",
          "_norm is given; q_norm and k_norm go together");
   }
   if (args.q_norm.data != nullptr) {
     kCheck.require_dense(args.q_norm, "q_norm", type, {head_dim});
-    kCheck.require_dense(args.k_norm, "k_norm", type, {head_dim});
+    if (!args.q_alone) kCheck.require_dense(args.k_norm, "k_norm", type, {head_dim});
   }
   const std::int64_t rotary = args.cos_sin.rank == 2 ? args.cos_sin.shape[1] : 0;
   if (rotary < 2 || rotary > head_dim || rotary % 2 != 0) {
@@ -49,9 +53,24 @@ void check_norm_rope_store(const NormRopeStore& args) {
   kCheck.require_dense(args.slots, "slots", DType::i64, {rows});
 }
 
+namespace {
+
+void refuse_on_gpus(const NormRopeStore& args) {
+  const char* const fix = " runs on CPUs only so far; pass --device cpu";
+  if (args.norms_v) fail("norm_rope_store: a norm of v", fix);
+  if (args.q_alone) fail("norm_rope_store: q alone", fix);
+  if (args.kv.head_dim() > kMaxCudaHeadDim) {
+    fail("norm_rope_store: heads of more than ", kMaxCudaHeadDim, " elements, here ",
+         args.kv.head_dim(), ":", fix);
+  }
+}
+
+}  // namespace
+
 void norm_rope_store(const NormRopeStore& args, Stream& stream) {
   check_norm_rope_store(args);
   if (args.qkv.elements() == 0) return;
+  if (stream.kind() != DeviceKind::cpu) refuse_on_gpus(args);
   NVLLM_ON_BACKEND(stream, norm_rope_store(args, stream));
 }
 
@@ -144,7 +163,7 @@ struct Job {
         norm_and_rotate(mine, mine, norm(args.q_norm), rotation, head_dim);
       }
       const std::int64_t slot = args.slots.as<std::int64_t>()[row];
-      if (slot >= 0) store(q + args.heads * head_dim, rotation, slot);
+      if (slot >= 0 && !args.q_alone) store(q + args.heads * head_dim, rotation, slot);
     }
   }
 
@@ -159,10 +178,20 @@ struct Job {
         store_as_e4m3(k, v, rotation, head, to);
       } else {
         norm_and_rotate(k, args.kv.keys.as<T>() + to, norm(args.k_norm), rotation, head_dim);
-        std::memcpy(args.kv.values.as<T>() + to, v, head_dim * sizeof(T));
+        store_value(v, args.kv.values.as<T>() + to);
       }
       k += head_dim, v += head_dim;
     }
+  }
+
+  void store_value(const T* v, T* to) const {
+    const std::int64_t head_dim = args.kv.head_dim();
+    if (!args.norms_v) {
+      std::memcpy(to, v, head_dim * sizeof(T));
+      return;
+    }
+    const float scale = norm_scale(v, head_dim, args.epsilon);
+    for (std::int64_t i = 0; i < head_dim; ++i) to[i] = from_float<T>(to_float(v[i]) * scale);
   }
 
   void store_as_e4m3(const T* k, const T* v, const Rotation& rotation, std::int64_t kv_head,
@@ -173,8 +202,9 @@ struct Job {
     const auto load = [](const auto* from) { return load8(from); };
     store_e4m3(args.kv.keys.as<E4m3>() + to, rotated, head_dim,
                1 / key_scale(args.kv_scales, kv_head), load);
+    const float of_v = args.norms_v ? norm_scale(v, head_dim, args.epsilon) : 1;
     store_e4m3(args.kv.values.as<E4m3>() + to, v, head_dim,
-               1 / value_scale(args.kv_scales, kv_head), load);
+               of_v / value_scale(args.kv_scales, kv_head), load);
   }
 };
 

@@ -11,11 +11,13 @@
 
 namespace nvllm::kernels {
 
-// Each row of qkv holds heads * head_dim of q, then kv_heads * head_dim of k, then as many of v.
+// Each row of qkv holds heads * head_dim of q, then kv_heads * head_dim of k, then as many of v;
+// or, where a layer reads the keys and values that another one has stored, q alone.
 //   q and k: RMSNorm over each head, where there are norm weights (with weight_offset as in
 //   rmsnorm.h); then, of the first `rotary` elements of the head, with half = rotary / 2,
 //     (x[i], x[i + half]) = (x[i] cos[i] - x[i + half] sin[i], x[i + half] cos[i] + x[i] sin[i]),
 //     all in float32, rounded once.
+//   v, where it is normed: RMSNorm over each head, without weights.
 //   q is changed in place; k and v go to the cache and stay as they are in qkv. A cache of E4m3
 //   gets k and v times 1 / scale, in float32, rounded once (device/e4m3.h).
 struct NormRopeStore {
@@ -30,6 +32,8 @@ struct NormRopeStore {
   std::int64_t heads = 0;  // also 0: a rank may have none
   float epsilon = 1e-6f;
   float weight_offset = 0;
+  bool norms_v = false;  // on CPUs
+  bool q_alone = false;  // on CPUs: there are no k and v, and k_norm is not there
 
   // Whether of all that is read here what was enqueued just before writes nothing but qkv: then
   // everything else may be read before it has ended. What counts is told in

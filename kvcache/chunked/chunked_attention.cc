@@ -23,13 +23,14 @@ kernels::KvView ChunkedCache::store_view(std::int64_t layer, Stream& stream) {
 kernels::KvView ChunkedCache::slot_view(std::int64_t layer) const {
   auto* const keys = static_cast<unsigned char*>(slot_memory_.data()) +
                      static_cast<std::size_t>(layer) * part_bytes_;
-  return block_views(keys, shape_, slots_.size(), shape_.layers * 2 * shape_.layer_elements());
+  return block_views(keys, shape_, layer, slots_.size(),
+                     shape_.layers * 2 * shape_.layer_elements());
 }
 
 // A view of the blocks of these loads as one sequence.
 kernels::KvView ChunkedCache::ring_view(std::size_t load, std::size_t count) const {
   kernels::KvView view =
-      block_views(ring_.memory(), shape_, ring_.slots(), 2 * shape_.layer_elements());
+      block_views(ring_.memory(), shape_, 0, ring_.slots(), 2 * shape_.layer_elements());
   view.block_table = tables_.ring(ring_.slot_of(load), static_cast<std::int64_t>(count));
   return view;
 }

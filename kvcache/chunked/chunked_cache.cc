@@ -76,6 +76,7 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
       block_written_(static_cast<std::size_t>(options.blocks)),
       slot_written_(static_cast<std::size_t>(slots_.size())),
       reads_(read_rules(shape, options)) {
+  NVLLM_CHECK(shape.by_layer.empty(), "layers differ in their heads");
   if (options.quest) {
     quest_.emplace(backend, quest_limits(shape, options));
     gathered_.emplace(backend, *quest_, shape);

@@ -28,15 +28,15 @@ std::int64_t choose_group(const BlockShape& shape, std::int64_t blocks, const Gr
 
 }  // namespace
 
-kernels::KvView layer_view(unsigned char* data, const BlockShape& shape, std::int64_t blocks) {
-  return block_views(data, shape, blocks, 2 * shape.layer_elements());
+kernels::KvView layer_view(unsigned char* data, const BlockShape& shape, std::int64_t layer,
+                           std::int64_t blocks) {
+  return block_views(data, shape, layer, blocks, 2 * shape.layer_elements(layer));
 }
 
 LayerGroups::LayerGroups(Backend& backend, const BlockShape& shape, std::int64_t blocks,
                          const GroupSizes& sizes)
     : shape_(shape),
       blocks_(blocks),
-      block_bytes_(shape.layer_bytes()),
       group_blocks_(choose_group(shape, blocks, sizes)),
       host_(backend, shape_of_group(shape, group_blocks_), group_count(blocks, group_blocks_),
             sizes.piece_bytes, sizes.ahead_bytes, blocks % group_blocks_ * shape.block_size),
@@ -50,7 +50,7 @@ std::int64_t LayerGroups::usual_group(const BlockShape& shape, std::int64_t bloc
 
 unsigned char* LayerGroups::part(BlockId block, std::int64_t layer) {
   NVLLM_CHECK(block >= 0 && block < blocks_, "there is no block ", block, " of ", blocks_);
-  if (block_bytes_ == 0) return nullptr;
+  if (shape_.layer_bytes() == 0) return nullptr;
   const auto group = static_cast<BlockId>(block / group_blocks_);
   const std::int64_t first = group * group_blocks_;
   auto* const data = static_cast<unsigned char*>(host_.part(group, layer));
@@ -58,16 +58,16 @@ unsigned char* LayerGroups::part(BlockId block, std::int64_t layer) {
     known_[static_cast<std::size_t>(group)] = true;
     used_.push_back({static_cast<BlockId>(first), std::min(group_blocks_, blocks_ - first)});
   }
-  return data + static_cast<std::size_t>(block - first) * block_bytes_;
+  return data + static_cast<std::size_t>(block - first) * shape_.layer_bytes(layer);
 }
 
 kernels::KvView LayerGroups::block_view(BlockId block, std::int64_t layer) {
-  return layer_view(part(block, layer), shape_, 1);
+  return layer_view(part(block, layer), shape_, layer, 1);
 }
 
 kernels::KvView LayerGroups::group_view(BlockId block, std::int64_t layer) {
   const std::int64_t first = block / group_blocks_ * group_blocks_;
-  return layer_view(part(static_cast<BlockId>(first), layer), shape_,
+  return layer_view(part(static_cast<BlockId>(first), layer), shape_, layer,
                     std::min(group_blocks_, blocks_ - first));
 }
 

@@ -27,7 +27,8 @@ struct GroupSizes {
 };
 
 // A view of one layer of contiguous blocks, without a block table.
-kernels::KvView layer_view(unsigned char* data, const BlockShape& shape, std::int64_t blocks);
+kernels::KvView layer_view(unsigned char* data, const BlockShape& shape, std::int64_t layer,
+                           std::int64_t blocks);
 
 // Used by one thread.
 class LayerGroups {
@@ -64,7 +65,6 @@ class LayerGroups {
  private:
   const BlockShape shape_;
   const std::int64_t blocks_;
-  const std::size_t block_bytes_;  // of one layer
   const std::int64_t group_blocks_;
   HostBlocks host_;
   std::vector<bool> known_;  // by group: is in used_

@@ -21,7 +21,7 @@ LayerwiseCache::LayerwiseCache(Backend& backend, const BlockShape& shape, std::i
                                const GroupSizes& sizes)
     : backend_(backend),
       shape_(shape),
-      block_bytes_(shape.layer_bytes()),
+      blocks_(blocks),
       left_out_(left_out),
       host_(backend, shape, blocks, sizes),
       load_stream_(backend.create_stream()),
@@ -32,10 +32,9 @@ LayerwiseCache::LayerwiseCache(Backend& backend, const BlockShape& shape, std::i
   device_ =
       backend.allocate(MemoryKind::device, count * device_bytes(shape, buffers), "kv cache layers");
   auto* data = static_cast<unsigned char*>(device_.data());
-  for (std::int64_t i = 0; i < buffers; ++i, data += count * block_bytes_) {
+  for (std::int64_t i = 0; i < buffers; ++i, data += count * shape.layer_bytes()) {
     BufferState& buffer = buffers_.emplace_back();
     buffer.data = data;
-    buffer.view = layer_view(data, shape, blocks);
     buffer.loaded = backend.create_event();
     buffer.computed = backend.create_event();
     buffer.written = backend.create_event();
@@ -96,27 +95,28 @@ void LayerwiseCache::join(std::vector<Part>& parts) const {
   parts.resize(kept);
 }
 
-std::uint64_t LayerwiseCache::token_bytes() const {
-  return block_bytes_ / static_cast<std::uint64_t>(shape_.block_size);
+std::uint64_t LayerwiseCache::bytes_of(std::uint64_t tokens, std::int64_t layers) const {
+  return tokens * (shape_.bytes_before(layers) / static_cast<std::uint64_t>(shape_.block_size));
 }
 
-std::uint64_t LayerwiseCache::bytes_of(std::span<const Part> parts) const {
-  std::uint64_t bytes = 0;
+std::uint64_t LayerwiseCache::bytes_of(std::span<const Part> parts, std::int64_t layers) const {
+  std::uint64_t tokens = 0;
   for (const Part& part : parts) {
-    bytes += static_cast<std::uint64_t>((part.end - part.begin) * part.blocks) * token_bytes();
+    tokens += static_cast<std::uint64_t>((part.end - part.begin) * part.blocks);
   }
-  return bytes;
+  return bytes_of(tokens, layers);
 }
 
 // Copies a part between a buffer and a group; `to` and `from` point to the part's first block.
-void LayerwiseCache::copy(const Part& part, unsigned char* to, const unsigned char* from,
-                          Stream& stream) {
-  if (block_bytes_ == 0) return;
+void LayerwiseCache::copy(const Part& part, std::int64_t layer, unsigned char* to,
+                          const unsigned char* from, Stream& stream) {
+  const std::size_t block_bytes = shape_.layer_bytes(layer);
+  if (block_bytes == 0) return;
   if (part.end - part.begin == shape_.block_size) {
-    const std::size_t bytes = static_cast<std::size_t>(part.blocks) * block_bytes_;
+    const std::size_t bytes = static_cast<std::size_t>(part.blocks) * block_bytes;
     return backend_.copy(to, from, bytes, stream);
   }
-  const std::size_t half = block_bytes_ / 2;
+  const std::size_t half = block_bytes / 2;
   const std::size_t token = half / static_cast<std::size_t>(shape_.block_size);
   for (const std::size_t side : {std::size_t{0}, half}) {
     const std::size_t begin = side + static_cast<std::size_t>(part.begin) * token;
@@ -136,6 +136,10 @@ LayerwiseCache::BufferState& LayerwiseCache::buffer_of(std::int64_t layer) {
   return buffers_[(visits + static_cast<std::uint64_t>(layer)) % buffers_.size()];
 }
 
+kernels::KvView LayerwiseCache::view_in(const BufferState& buffer, std::int64_t layer) const {
+  return layer_view(buffer.data, shape_, layer, blocks_);
+}
+
 StepPlan LayerwiseCache::begin_step(const KvStep& step, Stream& stream) {
   NVLLM_CHECK_EQ(layer_, kNoLayer);
   on_host_ =
@@ -150,9 +154,8 @@ StepPlan LayerwiseCache::begin_step(const KvStep& step, Stream& stream) {
     choose_graph_key();
     if (!preloaded_) preload(stream);
     preloaded_ = true;
-    const auto layers = static_cast<std::uint64_t>(shape_.layers);
-    traffic_.to_device += layers * bytes_of(loads_);
-    traffic_.to_host += layers * step.sequences.size() * token_bytes();
+    traffic_.to_device += bytes_of(loads_, shape_.layers);
+    traffic_.to_host += bytes_of(step.sequences.size(), shape_.layers);
     return {.capturable = true, .graph_key = graph_key_};
   }
   preloaded_ = false;
@@ -164,9 +167,8 @@ StepPlan LayerwiseCache::begin_step(const KvStep& step, Stream& stream) {
   }
   join(loads_);
   join(writes_);
-  const auto layers = static_cast<std::uint64_t>(shape_.layers);
-  traffic_.to_device += layers * bytes_of(loads_);
-  traffic_.to_host += layers * bytes_of(writes_);
+  traffic_.to_device += bytes_of(loads_, shape_.layers);
+  traffic_.to_host += bytes_of(writes_, shape_.layers);
   const auto ahead = std::min(shape_.layers, static_cast<std::int64_t>(buffers_.size()));
   for (std::int64_t layer = 0; layer < ahead; ++layer) load(layer);
   return {};
@@ -184,12 +186,12 @@ void LayerwiseCache::load(std::int64_t layer) {
 }
 
 unsigned char* LayerwiseCache::place(std::int64_t layer, BlockId block) {
-  return buffer_of(layer).data + static_cast<std::size_t>(block) * block_bytes_;
+  return buffer_of(layer).data + static_cast<std::size_t>(block) * shape_.layer_bytes(layer);
 }
 
 void LayerwiseCache::copy_loads(std::int64_t layer) {
   for (const Part& part : loads_) {
-    copy(part, place(layer, part.block), host_.part(part.block, layer), *load_stream_);
+    copy(part, layer, place(layer, part.block), host_.part(part.block, layer), *load_stream_);
   }
 }
 
@@ -197,7 +199,8 @@ kernels::KvView LayerwiseCache::store_view(std::int64_t layer, Stream& stream) {
   if (layer != layer_) written_ = 0;
   if (on_host_) {
     layer_ = layer;
-    return buffers_.front().view;  // of every layer: one is stored and read after the other
+    // Of every layer: one is stored and read after the other.
+    return view_in(buffers_.front(), layer);
   }
   BufferState& buffer = buffer_of(layer);
   if (layer != layer_) {
@@ -206,11 +209,11 @@ kernels::KvView LayerwiseCache::store_view(std::int64_t layer, Stream& stream) {
     layer_ = layer;
     // The first layers of a captured pass are loaded before it begins.
     const bool there = capturable_ && layer < static_cast<std::int64_t>(buffers_.size());
-    if (there) return buffer.view;
+    if (there) return view_in(buffer, layer);
     wait(LayerwiseWait::pass_of_load, stream,
          capturable_ ? *arrived_[static_cast<std::size_t>(layer)] : *buffer.loaded);
   }
-  return buffer.view;
+  return view_in(buffer, layer);
 }
 
 void LayerwiseCache::run_attention(std::int64_t layer, const kernels::Attention& args,
@@ -253,7 +256,7 @@ void LayerwiseCache::leave_layer(Stream& stream) {
   buffer.computed->record(stream);
   wait(LayerwiseWait::writing_of_pass, *write_stream_, *buffer.computed);
   for (const Part& part : writes_) {
-    copy(part, host_.part(part.block, layer_), place(layer_, part.block), *write_stream_);
+    copy(part, layer_, host_.part(part.block, layer_), place(layer_, part.block), *write_stream_);
   }
   buffer.written->record(*write_stream_);
   layer_written_[layer]->record(*write_stream_);
@@ -320,7 +323,7 @@ void LayerwiseCache::preload(Stream& stream) {
     load(layer);
     wait(LayerwiseWait::pass_of_load, stream, *buffer_of(layer).loaded);
   }
-  traffic_.to_device += static_cast<std::uint64_t>(ahead) * bytes_of(loads_);
+  traffic_.to_device += bytes_of(loads_, ahead);
 }
 
 // Loads the next layer of this buffer: one of this pass, or the first one that the buffer holds in
@@ -349,13 +352,12 @@ StepPlan LayerwiseCache::begin_host_step(const KvStep& step, Stream& stream) {
   choose_newest(step.sequences);
   choose_graph_key();
   tables_->update(host_, stream);
-  traffic_.to_host +=
-      static_cast<std::uint64_t>(shape_.layers) * step.sequences.size() * token_bytes();
+  traffic_.to_host += bytes_of(step.sequences.size(), shape_.layers);
   return {.capturable = step.may_capture, .graph_key = graph_key_};
 }
 
 GatheredQuest::Blocks LayerwiseCache::host_blocks(std::int64_t layer) const {
-  return {.on_device = buffers_.front().view,
+  return {.on_device = view_in(buffers_.front(), layer),
           .block_map = tables_->no_slots(),
           .addresses = tables_->addresses(layer),
           .offset = 0};

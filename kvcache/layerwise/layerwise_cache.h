@@ -109,8 +109,7 @@ class LayerwiseCache : public KvCache {
     bool operator==(const Part&) const = default;
   };
   struct BufferState {
-    kernels::KvView view;  // without a table
-    unsigned char* data = nullptr;
+    unsigned char* data = nullptr;  // the first block
     std::unique_ptr<Event> loaded, computed, written;
   };
 
@@ -119,11 +118,15 @@ class LayerwiseCache : public KvCache {
                  std::int64_t end) const;
   // Parts that are the same block's, or neighbours in a group, become one.
   void join(std::vector<Part>& parts) const;
-  void copy(const Part& part, unsigned char* to, const unsigned char* from, Stream& stream);
-  std::uint64_t token_bytes() const;  // of one layer
-  std::uint64_t bytes_of(std::span<const Part> parts) const;
+  void copy(const Part& part, std::int64_t layer, unsigned char* to, const unsigned char* from,
+            Stream& stream);
+  // Of so many tokens, or of parts, in the first `layers` layers.
+  std::uint64_t bytes_of(std::uint64_t tokens, std::int64_t layers) const;
+  std::uint64_t bytes_of(std::span<const Part> parts, std::int64_t layers) const;
   void wait(LayerwiseWait which, Stream& stream, const Event& event) const;
   BufferState& buffer_of(std::int64_t layer);
+  // All blocks of a layer in a buffer, without a table.
+  kernels::KvView view_in(const BufferState& buffer, std::int64_t layer) const;
   unsigned char* place(std::int64_t layer, BlockId block);  // in the layer's buffer
   void copy_loads(std::int64_t layer);
   void load(std::int64_t layer);
@@ -138,7 +141,7 @@ class LayerwiseCache : public KvCache {
 
   Backend& backend_;
   BlockShape shape_;
-  std::size_t block_bytes_;  // of one layer
+  std::int64_t blocks_;
   std::uint32_t left_out_;
   Buffer device_;
   LayerGroups host_;

@@ -85,9 +85,9 @@ PagedCache::PagedCache(Backend& backend, const BlockShape& shape, std::int64_t b
   memory_ = backend.allocate(MemoryKind::device, static_cast<std::size_t>(blocks) * shape.bytes(),
                              "kv cache");
   auto* const data = static_cast<unsigned char*>(memory_.data());
+  const auto distance = static_cast<std::int64_t>(shape.kv_bytes() / size_of(shape.dtype));
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-    views_.push_back(block_views(data + static_cast<std::size_t>(layer) * shape.layer_bytes(),
-                                 shape, blocks, shape.layers * 2 * shape.layer_elements()));
+    views_.push_back(block_views(data + shape.bytes_before(layer), shape, layer, blocks, distance));
   }
   tokens_ = TensorView(data + static_cast<std::size_t>(blocks) * shape.kv_bytes(), DType::i32,
                        {blocks, shape.block_size});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/math.h"
 #include "kernels/sparse/gather_pages.h"
@@ -53,6 +54,7 @@ std::size_t Quest::bytes(const QuestLimits& limits) {
 
 Quest::Quest(Backend& backend, const QuestLimits& limits)
     : limits_(limits), arena_(backend.allocate(MemoryKind::device, bytes(limits), "quest")) {
+  NVLLM_CHECK(limits.shape.by_layer.empty(), "layers differ in their heads");
   const bool whole = limits.blocks == 1;  // one block is a whole sequence: no page crosses its end
   if (!whole && limits.shape.block_size % kPageTokens != 0) {
     fail("quest: blocks have ", limits.shape.block_size,

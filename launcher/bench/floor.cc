@@ -19,16 +19,42 @@ double linear_attention_columns(const model::LinearAttentionConfig& linear, laye
   return static_cast<double>(linear.layer_count() * columns);
 }
 
+// Of a rank's columns and elements, the sums over all layers.
+struct LayerSums {
+  std::int64_t with_attention = 0;
+  double q = 0;          // of queries
+  double kv = 0;         // of keys that a layer makes, and as many of values
+  double read_kv = 0;    // of keys that it reads, likewise
+  double inner = 0;      // of MLPs
+  double per_layer = 0;  // of inputs of layers, with what they are made of
+};
+
+LayerSums sums_of(const model::ModelConfig& config, layers::Shard shard) {
+  LayerSums sums;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    if (!config.mixture.in_layer(layer) || config.mixture.beside_mlp) {
+      sums.inner += static_cast<double>(part_of(config.intermediate_size_of(layer), shard).size());
+    }
+    sums.per_layer += static_cast<double>(2 * part_of(config.per_layer_width, shard).size() +
+                                          config.per_layer_width);
+    if (config.linear_attention.in_layer(layer)) continue;
+    const auto heads = layers::heads_of(config.heads, config.kv_heads_of(layer), shard);
+    const std::int64_t head_dim = config.head_dim_of(layer);
+    const double kv = static_cast<double>(heads.kv.size() * head_dim);
+    ++sums.with_attention;
+    sums.q += static_cast<double>(heads.q.size() * head_dim);
+    sums.kv += config.has_kv(layer) ? kv : 0;
+    sums.read_kv += kv;
+  }
+  return sums;
+}
+
 ModelCost cost_of_rank(const model::ModelConfig& config, DType dtype, DType kv_dtype,
                        layers::Shard shard) {
-  const layers::HeadPart heads = layers::heads_of(config.heads, config.kv_heads, shard);
   const double hidden = static_cast<double>(config.hidden_size);
-  const double q = static_cast<double>(heads.q.size() * config.head_dim);
-  const double kv = static_cast<double>(heads.kv.size() * config.head_dim);
-  const double inner = static_cast<double>(part_of(config.intermediate_size, shard).size());
+  const LayerSums sums = sums_of(config, shard);
   const double vocabulary = static_cast<double>(part_of(config.vocab_size, shard).size());
-  const double all_layers = static_cast<double>(config.layers);
-  const double depth = static_cast<double>(config.attention_layers());
+  const double depth = static_cast<double>(sums.with_attention);
   const model::MixtureConfig& mixture = config.mixture;
   const double with_experts = static_cast<double>(mixture.layer_count());
   const double experts = with_experts * static_cast<double>(mixture.experts);
@@ -36,10 +62,10 @@ ModelCost cost_of_rank(const model::ModelConfig& config, DType dtype, DType kv_d
   const double expert_weights = experts * hidden * 3 * expert_inner;
   const double shared =
       static_cast<double>(part_of(mixture.shared_intermediate_size, shard).size());
-  const double attention = depth * (2 * q + 2 * kv + (config.output_gate ? q : 0));
+  const double attention = 2 * sums.q + 2 * sums.kv + (config.output_gate ? sums.q : 0);
   const double layer_weights =
       hidden * (attention + linear_attention_columns(config.linear_attention, shard) +
-                (all_layers - with_experts) * 3 * inner + experts + with_experts * 3 * shared);
+                3 * sums.inner + sums.per_layer + experts + with_experts * 3 * shared);
   const double share = mixture.experts == 0 ? 0
                                             : static_cast<double>(mixture.experts_per_token) /
                                                   static_cast<double>(mixture.experts);
@@ -53,10 +79,10 @@ ModelCost cost_of_rank(const model::ModelConfig& config, DType dtype, DType kv_d
           .expert_bytes = expert_weights * element,
           .expert_share = share,
           .head_bytes = vocabulary * hidden * element,
-          .kv_bytes = 2 * depth * kv * static_cast<double>(size_of(kv_dtype)),
+          .kv_bytes = 2 * sums.read_kv * static_cast<double>(size_of(kv_dtype)),
           .layer_flops = 2 * (layer_weights + share * expert_weights),
           .head_flops = 2 * vocabulary * hidden,
-          .attention_flops = 4 * depth * q,
+          .attention_flops = 4 * sums.q,
           .window = window,
           .window_share = (depth - layers_without) / depth};
 }

@@ -33,6 +33,7 @@ Json rope_of(const layers::RopeConfig& rope) {
     json["beta_slow"] = rope.beta_slow;
     json["truncate"] = rope.truncate;
   }
+  if (rope.type == layers::RopeConfig::Type::proportional) json["rotated"] = rope.rotated;
   if (rope.type == layers::RopeConfig::Type::llama3) {
     json["low_freq_factor"] = rope.low_freq_factor;
     json["high_freq_factor"] = rope.high_freq_factor;
@@ -95,6 +96,14 @@ Json config_of(const model::ModelConfig& config) {
   if (config.linear_attention.key_heads > 0) {
     json["linear_attention"] = linear_attention_of(config.linear_attention);
   }
+  if (config.differs_in_heads()) {
+    json["global_key_value_heads"] = config.global_kv_heads;
+    json["global_head_dim"] = config.global_head_dim;
+    json["global_values_are_keys"] = config.global_values_are_keys;
+  }
+  if (config.kv_shared_layers > 0) json["kv_shared_layers"] = config.kv_shared_layers;
+  if (config.per_layer_width > 0) json["per_layer_width"] = config.per_layer_width;
+  if (config.logit_cap > 0) json["logit_cap"] = config.logit_cap;
   if (config.mixture.experts > 0) json["mixture"] = mixture_of(config.mixture);
   if (config.bos_token_id) json["bos_token_id"] = *config.bos_token_id;
   return json;
@@ -187,10 +196,19 @@ namespace {
 // Ranks may share a KV head, and then each keeps its keys and values.
 std::uint64_t kv_bytes_per_token(const runtime::ModelDescription& model,
                                  const runtime::RankDescription& rank) {
-  const auto head =
-      static_cast<std::uint64_t>(2 * model.config.attention_layers() * model.config.head_dim) *
-      size_of(model.dtype);
-  return head * static_cast<std::uint64_t>(rank.kv_heads.size());
+  const model::ModelConfig& config = model.config;
+  std::int64_t elements = 2 * config.kv_layers() * config.head_dim * rank.kv_heads.size();
+  if (config.differs_in_heads()) {
+    elements = 0;
+    const layers::Shard shard{static_cast<int>(&rank - model.ranks.data()),
+                              static_cast<int>(model.ranks.size())};
+    for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+      if (!config.has_kv(layer)) continue;
+      const auto heads = layers::heads_of(config.heads, config.kv_heads_of(layer), shard);
+      elements += 2 * heads.kv.size() * config.head_dim_of(layer);
+    }
+  }
+  return static_cast<std::uint64_t>(elements) * size_of(model.dtype);
 }
 
 }  // namespace

@@ -43,6 +43,9 @@ std::string range_of(Range range) {
 std::string rope_of(const layers::RopeConfig& rope) {
   std::string text = str(runtime::name_of(rope.type), ", theta ", rope.theta);
   if (rope.type == layers::RopeConfig::Type::standard) return text;
+  if (rope.type == layers::RopeConfig::Type::proportional) {
+    return str(text, ", ", rope.rotated, " of the frequencies");
+  }
   text += str(", factor ", rope.factor);
   if (rope.original_max_position_embeddings) {
     text += str(", made for ", *rope.original_max_position_embeddings, " positions");
@@ -99,16 +102,23 @@ void add_mlp(const model::ModelConfig& config, TextTable& table) {
     return both ? str(", in ", counted(count, "layer")) : "";
   };
   const char* const activation = kernels::name_of(config.activation);
-  if (with_experts < config.layers) {
-    table.add_row({"MLP", str(config.intermediate_size, ", ", activation,
-                              in_layers(config.layers - with_experts))});
+  if (with_experts < config.layers || mixture.beside_mlp) {
+    const std::int64_t wide = config.intermediate_size_of(config.layers - 1);
+    const std::int64_t with_mlp = mixture.beside_mlp ? config.layers : config.layers - with_experts;
+    table.add_row({"MLP", str(config.intermediate_size,
+                              wide == config.intermediate_size
+                                  ? ""
+                                  : str(", and ", wide, " in the last ",
+                                        counted(config.kv_shared_layers, "layer")),
+                              ", ", activation, in_layers(with_mlp))});
   }
   if (with_experts == 0) return;
   table.add_row(
-      {"experts", str(mixture.experts, " of ", mixture.intermediate_size, ", ",
-                      kernels::name_of(mixture.activation.value_or(config.activation)), ", ",
-                      mixture.experts_per_token, " per token",
-                      mixture.renormalize ? ", renormalized" : "", in_layers(with_experts))});
+      {"experts",
+       str(mixture.experts, " of ", mixture.intermediate_size, ", ",
+           kernels::name_of(mixture.activation.value_or(config.activation)), ", ",
+           mixture.experts_per_token, " per token", mixture.renormalize ? ", renormalized" : "",
+           mixture.beside_mlp ? ", beside the MLP" : "", in_layers(with_experts))});
   if (mixture.shared_intermediate_size == 0) return;
   table.add_row({"shared expert", str(mixture.shared_intermediate_size, in_layers(with_experts))});
 }
@@ -120,6 +130,24 @@ void add_linear_attention(const model::ModelConfig& config, TextTable& table) {
                  str(counted(linear.key_heads, "key head"), " of ", linear.key_head_dim, ", ",
                      counted(linear.value_heads, "value head"), " of ", linear.value_head_dim,
                      ", in ", counted(linear.layer_count(), "layer"))});
+}
+
+// What layers without a window have in place of what is said of attention, and what the last layers
+// have not.
+void add_other_heads(const model::ModelConfig& config, TextTable& table) {
+  if (config.differs_in_heads()) {
+    table.add_row({"", str("heads of ", config.global_head_dim, ", ",
+                           counted(config.global_kv_heads, "KV head"),
+                           config.global_values_are_keys ? ", values are keys" : "",
+                           ", in layers without a window")});
+  }
+  if (config.kv_shared_layers > 0) {
+    table.add_row({"", str("keys and values of earlier layers in the last ",
+                           counted(config.kv_shared_layers, "layer"))});
+  }
+  if (config.per_layer_width > 0) {
+    table.add_row({"inputs of layers", str(config.per_layer_width)});
+  }
 }
 
 void add_windows(const model::ModelConfig& config, TextTable& table) {
@@ -137,11 +165,14 @@ std::string format_model(const InspectReport& report) {
   table.add_row({"layers", str(config.layers)});
   table.add_row({"hidden size", str(config.hidden_size)});
   add_mlp(config, table);
-  table.add_row(
-      {"attention",
-       str(counted(config.heads, "head"), " of ", config.head_dim, ", ",
-           counted(config.kv_heads, "KV head"), config.qk_norm ? ", q and k normed" : "",
-           config.attention_sinks ? ", sinks" : "", config.output_gate ? ", gated" : "")});
+  table.add_row({"attention", str(counted(config.heads, "head"), " of ", config.head_dim, ", ",
+                                  counted(config.kv_heads, "KV head"),
+                                  config.v_norm    ? ", q, k and v normed"
+                                  : config.qk_norm ? ", q and k normed"
+                                                   : "",
+                                  config.attention_sinks ? ", sinks" : "",
+                                  config.output_gate ? ", gated" : "")});
+  add_other_heads(config, table);
   add_linear_attention(config, table);
   add_windows(config, table);
   table.add_row({"biases", biases_of(config)});

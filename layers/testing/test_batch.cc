@@ -17,22 +17,27 @@ TestCache::TestCache(Backend& backend, const TestCacheShape& shape)
       block_size_(shape.block_size == 0 ? shape.tokens : shape.block_size),
       blocks_per_sequence_((shape.tokens + block_size_ - 1) / block_size_) {
   const std::int64_t blocks = shape.sequences * blocks_per_sequence_;
-  const std::int64_t elements = blocks * block_size_ * shape.kv_heads * shape.head_dim;
-  const std::size_t bytes = static_cast<std::size_t>(elements) * size_of(shape.dtype);
-  memory_ = backend.allocate(MemoryKind::device, 2 * static_cast<std::size_t>(shape.layers) * bytes,
-                             "cache");
+  const kvcache::BlockShape block{.layers = shape.layers,
+                                  .block_size = block_size_,
+                                  .kv_heads = shape.kv_heads,
+                                  .head_dim = shape.head_dim,
+                                  .dtype = shape.dtype,
+                                  .by_layer = shape.by_layer};
+  memory_ = backend.allocate(MemoryKind::device,
+                             static_cast<std::size_t>(blocks) * block.kv_bytes(), "cache");
   auto* data = static_cast<std::byte*>(memory_.data());
-  const auto next = [&] {
+  const auto next = [&](const kvcache::BlockShape::Heads& heads) {
     const TensorView cache(data, shape.dtype,
-                           {blocks, block_size_, shape.kv_heads, shape.head_dim});
-    data += bytes;
+                           {blocks, block_size_, heads.kv_heads, heads.head_dim});
+    data += cache.bytes();
     return cache;
   };
   std::vector<kernels::KvView> views;
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    const kvcache::BlockShape::Heads heads = block.heads_of(layer);
     kernels::KvView view;
-    view.keys = next();
-    view.values = next();
+    view.keys = next(heads);
+    view.values = next(heads);
     views.push_back(view);
   }
   cache_ = kvcache::ViewCache(std::move(views));

@@ -27,6 +27,7 @@ struct TestCacheShape {
   std::int64_t head_dim = 0;
   std::int64_t block_size = 16;  // 0: contiguous
   DType dtype = DType::f32;
+  std::vector<kvcache::BlockShape::Heads> by_layer{};  // kvcache::BlockShape's
 };
 
 // Keys and values of all layers, and where each sequence's blocks lie: in descending order, the

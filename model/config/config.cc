@@ -189,12 +189,13 @@ DType read_dtype(const ConfigKeys& keys) {
 using layers::RopeConfig;
 using RopeType = RopeConfig::Type;
 
-constexpr std::array<std::pair<std::string_view, RopeType>, 5> kRopeTypes = {{
+constexpr std::array<std::pair<std::string_view, RopeType>, 6> kRopeTypes = {{
     {"default", RopeType::standard},
     {"linear", RopeType::linear},
     {"dynamic", RopeType::dynamic},
     {"yarn", RopeType::yarn},
     {"llama3", RopeType::llama3},
+    {"proportional", RopeType::proportional},
 }};
 
 // Scaling factors stretch the context; a larger one must be a typing error.
@@ -211,7 +212,8 @@ RopeType read_rope_type(const ConfigKeys& rope) {
   for (const auto& [known, type] : kRopeTypes) {
     if (known == *name) return type;
   }
-  rope.refuse("rope_type", "not supported; known are default, linear, dynamic, yarn and llama3");
+  rope.refuse("rope_type",
+              "not supported; known are default, linear, dynamic, yarn, llama3 and proportional");
 }
 
 double read_factor(const ConfigKeys& rope, const RopeConfig& config) {
@@ -251,15 +253,30 @@ void read_llama3(const ConfigKeys& rope, RopeConfig& config) {
   }
 }
 
+// Of a part of the frequencies.
+void read_proportional(const ConfigKeys& rope, const Family& family, RopeConfig& config) {
+  if (family.partial_rope) {
+    rope.refuse("rope_type", "a ", family.architecture, " rotates the first part of each head");
+  }
+  if (rope.optional_number("factor", kFactor).value_or(1) != 1) {
+    rope.refuse("factor", "proportional RoPE that is scaled is not supported");
+  }
+  config.rotated = rope.optional_number("partial_rotary_factor", {.min = 0, .max = 1}).value_or(1);
+}
+
 // Reads RoPE's part of a config, and refuses types and keys that this program cannot compute.
 RopeConfig read_rope(const ConfigKeys& rope, const Family& family, double theta,
                      std::int64_t max_position_embeddings) {
-  refuse_partial_rope(rope, family);
   RopeConfig config;
   config.type = read_rope_type(rope);
+  if (config.type != RopeType::proportional) refuse_partial_rope(rope, family);
   config.max_position_embeddings = max_position_embeddings;
   config.theta = rope.optional_number("rope_theta", kTheta).value_or(theta);
   if (config.type == RopeType::standard) return config;
+  if (config.type == RopeType::proportional) {
+    read_proportional(rope, family, config);
+    return config;
+  }
   config.original_max_position_embeddings =
       rope.optional_integer("original_max_position_embeddings", kPositions);
   config.factor = read_factor(rope, config);

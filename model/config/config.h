@@ -29,6 +29,21 @@ struct TensorNames {
   // Of what a block adds to the residual stream; "": there is none.
   const char* attention_result_norm = "";
   const char* mlp_result_norm = "";
+  const char* factor = "";  // by which a layer's result is multiplied; "": there is none
+  // Of experts beside an MLP: norms of what they read, of what both make, and of the router; scales
+  // of experts.
+  const char* moe_norm = "pre_feedforward_layernorm_2.weight";
+  const char* mlp_part_norm = "post_feedforward_layernorm_1.weight";
+  const char* moe_part_norm = "post_feedforward_layernorm_2.weight";
+  const char* router_norm = "router.scale";
+  const char* expert_scales = "router.per_expert_scale";
+  // Of inputs of layers (layers/per_layer_input.h): not in a layer, and in one.
+  const char* per_layer_table = "model.embed_tokens_per_layer.weight";
+  const char* per_layer_projection = "model.per_layer_model_projection";
+  const char* per_layer_norm = "model.per_layer_projection_norm.weight";
+  const char* per_layer_gate = "per_layer_input_gate";
+  const char* per_layer_output = "per_layer_projection";
+  const char* per_layer_output_norm = "post_per_layer_input_norm.weight";
   const char* q_norm = "self_attn.q_norm.weight";
   const char* k_norm = "self_attn.k_norm.weight";
   // Linear layers: followed by ".weight" or ".bias".
@@ -87,6 +102,9 @@ struct MixtureConfig {
   bool expert_parallel = false;                   // likewise: how ranks share experts
   std::int64_t shared_intermediate_size = 0;      // of an expert of all tokens; 0: there is none
   std::vector<bool> layers;                       // whether a layer has experts, by its number
+  // Layers have an MLP, too, whose result is added to the experts' (layers::MoeBesideMlpConfig);
+  // the router norms what it reads, and experts have scales.
+  bool beside_mlp = false;
 
   bool in_layer(std::int64_t layer) const {
     return experts > 0 && layers[static_cast<std::size_t>(layer)];
@@ -121,6 +139,9 @@ struct ModelConfig {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
+  // Of layers that are not local (is_local()), where they differ; 0: they do not.
+  std::int64_t global_kv_heads = 0;
+  std::int64_t global_head_dim = 0;
   std::int64_t vocab_size = 0;
   std::int64_t max_position_embeddings = 0;
   float rms_norm_eps = 1e-6f;
@@ -134,6 +155,15 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool attention_sinks = false;
   bool qk_norm = false;  // RMSNorm over each head of q and k before RoPE
+  bool v_norm = false;   // the same, without weights, over each head of v
+  // In layers that are not local, values are what k_proj makes, which is not normed as keys are.
+  bool global_values_are_keys = false;
+  // The last layers, so many, read keys and values of the last of the others that is local as they
+  // are, or not.
+  std::int64_t kv_shared_layers = 0;
+  bool double_wide_shared_mlp = false;  // there intermediate_size is twice as large
+  float logit_cap = 0;                  // logits are cap * tanh(logit / cap); 0: as they are
+  std::int64_t per_layer_width = 0;     // of an input of each layer (layers/per_layer_input.h)
   // Attention's results are multiplied by the sigmoid of gates, which q_proj makes: of each head
   // first q, then as many gates.
   bool output_gate = false;
@@ -155,15 +185,47 @@ struct ModelConfig {
   std::vector<std::int64_t> eos_token_ids;
   TensorNames names;
 
-  // Layers with attention, the only ones with keys and values, among the first `layer`.
-  std::int64_t attention_layers_before(std::int64_t layer) const {
+  // Whether a layer has keys and values of its own.
+  bool has_kv(std::int64_t layer) const {
+    return !linear_attention.in_layer(layer) && layer < layers - kv_shared_layers;
+  }
+  // The layer whose keys and values a layer with attention reads: itself, or the last one of its
+  // kind that has some.
+  std::int64_t kv_source(std::int64_t layer) const {
+    std::int64_t source = layer;
+    if (linear_attention.in_layer(layer)) return layer;
+    while (source > 0 && (!has_kv(source) || is_local(source) != is_local(layer))) --source;
+    return source;
+  }
+  // Layers with keys and values of their own among the first `layer`.
+  std::int64_t kv_layers_before(std::int64_t layer) const {
     std::int64_t count = 0;
-    for (std::int64_t n = 0; n < layer; ++n) count += linear_attention.in_layer(n) ? 0 : 1;
+    for (std::int64_t n = 0; n < layer; ++n) count += has_kv(n) ? 1 : 0;
     return count;
   }
-  std::int64_t attention_layers() const { return attention_layers_before(layers); }
+  std::int64_t kv_layers() const { return kv_layers_before(layers); }
 
-  std::int64_t rotary_dim() const { return partial_rotary_dim > 0 ? partial_rotary_dim : head_dim; }
+  std::int64_t kv_heads_of(std::int64_t layer) const {
+    return global_kv_heads == 0 || is_local(layer) ? kv_heads : global_kv_heads;
+  }
+  std::int64_t head_dim_of(std::int64_t layer) const {
+    return is_local(layer) ? head_dim : full_head_dim();
+  }
+  // Whether layers differ in their keys and values.
+  bool differs_in_heads() const { return global_kv_heads != 0 || global_head_dim != 0; }
+  std::int64_t intermediate_size_of(std::int64_t layer) const {
+    const bool wide = double_wide_shared_mlp && layer >= layers - kv_shared_layers;
+    return wide ? 2 * intermediate_size : intermediate_size;
+  }
+
+  // Of layers that are not local.
+  std::int64_t full_head_dim() const { return global_head_dim > 0 ? global_head_dim : head_dim; }
+  std::int64_t rotary_dim() const {
+    return partial_rotary_dim > 0 ? partial_rotary_dim : full_head_dim();
+  }
+  std::int64_t local_rotary_dim() const {
+    return partial_rotary_dim > 0 ? partial_rotary_dim : head_dim;
+  }
 
   std::int64_t window_of(std::int64_t layer) const {
     return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)];

@@ -63,6 +63,22 @@ inline Json with_linear_attention(Json json) {
   return json;
 }
 
+// With the keys of heads and RoPE by kind of layer, of which the last of three has no window.
+inline Json with_kinds_of_layers(Json json) {
+  json["global_head_dim"] = 64;
+  json["hidden_size_per_layer_input"] = 0;
+  json["layer_types"] = {"sliding_attention", "sliding_attention", "full_attention"};
+  json["sliding_window"] = 16;
+  json.erase("use_sliding_window");
+  json.erase("rope_theta");
+  json.erase("rope_scaling");
+  json["rope_parameters"] = parse_json(R"({
+      "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1e6,
+                         "rope_type": "proportional"},
+      "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"}})");
+  return json;
+}
+
 inline std::string contents(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};

@@ -33,8 +33,17 @@ void check(const nvllm::model::ModelConfig& config) {
   require(linear.key_heads == 0 || std::ssize(linear.layers) == config.layers);
   require(linear.key_heads == 0 || linear.value_heads % linear.key_heads == 0);
   require((linear.key_heads > 0) == (linear.layer_count() > 0));
-  require(config.attention_layers() > 0);
-  require(0 < config.rotary_dim() && config.rotary_dim() <= config.head_dim);
+  require(config.kv_layers() > 0);
+  require(0 < config.rotary_dim() && config.rotary_dim() <= config.full_head_dim());
+  require(0 <= config.kv_shared_layers && config.kv_shared_layers < config.layers);
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
+    if (linear.key_heads > 0 && config.linear_attention.in_layer(layer)) continue;
+    const std::int64_t source = config.kv_source(layer);
+    require(config.has_kv(source) && config.is_local(source) == config.is_local(layer));
+    require(config.kv_heads_of(layer) > 0 && config.heads % config.kv_heads_of(layer) == 0);
+    require(config.head_dim_of(layer) > 0 && config.head_dim_of(layer) % 8 == 0);
+  }
+  require(config.per_layer_width >= 0 && config.logit_cap >= 0);
   require(config.rms_norm_eps > 0 && config.rope.theta >= 1 && config.rope.factor >= 1);
 }
 

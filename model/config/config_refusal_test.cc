@@ -19,15 +19,17 @@ TEST_CASE("whatever is not computed here is refused by name") {
       {"architectures",
        {"Qwen2MoeForCausalLM"},
        "architecture \"Qwen2MoeForCausalLM\" is not supported; known are Gemma3ForCausalLM, "
-       "Gemma3ForConditionalGeneration, GptOssForCausalLM, LlamaForCausalLM, MistralForCausalLM, "
-       "MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+       "Gemma3ForConditionalGeneration, Gemma4ForCausalLM, Gemma4ForConditionalGeneration, "
+       "GptOssForCausalLM, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, "
+       "Qwen2ForCausalLM, Qwen3ForCausalLM, "
        "Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration, "
        "Qwen3MoeForCausalLM, Qwen3NextForCausalLM"},
       {"architectures",
        {"Two\nlines"},
        "architecture \"Two\\nlines\" is not supported; known are Gemma3ForCausalLM, "
-       "Gemma3ForConditionalGeneration, GptOssForCausalLM, LlamaForCausalLM, MistralForCausalLM, "
-       "MixtralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+       "Gemma3ForConditionalGeneration, Gemma4ForCausalLM, Gemma4ForConditionalGeneration, "
+       "GptOssForCausalLM, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, "
+       "Qwen2ForCausalLM, Qwen3ForCausalLM, "
        "Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration, "
        "Qwen3MoeForCausalLM, Qwen3NextForCausalLM"},
       {"hidden_act", "relu2",
@@ -35,11 +37,11 @@ TEST_CASE("whatever is not computed here is refused by name") {
       {"rope_scaling",
        {{"rope_type", "longrope"}},
        "rope_scaling.rope_type \"longrope\": not supported; known are default, linear, dynamic, "
-       "yarn and llama3"},
+       "yarn, llama3 and proportional"},
       {"rope_scaling",
        {{"type", "mrope"}},
-       "rope_scaling.rope_type \"mrope\": not supported; known are default, linear, dynamic, yarn "
-       "and llama3"},
+       "rope_scaling.rope_type \"mrope\": not supported; known are default, linear, dynamic, yarn, "
+       "llama3 and proportional"},
       {"partial_rotary_factor", 0.5,
        "partial_rotary_factor 0.5: RoPE over a part of a head is not supported"},
       {"num_experts", 8,
@@ -144,10 +146,10 @@ TEST_CASE("a value that cannot be is refused with file, key, value and what it m
        "num_key_value_heads 3: must divide num_attention_heads, which is 8"},
       {"num_key_value_heads", 16,
        "num_key_value_heads 16: must divide num_attention_heads, which is 8"},
-      {"head_dim", 0, "head_dim 0: must be a whole number from 1 to 256"},
-      {"head_dim", 512, "head_dim 512: must be a whole number from 1 to 256"},
+      {"head_dim", 0, "head_dim 0: must be a whole number from 1 to 512"},
+      {"head_dim", 520, "head_dim 520: must be a whole number from 1 to 512"},
       {"head_dim", 33,
-       "head_dim 33: gives heads of 33 elements; they must have a multiple of 8, at most 256"},
+       "head_dim 33: gives heads of 33 elements; they must have a multiple of 8, at most 512"},
       {"vocab_size", -1, "vocab_size -1: must be a whole number from 1 to 16777216"},
       {"max_position_embeddings", 0,
        "max_position_embeddings 0: must be a whole number from 1 to 2147483648"},

@@ -47,10 +47,12 @@ TEST_CASE("every golden model's config.json is read") {
     CHECK(config.hidden_size == json.at("hidden_size"));
     CHECK(config.head_dim * config.heads > 0);
     const std::string type = json.at("model_type");
-    const bool gemma = type == "gemma3_text";  // whose file does not say that its head is tied
-    CHECK(config.tied_embeddings == (gemma || json.at("tie_word_embeddings")));
-    CHECK(config.qk_norm == (gemma || type.starts_with("qwen3")));
-    CHECK((config.mixture.experts > 0) == json.contains("num_experts_per_tok"));
+    const bool gemma3 = type == "gemma3_text";  // whose file does not say that its head is tied
+    const bool gemma4 = type == "gemma4_text";
+    CHECK(config.tied_embeddings == (gemma3 || json.at("tie_word_embeddings")));
+    CHECK(config.qk_norm == (gemma3 || gemma4 || type.starts_with("qwen3")));
+    CHECK((config.mixture.experts > 0) == (gemma4 ? json.at("enable_moe_block").get<bool>()
+                                                  : json.contains("num_experts_per_tok")));
     const bool gpt_oss = type == "gpt_oss";
     CHECK(config.qkv_bias == (type == "qwen2" || gpt_oss));
     CHECK(config.attention_sinks == gpt_oss);
@@ -59,7 +61,7 @@ TEST_CASE("every golden model's config.json is read") {
           json.value("torch_dtype", json.value("dtype", "bfloat16")));
     ++models;
   }
-  CHECK(models == 26);
+  CHECK(models == 29);
 }
 
 TEST_CASE("a family decides about biases and norms of q and k") {
@@ -90,10 +92,11 @@ TEST_CASE("a family decides about biases and norms of q and k") {
 }
 
 TEST_CASE("every family is found by its architecture, its other spelling and its model type") {
-  CHECK(families().size() == 12);
+  CHECK(families().size() == 14);
   for (const Family* family : families()) {
     Json json = family->has_experts ? with_experts(qwen3()) : qwen3();
     if (family->linear_attention) json = with_linear_attention(json);
+    if (std::string(family->model_type).starts_with("gemma4")) json = with_kinds_of_layers(json);
     CHECK(parse(with(json, "architectures", {family->architecture})).architecture ==
           family->architecture);
     if (family->other_spelling != nullptr) {

@@ -36,8 +36,8 @@ TEST_CASE("a Qwen3.5 has linear attention in all layers but some, and gates of a
   CHECK(linear.value_head_dim == 24);
   CHECK(linear.conv_width == 4);
   CHECK_FALSE(linear.by_key_head);
-  CHECK(config.attention_layers() == 1);
-  CHECK(config.attention_layers_before(2) == 0);
+  CHECK(config.kv_layers() == 1);
+  CHECK(config.kv_layers_before(2) == 0);
   CHECK(config.output_gate);
   CHECK(config.qk_norm);
   CHECK(config.norm_weight_offset == 1);
@@ -53,7 +53,7 @@ TEST_CASE("a Qwen3.5 has linear attention in all layers but some, and gates of a
   CHECK(parse(with(qwen35(), "layer_types", full)).linear_attention.key_heads == 0);
   // The other families have none.
   CHECK(parse(qwen3()).linear_attention.key_heads == 0);
-  CHECK(parse(qwen3()).attention_layers() == 3);
+  CHECK(parse(qwen3()).kv_layers() == 3);
   CHECK(parse(qwen3()).rotary_dim() == 32);
 }
 

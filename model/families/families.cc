@@ -9,9 +9,9 @@ namespace nvllm::model {
 
 namespace {
 
-constexpr std::array<const Family*, 12> kFamilies = {
-    &kGemma3, &kGemma3TextPart, &kGptOss, &kLlama,     &kMistral,  &kMixtral,
-    &kQwen2,  &kQwen3,          &kQwen35, &kQwen35Moe, &kQwen3Moe, &kQwen3Next};
+constexpr std::array<const Family*, 14> kFamilies = {
+    &kGemma3,  &kGemma3TextPart, &kGemma4, &kGemma4TextPart, &kGptOss,    &kLlama,    &kMistral,
+    &kMixtral, &kQwen2,          &kQwen3,  &kQwen35,         &kQwen35Moe, &kQwen3Moe, &kQwen3Next};
 
 }  // namespace
 
@@ -20,13 +20,13 @@ std::span<const Family* const> families() {
 }
 
 MixtureConfig read_mixture(const ConfigKeys& keys, const char* experts_key,
-                           const char* intermediate_key, std::int64_t layers) {
+                           const char* intermediate_key, std::int64_t layers,
+                           const char* per_token_key) {
   MixtureConfig mixture;
   mixture.experts = keys.integer(experts_key, {1, kernels::kMaxExperts});
-  mixture.experts_per_token = keys.integer("num_experts_per_tok", {1, kernels::kMaxExperts});
+  mixture.experts_per_token = keys.integer(per_token_key, {1, kernels::kMaxExperts});
   if (mixture.experts_per_token > mixture.experts) {
-    keys.refuse("num_experts_per_tok", "must not be above ", experts_key, ", which is ",
-                mixture.experts);
+    keys.refuse(per_token_key, "must not be above ", experts_key, ", which is ", mixture.experts);
   }
   mixture.intermediate_size = keys.integer(intermediate_key, {1, kMaxIntermediate});
   mixture.layers.assign(static_cast<std::size_t>(layers), true);

@@ -49,6 +49,8 @@ struct Family {
 // All families, which families() lists.
 extern const Family kGemma3;
 extern const Family kGemma3TextPart;
+extern const Family kGemma4;
+extern const Family kGemma4TextPart;
 extern const Family kGptOss;
 extern const Family kLlama;
 extern const Family kMistral;
@@ -62,10 +64,11 @@ extern const Family kQwen3Next;
 
 std::span<const Family* const> families();
 
-// A mixture of `experts_key` experts in every layer, of that intermediate size; experts per token
-// are read, too.
+// A mixture of `experts_key` experts in every layer, of that intermediate size, of which a token
+// goes through so many.
 MixtureConfig read_mixture(const ConfigKeys& keys, const char* experts_key,
-                           const char* intermediate_key, std::int64_t layers);
+                           const char* intermediate_key, std::int64_t layers,
+                           const char* per_token_key = "num_experts_per_tok");
 
 // The same of "num_experts" of "moe_intermediate_size", in all layers but those that
 // "mlp_only_layers" names or "decoder_sparse_step" leaves out; none left: no mixture.

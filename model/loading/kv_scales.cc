@@ -61,14 +61,15 @@ std::vector<float> numbers_of(const StoredTensor& tensor, const Checkpoint& chec
 }  // namespace
 
 std::vector<float> read_kv_scales(const Checkpoint& checkpoint, const ModelConfig& config,
-                                  layers::Range heads) {
+                                  const std::function<layers::Range(std::int64_t)>& heads_of) {
   std::vector<float> all;
   if (checkpoint.kv_scales().empty()) return all;
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    if (config.linear_attention.in_layer(layer)) continue;
+    if (!config.has_kv(layer)) continue;
+    const layers::Range heads = heads_of(layer);
     for (const char* which : {"k", "v"}) {
-      const std::vector<float> numbers =
-          numbers_of(scale_of(checkpoint, config, layer, which), checkpoint, config.kv_heads);
+      const std::vector<float> numbers = numbers_of(scale_of(checkpoint, config, layer, which),
+                                                    checkpoint, config.kv_heads_of(layer));
       all.insert(all.end(), numbers.begin() + heads.begin, numbers.begin() + heads.end);
     }
   }

@@ -3,6 +3,8 @@
 // self_attn.v_scale, or self_attn.k_proj.k_scale and self_attn.v_proj.v_scale.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "layers/partition.h"
@@ -11,10 +13,10 @@
 
 namespace nvllm::model {
 
-// Those of some of the KV heads, [layers][2][heads]: a layer's for keys, then those for values.
-// Empty: the checkpoint has none. An Error names a tensor that is missing, of another shape, or no
-// number above 0.
+// Those of some of the KV heads, [layers][2][heads]: a layer's for keys, then those for values, of
+// layers with keys and values of their own. heads_of: which, by the layer. Empty: the checkpoint
+// has none. An Error names a tensor that is missing, of another shape, or no number above 0.
 std::vector<float> read_kv_scales(const Checkpoint& checkpoint, const ModelConfig& config,
-                                  layers::Range heads);
+                                  const std::function<layers::Range(std::int64_t)>& heads_of);
 
 }  // namespace nvllm::model

@@ -35,14 +35,17 @@ SafetensorsBuilder usual() {
 std::vector<float> read(const SafetensorsBuilder& files, layers::Range heads) {
   const TestFolder folder;
   files.write(folder);
-  return read_kv_scales(open_checkpoint(folder.path()), config(), heads);
+  return read_kv_scales(open_checkpoint(folder.path()), config(),
+                        [&](std::int64_t) { return heads; });
 }
 
 std::string error_of(const SafetensorsBuilder& files) {
   const TestFolder folder;
   files.write(folder);
   try {
-    read_kv_scales(open_checkpoint(folder.path()), config(), {0, 3});
+    read_kv_scales(open_checkpoint(folder.path()), config(), [](std::int64_t) {
+      return layers::Range{0, 3};
+    });
   } catch (const Error& error) {
     std::string text = error.what();
     if (const auto at = text.find(folder.path()); at != std::string::npos)

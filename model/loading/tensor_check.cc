@@ -28,23 +28,6 @@ bool is_bias_of_zeros(const StoredTensor& tensor, const Checkpoint& checkpoint) 
   return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
 }
 
-bool may_be_left_over(const StoredTensor& tensor, const Checkpoint& checkpoint,
-                      const ModelConfig& config) {
-  return tensor.name.ends_with("rotary_emb.inv_freq") ||
-         (config.tied_embeddings && tensor.name == config.names.head) ||
-         is_bias_of_zeros(tensor, checkpoint);
-}
-
-// Whether it is a tensor of what a multimodal model sees with.
-bool is_of_vision(std::string_view name) {
-  for (const std::string_view prefix :
-       {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
-        "model.multi_modal_projector.", "model.visual."}) {
-    if (name.starts_with(prefix)) return true;
-  }
-  return false;
-}
-
 // The layer of a tensor; -1: it belongs to none.
 std::int64_t layer_of(std::string_view name, const ModelConfig& config) {
   const std::string_view layers = config.names.layers;
@@ -54,6 +37,34 @@ std::int64_t layer_of(std::string_view name, const ModelConfig& config) {
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
   const bool whole = error == std::errc{} && end != name.data() + name.size() && *end == '.';
   return whole ? layer : -1;
+}
+
+// Whether it would make keys and values in a layer that reads those of another one.
+bool is_of_unused_kv(std::string_view name, const ModelConfig& config) {
+  const std::int64_t layer = layer_of(name, config);
+  if (layer < config.layers - config.kv_shared_layers || layer >= config.layers) return false;
+  const TensorNames& names = config.names;
+  return name == names.in_layer(layer, names.k_norm) ||
+         name.starts_with(names.in_layer(layer, names.k) + ".") ||
+         name.starts_with(names.in_layer(layer, names.v) + ".");
+}
+
+bool may_be_left_over(const StoredTensor& tensor, const Checkpoint& checkpoint,
+                      const ModelConfig& config) {
+  return tensor.name.ends_with("rotary_emb.inv_freq") ||
+         (config.tied_embeddings && tensor.name == config.names.head) ||
+         is_of_unused_kv(tensor.name, config) || is_bias_of_zeros(tensor, checkpoint);
+}
+
+// Whether it is a tensor of what a multimodal model sees and hears with.
+bool is_of_other_parts(std::string_view name) {
+  for (const std::string_view prefix :
+       {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+        "model.multi_modal_projector.", "model.visual.", "model.embed_vision.",
+        "model.audio_tower.", "model.embed_audio."}) {
+    if (name.starts_with(prefix)) return true;
+  }
+  return false;
 }
 
 // A hint for the error text: why there may be a tensor too many.
@@ -79,7 +90,7 @@ std::int64_t check_tensors(std::span<layers::Parameter* const> parameters,
   std::int64_t of_other_parts = 0;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     const bool is_mtp = config.skips_mtp && name.starts_with("mtp.");
-    if (is_mtp || (config.text_part && is_of_vision(name))) {
+    if (is_mtp || (config.text_part && is_of_other_parts(name))) {
       ++of_other_parts;
       continue;
     }

@@ -131,14 +131,16 @@ TEST_CASE("what a multimodal model sees with is skipped where the model is its t
   for (const char* name :
        {"vision_tower.vision_model.encoder.layers.0.mlp.fc1.weight",
         "multi_modal_projector.mm_soft_emb_norm.weight", "model.vision_tower.a.weight",
-        "model.multi_modal_projector.b.weight", "model.visual.blocks.0.norm1.weight"}) {
+        "model.multi_modal_projector.b.weight", "model.visual.blocks.0.norm1.weight",
+        "model.embed_vision.embedding_projection.weight", "model.audio_tower.layers.0.a.weight",
+        "model.embed_audio.embedding_projection.weight"}) {
     stored.emplace_back(name);
   }
   CHECK(verdict(stored).find("is one too many; a LlamaForCausalLM has no such tensor") !=
         std::string::npos);
   ModelConfig config = config_of(false);
   config.text_part = true;
-  CHECK(verdict(stored, config) == "5 skipped");
+  CHECK(verdict(stored, config) == "8 skipped");
   stored.emplace_back("audio_tower.weight");
   CHECK(verdict(stored, config).find("audio_tower.weight is one too many") != std::string::npos);
 }

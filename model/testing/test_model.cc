@@ -25,6 +25,18 @@ std::vector<float> as_floats(const void* data, DType dtype, std::size_t count) {
   return values;
 }
 
+layers::TestCacheShape cache_shape(const Decoder& decoder, const TestModelShape& shape) {
+  const kvcache::BlockShape block = decoder.block_shape(/*block_size=*/16, shape.dtype);
+  return {.layers = block.layers,
+          .sequences = shape.sequences,
+          .tokens = shape.tokens,
+          .kv_heads = block.kv_heads,
+          .head_dim = block.head_dim,
+          .block_size = shape.paged ? 16 : 0,
+          .dtype = shape.dtype,
+          .by_layer = block.by_layer};
+}
+
 Buffer bind(const Decoder& decoder, const TestModelShape& shape, Backend& backend) {
   if (shape.keep_quantized != nullptr) {
     choose_quantization(decoder.parameters(), shape.keep_quantized, {.weight_only = true},
@@ -41,13 +53,7 @@ TestModel::TestModel(testing::DeviceRank& rank, const ModelConfig& config,
       decoder_(config, shard_of(rank), shape.dtype),
       gemm_(kernels::create_gemm(*rank.backend, shape.keep_quantized != nullptr)),
       weights_(bind(decoder_, shape, *rank.backend)),
-      cache_(*rank.backend, {.layers = config.attention_layers(),
-                             .sequences = shape.sequences,
-                             .tokens = shape.tokens,
-                             .kv_heads = decoder_.heads().kv.size(),
-                             .head_dim = config.head_dim,
-                             .block_size = shape.paged ? 16 : 0,
-                             .dtype = shape.dtype}),
+      cache_(*rank.backend, cache_shape(decoder_, shape)),
       batch_(*rank.backend, cache_, shape.rows),
       memory_(decoder_,
               {.rows = shape.rows,

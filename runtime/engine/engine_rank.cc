@@ -35,8 +35,9 @@ void EngineRank::make_runner(const RunnerOptions& options, const std::string& ge
   options_.keeps_results = me_.rank() == 0;
   kv_scales_.clear();
   if (options.kv_cache_dtype == KvCacheDtype::fp8_e4m3 && model_.model().checkpoint) {
-    kv_scales_ = model::read_kv_scales(*model_.model().checkpoint, model_.model().config,
-                                       model_.decoder().heads().kv);
+    kv_scales_ =
+        model::read_kv_scales(*model_.model().checkpoint, model_.model().config,
+                              [&](std::int64_t layer) { return model_.decoder().heads(layer).kv; });
   }
   model_.await_bound();
   runner_.reset();

@@ -141,6 +141,30 @@ void check_windows(const EngineOptions& options, const model::ModelConfig& confi
   }
 }
 
+// Sparse attention and chunked caches have one shape of heads, and a cache whose layers are loaded
+// one after the other does not come back to an earlier one.
+void check_layers(const EngineOptions& options, const model::ModelConfig& config) {
+  const auto refuse = [&](const char* option, const char* what, const char* fix) {
+    fail(option, ": not with layers that ", what, ", as a ", config.architecture, " has; pass ",
+         fix);
+  };
+  constexpr const char* kHeads = "differ in their heads";
+  const bool shared = config.kv_shared_layers > 0;
+  if (config.differs_in_heads() && options.prefill_attention != PrefillAttention::full) {
+    refuse("--prefill-attention", kHeads, "--prefill-attention full");
+  }
+  if (config.differs_in_heads() && options.decode_attention != DecodeAttention::full) {
+    refuse("--decode-attention quest", kHeads, "--decode-attention full");
+  }
+  if (config.differs_in_heads() && options.kv_offload == KvOffload::chunked) {
+    refuse("--kv-offload chunked", kHeads,
+           shared ? "--kv-offload off" : "--kv-offload layerwise, or off");
+  }
+  if (shared && options.kv_offload == KvOffload::layerwise) {
+    refuse("--kv-offload layerwise", "read the keys and values of others", "--kv-offload off");
+  }
+}
+
 // Linear attention has one state of a sequence, after its newest token. So no other sequence can
 // begin with some of the tokens, and one that is preempted is computed anew.
 void adapt_to_states(const model::ModelConfig& config, EngineOptions& options,
@@ -161,6 +185,8 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
     check_sparse_attention(requested);
     check_host_attention(requested);
     check_kv_cache_dtype(requested, config.head_dim);
+    check_kv_cache_dtype(requested, config.full_head_dim());
+    check_layers(requested, config);
     check_windows(requested, config);
     made.options = resolve_options(requested, model_limit);
     made.runner = runner_options(made.options, wanted_model_len(made.options, model_limit),
@@ -174,6 +200,7 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
   const auto memory = caller.call<RankMemory>("engine_memory");
   requested.kv_offload = choose_offload(made.options, model_limit, device, memory, made.notes);
   check_host_attention(requested);
+  check_layers(requested, config);
   check_windows(requested, config);
   if (requested.kv_offload != KvOffload::off) make();
   return made;

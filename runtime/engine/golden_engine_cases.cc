@@ -21,6 +21,8 @@ constexpr const char* kModels[] = {
     "qwen2-linear",         "qwen3-gqa-tied", "qwen3-uneven", "qwen3-yarn",    "mixtral",
     "qwen3moe-dense-layer", "qwen2-window",   "gemma3-text",  "gptoss-bf16",   "qwen35-dense",
     "qwen35-moe",           "qwen3next",      "qwen3moe-fp8", "gptoss-mxfp4",  "qwen35-moe-fp8"};
+// On CPUs only so far: Gemma 4.
+constexpr const char* kOnCpus[] = {"gemma4-dense", "gemma4-ple", "gemma4-moe"};
 
 struct Expected {
   std::vector<std::int32_t> prompt, continuation;
@@ -108,6 +110,8 @@ void check_model(const std::string& name, int ranks) {
 
 void check_models(int ranks) {
   for (const char* name : kModels) check_model(name, ranks);
+  if (testing::device_under_test() != DeviceKind::cpu) return;
+  for (const char* name : kOnCpus) check_model(name, ranks);
 }
 
 TEST_CASE("every golden model continues as transformers, on one rank") {

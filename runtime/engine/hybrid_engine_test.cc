@@ -99,15 +99,5 @@ TEST_CASE("states that do not fit are refused with the sequences that do") {
   CHECK_NOTHROW(require_states(last, 8, 0));
 }
 
-TEST_CASE("a device that has no linear attention is refused in one line") {
-  const OpenModel model = open_hybrid();
-  CHECK_NOTHROW(check_device(model, DeviceKind::cpu));
-  CHECK_THROWS_WITH_AS(
-      check_device(model, DeviceKind::cuda),
-      "--model tests/data/golden-models/qwen35-dense: linear attention of a "
-      "Qwen3_5ForConditionalGeneration runs on CPUs only so far; pass --device cpu",
-      Error);
-}
-
 }  // namespace
 }  // namespace nvllm::runtime

@@ -99,6 +99,7 @@ class Ways {
   }
 
   void add_offloaded() {
+    if (model_.config.kv_shared_layers > 0) return;
     Way* way = &add("layer-wise");
     way->options.kv_offload = KvOffload::layerwise;
     way->options.transfer_block = 16;
@@ -117,9 +118,9 @@ class Ways {
   // A cache with room for one sequence and a little more.
   void make_tiny(Way& way) const {
     way.options.block_size = 4;  // so that answers soon need more
-    const model::ModelConfig& config = model_.config;
-    const std::int64_t token = 2 * config.attention_layers() * config.kv_heads * config.head_dim *
-                               static_cast<std::int64_t>(size_of(model_.dtype));
+    const model::Decoder decoder(model_.config, {}, model_.dtype);
+    const auto token =
+        static_cast<std::int64_t>(decoder.block_shape(/*block_size=*/1, model_.dtype).kv_bytes());
     way.options.kv_cache_memory_bytes = (kMaxModelLen + 16) * token;
   }
 
@@ -271,6 +272,18 @@ TEST_CASE("linear attention: the same bits, whichever way") {
 
 TEST_CASE("linear attention, experts and a shared expert: the same bits, whichever way") {
   check_all_ways("tests/data/golden-models/qwen3next");
+}
+
+TEST_CASE("layers that differ in their heads: the same bits, whichever way") {
+  check_all_ways("tests/data/golden-models/gemma4-dense");
+}
+
+TEST_CASE("inputs of layers, and layers that read others' keys and values: the same bits") {
+  check_all_ways("tests/data/golden-models/gemma4-ple");
+}
+
+TEST_CASE("experts beside an MLP: the same bits, whichever way") {
+  check_all_ways("tests/data/golden-models/gemma4-moe");
 }
 
 TEST_CASE("attention sinks and experts with biases: the same bits, whichever way") {

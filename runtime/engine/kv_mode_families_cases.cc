@@ -18,6 +18,10 @@ constexpr const char* kWindowed = "tests/data/golden-models/qwen2-window";  // o
 constexpr const char* kLocalAndGlobal = "tests/data/golden-models/gemma3-text";
 // Windows of 16 tokens in every other layer, and sinks.
 constexpr const char* kSinks = "tests/data/golden-models/gptoss-bf16";
+// Likewise, and other heads in layers without a window.
+constexpr const char* kOtherHeads = "tests/data/golden-models/gemma4-dense";
+constexpr const char* kBesideMlp = "tests/data/golden-models/gemma4-moe";
+constexpr const char* kSharedKv = "tests/data/golden-models/gemma4-ple";
 
 // The same tokens as in a paged cache, on one rank.
 void check_modes(const char* path, const std::vector<EngineOptions>& modes) {
@@ -55,17 +59,23 @@ TEST_CASE("a mixture of experts gives the same tokens in every mode") {
 }
 
 TEST_CASE("linear attention gives the same tokens in every mode") {
-  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("on CPUs only so far");
+  RANKS_OR_SKIP(1);
   check_all_modes(kHybrid);
 }
 
-void check_modes_with_windows(const char* path) {
+std::vector<EngineOptions> modes_on_the_device() {
   EngineOptions contiguous;
   contiguous.max_seq_len = kMaxLen;
   contiguous.max_num_batched_tokens = kChunk;
   EngineOptions in_chunks = paged();
   in_chunks.max_num_batched_tokens = 11;
-  check_modes(path, {contiguous, in_chunks, layerwise(3, kChunk)});
+  return {contiguous, in_chunks};
+}
+
+void check_modes_with_windows(const char* path) {
+  std::vector<EngineOptions> modes = modes_on_the_device();
+  modes.push_back(layerwise(3, kChunk));
+  check_modes(path, modes);
 }
 
 TEST_CASE("layers with windows give the same tokens in every mode that has them") {
@@ -114,17 +124,85 @@ TEST_CASE("blocks before the windows of all layers go to other sequences, which 
   }
 }
 
+TEST_CASE("layers that differ in their heads give the same tokens in every mode that has them") {
+  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("on CPUs only so far");
+  for (const char* path : {kOtherHeads, kBesideMlp}) {
+    CAPTURE(path);
+    check_modes_with_windows(path);
+  }
+  check_modes(kSharedKv, modes_on_the_device());
+}
+
+TEST_CASE("an 8-bit cache of layers that differ in their heads: the same tokens in every mode") {
+  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("on CPUs only so far");
+  for (const char* path : {kOtherHeads, kBesideMlp, kSharedKv}) {
+    CAPTURE(path);
+    const OpenModel model = open_model({.path = path, .dtype = DType::f32});
+    const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
+    const auto in_8_bits = [](EngineOptions options) {
+      options.kv_cache_dtype = KvCacheDtype::fp8_e4m3;
+      return options;
+    };
+    const Answers exact = run(model, 1, paged(), requests);
+    const Answers right = run(model, 1, in_8_bits(paged()), requests);
+    CHECK(compare(right, exact) != "");
+    std::vector<EngineOptions> modes = modes_on_the_device();
+    if (model.config.kv_shared_layers == 0) modes.push_back(layerwise(3, kChunk));
+    for (const EngineOptions& options : modes) {
+      CHECK(compare(run(model, 1, in_8_bits(options), requests), right) == "");
+    }
+  }
+}
+
+// "": it is not refused.
+std::string refusal_of(const OpenModel& model, const EngineOptions& options) {
+  try {
+    TestEngine(model, 1, options).stop();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("modes that know no layers that differ are refused, in one line, with any window") {
+  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("on CPUs only so far");
+  // A window as long as the context is none.
+  const OpenModel model = open_model(
+      {.path = kSharedKv, .overrides = R"({"sliding_window": 4096})", .dtype = DType::f32});
+  REQUIRE(model.config.windows.empty());
+  EngineOptions options = paged();
+  options.prefill_attention = PrefillAttention::xattention;
+  CHECK(refusal_of(model, options) ==
+        "--prefill-attention: not with layers that differ in their heads, as a "
+        "Gemma4ForConditionalGeneration has; pass --prefill-attention full");
+  options = paged();
+  options.decode_attention = DecodeAttention::quest;
+  CHECK(refusal_of(model, options) ==
+        "--decode-attention quest: not with layers that differ in their heads, as a "
+        "Gemma4ForConditionalGeneration has; pass --decode-attention full");
+  options = layerwise(2, kChunk);
+  CHECK(refusal_of(model, options) ==
+        "--kv-offload layerwise: not with layers that read the keys and values of others, as a "
+        "Gemma4ForConditionalGeneration has; pass --kv-offload off");
+  options.kv_offload = KvOffload::chunked;
+  CHECK(refusal_of(model, options) ==
+        "--kv-offload chunked: not with layers that differ in their heads, as a "
+        "Gemma4ForConditionalGeneration has; pass --kv-offload off");
+}
+
+TEST_CASE("a device that has no Gemma 4 is refused in one line") {
+  const OpenModel model = open_model({.path = kOtherHeads, .dtype = DType::f32});
+  CHECK_NOTHROW(check_device(model, DeviceKind::cpu));
+  CHECK_THROWS_WITH_AS(check_device(model, DeviceKind::cuda),
+                       "--model tests/data/golden-models/gemma4-dense: a "
+                       "Gemma4ForConditionalGeneration runs on CPUs only so far; pass --device cpu",
+                       Error);
+}
+
 TEST_CASE("modes that know no windows are refused, in one line") {
   RANKS_OR_SKIP(1);
   const OpenModel model = open_model({.path = kWindowed, .dtype = DType::f32});
-  const auto refusal = [&](const EngineOptions& options) -> std::string {
-    try {
-      TestEngine(model, 1, options).stop();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
-  };
+  const auto refusal = [&](const EngineOptions& options) { return refusal_of(model, options); };
   EngineOptions options = paged();
   options.prefill_attention = PrefillAttention::xattention;
   CHECK(refusal(options) ==

@@ -98,10 +98,10 @@ std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& opt
   const std::int64_t of_experts = config.mixture.expert_parallel
                                       ? config.mixture.intermediate_size
                                       : share(config.mixture.intermediate_size);
-  const std::int64_t inputs = std::max(
-      {config.hidden_size, decoder.heads().q.size() * config.head_dim,
-       share(config.intermediate_size), of_experts, share(config.mixture.shared_intermediate_size),
-       share(linear.key_heads) * group * linear.value_head_dim});
+  const std::int64_t inputs = std::max({config.hidden_size, decoder.max_head_values(),
+                                        share(config.intermediate_size_of(config.layers - 1)),
+                                        of_experts, share(config.mixture.shared_intermediate_size),
+                                        share(linear.key_heads) * group * linear.value_head_dim});
   constexpr std::int64_t kPadding = 64;  // of rows and inputs, at most
   constexpr std::int64_t kTogether = 512;
   std::int64_t rows = options.decoder_limits().rows_at_once();

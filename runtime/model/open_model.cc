@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/logging.h"
 #include "base/text.h"
+#include "kernels/attention/kv_view.h"
 #include "model/checkpoint/checkpoint_file.h"
 #include "model/decoder.h"
 #include "model/loading/loader.h"
@@ -77,6 +78,18 @@ DType choose_dtype(const ModelOptions& options, const model::ModelConfig& config
 void choose_quantization(const model::Decoder& decoder, const OpenModel& model, DeviceKind device) {
   model::choose_quantization(decoder.parameters(), model.checkpoint ? &*model.checkpoint : nullptr,
                              model.quantization, device == DeviceKind::cpu);
+}
+
+void check_device(const OpenModel& model, DeviceKind device) {
+  if (device == DeviceKind::cpu) return;
+  if (model.config.v_norm) {
+    fail("--model ", model.path, ": a ", model.config.architecture,
+         " runs on CPUs only so far; pass --device cpu");
+  }
+  if (model.config.head_dim > kernels::kMaxCudaHeadDim) {
+    fail("--model ", model.path, ": heads of ", model.config.head_dim,
+         " elements run on CPUs only so far; pass --device cpu");
+  }
 }
 
 OpenModel open_model(const ModelOptions& options) {
@@ -231,6 +244,7 @@ const char* name_of(layers::RopeConfig::Type type) {
     case Type::dynamic: return "dynamic";
     case Type::yarn: return "yarn";
     case Type::llama3: return "llama3";
+    case Type::proportional: return "proportional";
   }
   return "?";
 }

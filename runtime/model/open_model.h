@@ -36,6 +36,9 @@ void choose_quantization(const model::Decoder& decoder, const OpenModel& model, 
 // configuration, by name and shape.
 OpenModel open_model(const ModelOptions& options);
 
+// An Error if devices of that kind do not compute such a model.
+void check_device(const OpenModel& model, DeviceKind device);
+
 // ModelDescription: what there is to say of a model without loading it: how large it is, and which
 // part of it every rank owns.
 

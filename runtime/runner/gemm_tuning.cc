@@ -32,10 +32,13 @@ constexpr std::int64_t kMinPromptRows = 512;
 class NoCache final : public kvcache::ViewCache {
  public:
   explicit NoCache(const model::Decoder& decoder) {
-    kernels::KvView none;
-    none.keys = none.values = TensorView(
-        nullptr, decoder.dtype(), {0, 1, decoder.heads().kv.size(), decoder.config().head_dim});
-    views_.assign(static_cast<std::size_t>(decoder.config().layers), none);
+    const kvcache::BlockShape shape = decoder.block_shape(/*block_size=*/1, decoder.dtype());
+    for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+      const kvcache::BlockShape::Heads heads = shape.heads_of(layer);
+      kernels::KvView& none = views_.emplace_back();
+      none.keys = none.values =
+          TensorView(nullptr, decoder.dtype(), {0, 1, heads.kv_heads, heads.head_dim});
+    }
   }
   void run_attention(std::int64_t, const kernels::Attention&, Stream&) override {}
 };

@@ -104,7 +104,7 @@ layers::Sampled ModelRunner::run(std::uint64_t number, std::span<const StepPart>
     sampled = run_as_graph(parts, shape, plan.graph_key, required);
   } else {
     load(parts, shape);
-    const kernels::GemmCall head = forward(shape);
+    const layers::LogitsCall head = forward(shape);
     if (shape.logit_rows > 0) sampled = sample(shape, shape.logit_rows, required, &head);
   }
   cache_->end_step(stream_);
@@ -147,8 +147,8 @@ layers::Sampled ModelRunner::run_as_graph(std::span<const StepPart> parts, StepS
   shape.all_logits = true;
   load(parts, shape);
   graphs_.run(kind, stream_, [&] {
-    const kernels::GemmCall head = forward(shape);
-    if (!kind.samples) return gemm_->run(head, stream_);
+    const layers::LogitsCall head = forward(shape);
+    if (!kind.samples) return head.run(*gemm_, stream_);
     tokens_ = sample(shape, kind.sequences, required, &head).tokens;
   });
   if (!kind.samples) return sample(shape, rows, required, nullptr);
@@ -162,7 +162,7 @@ void ModelRunner::load(std::span<const StepPart> parts, const StepShape& shape) 
                 communicator_);
 }
 
-kernels::GemmCall ModelRunner::forward(const StepShape& shape) {
+layers::LogitsCall ModelRunner::forward(const StepShape& shape) {
   kernels::step_input(staging_.input(shape, *cache_), stream_);
   layers::Batch batch = staging_.batch(shape);
   // The one sequence lies in one block, so kernels need not look up its blocks.
@@ -189,7 +189,7 @@ layers::SampleStep ModelRunner::required_sampling(std::span<const StepPart> part
 
 layers::Sampled ModelRunner::sample(const StepShape& shape, std::int64_t rows,
                                     const layers::SampleStep& required,
-                                    const kernels::GemmCall* head) {
+                                    const layers::LogitsCall* head) {
   layers::SampleStep step = staging_.sample_step(shape, rows, cache_->tokens());
   step.logits = memory_.logits(decoder_, rows);
   step.head = head;

@@ -82,11 +82,11 @@ class ModelRunner {
                                std::uint64_t cache_graph_key, const layers::SampleStep& required);
   void load(std::span<const StepPart> parts, const StepShape& shape);
   // All but the LM-head GEMM, which is returned.
-  kernels::GemmCall forward(const StepShape& shape);
+  layers::LogitsCall forward(const StepShape& shape);
   layers::SampleStep required_sampling(std::span<const StepPart> parts);
   // head: the GEMM that makes the logits; nullptr: they are there.
   layers::Sampled sample(const StepShape& shape, std::int64_t rows,
-                         const layers::SampleStep& required, const kernels::GemmCall* head);
+                         const layers::SampleStep& required, const layers::LogitsCall* head);
 
   const model::Decoder& decoder_;
   Backend& backend_;

@@ -56,11 +56,7 @@ std::size_t RunnerCache::prompt_policy_bytes(const model::Decoder& decoder,
 }
 
 kvcache::BlockShape RunnerCache::block_shape() const {
-  return {.layers = decoder_.config().attention_layers(),
-          .block_size = options_.block_size,
-          .kv_heads = decoder_.heads().kv.size(),
-          .head_dim = decoder_.config().head_dim,
-          .dtype = is_fp8() ? DType::u8 : decoder_.dtype()};
+  return decoder_.block_shape(options_.block_size, is_fp8() ? DType::u8 : decoder_.dtype());
 }
 
 std::optional<kvcache::QuestLimits> RunnerCache::quest_limits(std::int64_t blocks) const {
@@ -135,7 +131,9 @@ CacheBytes RunnerCache::bytes() const {
 // Of scales that a checkpoint may have; a model without them leaves this free.
 std::size_t RunnerCache::scale_bytes() const {
   const kvcache::BlockShape shape = block_shape();
-  return is_fp8() ? static_cast<std::size_t>(2 * shape.layers * shape.kv_heads) * sizeof(float) : 0;
+  return is_fp8()
+             ? static_cast<std::size_t>(2 * shape.kv_heads_before(shape.layers)) * sizeof(float)
+             : 0;
 }
 
 void RunnerCache::make(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots,
@@ -155,7 +153,7 @@ void RunnerCache::set_scales(std::vector<float> scales) {
   stream_.synchronize();
   cache_->set_scales({.device = static_cast<const float*>(device_scales_.data()),
                       .host = scales_.data(),
-                      .kv_heads = block_shape().kv_heads});
+                      .shape = block_shape()});
 }
 
 void RunnerCache::make_mode(std::int64_t blocks, std::int64_t host_blocks,

@@ -8,7 +8,7 @@
 namespace nvllm::kernels::cuda::plain {
 
 inline constexpr int kWarps = 4;
-inline constexpr int kElements = kMaxHeadDim / 32;  // of a head, per lane at most
+inline constexpr int kElements = kMaxCudaHeadDim / 32;  // of a head, per lane at most
 
 template <typename Kv>
 __device__ __forceinline__ void load_head(float (&element)[kElements], const Kv* head,

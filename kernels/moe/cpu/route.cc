@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/common/arguments.h"
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
 #include "kernels/moe/backends.h"
@@ -48,6 +49,13 @@ struct ChooseJob {
   std::int32_t* entries;
   std::int64_t experts, k;
   bool renormalize;
+  TensorView scales;
+
+  float scale_of(std::int32_t expert) const {
+    if (scales.data == nullptr) return 1;
+    return with_element_type(scales.dtype,
+                             [&]<typename T>(T) { return to_float(scales.as<T>()[expert]); });
+  }
 
   void operator()(std::int64_t begin, std::int64_t end) const {
     float powers[kMaxExperts];
@@ -59,7 +67,9 @@ struct ChooseJob {
       for (std::int64_t j = 0; j < k; ++j) sum += powers[chosen[j]];
       // NaN of a logit that was not chosen must show, too.
       const float divisor = renormalize && !std::isnan(all) ? sum : all;
-      for (std::int64_t j = 0; j < k; ++j) weights[row * k + j] = powers[chosen[j]] / divisor;
+      for (std::int64_t j = 0; j < k; ++j) {
+        weights[row * k + j] = powers[chosen[j]] / divisor * scale_of(chosen[j]);
+      }
     }
   }
 };
@@ -96,7 +106,8 @@ void route(const Route& args, Stream& stream) {
                       .entries = args.entries.as<std::int32_t>(),
                       .experts = experts,
                       .k = args.weights.shape[1],
-                      .renormalize = args.renormalize};
+                      .renormalize = args.renormalize,
+                      .scales = args.scales};
   // An exponential and comparisons cost about as much as moving ten elements.
   constexpr std::int64_t kElementCost = 10 * sizeof(float);
   if (rows > 0) submit_rows(stream, rows, experts * kElementCost, job);

@@ -30,8 +30,9 @@ void route_reference(const Route& args) {
     order.resize(static_cast<std::size_t>(k));
     for (std::int64_t j = 0; j < k; ++j) {
       const double power = std::exp(double{logits[order[j]]} - double{logits[order[0]]});
+      const float scale = args.scales.data == nullptr ? 1 : args.scales.as<float>()[order[j]];
       args.weights.as<float>()[row * k + j] =
-          static_cast<float>(power / (args.renormalize ? some : all));
+          static_cast<float>(power / (args.renormalize ? some : all) * scale);
     }
   }
   std::int32_t entry = 0;

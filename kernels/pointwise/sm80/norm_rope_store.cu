@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
 template <typename T, typename Kv>
 __global__ void __launch_bounds__(kBlockThreads) elements_kernel(const Params<T, Kv> p) {
   begin_after_previous_kernel(true);
-  constexpr int kPairs = kMaxHeadDim / 2 / 32;  // of a lane
+  constexpr int kPairs = kMaxCudaHeadDim / 2 / 32;  // of a lane
   constexpr bool kSame = std::is_same_v<T, Kv>;
   const Place at(p);
   const int half = p.rotary / 2, pairs = p.head_dim / 2;

@@ -51,18 +51,21 @@ void norm_rows(const RmsNorm& args) {
   }
 }
 
+// 1 / sqrt(mean of squares + epsilon) of a head.
+template <typename T>
+float norm_scale(const T* head, std::int64_t head_dim, float epsilon) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < head_dim; ++i) sum += to_float(head[i]) * to_float(head[i]);
+  const float mean = static_cast<float>(sum) / static_cast<float>(head_dim);
+  return 1.0f / std::sqrt(mean + epsilon);
+}
+
 // What happens to one head of q or k, in float32.
 template <typename T>
 void norm_and_rotate(const NormRopeStore& args, const T* from, const TensorView& norm,
                      const float* cos_sin, float* to) {
   const std::int64_t head_dim = args.kv.head_dim();
-  float scale = 1;
-  if (norm.data != nullptr) {
-    double sum = 0;
-    for (std::int64_t i = 0; i < head_dim; ++i) sum += to_float(from[i]) * to_float(from[i]);
-    const float mean = static_cast<float>(sum) / static_cast<float>(head_dim);
-    scale = 1.0f / std::sqrt(mean + args.epsilon);
-  }
+  const float scale = norm.data == nullptr ? 1 : norm_scale(from, head_dim, args.epsilon);
   const auto normed = [&](std::int64_t i) {
     const float x = to_float(from[i]);
     if (norm.data == nullptr) return x;
@@ -80,7 +83,8 @@ void norm_and_rotate(const NormRopeStore& args, const T* from, const TensorView&
 
 template <typename T>
 void norm_rope_store_rows(const NormRopeStore& args) {
-  const std::int64_t head_dim = args.kv.head_dim(), kv_heads = args.kv.kv_heads();
+  const std::int64_t head_dim = args.kv.head_dim();
+  const std::int64_t kv_heads = args.q_alone ? 0 : args.kv.kv_heads();
   const std::int64_t block_size = args.kv.block_size();
   float rotated[kMaxHeadDim];
   for (std::int64_t row = 0; row < args.qkv.shape[0]; ++row) {
@@ -99,9 +103,10 @@ void norm_rope_store_rows(const NormRopeStore& args) {
     for (std::int64_t head = 0; head < kv_heads; ++head) {
       norm_and_rotate(args, k + head * head_dim, args.k_norm, cos_sin, rotated);
       const std::int64_t to = args.kv.offset(slot / block_size, slot % block_size, head);
+      const float of_v = args.norms_v ? norm_scale(v + head * head_dim, head_dim, args.epsilon) : 1;
       if (args.kv.keys.dtype == DType::u8) {
         const float of_keys = 1 / key_scale(args.kv_scales, head);
-        const float of_values = 1 / value_scale(args.kv_scales, head);
+        const float of_values = of_v / value_scale(args.kv_scales, head);
         for (std::int64_t i = 0; i < head_dim; ++i) {
           const float value = to_float(v[head * head_dim + i]);
           args.kv.keys.as<E4m3>()[to + i] = from_float<E4m3>(rotated[i] * of_keys);
@@ -113,7 +118,7 @@ void norm_rope_store_rows(const NormRopeStore& args) {
       T* value = args.kv.values.as<T>() + to;
       for (std::int64_t i = 0; i < head_dim; ++i) {
         key[i] = from_float<T>(rotated[i]);
-        value[i] = v[head * head_dim + i];
+        value[i] = from_float<T>(to_float(v[head * head_dim + i]) * of_v);
       }
     }
   }
@@ -178,6 +183,33 @@ void sigmoid_gate_reference(const SigmoidGate& args) {
       args.x.as<T>()[i] = from_float<T>(static_cast<float>(value));
     }
   });
+}
+
+void scaled_sum_reference(const ScaledSum& args) {
+  check_scaled_sum(args);
+  with_element_type(args.out.dtype, [&]<typename T>(T) {
+    const double factor = args.factor.data == nullptr ? 1 : to_float(args.factor.as<T>()[0]);
+    const auto at = [](const TensorView& tensor, std::int64_t row, std::int64_t i) -> T& {
+      return tensor.as<T>()[row * tensor.stride[0] + i];
+    };
+    for (std::int64_t row = 0; row < args.out.shape[0]; ++row) {
+      for (std::int64_t i = 0; i < args.out.shape[1]; ++i) {
+        const double a = to_float(at(args.a, row, i));
+        const double b = args.b.data == nullptr ? 0 : to_float(at(args.b, row, i));
+        at(args.out, row, i) = from_float<T>(static_cast<float>((a + b) * args.scale * factor));
+      }
+    }
+  });
+}
+
+void soft_cap_reference(const SoftCap& args) {
+  check_soft_cap(args);
+  for (std::int64_t row = 0; row < args.x.shape[0]; ++row) {
+    float* const x = args.x.as<float>() + row * args.x.stride[0];
+    for (std::int64_t i = 0; i < args.x.shape[1]; ++i) {
+      x[i] = static_cast<float>(args.cap * std::tanh(double{x[i]} / args.cap));
+    }
+  }
 }
 
 }  // namespace nvllm::kernels

@@ -6,7 +6,9 @@
 #include "kernels/pointwise/norm_rope_store.h"
 #include "kernels/pointwise/random_fill.h"
 #include "kernels/pointwise/rmsnorm.h"
+#include "kernels/pointwise/scaled_sum.h"
 #include "kernels/pointwise/sigmoid_gate.h"
+#include "kernels/pointwise/soft_cap.h"
 
 namespace nvllm::kernels {
 
@@ -14,6 +16,8 @@ void gated_activation_reference(const GatedActivation& args);
 void norm_rope_store_reference(const NormRopeStore& args);
 void random_fill_reference(const RandomFill& args);
 void rms_norm_reference(const RmsNorm& args);
+void scaled_sum_reference(const ScaledSum& args);
 void sigmoid_gate_reference(const SigmoidGate& args);
+void soft_cap_reference(const SoftCap& args);
 
 }  // namespace nvllm::kernels
