@@ -72,6 +72,28 @@ struct Routings {
   }
 };
 
+// Weights of all experts: random, or zeros in a quantized format. Bytes of one output come with it.
+struct Weights {
+  GemmWeight weight;
+  std::int64_t row_bytes;
+
+  Weights(GraphBenchmark& bench, WeightFormat format, std::int64_t outputs, std::int64_t inputs)
+      : row_bytes(inputs * 2) {
+    if (!is_quantized(format)) {
+      weight.values = random(bench, outputs, inputs, 0.03f);
+      return;
+    }
+    const std::int64_t group = format == WeightFormat::mxfp4 ? kMxfp4Group : kFp8Group;
+    const QuantizedShape shape{format, outputs, inputs, group};
+    row_bytes = static_cast<std::int64_t>(shape.value_bytes() + shape.scale_bytes()) / outputs;
+    weight = {.values = bench.tensor(DType::u8, {outputs, shape.row_bytes()}), .format = format};
+    weight.quantized = {
+        .scales = bench.tensor(shape.scale_type(), {outputs, shape.scale_columns()}),
+        .inputs = inputs,
+        .group = group};
+  }
+};
+
 void measure_route(GraphBenchmark& bench, std::int64_t rows) {
   const Routings routings(bench, rows);
   bench.run(static_cast<std::size_t>(rows * kExperts) * sizeof(float) * kRoutings, [&] {
@@ -79,19 +101,22 @@ void measure_route(GraphBenchmark& bench, std::int64_t rows) {
   });
 }
 
+template <WeightFormat kFormat>
 void measure_gate_up(GraphBenchmark& bench, std::int64_t rows) {
   const Routings routings(bench, rows);
   const auto gemm = create_gemm(bench.backend());
   const std::int64_t entries = rows * kPerToken;
-  GroupedGemm grouped{.weight = {.values = random(bench, kExperts * 2 * kInner, kHidden, 0.03f)},
+  const Weights weights(bench, kFormat, kExperts * 2 * kInner, kHidden);
+  GroupedGemm grouped{.weight = weights.weight,
                       .start = {},
                       .out = bench.tensor(DType::bf16, {entries, kInner}),
                       .x = random(bench, rows, kHidden, 1),
                       .gathered = bench.tensor(DType::bf16, {entries, kHidden}),
                       .epilogue = Epilogue::gated_activation,
                       .gate_up = bench.tensor(DType::bf16, {entries, 2 * kInner})};
-  const std::size_t traffic = static_cast<std::size_t>(routings.used * 2 * kInner * kHidden) * 2 +
-                              kRoutings * (grouped.x.bytes() + grouped.out.bytes());
+  const std::size_t traffic =
+      static_cast<std::size_t>(routings.used * 2 * kInner * weights.row_bytes) +
+      kRoutings * (grouped.x.bytes() + grouped.out.bytes());
   bench.run(traffic, [&] {
     for (const Route& args : routings.all) {
       grouped.start = args.expert_start;
@@ -101,16 +126,19 @@ void measure_gate_up(GraphBenchmark& bench, std::int64_t rows) {
   });
 }
 
+template <WeightFormat kFormat>
 void measure_down(GraphBenchmark& bench, std::int64_t rows) {
   const Routings routings(bench, rows);
   const auto gemm = create_gemm(bench.backend());
   const std::int64_t entries = rows * kPerToken;
-  GroupedGemm grouped{.weight = {.values = random(bench, kExperts * kHidden, kInner, 0.03f)},
+  const Weights weights(bench, kFormat, kExperts * kHidden, kInner);
+  GroupedGemm grouped{.weight = weights.weight,
                       .start = {},
                       .out = bench.tensor(DType::bf16, {entries, kHidden}),
                       .x = random(bench, entries, kInner, 1)};
-  const std::size_t traffic = static_cast<std::size_t>(routings.used * kInner * kHidden) * 2 +
-                              kRoutings * (grouped.x.bytes() + grouped.out.bytes());
+  const std::size_t traffic =
+      static_cast<std::size_t>(routings.used * kHidden * weights.row_bytes) +
+      kRoutings * (grouped.x.bytes() + grouped.out.bytes());
   bench.run(traffic, [&] {
     for (const Route& args : routings.all) {
       grouped.start = args.expert_start;
@@ -146,8 +174,12 @@ const bool registered = [] {
                                     [=](GraphBenchmark& bench) { measure(bench, rows); });
       };
       add("moe_route", measure_route);
-      add("moe_gate_up", measure_gate_up);
-      add("moe_down", measure_down);
+      add("moe_gate_up", measure_gate_up<WeightFormat::bf16>);
+      add("moe_down", measure_down<WeightFormat::bf16>);
+      add("moe_gate_up_fp8", measure_gate_up<WeightFormat::fp8>);
+      add("moe_down_fp8", measure_down<WeightFormat::fp8>);
+      add("moe_gate_up_mxfp4", measure_gate_up<WeightFormat::mxfp4>);
+      add("moe_down_mxfp4", measure_down<WeightFormat::mxfp4>);
       add("moe_combine", measure_combine);
     }
   }

@@ -4,26 +4,32 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-template <typename T, WeightFormat kFormat, int kGroup, int kHalves, bool kGated>
+template <typename T, WeightFormat kFormat, int kGroup, int kTiles, int kHalves, bool kGated>
 void launch(const GroupedGemm& grouped, cudaStream_t stream) {
-  using Ring = quantized_groups::Ring<quantized_groups::Block<kFormat, kGroup>, kHalves>;
+  using Ring = quantized_groups::Ring<quantized_groups::Block<kFormat, kGroup>, kTiles, kHalves>;
   const quantized_groups::Params<T> p(grouped);
-  launch_grouped(quantized_groups::grouped_quantized_kernel<T, kFormat, kGroup, kHalves, kGated>,
-                 quantized_groups::kBlocks, quantized_groups::kWarps * 32,
-                 Ring::shared_bytes(p.groups), stream, p);
+  launch_grouped(
+      quantized_groups::grouped_quantized_kernel<T, kFormat, kGroup, kTiles, kHalves, kGated>,
+      quantized_groups::kBlocks, quantized_groups::kWarps * 32, Ring::shared_bytes(p.groups),
+      stream, p);
+}
+
+template <typename T, WeightFormat kFormat, int kGroup, bool kGated>
+void launch(const GroupedGemm& grouped, cudaStream_t stream) {
+  // With few rows there are few items; with more than a few per group many have more than 8.
+  if (4 * grouped.m() <= grouped.groups()) {
+    launch<T, kFormat, kGroup, 1, 1, kGated>(grouped, stream);
+  } else if (grouped.m() <= 5 * grouped.groups()) {
+    launch<T, kFormat, kGroup, 2, 1, kGated>(grouped, stream);
+  } else {
+    launch<T, kFormat, kGroup, 2, 2, kGated>(grouped, stream);
+  }
 }
 
 template <typename T, WeightFormat kFormat, int kGroup>
 void launch(const GroupedGemm& grouped, cudaStream_t stream) {
-  const bool gated = grouped.epilogue != Epilogue::none;
-  // With more than a few rows per group many have more than 8.
-  const bool many = grouped.m() > 3 * grouped.groups();
-  if (gated) {
-    return many ? launch<T, kFormat, kGroup, 2, true>(grouped, stream)
-                : launch<T, kFormat, kGroup, 1, true>(grouped, stream);
-  }
-  many ? launch<T, kFormat, kGroup, 2, false>(grouped, stream)
-       : launch<T, kFormat, kGroup, 1, false>(grouped, stream);
+  grouped.epilogue == Epilogue::none ? launch<T, kFormat, kGroup, false>(grouped, stream)
+                                     : launch<T, kFormat, kGroup, true>(grouped, stream);
 }
 
 template <typename T>

@@ -11,14 +11,15 @@
 // its company or on kHalves.
 #pragma once
 
+#include "kernels/gemm/sm80/grouped_few_rows.cuh"
 #include "kernels/gemm/sm80/grouped_params.cuh"
 #include "kernels/gemm/sm80/quantized_gemv.cuh"
 
 namespace nvllm::kernels::cuda::quantized_groups {
 
-inline constexpr int kWarps = 4, kBlocks = 2;          // blocks on a multiprocessor
-inline constexpr int kTiles = 2, kOutputsOfTile = 16;  // a lane for the scale of each output
-static_assert(kTiles * kOutputsOfTile == 32);
+inline constexpr int kWarps = 4, kBlocks = 2;             // blocks on a multiprocessor
+inline constexpr int kMaxTiles = 2, kOutputsOfTile = 16;  // a lane for the scale of each output
+static_assert(kMaxTiles * kOutputsOfTile == 32);
 inline constexpr int kRingBytes = 24 << 10;  // of a warp
 
 template <typename T>
@@ -57,7 +58,7 @@ struct Block {
   }
 };
 
-template <typename OfBlock, int kHalves>
+template <typename OfBlock, int kTiles, int kHalves>
 struct Ring {
   static constexpr int kInputs = OfBlock::kInputs;
   static constexpr int kRows = 8 * kHalves;
@@ -79,18 +80,11 @@ __device__ __forceinline__ void copy_words(unsigned to, const void* from, bool v
                "n"(kWords * 4)
                : "memory");
 }
-// As copy_chunk(), through the L1, where the warps with the same rows find them.
-__device__ __forceinline__ void copy_cached(unsigned to, const void* from, bool valid) {
-  const int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
-               : "memory");
-}
-
 // An item, as a lane copies it. kGated: a tile is 8 gates and what they let through.
-template <typename T, typename OfBlock, int kHalves, bool kGated>
+template <typename T, typename OfBlock, int kTiles, int kHalves, bool kGated>
 class Item {
  public:
-  using Here = Ring<OfBlock, kHalves>;
+  using Here = Ring<OfBlock, kTiles, kHalves>;
   static constexpr int kInputs = OfBlock::kInputs;
   static constexpr int kTileColumns = kGated ? 8 : 16;  // of out
   static constexpr int kColumns = kTiles * kTileColumns;
@@ -109,7 +103,9 @@ class Item {
             output < 0 ? nullptr : p.values + output * p.row_bytes + lane % 4 * 16;
       }
     }
-    const long long scaled = output_of(p, unit, first_column, lane / 16, lane / 8 % 2, lane % 8);
+    const bool has_scale = lane < kTiles * kOutputsOfTile;
+    const long long scaled =
+        has_scale ? output_of(p, unit, first_column, lane / 16, lane / 8 % 2, lane % 8) : -1;
     scales_ = scaled < 0 ? nullptr : p.scales + scaled * p.row_scales;
 #pragma unroll
     for (int i = 0; i < kOwnRows; ++i) {
@@ -128,22 +124,25 @@ class Item {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const char* const from = values_[tile][half];
-        copy_chunk(to + (tile * 2 + half) * 512 + lane * 16,
-                   from == nullptr ? p.values : from + stage * kQuantizedBlockBytes,
-                   from != nullptr);
+        few_rows::copy_weights(to + (tile * 2 + half) * 512 + lane * 16,
+                               from == nullptr ? p.values : from + stage * kQuantizedBlockBytes,
+                               from != nullptr);
       }
     }
     constexpr int kWords = OfBlock::kScaleWords;
-    copy_words<kWords>(to + Here::kScalesAt + lane * kWords * 4,
-                       scales_ == nullptr ? p.scales : scales_ + OfBlock::first_word(stage),
-                       scales_ != nullptr);
+    if (lane < kTiles * kOutputsOfTile) {
+      copy_words<kWords>(to + Here::kScalesAt + lane * kWords * 4,
+                         scales_ == nullptr ? p.scales : scales_ + OfBlock::first_word(stage),
+                         scales_ != nullptr);
+    }
     const bool inside = stage * kInputs + lane % kChunks * 8 < p.inputs;
 #pragma unroll
     for (int i = 0; i < kOwnRows; ++i) {
       if (x_[i] == nullptr) continue;
       const int row = lane / kChunks + i * kRowsAtOnce;
-      copy_cached(to + Here::kXAt + row * kSliceRowBytes<kInputs> + lane % kChunks * 16,
-                  inside ? x_[i] + stage * kInputs : p.x, inside);
+      few_rows::copy_chunk_cached(
+          to + Here::kXAt + row * kSliceRowBytes<kInputs> + lane % kChunks * 16,
+          inside ? x_[i] + stage * kInputs : p.x, inside);
     }
   }
 
@@ -217,12 +216,12 @@ __device__ __forceinline__ void store(const Params<T>& p, const GroupUnit& unit,
   }
 }
 
-template <typename T, WeightFormat kFormat, int kGroup, int kHalves, bool kGated>
+template <typename T, WeightFormat kFormat, int kGroup, int kTiles, int kHalves, bool kGated>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks)
     grouped_quantized_kernel(const Params<T> p) {
   using OfBlock = Block<kFormat, kGroup>;
-  using Here = Ring<OfBlock, kHalves>;
-  using Work = Item<T, OfBlock, kHalves, kGated>;
+  using Here = Ring<OfBlock, kTiles, kHalves>;
+  using Work = Item<T, OfBlock, kTiles, kHalves, kGated>;
   constexpr int kStages = Here::kStages;
   extern __shared__ __align__(128) char shared[];
   begin_after_previous_kernel();
