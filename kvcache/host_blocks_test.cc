@@ -128,6 +128,23 @@ TEST_CASE("more than the machine has is refused at once") {
   CHECK(cpu->ledger().total(MemoryKind::pinned) == 0);
 }
 
+TEST_CASE("what the process holds, pinned or not, is not there for blocks") {
+  const auto cpu = create_backend(DeviceKind::cpu);
+  const std::size_t held = cpu->memory().total / 5 * 3;
+  for (const bool pageable : {true, false}) {
+    CAPTURE(pageable);
+    LittlePinned backend(*cpu, 0);
+    backend.ledger().add(MemoryKind::pinned, "weights", held);
+    if (pageable) backend.ledger().add(MemoryKind::host, "other weights", held);
+    const auto open = [&] { HostBlocks(backend, kShape, (1 << 20) / kPiece * 3 + 3, kPiece); };
+    if (pageable) {
+      CHECK_THROWS_WITH_AS(open(), doctest::Contains("0 B available"), Error);
+    } else {
+      CHECK_NOTHROW(open());
+    }
+  }
+}
+
 TEST_CASE("a shorter last block has memory of its own, whenever it comes") {
   const auto cpu = create_backend(DeviceKind::cpu);
   constexpr std::size_t kBlock = kPiece / 3, kAll = 9 * kBlock + kBlock / 4;

@@ -132,6 +132,23 @@ TEST_CASE("serve: the end of standard input ends everything at once, where that 
   for (const pid_t pid : workers) CHECK(process_gone(pid));
 }
 
+TEST_CASE("serve: a request whose client has left is logged as that, and not as answered later") {
+  ServeProgram serve({"--enable-log-requests"});
+  {
+    RawClient leaving = serve.client();
+    leaving.post("/v1/completions", kLongStream, "X-Request-Id: left\r\n");
+    leaving.read_until("data: {");
+  }
+  REQUIRE(serve.program().await_error("request left /v1/completions 499: "));
+  // Its answer comes behind the end of the engine's one for the client that has left.
+  RawClient client = serve.client();
+  client.post("/v1/completions", kShort);
+  CHECK(client.read_response().starts_with("HTTP/1.1 200"));
+  serve.program().signal(SIGTERM);
+  CHECK(serve.program().wait() == 0);
+  CHECK_FALSE(has(serve.program().errors(), "request left /v1/completions 200"));
+}
+
 TEST_CASE("serve: SIGTERM finishes what is under way, and the program ends well") {
   ServeProgram serve;
   RawClient client = serve.client();

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pty.h>
 #include <signal.h>
 #include <unistd.h>
@@ -37,6 +38,19 @@ struct Pipe {
     return text;
   }
 };
+
+// What is written there next, within ten seconds.
+void await(const UniqueFd& from, const std::string& text) {
+  std::string got(text.size(), '\0');
+  for (std::size_t at = 0; at < got.size();) {
+    pollfd polled{from.get(), POLLIN, 0};
+    REQUIRE(::poll(&polled, 1, 10'000) == 1);
+    const ssize_t n = ::read(from.get(), got.data() + at, got.size() - at);
+    REQUIRE(n > 0);
+    at += static_cast<std::size_t>(n);
+  }
+  CHECK(got == text);
+}
 
 std::string tagged(const std::string& input) {
   LineTagger tagger("rank 1");
@@ -153,6 +167,21 @@ TEST_CASE("a terminal gets control characters made visible, but for what is draw
   REQUIRE(got > 0);
   CHECK(std::string(bytes.data(), static_cast<std::size_t>(got)) ==
         "rank 0: a\\x1b[31mb\r\nc\\x1b]0;d\\x07\\u009b\r\n\r\033[K");
+}
+
+TEST_CASE("a worker's last line without a newline is relayed when its pipe ends, however late") {
+  int master = -1, slave = -1;
+  REQUIRE(::openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
+  const UniqueFd outside(master), terminal(slave);
+  Pipe worker;
+  Console console(terminal.get());
+  console.add_worker(3, std::move(worker.reader));
+  console.start();
+  worker.write("a line\nlast words");
+  await(outside, "rank 3: a line\r\n");
+  ::usleep(50'000);  // the relay has found the pipe empty, and waits
+  worker.writer.reset();
+  await(outside, "rank 3: last words\r\n");
 }
 
 TEST_CASE("an output that nobody reads any more is no reason to fail") {

@@ -122,6 +122,37 @@ TEST_CASE("so it is where the launcher sees to the signal, and would have let th
   CHECK(workers.finish("aborted") == kExitSignal + SIGTERM);
 }
 
+TEST_CASE("on a box that follows the first, workers go on behind a signal that is seen to") {
+  const Output output;
+  std::atomic<bool> seen = false;
+  WorkerGroup::Options options = options_for(output, 2);
+  options.group.box_ranks = {1, 1};
+  options.group.box = 1;
+  options.on_signal = [&seen](int) { return seen = true; };
+  options.link = [](const ipc::Group& group) {
+    ipc::Member me = group.join(ipc::kLink);
+    const ipc::Heartbeat heartbeat(me);
+    me.set_phase(ipc::Phase::ready);
+    while (group.snapshot(1).phase != ipc::Phase::ended) ::usleep(1000);
+    return 0;
+  };
+  WorkerGroup workers(options, [](const ipc::Group& group, int rank) {
+    ipc::Member me = group.join(rank);
+    const ipc::Heartbeat heartbeat(me);
+    me.set_phase(ipc::Phase::ready);
+    while (!group.stop_requested()) ::usleep(1000);
+    return 0;
+  });
+  ::usleep(100'000);
+  ::kill(::getpid(), SIGTERM);
+  const std::int64_t start = now_ns();
+  while (!seen && seconds_since(start) < 10) ::usleep(1000);
+  CHECK(seen);
+  workers.member().group().request_stop();
+  CHECK(workers.follow() == kExitFine);
+  CHECK(output.text() == "");
+}
+
 TEST_CASE(
     "a worker that does not stop when asked is killed within 2 s, and at once at the second "
     "signal") {

@@ -229,6 +229,26 @@ TEST_CASE("a worker that does not take part is named though the others notice fi
       str("nvllm-launch: rank 1 (pid ", workers.pids()[1], ") is alive but stuck")));
 }
 
+TEST_CASE("a worker that gives up in a call is shown in it, though it lives on for a moment") {
+  const Output output;
+  WorkerGroup workers(options_for(output, 1), [](const ipc::Group& group, int rank) {
+    ipc::Member me = group.join(rank);
+    const ipc::Heartbeat heartbeat(me);
+    me.set_phase(ipc::Phase::ready);
+    {
+      const ipc::Member::ActivityScope doing(me, ipc::Member::Activity::call, "call step");
+      ::usleep(200'000);  // it is seen in it
+      group.abort("rank 0 gives up");
+    }
+    ::usleep(200'000);
+    return 1;
+  });
+  seconds_until_abort(workers);
+  CHECK(workers.finish() == kExitDied);
+  INFO(output.text());
+  CHECK(output.says("call step"));
+}
+
 TEST_CASE("a worker that throws at its start ends the group with its words") {
   const Output output;
   WorkerGroup workers(options_for(output, 2), [](const ipc::Group& group, int rank) -> int {

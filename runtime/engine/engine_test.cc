@@ -191,6 +191,22 @@ TEST_CASE("statistics add up") {
   engine.stop();
 }
 
+TEST_CASE("an engine at rest has its ranks wait for their devices once, not at each question") {
+  const OpenModel model = small_model();
+  TestEngine engine(model, 2, small_options());
+  engine.run({request_of(40, 10)});
+  const auto calls = [&] { return engine.group().snapshot(1).call.number; };
+  bool rests = false;
+  for (int i = 0; i < 20 && !rests; ++i) {  // it may come to rest between two questions
+    const std::uint64_t before = calls();
+    engine.client().statistics();
+    engine.client().statistics();
+    rests = calls() == before + 2;
+  }
+  CHECK(rests);
+  engine.stop();
+}
+
 TEST_CASE("a trace shows the loop of rank 0 and the steps of all ranks") {
   const OpenModel model = small_model();
   EngineOptions options = small_options();

@@ -69,6 +69,30 @@ TEST_CASE("chunks of any size give the same tokens") {
   });
 }
 
+// What a cache needs beside its blocks and the ring that they come through.
+std::size_t fixed_bytes(DeviceRank& rank, const GoldenModel& golden, KvMode mode,
+                        KvCacheDtype dtype) {
+  const RunnerTestOptions options{.kv_mode = mode, .kv_cache_dtype = dtype};
+  RunnerUnderTest runner(rank, golden, options);
+  const auto slots = static_cast<std::size_t>(mode == KvMode::chunked ? options.ring_slots : 0);
+  return runner.runner().cache_bytes().fixed - slots * runner.runner().block_shape().layer_bytes();
+}
+
+TEST_CASE("a cache of FP8 needs two scales for each KV head of each layer, in every mode") {
+  RANKS_OR_SKIP(1);
+  testing::run_on_devices(1, [](DeviceRank& rank) {
+    const GoldenModel golden("qwen3-uneven");  // 3 KV heads
+    const auto layers = static_cast<std::size_t>(golden.config.layers);
+    for (const KvMode mode :
+         {KvMode::paged, KvMode::contiguous, KvMode::layerwise, KvMode::chunked}) {
+      CAPTURE(std::string(name_of(mode)));
+      CHECK(fixed_bytes(rank, golden, mode, KvCacheDtype::fp8_e4m3) ==
+            fixed_bytes(rank, golden, mode, KvCacheDtype::automatic) +
+                layers * 2 * 3 * sizeof(float));
+    }
+  });
+}
+
 TEST_CASE("with graphs and without, any number of steps ahead: the same tokens") {
   on_few_ranks([](DeviceRank& rank) {
     const GoldenModel golden("qwen3-uneven");

@@ -310,11 +310,14 @@ TEST_CASE("Nested syntax is refused before it overflows the stack") {
     CAPTURE(source.substr(0, 40));
     CHECK(error_of(source).starts_with("line 1"));
   }
-  const auto nested = [&](int times) {
-    return error_of("{{ " + repeated("(", times) + "1" + repeated(")", times) + " }}");
+  // A sign is one level, brackets are two.
+  const auto nested = [&](const std::string& signs, int brackets) {
+    return error_of("{{ " + signs + repeated("(", brackets) + "1" + repeated(")", brackets) +
+                    " }}");
   };
-  CHECK(nested(48) == "no error, but: 1");
-  CHECK(nested(49).find("nested too deep") != std::string::npos);
+  CHECK(nested("-", 48) == "no error, but: -1");
+  CHECK(nested("--", 48).find("nested too deep") != std::string::npos);
+  CHECK(nested("", 49).find("nested too deep") != std::string::npos);
 }
 
 TEST_CASE("What refers to itself is freed") {  // seen by the address sanitizer

@@ -65,6 +65,18 @@ TEST_CASE("a server is measured, by the model that it lists") {
   CHECK(std::count(lines.begin(), lines.end(), '\n') == 9);
 }
 
+TEST_CASE("the client's processor time is that of the measurement, without the warm-up's") {
+  MockHttpServer server(serve);
+  Program program({"bench", "serve", "--base-url", server.url(), "--api-key", "secret", "--json",
+                   "--num-prompts", "1", "--warmup", "2000", "--input-len", "4", "--output-len",
+                   "2"});
+  CHECK(program.wait() == 0);
+  const nlohmann::json json = parse_json(program.output());
+  const double cpu_s = json.at("client").at("cpu_s"), wall_s = json.at("duration");
+  CHECK(cpu_s > 0);
+  CHECK(cpu_s < wall_s + 0.02);  // one thread has no more; the warm-up takes it several times that
+}
+
 TEST_CASE("what fails in the warm-up ends the run with the server's message") {
   MockHttpServer server(serve);
   Program refused(words(server.url(), {"--api-key", "wrong"}));

@@ -42,6 +42,7 @@ TEST_CASE("words are moved to the next line whole") {
   CHECK(shown("exactly10! and", 10) == "exactly10!\nand");
   CHECK(shown("12345 7890 abc", 10) == "12345 7890\nabc");
   CHECK(shown("so exactly10! and", 10) == "so\nexactly10!\nand");
+  CHECK(shown("so\n exactly10! and", 10) == "so\n\nexactly10!\nand");
   CHECK(shown("a\nb  c\n\nd", 10) == "a\nb  c\n\nd");
 }
 

@@ -56,7 +56,7 @@ bool make_certificate(const TestFolder& folder) {
 }
 
 // What is read of a server that sends this and closes the connection.
-std::string body_of(const std::string& sent) {
+std::string body_of(const std::string& sent, const std::string& scheme = "http") {
   const ListenSocket listening = listen_tcp("127.0.0.1", 0);
   const std::jthread server([&] {
     pollfd polled{listening.fd.get(), POLLIN, 0};
@@ -68,7 +68,7 @@ std::string body_of(const std::string& sent) {
   });
   Network network({.first_answer = std::chrono::seconds(20)});
   HttpSession session(network);
-  session.begin("GET", parse_url(str("http://127.0.0.1:", listening.port, "/x")), "");
+  session.begin("GET", parse_url(str(scheme, "://127.0.0.1:", listening.port, "/x")), "");
   return session.whole_body(100);
 }
 
@@ -118,6 +118,14 @@ TEST_CASE("https: a certificate must be trusted, and of the host") {
   HttpSession session(network);
   const Url url = parse_url(str("https://localhost:", impostor.port(), "/"));
   CHECK(has(refusal([&] { session.begin("GET", url, ""); }), "its certificate is not accepted"));
+}
+
+TEST_CASE("https: a server that speaks no TLS is named, with what OpenSSL says") {
+  const std::string why =
+      refusal([] { body_of("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "https"); });
+  CHECK(why.starts_with("https://127.0.0.1:"));
+  CHECK(has(why, ": no TLS connection: "));
+  CHECK(has(why, "wrong version number"));
 }
 
 }  // namespace

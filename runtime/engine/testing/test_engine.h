@@ -66,6 +66,7 @@ class TestEngine {
 
   const EngineInfo& info() const { return info_; }
   EngineClient& client() { return client_; }
+  const ipc::Group& group() const { return group_; }
   const std::vector<pid_t>& pids() const { return workers_.pids(); }
 
   // All at the same time, under numbers from this one on.

@@ -56,6 +56,7 @@ RunnerUnderTest::RunnerUnderTest(testing::DeviceRank& rank, const GoldenModel& g
                                                   .keeps_results = rank.member.rank() == 0,
                                                   .steps_ahead = options.steps_ahead,
                                                   .kv_mode = options.kv_mode,
+                                                  .kv_cache_dtype = options.kv_cache_dtype,
                                                   .ring_slots = options.ring_slots,
                                                   .host_attention = options.host_attention,
                                                   .host_threads = options.host_threads,

@@ -50,6 +50,7 @@ struct RunnerTestOptions {
   bool graphs = true;
   int steps_ahead = 1;
   KvMode kv_mode = KvMode::paged;
+  KvCacheDtype kv_cache_dtype = KvCacheDtype::automatic;
   std::int64_t ring_slots = 2;
   std::int64_t resident = 0;  // chunked: so many blocks of every sequence stay on the device
   std::optional<double> host_attention = 0.0;
