@@ -207,11 +207,15 @@ RankDescription describe_rank(const OpenModel& model, layers::Shard shard, Devic
   const model::MixtureConfig& mixture = model.config.mixture;
   for (std::int64_t layer = 0; layer < model.config.layers; ++layer) {
     const bool has_experts = mixture.in_layer(layer);
-    layers::Range& part = has_experts ? rank.expert_intermediate : rank.intermediate;
-    if (part.size() > 0) continue;
-    part = rows_of(rank, (has_experts ? names.in_expert(layer, 0, names.expert_gate)
-                                      : names.in_layer(layer, names.gate)) +
-                             ".weight");
+    const auto look_for = [&](layers::Range& part, const std::string& module) {
+      if (part.size() == 0) part = rows_of(rank, module + ".weight");
+    };
+    if (has_experts) {
+      look_for(rank.expert_intermediate, names.in_expert(layer, 0, names.expert_gate));
+    }
+    if (!has_experts || mixture.beside_mlp) {
+      look_for(rank.intermediate, names.in_layer(layer, names.gate));
+    }
   }
   rank.vocabulary = rows_of(rank, names.embedding);
   return rank;
