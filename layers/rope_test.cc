@@ -154,6 +154,26 @@ std::string refusal(const RopeConfig& config, std::int64_t head_dim) {
   return "";
 }
 
+TEST_CASE(
+    "rope: proportional has the highest frequencies of the whole head, and zeros behind them") {
+  RopeConfig config;
+  config.theta = 1e6;
+  const std::vector<float> whole = rope_frequencies(config, 64).inverse;
+  config.type = RopeConfig::Type::proportional;
+  config.rotated = 0.25;
+  const RopeFrequencies part = rope_frequencies(config, 64);
+  REQUIRE(part.inverse.size() == 32);
+  CHECK(part.attention_scaling == 1);
+  for (std::size_t i = 0; i < 32; ++i) CHECK(part.inverse[i] == (i < 8 ? whole[i] : 0));
+  const std::vector<float> table = rope_table(config, 64, 300);
+  for (std::size_t i = 8; i < 32; ++i) {  // nothing rotates
+    CHECK(table[299 * 64 + i] == 1);
+    CHECK(table[299 * 64 + 32 + i] == 0);
+  }
+  config.rotated = 1;
+  CHECK(rope_frequencies(config, 64).inverse == whole);
+}
+
 TEST_CASE("rope: values that make no sense are refused by name") {
   RopeConfig good;
   good.type = RopeConfig::Type::llama3;
@@ -176,6 +196,9 @@ TEST_CASE("rope: values that make no sense are refused by name") {
   bad = good;
   bad.original_max_position_embeddings.reset();
   CHECK(refusal(bad, 64).find("rope: original_max_position_embeddings is 0") == 0);
+  bad.type = RopeConfig::Type::proportional;
+  bad.rotated = 1.5;
+  CHECK(refusal(bad, 64).find("rope: rotated is 1.5") == 0);
 }
 
 }  // namespace

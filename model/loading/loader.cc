@@ -130,6 +130,15 @@ void fill_scales(const Parameter& parameter, float standard_deviation, Backend& 
   stream.synchronize();
 }
 
+// Whether a tensor is multiplied with, and so is near 1: the weights of norms, and factors.
+bool is_near_1(std::string_view name) {
+  for (const std::string_view ending : {"norm.weight", "norm_1.weight", "norm_2.weight",
+                                        "layer_scalar", "router.scale", "per_expert_scale"}) {
+    if (name.ends_with(ending)) return true;
+  }
+  return false;
+}
+
 // The values depend only on the tensor's name, the element's index in it and the seed.
 void fill_slice(const Parameter& parameter, const Slice& slice, float width, std::uint64_t seed,
                 Stream& stream) {
@@ -147,7 +156,7 @@ void fill_slice(const Parameter& parameter, const Slice& slice, float width, std
   fill.first_row = matrix ? slice.rows.begin : 0;
   fill.first_column = matrix ? slice.columns.begin : slice.rows.begin;
   fill.whole_columns = slice.shape.back();
-  fill.center = name.ends_with("norm.weight") ? 1.0f : 0.0f;
+  fill.center = is_near_1(name) ? 1.0f : 0.0f;
   fill.width = width;
   kernels::random_fill(fill, stream);
 }

@@ -211,7 +211,7 @@ RankDescription describe_rank(const OpenModel& model, layers::Shard shard, Devic
   for (std::int64_t layer = 0; layer < model.config.layers; ++layer) {
     const bool has_experts = mixture.in_layer(layer);
     if (has_experts && rank.experts.size() == 0) describe_experts(rank, names, mixture, layer);
-    if (has_experts || rank.intermediate.size() > 0) continue;
+    if (rank.intermediate.size() > 0 || (has_experts && !mixture.beside_mlp)) continue;
     rank.intermediate = rows_of(rank, names.in_layer(layer, names.gate) + ".weight");
   }
   rank.vocabulary = rows_of(rank, names.embedding);
