@@ -289,6 +289,7 @@ class CpuGemm final : public Gemm {
   // each of the others is a GEMM of its own.
   void run_groups(const GemmTask& all, std::int64_t outputs, std::span<const std::int32_t> start,
                   ThreadPool& pool) {
+    const GemmKernels kernels = kernels_for(all);
     std::vector<GemmTask> together;
     std::int64_t rows = 0;
     for (std::size_t group = 0; group + 1 < start.size(); ++group) {
@@ -299,13 +300,13 @@ class CpuGemm final : public Gemm {
         run_task(gemm, pool);
         continue;
       }
-      if (rows + gemm.rows > kPreparedRows) {
+      if (rows + kernels.prepared_rows(gemm.rows) > kPreparedRows) {
         run_dots_together(together, pool);
         together.clear();
         rows = 0;
       }
       together.push_back(gemm);
-      rows += gemm.rows;
+      rows += kernels.prepared_rows(gemm.rows);
     }
     if (!together.empty()) run_dots_together(together, pool);
   }
@@ -320,7 +321,7 @@ class CpuGemm final : public Gemm {
     std::int64_t rows = 0;
     for (const GemmTask& gemm : gemms) {
       prepared.push_back(rows * row_floats);
-      rows += gemm.rows;
+      rows += kernels.prepared_rows(gemm.rows);
     }
     reserve(rows * row_floats);
     const auto count = static_cast<std::int64_t>(gemms.size());

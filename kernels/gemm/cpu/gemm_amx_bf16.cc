@@ -39,6 +39,8 @@ struct DotInTiles {
     return divide_up(inputs, kTileInputs) * kTile;
   }
 
+  static std::int64_t prepared_rows(std::int64_t rows) { return rows <= kFewRows ? rows : kTile; }
+
   static void prepare(const GemmTask& gemm, std::int64_t first_row, int rows, std::int64_t begin,
                       std::int64_t end, float* prepared) {
     if (rows <= kFewRows) return Few::prepare(gemm, first_row, rows, begin, end, prepared);

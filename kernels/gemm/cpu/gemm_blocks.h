@@ -263,8 +263,16 @@ struct Blocks {
 };
 
 template <typename DotWay>
-constexpr DotKernels kDots = {
-    .row_floats = DotWay::row_floats, .prepare = DotWay::prepare, .dot = DotWay::run};
+std::int64_t prepared_rows(std::int64_t rows) {
+  if constexpr (requires { DotWay::prepared_rows(rows); }) return DotWay::prepared_rows(rows);
+  return rows;
+}
+
+template <typename DotWay>
+constexpr DotKernels kDots = {.row_floats = DotWay::row_floats,
+                              .prepared_rows = prepared_rows<DotWay>,
+                              .prepare = DotWay::prepare,
+                              .dot = DotWay::run};
 
 // `Tile`: RegisterTile, or what has the same constants.
 template <typename BlockWay, typename Tile>

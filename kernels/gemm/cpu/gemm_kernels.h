@@ -39,6 +39,8 @@ struct DotKernels {
   static constexpr int kDotOutputs = 16;      // ranges of outputs begin at multiples of it
   static constexpr int kPrepareInputs = 128;  // ranges of inputs, likewise
   std::int64_t (*row_floats)(std::int64_t inputs);
+  // For how many rows there must be room where so many are prepared: as many, or whole tiles.
+  std::int64_t (*prepared_rows)(std::int64_t rows);
   // Of `rows` <= kMaxDotRows rows from first_row on, the inputs [begin, end).
   void (*prepare)(const GemmTask& gemm, std::int64_t first_row, int rows, std::int64_t begin,
                   std::int64_t end, float* prepared);
