@@ -132,6 +132,7 @@ PROGRAM = {
     'memory_report': switch('--memory-report'),
     'profile': option('--profile'),
     'tensor_parallel_size': option('--tensor-parallel-size'),
+    'expert_parallel': switch('--expert-parallel'),
     'tp': option('--tensor-parallel-size'),
     'device': option('--device'),
     'step_timeout': option('--step-timeout'),
@@ -204,7 +205,7 @@ VLLM = {
     'pipeline_parallel_size': one_gpu_each('pipeline parallelism'),
     'data_parallel_size': only(1, why='data parallelism is not supported; start several LLMs, each with its '
                                       'CUDA_VISIBLE_DEVICES'),
-    'enable_expert_parallel': only(False, why='mixtures of experts are not supported'),
+    'enable_expert_parallel': switch('--expert-parallel'),
     'distributed_executor_backend': only('mp', why=ONE_MACHINE),
     'worker_cls': only('auto', why='workers are nvllm\'s own'),
     'ray_workers_use_nsight': nothing,
