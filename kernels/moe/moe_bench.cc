@@ -80,7 +80,7 @@ struct Weights {
   Weights(GraphBenchmark& bench, WeightFormat format, std::int64_t outputs, std::int64_t inputs)
       : row_bytes(inputs * 2) {
     if (!is_quantized(format)) {
-      weight.values = random(bench, outputs, inputs, 0.03f);
+      weight = {.values = random(bench, outputs, inputs, 0.03f)};
       return;
     }
     const std::int64_t group = format == WeightFormat::mxfp4 ? kMxfp4Group : kFp8Group;
@@ -104,7 +104,7 @@ void measure_route(GraphBenchmark& bench, std::int64_t rows) {
 template <WeightFormat kFormat>
 void measure_gate_up(GraphBenchmark& bench, std::int64_t rows) {
   const Routings routings(bench, rows);
-  const auto gemm = create_gemm(bench.backend());
+  const auto gemm = create_gemm(bench.backend(), is_quantized(kFormat));
   const std::int64_t entries = rows * kPerToken;
   const Weights weights(bench, kFormat, kExperts * 2 * kInner, kHidden);
   GroupedGemm grouped{.weight = weights.weight,
@@ -129,7 +129,7 @@ void measure_gate_up(GraphBenchmark& bench, std::int64_t rows) {
 template <WeightFormat kFormat>
 void measure_down(GraphBenchmark& bench, std::int64_t rows) {
   const Routings routings(bench, rows);
-  const auto gemm = create_gemm(bench.backend());
+  const auto gemm = create_gemm(bench.backend(), is_quantized(kFormat));
   const std::int64_t entries = rows * kPerToken;
   const Weights weights(bench, kFormat, kExperts * kHidden, kInner);
   GroupedGemm grouped{.weight = weights.weight,

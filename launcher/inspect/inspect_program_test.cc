@@ -132,8 +132,8 @@ TEST_CASE("every golden model at 1 to 4 ranks: bytes add up, and nothing is owne
         CHECK((quantized ? rank.at("bytes") <= as_floats : rank.at("bytes") == as_floats));
         CHECK(rank.at("allocated_bytes") >= rank.at("bytes"));
       }
-      // Of hybrids and of Gemma 4 some tensors are skipped; where Gemma 4's values are its keys, the
-      // tensor of both is there twice.
+      // Of hybrids and of Gemma 4 some tensors are skipped; where Gemma 4's values are its keys,
+      // the tensor of both is there twice.
       const bool is_gemma4 = model.starts_with("gemma4");
       const bool skips = json.at("config").contains("linear_attention") || is_gemma4;
       const std::int64_t max_copies = is_gemma4 ? 2 : 1;
