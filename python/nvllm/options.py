@@ -239,7 +239,7 @@ VLLM_GROUPS = (
     (only(False, {}, why=NO_IMAGES), 'enable_mm_embeds enable_prompt_embeds media_io_kwargs'),
     (only({}, why='nvllm generates text, and nothing else'), 'pooler_config override_pooler_config '
                                                              'override_neuron_config'),
-    (only(False, 0, {}, why='mixtures of experts are not supported'),
+    (only(False, 0, {}, why='ranks have the experts that they have, each once'),
      'enable_eplb eplb_config enable_dbo num_redundant_experts enable_return_routed_experts'),
     (only(1, why='pass tensor_parallel_size'), 'decode_context_parallel_size prefill_context_parallel_size'),
     (only(0, why='data parallelism is not supported; start several LLMs, each with its CUDA_VISIBLE_DEVICES'),
