@@ -325,7 +325,8 @@ class CpuGemm final : public Gemm {
     }
     reserve(rows * row_floats);
     const auto count = static_cast<std::int64_t>(gemms.size());
-    pool.run(count, piece_grain(weight_bytes(gemms.front())),
+    const std::int64_t prepares = gemms.front().inputs > 0 ? count : 0;
+    pool.run(prepares, piece_grain(weight_bytes(gemms.front())),
              [&](std::int64_t begin, std::int64_t end) {
                for (std::int64_t i = begin; i < end; ++i) {
                  const GemmTask& gemm = gemms[i];

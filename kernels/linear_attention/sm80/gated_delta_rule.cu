@@ -1,11 +1,10 @@
 // The gated delta rule on the GPU, token by token as on the CPU, so that a row's bits do not depend
 // on how its sequence is cut. Columns of a head's state have nothing to do with each other until
-// the norm: some warps hold 32 of them in registers from a sequence's first row to its last, some
+// the norm: four warps hold 32 of them in registers from a sequence's first row to its last, eight
 // lanes share a column's rows. What tokens have in common, a chunk of them prepares ahead.
 //
 // Where few heads are at work, the columns of one are those of a cluster of blocks, which exchange
-// the sums of squares that the norm needs, and 16 lanes share a column; otherwise a block has them
-// all, and 8 lanes do, which is less work. Sums are those of 16 lanes either way.
+// the sums of squares that the norm needs; otherwise a block has them all.
 #include <cmath>
 
 #include "base/error.h"
@@ -21,7 +20,9 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-constexpr int kTileColumns = 32;  // two of a lane
+constexpr int kColumnLanes = 4, kRowLanes = 32 / kColumnLanes;
+constexpr int kTileColumns = 32;  // of four warps: two for each lane
+constexpr int kTileWarps = kTileColumns / (2 * kColumnLanes);
 constexpr int kMaxTiles = kMaxStateDim / kTileColumns;
 constexpr int kBlockTiles = 4;  // of a block without a cluster
 
@@ -64,23 +65,13 @@ struct Chunk {
   float squares[2][kMaxTiles][kTokens];              // of results, by tile of the head
 };
 
-// Lanes of a warp that share a column's rows; the warp has two columns for each of the others.
-constexpr int row_lanes(int tiles) {
-  return tiles == 1 ? 16 : 8;
-}
-constexpr int warps_of(int tiles) {
-  return tiles * kTileColumns / (2 * (32 / row_lanes(tiles)));
-}
-
-// A block's tiles of one head in one sequence. With one, the others are in the cluster's blocks.
+// A block's tiles of one head in one sequence.
 template <typename T, int kRows, int kTiles>
 class Head {
  public:
-  static constexpr int kRowLanes = row_lanes(kTiles), kColumnLanes = 32 / kRowLanes;
-  static constexpr int kSets = 16 / kRowLanes;  // of a lane's rows: what another lane could have
   using Shared = Chunk<kRows, kTiles>;
   static constexpr int kTokens = Shared::kTokens;
-  static constexpr int kWarps = warps_of(kTiles);
+  static constexpr int kWarps = kTiles * kTileWarps;
   static constexpr int kWarpTokens = (kTokens + kWarps - 1) / kWarps;  // that a warp prepares
   static constexpr int kLaneRows = kRows / kRowLanes;
 
@@ -209,21 +200,15 @@ class Head {
   // With S the state before the token: d = beta (v - decay Sᵀk), S = decay S + k dᵀ and, of the new
   // state, Sᵀq = decay Sᵀq + d (q k).
   __device__ __forceinline__ void step(int token) {
-    float2 sets_of_k[kSets] = {}, sets_of_q[kSets] = {};
+    float2 of_k{}, of_q{};
 #pragma unroll
     for (int i = 0; i < kLaneRows; i += 4) {
       const float4 k = *reinterpret_cast<const float4*>(&shared_.k[token][state_row(i)]);
       const float4 q = *reinterpret_cast<const float4*>(&shared_.q[token][state_row(i)]);
-      add_scaled_rows(sets_of_k[i / 4 % kSets], k, i);
-      add_scaled_rows(sets_of_q[i / 4 % kSets], q, i);
-    }
-    float2 of_k = sets_of_k[0], of_q = sets_of_q[0];
-    if constexpr (kSets == 2) {
-      of_k.x += sets_of_k[1].x, of_k.y += sets_of_k[1].y;
-      of_q.x += sets_of_q[1].x, of_q.y += sets_of_q[1].y;
+      add_scaled_rows(of_k, k, i), add_scaled_rows(of_q, q, i);
     }
 #pragma unroll
-    for (int lanes = 16; lanes >= kColumnLanes; lanes /= 2) {
+    for (int lanes = kColumnLanes; lanes < 32; lanes *= 2) {
       of_k.x += __shfl_xor_sync(~0u, of_k.x, lanes);
       of_k.y += __shfl_xor_sync(~0u, of_k.y, lanes);
       of_q.x += __shfl_xor_sync(~0u, of_q.x, lanes);
@@ -344,7 +329,7 @@ __device__ __forceinline__ void clear(const Params<T>& p, int head, int first_ti
 
 // Blocks are a head's tiles, by head, by sequence. kTiles == 1: those of a head are a cluster.
 template <typename T, int kRows, int kTiles>
-__global__ void __launch_bounds__(warps_of(kTiles) * 32)
+__global__ void __launch_bounds__(kTiles* kTileWarps * 32)
     gated_delta_rule_kernel(const Params<T> p) {
   __shared__ alignas(16) Chunk<kRows, kTiles> shared;
   begin_after_previous_kernel();
@@ -405,7 +390,7 @@ void launch(const GatedDeltaRule& args, Stream& stream) {
                               : gated_delta_rule_kernel<T, kRows, kBlockTiles>;
   launch_early("launching gated_delta_rule", kernel,
                {.grid = grid,
-                .block = static_cast<unsigned>(warps_of(tiles) * 32),
+                .block = static_cast<unsigned>(tiles * kTileWarps * 32),
                 .cluster = cluster ? static_cast<unsigned>(p.tiles) : 1},
                nvllm::cuda::native(stream), p);
 }
