@@ -110,4 +110,11 @@ struct Context {
   bool alone() const { return ranks() == 1; }
 };
 
+// Some columns of a matrix, whose rows stay where they are.
+inline TensorView columns_of(TensorView matrix, std::int64_t first, std::int64_t count) {
+  matrix.data = matrix.as<std::byte>() + static_cast<std::size_t>(first) * size_of(matrix.dtype);
+  matrix.shape[1] = count;
+  return matrix;
+}
+
 }  // namespace nvllm::layers

@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "kernels/pointwise/norm_rope_store.h"
-#include "kernels/pointwise/rmsnorm.h"
 #include "kernels/pointwise/scaled_sum.h"
 #include "kernels/pointwise/sigmoid_gate.h"
 
@@ -58,18 +57,16 @@ DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& co
                                       part_of(mlp.intermediate, shard), mlp.bias, shard),
             .activation = mlp.activation});
   }
+  const auto norm = [&](const char* part, const std::string& tensor) {
+    return RmsNorm(name + part, tensor, config.attention.hidden, config.epsilon,
+                   config.norm_weight_offset);
+  };
   const auto result_norm = [&](const char* part, const std::string& tensor) {
-    return tensor.empty() ? std::nullopt
-                          : std::optional(RmsNorm(name + part, tensor, config.attention.hidden,
-                                                  config.epsilon, config.norm_weight_offset));
+    return tensor.empty() ? std::nullopt : std::optional(norm(part, tensor));
   };
   attention_result_norm_ = result_norm(".attention_result_norm", config.attention_result_norm);
   mlp_result_norm_ = result_norm(".mlp_result_norm", config.mlp_result_norm);
   if (config.beside_mlp) {
-    const auto norm = [&](const char* part, const std::string& tensor) {
-      return RmsNorm(name + part, tensor, config.attention.hidden, config.epsilon,
-                     config.norm_weight_offset);
-    };
     beside_mlp_.emplace(BesideMlp{norm(".moe_norm", config.beside_mlp->norm),
                                   norm(".mlp_part_norm", config.beside_mlp->mlp_result_norm),
                                   norm(".moe_part_norm", config.beside_mlp->moe_result_norm)});
@@ -236,15 +233,6 @@ void DecoderLayer::mlp_and_moe_block(ResidualStream& stream, const kernels::Laye
   const auto allocate = [&](std::int64_t count, std::int64_t columns) {
     return context.scratch.allocate(stream.dtype(), count, columns);
   };
-  const auto norm = [&](TensorView out, TensorView x, const RmsNorm& by) {
-    kernels::rms_norm({.out = out,
-                       .x = x,
-                       .residual = {},
-                       .weight = by.weight.view,
-                       .epsilon = by.epsilon,
-                       .weight_offset = by.weight_offset},
-                      context.stream);
-  };
   const TensorView both = allocate(2 * rows, hidden);
   const TensorView of_mlp = both.rows(0, rows), of_moe = both.rows(rows, rows);
   {
@@ -257,12 +245,12 @@ void DecoderLayer::mlp_and_moe_block(ResidualStream& stream, const kernels::Laye
   {
     const Scratch::Frame of_block(context.scratch);
     const TensorView x = allocate(rows, hidden);
-    norm(x, stream.sum, beside_mlp_->norm);
+    run_norm(x, stream.sum, beside_mlp_->norm, context);
     moe_->forward(of_moe, x, stream.sum, context);
   }
   if (!context.alone()) context.communicator->all_reduce(both, context.stream);
-  norm(of_mlp, of_mlp, beside_mlp_->mlp_result_norm);
-  norm(of_moe, of_moe, beside_mlp_->moe_result_norm);
+  run_norm(of_mlp, of_mlp, beside_mlp_->mlp_result_norm, context);
+  run_norm(of_moe, of_moe, beside_mlp_->moe_result_norm, context);
   kernels::scaled_sum(
       {.out = add_whole(stream, pointer(mlp_result_norm_)), .a = of_mlp, .b = of_moe},
       context.stream);

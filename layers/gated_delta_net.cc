@@ -116,25 +116,19 @@ void GatedDeltaNet::forward(ResidualStream& stream, const RmsNorm& norm, const B
   const TensorView in = allocate(input_.outputs()), qkv = allocate(channels());
   const TensorView heads = allocate(values);
   const TensorView ba = context.scratch.allocate(DType::f32, rows, gates_.shape[0]);
-  const auto columns = [&](std::int64_t first, std::int64_t count) {
-    TensorView part(in.as<std::byte>() + static_cast<std::size_t>(first) * size_of(in.dtype),
-                    in.dtype, {rows, count});
-    part.stride[0] = in.stride[0];
-    return part;
-  };
 
   input_.forward(in, x, context);
   context.gemm.run(context.gemm.call(gemm_weight(gates_), {.out = ba, .x = x}), context.stream);
   const kernels::StateRows of_sequences{batch.query_start, batch.kv_length, batch.state_slots};
   kernels::causal_conv({.out = qkv,
-                        .x = columns(0, channels()),
+                        .x = columns_of(in, 0, channels()),
                         .weight = conv_.view,
                         .state = state.conv,
                         .rows = of_sequences},
                        context.stream);
   kernels::gated_delta_rule({.out = heads,
                              .qkv = qkv,
-                             .z = columns(channels(), values),
+                             .z = columns_of(in, channels(), values),
                              .ba = ba,
                              .a_log = a_log_.view,
                              .dt_bias = dt_bias_.view,

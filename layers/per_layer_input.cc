@@ -4,21 +4,9 @@
 
 #include "base/check.h"
 #include "kernels/pointwise/activation.h"
-#include "kernels/pointwise/rmsnorm.h"
 #include "kernels/pointwise/scaled_sum.h"
 
 namespace nvllm::layers {
-namespace {
-
-// Of these columns of each row.
-TensorView columns_of(TensorView tensor, Range columns) {
-  tensor.data = static_cast<std::byte*>(tensor.data) +
-                static_cast<std::size_t>(columns.begin) * size_of(tensor.dtype);
-  tensor.shape[1] = columns.size();  // rows stay where they are
-  return tensor;
-}
-
-}  // namespace
 
 // The projection is divided by sqrt(hidden) before it is normed, which is a larger epsilon.
 PerLayerEmbedding::PerLayerEmbedding(const std::string& name, const PerLayerEmbeddingConfig& config,
@@ -44,12 +32,7 @@ void PerLayerEmbedding::forward(TensorView out, TensorView tokens, TensorView em
   table_.forward(of_tokens, tokens, context);
   projection_.forward(out, embedded, context);
   const TensorView parts(out.data, out.dtype, {rows * columns() / width, width});
-  kernels::rms_norm({.out = parts,
-                     .x = parts,
-                     .residual = {},
-                     .weight = norm_.weight.view,
-                     .epsilon = norm_.epsilon},
-                    context.stream);
+  run_norm(parts, parts, norm_, context);
   kernels::scaled_sum(
       {.out = out, .a = out, .b = of_tokens, .scale = 1 / std::numbers::sqrt2_v<float>},
       context.stream);
@@ -78,9 +61,10 @@ void PerLayerInput::forward(ResidualStream& stream, TensorView embedding,
   // The gate, and beside it what it lets through.
   const TensorView both = context.scratch.allocate(stream.dtype(), rows, 2 * own);
   const TensorView activated = context.scratch.allocate(stream.dtype(), rows, own);
-  gate_.forward(columns_of(both, {0, own}), sum(stream, result_norm_, context), context);
-  kernels::scaled_sum({.out = columns_of(both, {own, 2 * own}), .a = columns_of(embedding, own_)},
-                      context.stream);
+  gate_.forward(columns_of(both, 0, own), sum(stream, result_norm_, context), context);
+  kernels::scaled_sum(
+      {.out = columns_of(both, own, own), .a = columns_of(embedding, own_.begin, own)},
+      context.stream);
   kernels::gated_activation({.out = activated, .x = both, .activation = activation_},
                             context.stream);
   context.gemm.run(

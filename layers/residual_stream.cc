@@ -13,18 +13,6 @@ bool gemms_add(const ResidualStream& stream, const Context& context) {
   return context.alone() && !stream.norms_apart;
 }
 
-// residual: data == nullptr: none.
-void run_norm(TensorView out, TensorView x, TensorView residual, const RmsNorm& norm,
-              const Context& context) {
-  kernels::rms_norm({.out = out,
-                     .x = x,
-                     .residual = residual,
-                     .weight = norm.weight.view,
-                     .epsilon = norm.epsilon,
-                     .weight_offset = norm.weight_offset},
-                    context.stream);
-}
-
 // Adds what is pending; whether `normed` is the norm of the sum then.
 bool add_pending(ResidualStream& stream, const RmsNorm& norm, const Context& context) {
   if (!stream.pending) return false;
@@ -35,16 +23,16 @@ bool add_pending(ResidualStream& stream, const RmsNorm& norm, const Context& con
     }
     stream.summed = false;
     if (stream.result_norm != nullptr) {
-      run_norm(stream.part, stream.part, {}, *stream.result_norm, context);
+      run_norm(stream.part, stream.part, *stream.result_norm, context);
     }
     if (stream.factor.data == nullptr) {
-      run_norm(stream.normed, stream.part, stream.sum, norm, context);
+      run_norm(stream.normed, stream.part, norm, context, stream.sum);
     } else {
       kernels::scaled_sum(
           {.out = stream.sum, .a = stream.sum, .b = stream.part, .factor = stream.factor},
           context.stream);
       stream.factor = {};
-      run_norm(stream.normed, stream.sum, {}, norm, context);
+      run_norm(stream.normed, stream.sum, norm, context);
     }
     return true;
   }
@@ -59,6 +47,17 @@ bool add_pending(ResidualStream& stream, const RmsNorm& norm, const Context& con
 
 }  // namespace
 
+void run_norm(TensorView out, TensorView x, const RmsNorm& norm, const Context& context,
+              TensorView residual) {
+  kernels::rms_norm({.out = out,
+                     .x = x,
+                     .residual = residual,
+                     .weight = norm.weight.view,
+                     .epsilon = norm.epsilon,
+                     .weight_offset = norm.weight_offset},
+                    context.stream);
+}
+
 TensorView sum(ResidualStream& stream, const RmsNorm& norm, const Context& context) {
   add_pending(stream, norm, context);
   return stream.sum;
@@ -67,7 +66,7 @@ TensorView sum(ResidualStream& stream, const RmsNorm& norm, const Context& conte
 TensorView normed(ResidualStream& stream, const RmsNorm& norm, const Context& context) {
   stream.deferred = false;
   if (!add_pending(stream, norm, context)) {
-    run_norm(stream.normed, stream.sum, {}, norm, context);
+    run_norm(stream.normed, stream.sum, norm, context);
   }
   return stream.normed;
 }

@@ -50,6 +50,11 @@ kernels::GemmOperands add_operands(ResidualStream& stream, TensorView x,
 // With norms_apart: where a block leaves what it adds to the stream if that is whole on every rank.
 TensorView add_whole(ResidualStream& stream, const RmsNorm* result_norm);
 
+// A norm as a kernel of its own: of x, or with a residual (data == nullptr: none), to which x is
+// added, of that sum. out may be x.
+void run_norm(TensorView out, TensorView x, const RmsNorm& norm, const Context& context,
+              TensorView residual = {});
+
 // The sum as it is now, with what was pending. No later result changes by it. (With several ranks
 // the collective norms the sum, too: by `norm`, which may be any.)
 TensorView sum(ResidualStream& stream, const RmsNorm& norm, const Context& context);

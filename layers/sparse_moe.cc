@@ -174,12 +174,7 @@ void SparseMoe::forward(TensorView out, TensorView x, TensorView of_router,
 TensorView SparseMoe::normed_for_router(TensorView x, const Context& context) const {
   if (!router_norm_) return x;
   const TensorView normed = context.scratch.allocate(x.dtype, x.shape[0], x.shape[1]);
-  kernels::rms_norm({.out = normed,
-                     .x = x,
-                     .residual = {},
-                     .weight = router_norm_->weight.view,
-                     .epsilon = router_norm_->epsilon},
-                    context.stream);
+  run_norm(normed, x, *router_norm_, context);
   const float scale = 1 / std::sqrt(static_cast<float>(x.shape[1]));
   kernels::scaled_sum({.out = normed, .a = normed, .scale = scale}, context.stream);
   return normed;

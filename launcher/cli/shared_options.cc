@@ -1,5 +1,6 @@
 // Options that several commands share: the model, sampling, the worker group, and small ones.
 #include <string_view>
+#include <utility>
 
 #include "ipc/group.h"
 #include "launcher/cli/option_table.h"
@@ -59,12 +60,10 @@ void store_repetition_penalty(Options& options, const OptionValue& value) {
 
 void store_quantization(Options& options, const OptionValue& value) {
   using Format = model::QuantizationChoice::Format;
-  options.model.quantization.format =
-      value.one_of<Format>("quantization", {{"auto", Format::automatic},
-                                            {"none", Format::none},
-                                            {"fp8", Format::fp8},
-                                            {"int8", Format::int8},
-                                            {"int4", Format::int4}});
+  const auto named = [](Format format) { return std::pair(name_of(format), format); };
+  options.model.quantization.format = value.one_of<Format>(
+      "quantization", {named(Format::automatic), named(Format::none), named(Format::fp8),
+                       named(Format::int8), named(Format::int4)});
 }
 
 void store_activation_quant(Options& options, const OptionValue& value) {

@@ -21,17 +21,6 @@ std::string texts(const std::vector<std::string>& list) {
   return json_text(Json(list));
 }
 
-const char* name_of(model::QuantizationChoice::Format format) {
-  using Format = model::QuantizationChoice::Format;
-  switch (format) {
-    case Format::automatic: return "auto";
-    case Format::none: return "none";
-    case Format::fp8: return "fp8";
-    case Format::int8: return "int8";
-    default: return "int4";
-  }
-}
-
 template <typename Value>
 std::string text_of(const Value& value) {
   return json_text(Json(value));

@@ -14,6 +14,7 @@ namespace nvllm::model {
 // What a configuration may say at most.
 inline constexpr std::int64_t kMaxLayers = 4096;
 inline constexpr std::int64_t kMaxIntermediate = std::int64_t{1} << 24;
+inline constexpr std::int64_t kMaxHeads = 65536;
 
 struct Family {
   const char* architecture;              // in config.json's "architectures"
@@ -45,6 +46,14 @@ struct Family {
 
   TensorNames names = {};
 };
+
+// The family of multimodal models whose text part is one of this family.
+constexpr Family with_text_part(Family family, const char* architecture, const char* model_type) {
+  family.architecture = architecture;
+  family.model_type = model_type;
+  family.text_part = true;
+  return family;
+}
 
 // All families, which families() lists.
 extern const Family kGemma3;

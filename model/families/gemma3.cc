@@ -55,16 +55,10 @@ constexpr Family kFamily = {
               .mlp_result_norm = "post_feedforward_layernorm.weight"},
 };
 
-constexpr Family text_part_of(Family family) {
-  family.architecture = "Gemma3ForConditionalGeneration";
-  family.model_type = "gemma3";
-  family.text_part = true;
-  return family;
-}
-
 }  // namespace
 
 constexpr Family kGemma3 = kFamily;
-constexpr Family kGemma3TextPart = text_part_of(kFamily);
+constexpr Family kGemma3TextPart =
+    with_text_part(kFamily, "Gemma3ForConditionalGeneration", "gemma3");
 
 }  // namespace nvllm::model

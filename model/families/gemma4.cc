@@ -13,7 +13,6 @@
 namespace nvllm::model {
 namespace {
 
-constexpr std::int64_t kMaxHeads = 65536;
 constexpr std::int64_t kMaxPerLayerWidth = 65536;
 
 void refuse_unsupported(const ConfigKeys& keys) {
@@ -119,16 +118,10 @@ constexpr Family kFamily = {
               .experts = "experts."},
 };
 
-constexpr Family text_part_of(Family family) {
-  family.architecture = "Gemma4ForConditionalGeneration";
-  family.model_type = "gemma4";
-  family.text_part = true;
-  return family;
-}
-
 }  // namespace
 
 constexpr Family kGemma4 = kFamily;
-constexpr Family kGemma4TextPart = text_part_of(kFamily);
+constexpr Family kGemma4TextPart =
+    with_text_part(kFamily, "Gemma4ForConditionalGeneration", "gemma4");
 
 }  // namespace nvllm::model

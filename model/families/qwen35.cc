@@ -10,8 +10,6 @@
 namespace nvllm::model {
 namespace {
 
-constexpr std::int64_t kMaxHeads = 65536;
-
 // Which layers have linear attention: by their types, or all but every fourth.
 std::vector<bool> read_layers(const ConfigKeys& keys, std::int64_t layers) {
   std::vector<bool> linear;

@@ -19,4 +19,17 @@ struct QuantizationChoice {
   bool operator==(const QuantizationChoice&) const = default;
 };
 
+// As --quantization has it.
+constexpr const char* name_of(QuantizationChoice::Format format) {
+  using Format = QuantizationChoice::Format;
+  switch (format) {
+    case Format::automatic: return "auto";
+    case Format::none: return "none";
+    case Format::fp8: return "fp8";
+    case Format::int8: return "int8";
+    case Format::int4: return "int4";
+  }
+  return "?";
+}
+
 }  // namespace nvllm::model

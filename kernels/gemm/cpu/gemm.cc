@@ -301,20 +301,20 @@ class CpuGemm final : public Gemm {
         continue;
       }
       if (rows + kernels.prepared_rows(gemm.rows) > kPreparedRows) {
-        run_dots_together(together, pool);
+        run_dots_together(kernels, together, pool);
         together.clear();
         rows = 0;
       }
       together.push_back(gemm);
       rows += kernels.prepared_rows(gemm.rows);
     }
-    if (!together.empty()) run_dots_together(together, pool);
+    if (!together.empty()) run_dots_together(kernels, together, pool);
   }
 
   // GEMMs of one shape but for their rows, of which each has few.
-  void run_dots_together(std::span<const GemmTask> gemms, ThreadPool& pool) {
+  void run_dots_together(const GemmKernels& kernels, std::span<const GemmTask> gemms,
+                         ThreadPool& pool) {
     constexpr std::int64_t kOutputs = GemmKernels::kDotOutputs;
-    const GemmKernels kernels = kernels_for(gemms.front());
     const std::int64_t row_floats = kernels.row_floats(gemms.front().inputs),
                        outputs = gemms.front().outputs, pieces = divide_up(outputs, kOutputs);
     std::vector<std::int64_t> prepared;  // where each one's rows are in packed()
