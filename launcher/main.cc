@@ -150,6 +150,7 @@ int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
         options.model.path.empty()
             ? default_model(process_environment)
             : find_model(options.model.path, wants_weights(options), process_environment);
+    or_refuse([&] { apply_environment(process_environment, options.engine); });
   }
   if (task.boxes > 1) join_boxes(options, task, arguments);
   if (options.group.task.box > 0) return follow_first_box(options);

@@ -105,6 +105,9 @@ struct Context {
   kernels::Gemm& gemm;
   Scratch& scratch;
   ipc::Communicator* communicator = nullptr;  // nullptr: there is one rank
+  // A row's bits do not depend on how many rows there are (GemmOptions::invariant, which `gemm`
+  // was made with, and Attention::invariant).
+  bool invariant = false;
 
   int ranks() const { return communicator == nullptr ? 1 : communicator->size(); }
   bool alone() const { return ranks() == 1; }

@@ -182,7 +182,9 @@ void DecoderLayer::attention_block(ResidualStream& stream, const Pass& pass,
   in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.layer, 1, window_);
   context.gemm.run({plan.qkv, attention_->qkv.weight(), in}, context.stream);
   norm_rope_and_store(qkv, pass, context);
-  pass.kv.run_attention(pass.layer, attention_of(heads, qkv, pass), context.stream);
+  kernels::Attention attention = attention_of(heads, qkv, pass);
+  attention.invariant = context.invariant;
+  pass.kv.run_attention(pass.layer, attention, context.stream);
   if (attention_->gate) {
     NVLLM_CHECK(stream.norms_apart, "gates read the norm of the stream");
     const TensorView gate = context.scratch.allocate(stream.dtype(), rows, heads.shape[1]);

@@ -9,7 +9,8 @@
 //
 // Some models norm what a block makes before it is added (result_norm), or have norms that GEMMs
 // and collectives do not know. There (norms_apart) GEMMs leave parts also with one rank, and the
-// norms are kernels of their own.
+// norms are kernels of their own. So it is, with one rank, where results must be invariant: a GEMM
+// of many rows by cuBLASLt that adds to its result in place does so in another order.
 #pragma once
 
 #include "layers/context.h"

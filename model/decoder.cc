@@ -180,13 +180,13 @@ layers::Batch batch_of(const layers::Batch& all, const layers::BatchPart& part) 
 }
 
 // Whether GEMMs norm the residual stream that they read, and add to it.
-bool gemms_add(const Decoder& decoder) {
-  return decoder.shard().ranks == 1 && !decoder.config().norms_apart();
+bool gemms_add(const Decoder& decoder, bool invariant) {
+  return decoder.shard().ranks == 1 && !decoder.config().norms_apart() && !invariant;
 }
 
 // Rows of a deferred norm's sums of squares; where GEMMs do not norm, none is deferred.
 std::int64_t squares_of(const Decoder& decoder) {
-  return gemms_add(decoder) ? decoder.config().hidden_size / kernels::kSquaresColumns : 0;
+  return gemms_add(decoder, false) ? decoder.config().hidden_size / kernels::kSquaresColumns : 0;
 }
 
 // Of the inputs of layers, of all of them together.
@@ -328,7 +328,8 @@ layers::LogitsCall Decoder::forward_to_head(const layers::Batch& batch, kvcache:
                                             DecoderMemory& memory, const Device& device,
                                             const Observer& observer, bool all_rows) const {
   check(batch, memory.limits_);
-  const layers::Context context{device.stream, device.gemm, memory.scratch_, device.communicator};
+  const layers::Context context{device.stream, device.gemm, memory.scratch_, device.communicator,
+                                memory.limits_.invariant};
   NVLLM_CHECK(context.alone() == (shard_.ranks == 1), shard_.ranks, " ranks");
 
   kv.begin_pass(context.stream);
@@ -430,7 +431,7 @@ layers::ResidualStream Decoder::stream_of(const DecoderMemory& memory, std::int6
           .normed = memory.normed_.rows(0, rows),
           .part = memory.part_.rows(0, rows),
           .squares = memory.squares_,
-          .norms_apart = config_.norms_apart()};
+          .norms_apart = config_.norms_apart() || (memory.limits_.invariant && shard_.ranks == 1)};
 }
 
 std::size_t Decoder::rope_bytes(std::int64_t positions) const {
@@ -442,7 +443,8 @@ std::size_t DecoderMemory::bytes(const Decoder& decoder, const DecoderLimits& li
   const auto stream = [&](std::int64_t rows) {
     return Scratch::bytes_of(decoder.dtype(), rows, decoder.config().hidden_size);
   };
-  return stream(limits.rows) + stream(limits.rows_at_once()) * (gemms_add(decoder) ? 1 : 2) +
+  return stream(limits.rows) +
+         stream(limits.rows_at_once()) * (gemms_add(decoder, limits.invariant) ? 1 : 2) +
          Scratch::bytes_of(DType::f32, limits.logit_rows, decoder.head().stride()) +
          Scratch::bytes_of(DType::f32, squares_of(decoder), kernels::kSquaresRows) +
          Scratch::bytes_of(decoder.dtype(), limits.rows, per_layer_columns(decoder)) +
@@ -475,8 +477,9 @@ DecoderMemory::DecoderMemory(const Decoder& decoder, const DecoderLimits& limits
   Scratch all(activations_.data(), activations_.bytes());
   sum_ = all.allocate(decoder.dtype(), limits.rows, hidden);
   normed_ = all.allocate(decoder.dtype(), limits.rows_at_once(), hidden);
-  part_ = gemms_add(decoder) ? TensorView(nullptr, decoder.dtype(), {0, hidden})
-                             : all.allocate(decoder.dtype(), limits.rows_at_once(), hidden);
+  part_ = gemms_add(decoder, limits.invariant)
+              ? TensorView(nullptr, decoder.dtype(), {0, hidden})
+              : all.allocate(decoder.dtype(), limits.rows_at_once(), hidden);
   squares_ = all.allocate(DType::f32, squares_of(decoder), kernels::kSquaresRows);
   logits_ = all.allocate(DType::f32, limits.logit_rows, decoder.head().stride());
   per_layer_ = all.allocate(decoder.dtype(), limits.rows, per_layer_columns(decoder));

@@ -37,6 +37,7 @@ struct DecoderLimits {
   std::int64_t state_slots = 0;
   // Of a part, where rows are in parts (layers::Batch); 0: they never are.
   std::int64_t part_rows = 0;
+  bool invariant = false;  // layers::Context
 
   std::int64_t rows_at_once() const { return part_rows == 0 ? rows : std::min(rows, part_rows); }
 };

@@ -18,6 +18,33 @@ void check_sparse_attention(const EngineOptions& options) {
   if (const std::string why = sparse_refusal(options); !why.empty()) fail(why);
 }
 
+std::string invariance_refusal(const EngineOptions& options) {
+  if (options.invariance != Invariance::batch) return "";
+  if (options.prefill_attention != PrefillAttention::full) {
+    return "--invariant batch: --prefill-attention chooses tokens by the chunk that a row is in; "
+           "pass --prefill-attention full, or --invariant off";
+  }
+  if (options.decode_attention != DecodeAttention::full) {
+    return "--invariant batch: --decode-attention quest attends to other tokens than prefill does; "
+           "pass --decode-attention full, or --invariant off";
+  }
+  if (options.kv_offload == KvOffload::chunked) {
+    return "--invariant batch: --kv-offload chunked combines the results of chunks; pass "
+           "--kv-offload layerwise, or off, or --invariant off";
+  }
+  return "";
+}
+
+void check_invariance(const EngineOptions& options, bool quantized_on_gpus) {
+  if (options.invariance != Invariance::batch) return;
+  if (const std::string why = invariance_refusal(options); !why.empty()) fail(why);
+  if (quantized_on_gpus) {
+    fail(
+        "--invariant batch: not with quantized weights on GPUs so far; pass --quantization none, "
+        "or --invariant off");
+  }
+}
+
 std::string kv_cache_dtype_refusal(const EngineOptions& options) {
   if (options.kv_cache_dtype == KvCacheDtype::automatic) return "";
   if (options.prefill_attention != PrefillAttention::full) {

@@ -35,6 +35,10 @@ constexpr const char* name_of(KvMode mode, Residence residence) {
 }
 enum class PrefillAttention : std::uint8_t { full, minference, xattention, automatic };
 enum class DecodeAttention : std::uint8_t { full, quest };
+// What the bits of a request's log-probabilities, and so its tokens, may depend on beside the model,
+// the request and its seed. `batch`: on the number of ranks and the kind of GPU alone, not on what
+// else runs, chunks, caches and preemption. `automatic`: as the environment says, else off.
+enum class Invariance : std::uint8_t { automatic, off, batch };
 // The type of keys and values in the cache; `automatic`: that of the computation.
 enum class KvCacheDtype : std::uint8_t { automatic, fp8_e4m3 };
 
@@ -86,6 +90,7 @@ struct EngineOptions {
   std::int64_t max_seq_len = 0;  // contiguous: tokens of the one sequence; 0: not contiguous
   PrefillAttention prefill_attention = PrefillAttention::full;
   DecodeAttention decode_attention = DecodeAttention::full;
+  Invariance invariance = Invariance::automatic;
   bool graphs = true;            // --enforce-eager: false
   bool async_scheduling = true;  // one step ahead
   Tuning tuning = Tuning::cached;
@@ -106,8 +111,8 @@ struct EngineOptions {
             max_model_len, max_num_seqs, max_num_batched_tokens, prefill_step_s, prefix_caching,
             scheduling, preemption, swap_space_bytes, kv_offload, kv_offloading_bytes, ring_slots,
             resident_blocks, host_attention, host_threads, transfer_block, kv_buffers, max_seq_len,
-            prefill_attention, decode_attention, graphs, async_scheduling, tuning, gemm_tuning_file,
-            seed, profile);
+            prefill_attention, decode_attention, invariance, graphs, async_scheduling, tuning,
+            gemm_tuning_file, seed, profile);
   }
 };
 
@@ -140,6 +145,11 @@ inline constexpr std::int64_t kAutomaticSparseTokens = 65536;
 std::string sparse_refusal(const EngineOptions& options);
 // The same as an Error.
 void check_sparse_attention(const EngineOptions& options);
+
+// Why results cannot be invariant with what else the options ask for, in one line; empty: they can.
+std::string invariance_refusal(const EngineOptions& options);
+// The same as an Error, also if some weights are quantized and on GPUs.
+void check_invariance(const EngineOptions& options, bool quantized_on_gpus);
 
 // What a cache of FP8 can be used with.
 

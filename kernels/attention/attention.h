@@ -60,6 +60,11 @@ struct Attention {
   // It has no effect with `visible`.
   bool only_rows_are_new = false;
 
+  // A row's bits depend on that row and on what it attends to alone, not on how many rows there are
+  // or how many tokens other sequences have: on GPUs prefill's kernel then computes all rows. (On
+  // the CPU it is always so.)
+  bool invariant = false;
+
   // Bounds that hold for every value of query_start and kv_length that a captured graph will see.
   std::int64_t max_query_rows = 0;  // of a sequence
   std::int64_t max_kv_length = 0;

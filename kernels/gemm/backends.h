@@ -33,7 +33,7 @@ inline constexpr std::size_t kGemmBytes = 32 << 20;
 // stays in an L2 cache of 50 MB for the most part.
 inline constexpr std::size_t kQuantizedGemmBytes = 40 << 20;
 
-std::unique_ptr<Gemm> create_gemm(Backend& backend, bool quantized);
+std::unique_ptr<Gemm> create_gemm(Backend& backend, const GemmOptions& options);
 
 // The kernels. Whether one takes a GEMM is asked with the shape that its own kernel sees
 // (gemm_steps.h), which is not empty; a call that it enqueues is planned for it and checked.
@@ -56,6 +56,21 @@ class Gemv {
 
   int multiprocessors_;
   bool early_;  // kernels may begin before the one before them in the stream has ended
+};
+
+// The same with sums that are one chain over K each (GemmOptions::invariant): as fast where the
+// weight, not the chain, takes the time.
+class InvariantGemv {
+ public:
+  InvariantGemv();
+  bool takes(const GemmShape& shape) const;
+  void enqueue(const GemmCall& call, Stream& stream) const;
+
+ private:
+  template <typename T>
+  void enqueue_as(const GemmCall& call, Stream& stream) const;
+
+  int multiprocessors_;
 };
 
 struct GemvDevice;
@@ -83,8 +98,8 @@ class QuantizedGemv {
 class SmallM {
  public:
   // Nothing if this kernel cannot compute the GEMM, or another one is expected to be faster. What
-  // shape.fusion has as prologue is done.
-  std::optional<SmallMTiling> plan(const GemmShape& shape);
+  // shape.fusion has as prologue is done. invariant: any number of rows up to 128, and no split K.
+  std::optional<SmallMTiling> plan(const GemmShape& shape, bool invariant = false);
   // Whether it can also start the next RMSNorm.
   static bool defers_norm(const GemmShape& shape);
   // Whether it multiplies x in fp8, and enqueue() is to be given that.
@@ -101,7 +116,8 @@ class SmallM {
 class LmHead {
  public:
   LmHead();
-  bool takes(const GemmShape& shape) const;
+  // invariant: fewer rows, too.
+  bool takes(const GemmShape& shape, bool invariant = false) const;
   void enqueue(const GemmCall& call, Stream& stream) const;
   void enqueue_and_sample(const GemmCall& call, const SampleTokens& sample, Stream& stream) const;
 

@@ -251,11 +251,11 @@ bool samples_in_epilogue(const SampleTokens& sample) {
   return sample.thresholds.data == nullptr && sample.rows.changed_logits.data == nullptr;
 }
 
-std::unique_ptr<Gemm> create_gemm(Backend& backend, bool quantized) {
+std::unique_ptr<Gemm> create_gemm(Backend& backend, const GemmOptions& options) {
 #ifdef NVLLM_CUDA
-  if (backend.kind() == DeviceKind::cuda) return cuda::create_gemm(backend, quantized);
+  if (backend.kind() == DeviceKind::cuda) return cuda::create_gemm(backend, options);
 #endif
-  static_cast<void>(quantized);
+  static_cast<void>(options);
   return cpu::create_gemm(backend);
 }
 

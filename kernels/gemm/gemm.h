@@ -118,6 +118,7 @@ struct GemmShape {
 enum class GemmKernel : std::uint8_t {
   none,            // nothing to compute
   gemv,            // up to 16 rows of 16-bit floats: sm80/gemv.cuh
+  invariant_gemv,  // the same, each sum in one chain: sm80/invariant_gemv.cuh
   small_m,         // 17 to 128 rows, Hopper: sm90/small_m.cuh
   quantized_gemv,  // up to 16 rows of 16-bit floats: sm80/quantized_gemv.cuh
   lm_head,         // 17 to 128 rows by a vocabulary's weights, Hopper: sm90/lm_head.cuh
@@ -317,8 +318,17 @@ inline constexpr std::int64_t kManyRows = 129;
 // Whether a GEMM's epilogue can sample so: from the logits as they are.
 bool samples_in_epilogue(const SampleTokens& sample);
 
-// quantized: there will be quantized weights, so memory for these is taken at once, and none later.
-std::unique_ptr<Gemm> create_gemm(Backend& backend, bool quantized = false);
+struct GemmOptions {
+  // There will be quantized weights: memory for these is taken at once, and none later.
+  bool quantized = false;
+  // A row's bits depend on that row and the weight alone: not on M, and not on which kernel was the
+  // fastest on this GPU. Each sum is one chain over K then, in steps of 16 inputs, which is what
+  // wgmma and cuBLASLt's algorithms without split K have in common; no norm is deferred, and no
+  // autotuned configuration splits K. What not all of these take is computed by `dot`. Quantized weights are refused, and a residual must not be out
+  // itself: cuBLASLt would start its sums from it. (The CPU's GEMMs are so by themselves.)
+  bool invariant = false;
+};
+std::unique_ptr<Gemm> create_gemm(Backend& backend, const GemmOptions& options = {});
 
 // Device memory that one takes from its start on. (On the CPU it takes some as it needs it.)
 std::size_t gemm_bytes(DeviceKind device, bool quantized = false);

@@ -79,8 +79,10 @@ int small_m_shared_bytes(const SmallMTiling& tiling, const SmallMWeight& weight,
 }
 
 std::optional<SmallMTiling> plan_small_m(std::int64_t m, std::int64_t outputs, std::int64_t inputs,
-                                         const SmallMOccupancy& gpu, const SmallMWeight& weight) {
-  if (m < kSmallMMinRows || m > kSmallMMaxRows || outputs % kTileOutputs != 0 ||
+                                         const SmallMOccupancy& gpu, const SmallMWeight& weight,
+                                         bool invariant) {
+  const int min_rows = invariant ? 1 : kSmallMMinRows;
+  if (m < min_rows || m > kSmallMMaxRows || outputs % kTileOutputs != 0 ||
       inputs % (weight.quantized() && !weight.fp8_rows ? 8 : weight.stage_inputs) != 0 ||
       outputs == 0 || inputs == 0) {
     return std::nullopt;
@@ -91,7 +93,7 @@ std::optional<SmallMTiling> plan_small_m(std::int64_t m, std::int64_t outputs, s
   double best_time = 0;
   const std::int64_t all_steps = divide_up(inputs, weight.stage_inputs);
   for (int tiles = 1; tiles <= kSmallMMaxOutputTiles; ++tiles) {
-    for (int splits = 1; splits <= kSmallMMaxSplits; ++splits) {
+    for (int splits = 1; splits <= (invariant ? 1 : kSmallMMaxSplits); ++splits) {
       const int blocks = divide_up(outputs, tiles * kTileOutputs) * splits;
       const int steps = divide_up(all_steps, splits);
       if (gpu.blocks[splits] == 0) continue;
@@ -103,8 +105,8 @@ std::optional<SmallMTiling> plan_small_m(std::int64_t m, std::int64_t outputs, s
         --tiling.stages;
       // Two blocks on a multiprocessor were never the fastest with several tiles, nor where nearly
       // all multiprocessors have two.
-      const bool too_many =
-          !weight.quantized() && (tiles > 1 ? two_blocks : blocks * 4 > 7 * gpu.blocks[splits]);
+      const bool too_many = !weight.quantized() && !invariant &&
+                            (tiles > 1 ? two_blocks : blocks * 4 > 7 * gpu.blocks[splits]);
       // Quantized weights take what there is, since all other ways are slower: one wave of blocks
       // after the other.
       const int waves = weight.quantized() ? divide_up(blocks, gpu.blocks[splits]) : 1;

@@ -18,8 +18,7 @@ inline constexpr int kSmallMMinRows = 17, kSmallMMaxRows = kSmallMTiles.back();
 inline constexpr int kSmallMMaxOutputTiles = 3;
 inline constexpr int kSmallMMaxSplits = 8;
 
-// Today the K-split is chosen together with tile M. A choice by the weight alone, which would make
-// results independent of M, belongs into plan_small_m() and changes nothing else.
+// The K-split is chosen together with tile M, so results depend on M; without split K they do not.
 struct SmallMTiling {
   int tile_m = 0;    // rows of a block's tile, one of kSmallMTiles
   int tiles = 0;     // of 64 outputs each, of a block
@@ -58,9 +57,9 @@ int small_m_shared_bytes(const SmallMTiling& tiling, const SmallMWeight& weight 
                          std::int64_t inputs = 0);
 
 // Nothing where another kernel is faster: too many rows, or a shape that does not fit or does not
-// fill the GPU.
+// fill the GPU. invariant: no split K, and a tiling for every shape that fits, from one row on.
 std::optional<SmallMTiling> plan_small_m(std::int64_t m, std::int64_t outputs, std::int64_t inputs,
                                          const SmallMOccupancy& gpu,
-                                         const SmallMWeight& weight = {});
+                                         const SmallMWeight& weight = {}, bool invariant = false);
 
 }  // namespace nvllm::kernels

@@ -104,7 +104,7 @@ void measure_route(GraphBenchmark& bench, std::int64_t rows) {
 template <WeightFormat kFormat>
 void measure_gate_up(GraphBenchmark& bench, std::int64_t rows) {
   const Routings routings(bench, rows);
-  const auto gemm = create_gemm(bench.backend(), is_quantized(kFormat));
+  const auto gemm = create_gemm(bench.backend(), {.quantized = is_quantized(kFormat)});
   const std::int64_t entries = rows * kPerToken;
   const Weights weights(bench, kFormat, kExperts * 2 * kInner, kHidden);
   GroupedGemm grouped{.weight = weights.weight,
@@ -129,7 +129,7 @@ void measure_gate_up(GraphBenchmark& bench, std::int64_t rows) {
 template <WeightFormat kFormat>
 void measure_down(GraphBenchmark& bench, std::int64_t rows) {
   const Routings routings(bench, rows);
-  const auto gemm = create_gemm(bench.backend(), is_quantized(kFormat));
+  const auto gemm = create_gemm(bench.backend(), {.quantized = is_quantized(kFormat)});
   const std::int64_t entries = rows * kPerToken;
   const Weights weights(bench, kFormat, kExperts * kHidden, kInner);
   GroupedGemm grouped{.weight = weights.weight,

@@ -243,6 +243,13 @@ OptionRows engine_rows() {
        "full",
        into.one_of(&EngineOptions::decode_attention, "kind of decode attention",
                    {{"full", DecodeAttention::full}, {"quest", DecodeAttention::quest}})},
+      {"--invariant", "off|batch",
+       "batch: a request's tokens and log-probabilities are the same bits\n"
+       "whatever else runs, however its prompt is cut, cached or not; on the CPU\n"
+       "they are so anyway",
+       "off; batch if VLLM_BATCH_INVARIANT=1",
+       into.one_of(&EngineOptions::invariance, "kind of invariance",
+                   {{"off", runtime::Invariance::off}, {"batch", runtime::Invariance::batch}})},
       {"--enforce-eager", nullptr, "runs without CUDA graphs", "off",
        [](Options& o, const OptionValue& v) { o.engine.graphs = !v.on(); }, "--no-enforce-eager"},
       {"--async-scheduling", nullptr, "whether the next step is scheduled while one runs", "on",
@@ -281,6 +288,7 @@ void check_engine(const Options& options) {
   if (const std::string why = runtime::sparse_refusal(engine); !why.empty()) refuse(why);
   if (const std::string why = runtime::host_attention_refusal(engine); !why.empty()) refuse(why);
   if (const std::string why = runtime::kv_cache_dtype_refusal(engine); !why.empty()) refuse(why);
+  if (const std::string why = runtime::invariance_refusal(engine); !why.empty()) refuse(why);
   if (engine.max_num_batched_tokens < engine.max_num_seqs) {
     refuse("--max-num-batched-tokens ", engine.max_num_batched_tokens,
            ": less than --max-num-seqs ", engine.max_num_seqs,

@@ -76,6 +76,7 @@ launcher::Options parse(const Options& options) {
   parsed.model.path = options.model.empty() ? launcher::default_model(launcher::process_environment)
                                             : launcher::find_model(options.model, weights,
                                                                    launcher::process_environment);
+  launcher::apply_environment(launcher::process_environment, parsed.engine);
   return parsed;
 }
 

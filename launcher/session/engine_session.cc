@@ -44,6 +44,15 @@ int follow_first_box(const Options& options) {
   return follow_first_box(options.group, launch, model ? &*model : nullptr);
 }
 
+void apply_environment(const Environment& environment, runtime::EngineOptions& options) {
+  if (options.invariance != runtime::Invariance::automatic) return;
+  const bool invariant = environment("VLLM_BATCH_INVARIANT") == "1";
+  options.invariance = invariant ? runtime::Invariance::batch : runtime::Invariance::off;
+  if (const std::string why = runtime::invariance_refusal(options); !why.empty()) {
+    fail("VLLM_BATCH_INVARIANT=1: ", why);
+  }
+}
+
 SessionOptions session_options(const Options& options) {
   SessionOptions session{.model = options.model,
                          .engine = options.engine,

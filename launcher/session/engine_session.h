@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/trace.h"
 #include "launcher/cli/options.h"
+#include "launcher/session/user_cache.h"
 #include "launcher/supervise/worker_group.h"
 #include "runtime/engine/engine_client.h"
 #include "runtime/model/open_model.h"
@@ -44,6 +45,10 @@ struct SessionOptions {
   bool ends_process = false;
   Nanoseconds finish_limit = Supervisor::kFinishLimit;
 };
+
+// What the environment says where no option does: VLLM_BATCH_INVARIANT=1 stands for
+// --invariant batch. Options with which results cannot be invariant are refused then, too.
+void apply_environment(const Environment& environment, runtime::EngineOptions& options);
 
 // The session that a command line asks for.
 SessionOptions session_options(const Options& options);

@@ -51,7 +51,7 @@ TestModel::TestModel(testing::DeviceRank& rank, const ModelConfig& config,
                      const TestModelShape& shape)
     : rank_(rank),
       decoder_(config, shard_of(rank), shape.dtype),
-      gemm_(kernels::create_gemm(*rank.backend, shape.keep_quantized != nullptr)),
+      gemm_(kernels::create_gemm(*rank.backend, {.quantized = shape.keep_quantized != nullptr})),
       weights_(bind(decoder_, shape, *rank.backend)),
       cache_(*rank.backend, cache_shape(decoder_, shape)),
       batch_(*rank.backend, cache_, shape.rows),

@@ -125,6 +125,7 @@ PROGRAM = {
     'kv_buffers': option('--kv-buffers'),
     'prefill_attention': option('--prefill-attention'),
     'decode_attention': option('--decode-attention'),
+    'invariant': option('--invariant'),
     'enforce_eager': switch('--enforce-eager', '--no-enforce-eager'),
     'async_scheduling': switch('--async-scheduling', '--no-async-scheduling'),
     'tune': option('--tune'),

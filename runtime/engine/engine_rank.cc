@@ -31,6 +31,11 @@ ipc::Communicator* EngineRank::partners() {
 void EngineRank::make_runner(const RunnerOptions& options, const std::string& gemm_tuning_file,
                              bool profile) {
   if (profile && !trace_) trace_.emplace();
+  if (options.invariant && communicator_.size() > 2 && communicator_.name() == "nccl") {
+    fail("--invariant batch: NCCL adds the parts of ", communicator_.size(),
+         " ranks in an order that depends on how many rows there are; pass --collectives peer, or "
+         "--invariant off");
+  }
   options_ = options;
   options_.keeps_results = me_.rank() == 0;
   kv_scales_.clear();

@@ -34,6 +34,8 @@ class EngineRank {
   Trace* trace() { return trace_ ? &*trace_ : nullptr; }
   DeviceKind device() const { return backend_.kind(); }
   const OpenModel& model() const { return model_.model(); }
+  // Whether some of the weights are kept quantized.
+  bool quantized() const { return model_.decoder().quantized(); }
 
  private:
   // May be called while the weights are still loading. With `profile` this rank records a trace

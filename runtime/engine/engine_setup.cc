@@ -52,6 +52,7 @@ RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_mode
       .kv_buffers = options.kv_buffers,
       .prefill_attention = prefill_attention(options, max_model_len),
       .decode_attention = options.decode_attention,
+      .invariant = options.invariance == Invariance::batch,
       .part_rows = options.kv_mode() == KvMode::layerwise ? part_rows : 0,
   };
 }
@@ -176,7 +177,7 @@ void adapt_to_states(const model::ModelConfig& config, EngineOptions& options,
   notes.push_back("prefix caching is off: linear attention keeps a state of each sequence's end");
 }
 
-Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
+Runners make_runners(EngineOptions requested, const model::ModelConfig& config, bool quantized,
                      ipc::GroupCaller& caller, DeviceKind device) {
   const std::int64_t model_limit = config.max_model_len();
   Runners made;
@@ -188,6 +189,7 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
     check_kv_cache_dtype(requested, config.full_head_dim());
     check_layers(requested, config);
     check_windows(requested, config);
+    check_invariance(requested, quantized && device == DeviceKind::cuda);
     made.options = resolve_options(requested, model_limit);
     made.runner = runner_options(made.options, wanted_model_len(made.options, model_limit),
                                  requested.max_num_batched_tokens);
@@ -202,6 +204,7 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
   check_host_attention(requested);
   check_layers(requested, config);
   check_windows(requested, config);
+  check_invariance(requested, quantized && device == DeviceKind::cuda);
   if (requested.kv_offload != KvOffload::off) make();
   return made;
 }
@@ -212,7 +215,7 @@ EngineSetup set_up_engine(const EngineOptions& requested, ipc::Member& me, ipc::
                           ipc::RequestServer& server, const EngineRank& own) {
   const model::ModelConfig& config = own.model().config;
   const std::int64_t model_limit = config.max_model_len();
-  Runners made = make_runners(requested, config, caller, own.device());
+  Runners made = make_runners(requested, config, own.quantized(), caller, own.device());
   const EngineOptions& options = made.options;
   ModelLoading loading(me, caller, server);
   loading.await_all();

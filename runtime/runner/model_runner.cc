@@ -25,7 +25,8 @@ ModelRunner::ModelRunner(const model::Decoder& decoder, Backend& backend, Stream
       options_(options),
       trace_(trace),
       progress_(std::move(progress)),
-      gemm_(kernels::create_gemm(backend, decoder.quantized())),
+      gemm_(kernels::create_gemm(
+          backend, {.quantized = decoder.quantized(), .invariant = options.invariant})),
       memory_(decoder, options.decoder_limits(), backend),
       sampler_(decoder.head().vocabulary(), decoder.head().stride(), decoder.config().vocab_size,
                decoder.shard(), options.sampler_limits(), backend),

@@ -35,6 +35,7 @@ struct RunnerOptions {
   std::int64_t kv_buffers = 4;
   PrefillAttention prefill_attention = PrefillAttention::full;
   DecodeAttention decode_attention = DecodeAttention::full;
+  bool invariant = false;  // layers::Context
   // Not 0: a step's rows go through each layer so many at a time, before the next layer; memory for
   // activations is made for so many.
   std::int64_t part_rows = 0;
@@ -44,7 +45,7 @@ struct RunnerOptions {
   void serialize(Archive& archive) {
     archive(max_model_len, max_num_seqs, max_num_batched_tokens, max_logit_rows, block_size, graphs,
             keeps_results, steps_ahead, kv_mode, kv_cache_dtype, ring_slots, host_attention,
-            host_threads, kv_buffers, part_rows, prefill_attention, decode_attention);
+            host_threads, kv_buffers, part_rows, prefill_attention, decode_attention, invariant);
   }
 
   // Sizes of the largest step, in which every slot has a row: rows, rows whose logits are wanted,
@@ -58,7 +59,8 @@ struct RunnerOptions {
             .logit_rows = logit_rows(),
             .positions = max_model_len,
             .state_slots = max_num_seqs,
-            .part_rows = part_rows};
+            .part_rows = part_rows,
+            .invariant = invariant};
   }
   layers::SamplerLimits sampler_limits() const {
     return {.slots = max_num_seqs, .rows = logit_rows()};

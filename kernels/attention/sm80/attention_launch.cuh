@@ -4,7 +4,9 @@
 // float32 has a kernel of its own (float32_rows.cuh), which serves as a check. With bfloat16 and
 // float16, few packed rows per sequence run in the decode kernels (decode.cuh, on Hopper
 // ../sm90/decode.cu), more rows in the prefill kernels (prefill.cuh, on Hopper ../sm90/prefill.cu).
-// The Hopper kernels decline heads that they do not support. Heads are padded to 64, 128 or 256.
+// The Hopper kernels decline heads that they do not support. Invariant attention has all rows in the
+// prefill kernel, or in one that gives its bits (../sm90/invariant_decode.cu). Heads are padded to
+// 64, 128 or 256.
 #pragma once
 
 #include <algorithm>
@@ -16,6 +18,11 @@
 #include "kernels/common/sm80/launch.cuh"
 
 namespace nvllm::kernels::cuda {
+
+// One row of each of few sequences with the bits of attention_prefill_sm90(). Returns false, with
+// nothing enqueued, for others, and on another device (sm90/invariant_decode.cu).
+bool attention_invariant_decode_sm90(const Attention& args, cudaStream_t stream);
+
 namespace {
 
 template <typename T, bool kWindow>
@@ -93,12 +100,14 @@ constexpr long long kDecodeRows = 32;
 
 template <typename T, bool kWindow>
 void attention_on_tensor_cores(const Attention& args, cudaStream_t stream) {
-  if (args.max_query_rows * std::min(args.group, args.q.shape[1]) <= kDecodeRows) {
+  const bool few = args.max_query_rows * std::min(args.group, args.q.shape[1]) <= kDecodeRows;
+  if (few && !args.invariant) {
     if (!attention_decode_sm90<T, kWindow>(args, stream))
       attention_decode<T, kWindow>(args, stream);
     return;
   }
   if constexpr (!kIsE4m3<T>) {
+    if (args.invariant && attention_invariant_decode_sm90(args, stream)) return;
     if (attention_prefill_sm90<T, kWindow>(args, stream)) return;
   }
   attention_prefill<T, kWindow>(args, stream);

@@ -215,9 +215,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 // The share of the L2 cache that is for the keys and values of the KV heads that blocks work on.
 constexpr double kL2Bytes = 32 << 20;
 
-// Whether no work tile has many more tokens than most, as far as the host knows.
+// Whether no work tile has many more tokens than most, as far as the host knows; or each is so
+// short, one row of a sequence, that starting blocks would take the time.
 bool are_even(const Attention& args) {
   const std::int64_t sequences = args.kv_length.shape[0];
+  if (args.max_query_rows == 1) return true;
   return sequences == 1 || (args.max_query_rows * sequences <= 2 * args.q.shape[0] &&
                             args.max_kv_length <= 2 * args.max_query_rows);
 }

@@ -72,8 +72,9 @@ CublasltGemm::Shape CublasltGemm::class_of(const GemmCall& call) {
   return shape;
 }
 
-CublasltGemm::CublasltGemm(Backend& backend)
+CublasltGemm::CublasltGemm(Backend& backend, bool invariant)
     : backend_(backend),
+      split_k_(!invariant),
       workspace_(backend.allocate(MemoryKind::device, kWorkspaceBytes, "cuBLASLt workspace")),
       handle_(std::async(std::launch::async, create_handle, current_device()).share()) {}
 
@@ -91,8 +92,9 @@ const std::string& CublasltGemm::machine() {
     int driver = 0;
     nvllm::cuda::check(cudaDriverGetVersion(&driver), "asking for the driver's version");
     const int multiprocessors = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
-    machine_ = str(backend_.description(), " (", multiprocessors, " multiprocessors), driver ",
-                   driver, ", cuBLASLt ", cublasLtGetVersion(), ": ");
+    machine_ =
+        str(backend_.description(), " (", multiprocessors, " multiprocessors), driver ", driver,
+            ", cuBLASLt ", cublasLtGetVersion(), split_k_ ? "" : ", no split K", ": ");
   }
   return machine_;
 }
@@ -144,7 +146,7 @@ bool CublasltGemm::enqueue(GemmProblem& problem, const cublasLtMatmulAlgo_t* alg
 bool CublasltGemm::enqueue(const GemmCall& call, Stream& stream) {
   if (!GemmProblem::possible(call)) return false;
   handle_.get();
-  GemmProblem problem(call);
+  GemmProblem problem(call, split_k_);
   return enqueue(problem, measured(call, problem), stream) ||
          enqueue(problem, guess(Shape(call), problem), stream);
 }
@@ -158,10 +160,10 @@ bool CublasltGemm::enqueue_fp8(const GemmCall& call, const ScaledOperands& scale
 void CublasltGemm::tune(std::span<const GemmCall> alike, Stream& stream) {
   if (!GemmProblem::possible(alike.front())) return;
   const cublasLtHandle_t handle = handle_.get();
-  GemmProblem problem(alike.front());
+  GemmProblem problem(alike.front(), split_k_);
   if (measured(alike.front(), problem) != nullptr) return;
   const std::optional<GemmConfig> best =
-      GemmTuning(handle, workspace_, backend_, stream).fastest(alike);
+      GemmTuning(handle, workspace_, backend_, stream, split_k_).fastest(alike);
   if (!best) return;
   const Shape shape = class_of(alike.front());
   measured_[shape] = problem.algorithm_of(handle, *best, kWorkspaceBytes);

@@ -21,7 +21,8 @@ namespace nvllm::kernels::cuda {
 // 0.2 s), so that a start need not wait for it.
 class CublasltGemm {
  public:
-  explicit CublasltGemm(Backend& backend);
+  // invariant: no algorithm splits K, so that all add in the same order.
+  CublasltGemm(Backend& backend, bool invariant);
   ~CublasltGemm();
 
   // Enqueues the GEMM of a checked call, without prologue and epilogue. False, and nothing is
@@ -65,6 +66,7 @@ class CublasltGemm {
   const cublasLtMatmulAlgo_t* guess(const Shape& shape, GemmProblem& problem);
 
   Backend& backend_;
+  bool split_k_;
   Buffer workspace_;
   std::shared_future<cublasLtHandle_t> handle_;
   std::string machine_;

@@ -158,8 +158,9 @@ std::vector<cublasLtMatmulAlgo_t> GemmProblem::candidates(cublasLtHandle_t handl
   check_cublaslt(cublasLtMatmulPreferenceInit(&preference), "describing what to choose by");
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
   // Sums of a K-split are never rounded to 16 bits.
-  set<std::uint32_t>(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                     CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+  set<std::uint32_t>(
+      preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      split_k ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_NONE);
   const auto align = [&](cublasLtMatmulPreferenceAttributes_t name, const void* data) {
     set<std::uint32_t>(preference, name, static_cast<std::uint32_t>(alignment_of(data)));
   };
@@ -175,7 +176,8 @@ std::vector<cublasLtMatmulAlgo_t> GemmProblem::candidates(cublasLtHandle_t handl
   if (status != CUBLAS_STATUS_SUCCESS) found = 0;  // there is none
   std::vector<cublasLtMatmulAlgo_t> algorithms;
   for (int i = 0; i < found; ++i) {
-    if (results[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(results[i].algo);
+    if (results[i].state != CUBLAS_STATUS_SUCCESS) continue;
+    if (split_k || config_of(results[i].algo).splits <= 1) algorithms.push_back(results[i].algo);
   }
   return algorithms;
 }
@@ -217,6 +219,7 @@ std::vector<cublasLtMatmulAlgo_t> GemmProblem::shortlist(cublasLtHandle_t handle
 std::optional<cublasLtMatmulAlgo_t> GemmProblem::algorithm_of(cublasLtHandle_t handle,
                                                               const GemmConfig& config,
                                                               std::size_t workspace_bytes) {
+  if (!split_k && config.splits > 1) return std::nullopt;
   if (config.reduction != CUBLASLT_REDUCTION_SCHEME_NONE &&
       config.reduction != CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) {
     return std::nullopt;

@@ -26,7 +26,9 @@ struct ScaledOperands {
 // outᵀ [outputs, rows] = weightᵀᵀ [outputs, inputs] · xᵀ [inputs, rows] + residualᵀ. Takes
 // a checked call without its prologue and epilogue. Points into itself and into the call's tensors.
 struct GemmProblem {
-  explicit GemmProblem(const GemmCall& call) : GemmProblem(call, nullptr) {}
+  explicit GemmProblem(const GemmCall& call, bool split_k = true) : GemmProblem(call, nullptr) {
+    this->split_k = split_k;
+  }
   GemmProblem(const GemmCall& call, const ScaledOperands& scaled) : GemmProblem(call, &scaled) {}
   GemmProblem(const GemmProblem&) = delete;
   GemmProblem& operator=(const GemmProblem&) = delete;
@@ -48,7 +50,7 @@ struct GemmProblem {
   std::vector<cublasLtMatmulAlgo_t> shortlist(cublasLtHandle_t handle, std::size_t workspace_bytes);
 
   // The algorithm of a configuration; nothing if there is none, or it does not fit this problem, or
-  // its sums would not be the same in every run or be rounded to 16 bits in between.
+  // it splits K and may not, or its sums would not be the same in every run or be rounded to 16 bits in between.
   std::optional<cublasLtMatmulAlgo_t> algorithm_of(cublasLtHandle_t handle,
                                                    const GemmConfig& config,
                                                    std::size_t workspace_bytes);
@@ -59,6 +61,7 @@ struct GemmProblem {
   const void *weight_data, *x_data, *residual_data;
   void* out_data;
   float beta;
+  bool split_k = true;  // whether algorithms may split K
 
  private:
   GemmProblem(const GemmCall& call, const ScaledOperands* scaled);

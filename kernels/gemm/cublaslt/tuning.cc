@@ -23,11 +23,12 @@ constexpr int kFillings = 3;
 }  // namespace
 
 GemmTuning::GemmTuning(cublasLtHandle_t handle, const Buffer& workspace, Backend& backend,
-                       Stream& stream)
+                       Stream& stream, bool split_k)
     : handle_(handle),
       workspace_(workspace),
       backend_(backend),
       stream_(stream),
+      split_k_(split_k),
       begin_(backend.create_event(true)),
       end_(backend.create_event(true)) {}
 
@@ -73,7 +74,7 @@ double GemmTuning::seconds_of(const Candidate& candidate, int launches) {
 std::optional<GemmConfig> GemmTuning::fastest(std::span<const GemmCall> alike) {
   problems_.clear();
   for (const GemmCall& call : alike.first(std::min(alike.size(), kProblems))) {
-    problems_.push_back(std::make_unique<GemmProblem>(call));
+    problems_.push_back(std::make_unique<GemmProblem>(call, split_k_));
   }
   const bool few_rows = alike.front().operands.out.shape[0] <= GemmProblem::kShortlistRows;
   std::vector<Candidate> all = candidates(*problems_.front(), few_rows);

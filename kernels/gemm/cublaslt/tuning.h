@@ -18,7 +18,8 @@ namespace nvllm::kernels::cuda {
 // All must outlive it. Used by one thread.
 class GemmTuning {
  public:
-  GemmTuning(cublasLtHandle_t handle, const Buffer& workspace, Backend& backend, Stream& stream);
+  GemmTuning(cublasLtHandle_t handle, const Buffer& workspace, Backend& backend, Stream& stream,
+             bool split_k);
 
   // Among what the heuristic proposes and a short list, as far as their configurations tell all
   // about them; nothing if there is none. The GEMMs differ in where their tensors lie: they are
@@ -41,6 +42,7 @@ class GemmTuning {
   const Buffer& workspace_;
   Backend& backend_;
   Stream& stream_;
+  const bool split_k_;
   const std::unique_ptr<Event> begin_, end_;
   std::vector<std::unique_ptr<GemmProblem>> problems_;
   std::size_t next_ = 0;  // of the problems

@@ -1,6 +1,7 @@
 // GEMMs on the GPU: which kernel computes which, with what prologue and epilogue.
 #include <utility>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/cublaslt/cublaslt_gemm.h"
@@ -17,8 +18,11 @@ constexpr std::int64_t kMaxDotRows = 4;
 
 class CudaGemm final : public Gemm {
  public:
-  CudaGemm(Backend& backend, bool quantized)
-      : cublaslt_(backend), quantized_(backend, cublaslt_, quantized), grouped_(quantized_) {}
+  CudaGemm(Backend& backend, const GemmOptions& options)
+      : invariant_(options.invariant),
+        cublaslt_(backend, options.invariant),
+        quantized_(backend, cublaslt_, options.quantized),
+        grouped_(quantized_, options.invariant) {}
 
   GemmConfigurations configurations() const override { return cublaslt_.configurations(); }
   void adopt(GemmConfigurations configurations) override {
@@ -34,6 +38,7 @@ class CudaGemm final : public Gemm {
     if (shape.format == WeightFormat::mxfp4) {
       fail("gemm: weight is ", name_of(shape.format), ", which runs on CPUs only so far");
     }
+    if (invariant_) return make_invariant_plan(shape);
     GemmPlan plan;
     plan.prologue = shape.fusion.prologue;
     plan.epilogue = shape.fusion.epilogue;
@@ -64,9 +69,13 @@ class CudaGemm final : public Gemm {
   }
 
   void enqueue(const GemmCall& call, Stream& stream) override {
+    const void* const residual = call.operands.residual.data;
+    NVLLM_CHECK(!invariant_ || residual == nullptr || residual != call.operands.out.data,
+                "an invariant GEMM that adds in place");
     enqueue_prologue(call, stream);
     switch (call.plan.kernel) {
       case GemmKernel::gemv: gemv_.enqueue(call, stream); break;
+      case GemmKernel::invariant_gemv: invariant_gemv_.enqueue(call, stream); break;
       case GemmKernel::quantized_gemv: quantized_gemv_.enqueue(call, stream); break;
       case GemmKernel::small_m: small_m_.enqueue(call, fp8_rows_of(call, stream), stream); break;
       case GemmKernel::lm_head: lm_head_.enqueue(call, stream); break;
@@ -104,6 +113,56 @@ class CudaGemm final : public Gemm {
   }
   static GemmKernel gemv_of(const GemmShape& shape) {
     return is_quantized(shape.format) ? GemmKernel::quantized_gemv : GemmKernel::gemv;
+  }
+
+  // Of kernels whose sums are one chain over K each, in steps of 16 inputs, there is one for every
+  // M: the LM head's, a GEMV, the small-M GEMM without split K, cuBLASLt. What some of them do not
+  // take is for the one kernel that takes everything. No norm is deferred, since that rounds
+  // otherwise.
+  GemmPlan make_invariant_plan(const GemmShape& shape) {
+    if (is_quantized(shape.format)) {
+      fail("gemm: weight is ", name_of(shape.format),
+           ", whose results depend on the number of rows; pass --invariant off");
+    }
+    GemmPlan plan;
+    plan.prologue = shape.fusion.prologue;
+    plan.epilogue = shape.fusion.epilogue;
+    plan.prologue_kernel = plan.prologue != Prologue::none;
+    const GemmShape whole = behind_prologue(shape);
+    if (!all_take(whole)) {
+      plan.epilogue_kernel = plan.epilogue != Epilogue::none;
+      plan.kernel = GemmKernel::dot;
+      return plan;
+    }
+    if (lm_head_.takes(whole, invariant_)) {
+      plan.kernel = GemmKernel::lm_head;
+      plan.prologue_early = plan.prologue_kernel;
+      plan.samples = true;
+      return plan;
+    }
+    if (invariant_gemv_.takes(whole)) {
+      plan.kernel = GemmKernel::invariant_gemv;
+      return plan;
+    }
+    std::optional<SmallMTiling> tiling = small_m_.plan(whole, invariant_);
+    plan.epilogue_kernel = !tiling && plan.epilogue != Epilogue::none;
+    if (plan.epilogue_kernel) tiling = small_m_.plan(ahead_of_epilogue(whole), invariant_);
+    if (tiling) {
+      set_small_m(plan, whole, *tiling);
+      plan.prologue_early = plan.prologue_kernel;
+    } else {
+      plan.kernel = GemmKernel::cublaslt;
+    }
+    return plan;
+  }
+
+  // Whether cuBLASLt, too, takes such a GEMM with its sums in one chain. Where it adds a bias and a
+  // residual, in which order depends on the algorithm.
+  static bool all_take(const GemmShape& shape) {
+    const bool adds = shape.bias || shape.residual;
+    return shape.type != DType::f32 && shape.vectors.weight && shape.vectors.x &&
+           shape.outputs % 8 == 0 && !(shape.bias && shape.residual) &&
+           !(adds && shape.out_type != shape.type);
   }
 
   void set_small_m(GemmPlan& plan, const GemmShape& shape, const SmallMTiling& tiling) {
@@ -149,7 +208,9 @@ class CudaGemm final : public Gemm {
     gated_activation(prologue_activation(call), stream, early);
   }
 
+  const bool invariant_;
   const Gemv gemv_;
+  const InvariantGemv invariant_gemv_;
   const QuantizedGemv quantized_gemv_;
   SmallM small_m_;
   const LmHead lm_head_;
@@ -160,8 +221,8 @@ class CudaGemm final : public Gemm {
 
 }  // namespace
 
-std::unique_ptr<Gemm> create_gemm(Backend& backend, bool quantized) {
-  return std::make_unique<CudaGemm>(backend, quantized);
+std::unique_ptr<Gemm> create_gemm(Backend& backend, const GemmOptions& options) {
+  return std::make_unique<CudaGemm>(backend, options);
 }
 
 }  // namespace nvllm::kernels::cuda

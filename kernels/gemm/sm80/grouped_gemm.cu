@@ -36,8 +36,8 @@ bool has_room(const GroupedGemm& grouped) {
 
 }  // namespace
 
-GroupedGemms::GroupedGemms(QuantizedGemm& quantized)
-    : quantized_(quantized), is_hopper_(cuda::is_hopper()) {}
+GroupedGemms::GroupedGemms(QuantizedGemm& quantized, bool invariant)
+    : quantized_(quantized), is_hopper_(cuda::is_hopper()), invariant_(invariant) {}
 
 GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
   const bool is_quantized = kernels::is_quantized(grouped.weight.format);
@@ -47,7 +47,7 @@ GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
   }
   if (!fits_tensor_cores(grouped)) return GroupedKernel::dot;
   const std::int64_t few = is_hopper_ ? kMaxFewRowsOnHopper : kMaxFewRows;
-  if (grouped.m() <= few * grouped.groups()) return GroupedKernel::few_rows;
+  if (!invariant_ && grouped.m() <= few * grouped.groups()) return GroupedKernel::few_rows;
   return is_hopper_ ? GroupedKernel::wgmma : GroupedKernel::tiles;
 }
 

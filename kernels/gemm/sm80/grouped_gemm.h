@@ -18,8 +18,8 @@ enum class GroupedKernel : std::uint8_t {
 
 class GroupedGemms {
  public:
-  // quantized: has the workspace.
-  explicit GroupedGemms(QuantizedGemm& quantized);
+  // quantized: has the workspace. invariant: the kernel does not depend on M.
+  GroupedGemms(QuantizedGemm& quantized, bool invariant);
   GroupedFusion fused_in(const GroupedGemm& grouped);
   void enqueue(const GroupedGemm& grouped, Stream& stream);
 
@@ -31,7 +31,7 @@ class GroupedGemms {
   void enqueue_dequantized(const GroupedGemm& grouped, Stream& stream);
 
   QuantizedGemm& quantized_;
-  bool is_hopper_;
+  bool is_hopper_, invariant_;
 };
 
 // The kernels; each takes what GroupedGemms chooses it for.

@@ -65,8 +65,9 @@ LmHead::LmHead()
     : multiprocessors_(nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount)),
       is_hopper_(cuda::is_hopper()) {}
 
-bool LmHead::takes(const GemmShape& shape) const {
-  if (!is_hopper_ || shape.m < kMinRows || shape.m > kMaxRows || shape.inputs == 0) return false;
+bool LmHead::takes(const GemmShape& shape, bool invariant) const {
+  const std::int64_t min_rows = invariant ? 1 : kMinRows;
+  if (!is_hopper_ || shape.m < min_rows || shape.m > kMaxRows || shape.inputs == 0) return false;
   if (is_quantized(shape.format) || shape.type == DType::f32) return false;
   if (shape.out_type != DType::f32) return false;
   const bool plain = !shape.bias && !shape.residual && shape.fusion.epilogue == Epilogue::none;

@@ -53,8 +53,9 @@ int resident_blocks(int cluster) {
 
 }  // namespace
 
-std::optional<SmallMTiling> SmallM::plan(const GemmShape& shape) {
-  if (shape.m < kSmallMMinRows || shape.m > kSmallMMaxRows) return std::nullopt;
+std::optional<SmallMTiling> SmallM::plan(const GemmShape& shape, bool invariant) {
+  const int min_rows = invariant ? 1 : kSmallMMinRows;
+  if (shape.m < min_rows || shape.m > kSmallMMaxRows) return std::nullopt;
   if (shape.type == DType::f32) return std::nullopt;
   // There are no instances of quantized weights for float16.
   if (is_quantized(shape.format) && shape.type != DType::bf16) return std::nullopt;
@@ -72,7 +73,8 @@ std::optional<SmallMTiling> SmallM::plan(const GemmShape& shape) {
       occupancy_->blocks[splits] = resident_blocks(splits);
     }
   }
-  return plan_small_m(shape.m, shape.outputs, shape.inputs, *occupancy_, small_m::stages_of(shape));
+  return plan_small_m(shape.m, shape.outputs, shape.inputs, *occupancy_, small_m::stages_of(shape),
+                      invariant);
 }
 
 bool SmallM::defers_norm(const GemmShape& shape) {

@@ -1,6 +1,7 @@
 // One result: the bits of a request's log-probabilities, and so its tokens, do not depend on what
 // else runs, how its prompt is cut, whether its prefix is cached, whether it is swapped out or
-// recomputed, and where its keys and values lie. Fresh random requests, on one rank of the CPU.
+// recomputed, and where its keys and values lie. Fresh random requests, on one rank: on the CPU,
+// and with --invariant batch on a GPU.
 //
 // A known exception: with AMX, GEMMs of bfloat16 of up to 4 rows, up to 16 and more add up in
 // different orders (kernels/gemm/cpu/row_invariance_test.cc), so it is left out there.
@@ -18,6 +19,7 @@
 #include "runtime/engine/testing/random_requests.h"
 #include "runtime/engine/testing/test_engine.h"
 #include "runtime/model/open_model.h"
+#include "testing/device_ranks.h"
 #include "testing/sanitizers.h"
 
 namespace nvllm::runtime {
@@ -43,8 +45,13 @@ struct Way {
   std::string exception = {};  // why its bits are others, known and not compared
 };
 
+bool on_gpu() {
+  return testing::device_under_test() == DeviceKind::cuda;
+}
+
 EngineOptions usual() {
   EngineOptions options;
+  options.invariance = on_gpu() ? Invariance::batch : Invariance::off;
   options.max_model_len = kMaxModelLen;
   options.max_num_seqs = 32;
   options.max_num_batched_tokens = 512;
@@ -103,7 +110,7 @@ class Ways {
     Way* way = &add("layer-wise");
     way->options.kv_offload = KvOffload::layerwise;
     way->options.transfer_block = 16;
-    if (!model_.config.windows.empty()) return;  // not in chunks
+    if (!model_.config.windows.empty() || on_gpu()) return;  // not in chunks
     way = &add("offloaded in chunks, all of which stay");
     way->options.kv_offload = KvOffload::chunked;
     way->options.transfer_block = 16;
@@ -235,58 +242,90 @@ std::vector<Way> check_ways(const OpenModel& model, const std::vector<Way>& ways
   return left;
 }
 
-void check_all_ways(const char* path, DType dtype) {
-  const OpenModel model = open_model({.path = path, .dtype = dtype});
+void check_all_ways(const OpenModel& model) {
   std::vector<Way> left = check_ways(model, Ways(model).all());
   for (int more = 0; more < 3 && !left.empty(); ++more) left = check_ways(model, left);
   for (const Way& way : left) FAIL_CHECK("not taken: ", way.name);
 }
 
+// Whether bfloat16 is the known exception.
+bool with_amx() {
+  return !on_gpu() &&
+         kernels::cpu::instruction_sets().back() == kernels::cpu::InstructionSet::amx_bf16;
+}
+
 // In float32 and, without AMX, in bfloat16.
 void check_all_ways(const char* path) {
-  check_all_ways(path, DType::f32);
+  check_all_ways(open_model({.path = path, .dtype = DType::f32}));
   if (testing::kSanitized) return;  // the engine's memory is the same
-  if (kernels::cpu::instruction_sets().back() != kernels::cpu::InstructionSet::amx_bf16)
-    check_all_ways(path, DType::bf16);
+  if (!with_amx()) check_all_ways(open_model({.path = path, .dtype = DType::bf16}));
+}
+
+// With random weights, in bfloat16, of these sizes.
+void check_all_ways(const char* path, const char* sizes) {
+  check_all_ways(open_model(
+      {.path = path, .format = LoadFormat::dummy, .overrides = sizes, .dtype = DType::bf16}));
 }
 
 TEST_CASE("a dense model: the same bits, whichever way") {
+  RANKS_OR_SKIP(1);
   check_all_ways(kDense);
 }
 
 TEST_CASE("a mixture of experts: the same bits, whichever way") {
+  RANKS_OR_SKIP(1);
   check_all_ways(kMixture);
 }
 
 TEST_CASE("layers with windows: the same bits, whichever way") {
+  RANKS_OR_SKIP(1);
   check_all_ways(kWindowed);
 }
 
 TEST_CASE("layers with and without windows, results normed before they are added: the same bits") {
+  RANKS_OR_SKIP(1);
   check_all_ways(kLocalAndGlobal);
 }
 
 TEST_CASE("linear attention: the same bits, whichever way") {
+  RANKS_OR_SKIP(1);
   check_all_ways("tests/data/golden-models/qwen35-dense");
 }
 
 TEST_CASE("linear attention, experts and a shared expert: the same bits, whichever way") {
+  RANKS_OR_SKIP(1);
   check_all_ways("tests/data/golden-models/qwen3next");
 }
 
+TEST_CASE("sizes of large models: the same bits, whichever way") {
+  if (!on_gpu()) SKIP_TEST("takes a CPU too long; it has the same kernels for all sizes");
+  RANKS_OR_SKIP(1);
+  check_all_ways(kDense, R"({"hidden_size": 1024, "intermediate_size": 3072, "head_dim": 128,
+      "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 40000})");
+  check_all_ways(kDense, R"({"hidden_size": 2560, "intermediate_size": 9728, "head_dim": 64,
+      "num_attention_heads": 32, "num_key_value_heads": 2, "vocab_size": 151936})");
+  check_all_ways(kMixture, R"({"hidden_size": 1024, "moe_intermediate_size": 768,
+      "intermediate_size": 2048, "head_dim": 128, "num_attention_heads": 16,
+      "num_key_value_heads": 4, "num_experts": 64, "num_experts_per_tok": 8})");
+}
+
 TEST_CASE("layers that differ in their heads: the same bits, whichever way") {
+  if (on_gpu()) SKIP_TEST("Gemma 4 runs on CPUs only so far");
   check_all_ways("tests/data/golden-models/gemma4-dense");
 }
 
 TEST_CASE("inputs of layers, and layers that read others' keys and values: the same bits") {
+  if (on_gpu()) SKIP_TEST("Gemma 4 runs on CPUs only so far");
   check_all_ways("tests/data/golden-models/gemma4-ple");
 }
 
 TEST_CASE("experts beside an MLP: the same bits, whichever way") {
+  if (on_gpu()) SKIP_TEST("Gemma 4 runs on CPUs only so far");
   check_all_ways("tests/data/golden-models/gemma4-moe");
 }
 
 TEST_CASE("attention sinks and experts with biases: the same bits, whichever way") {
+  RANKS_OR_SKIP(1);
   check_all_ways("tests/data/golden-models/gptoss-bf16");
 }
 

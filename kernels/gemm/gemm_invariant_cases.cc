@@ -1,0 +1,135 @@
+// Invariant GEMMs on GPUs (GemmOptions::invariant): a row has the same bits among any number of
+// rows, whichever kernel computes them. (For the CPU's see cpu/row_invariance_test.cc.)
+#include <cstring>
+#include <iostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/gemm/testing/gemm_case.h"
+#include "kernels/testing/cases.h"
+#include "testing/skip.h"
+
+namespace nvllm::kernels::testing {
+namespace {
+
+constexpr std::int64_t kRows = 600;
+constexpr std::int64_t kNumbers[] = {1, 2, 7, 8, 15, 16, 17, 33, 64, 100, 112, 113, 128, 129, 400};
+
+class Rows {
+ public:
+  Rows(Backend& backend, const Setting& setting, bool gated, unsigned seed)
+      : fixture_(backend), tensors_(backend, setting, seed), gated_(gated) {
+    fixture_.gemm = create_gemm(backend, {.invariant = true});
+    tensors_.upload(*fixture_.stream);
+    if (gated) {
+      gate_up_.emplace(backend, setting.type, setting.m, setting.outputs);
+      activated_.emplace(backend, setting.type, setting.m, setting.outputs / 2);
+    }
+    all_ = result_of(0, setting.m);
+  }
+
+  // Which numbers of rows give other bits than all rows: "", or "1 2 8".
+  std::string differing(unsigned seed) {
+    std::mt19937 random(seed);
+    std::string differing;
+    for (const std::int64_t m : kNumbers) {
+      const auto first = static_cast<std::int64_t>(random() % (kRows - m + 1));
+      const std::vector<char> some = result_of(first, m);
+      const std::size_t row = all_.size() / kRows;
+      if (std::memcmp(some.data(), all_.data() + row * first, some.size()) != 0)
+        differing += str(differing.empty() ? "" : " ", m);
+    }
+    return differing;
+  }
+
+ private:
+  std::vector<char> result_of(std::int64_t first, std::int64_t m) {
+    GemmArguments arguments = tensors_.arguments();
+    GemmOperands& operands = arguments.operands;
+    if (gated_) {
+      arguments.fusion.epilogue = Epilogue::gated_activation;
+      operands.out = activated_->there;
+      operands.epilogue.gate_up = gate_up_->there;
+    }
+    operands.x = operands.x.rows(first, m);
+    operands.out = operands.out.rows(first, m);
+    if (operands.residual.data != nullptr) operands.residual = operands.residual.rows(first, m);
+    fixture_.run(arguments);
+    Matrix& out = gated_ ? *activated_ : tensors_.out;
+    out.fetch(*fixture_.stream);
+    return bytes_of_rows(out.here.rows(first, m));
+  }
+
+  Fixture fixture_;
+  GemmTensors tensors_;
+  bool gated_;
+  std::optional<Matrix> gate_up_, activated_;
+  std::vector<char> all_;
+};
+
+void check(Backend& backend, const Setting& setting, bool gated, unsigned seed) {
+  INFO(setting.describe(), gated ? " gated" : "");
+  CHECK(Rows(backend, setting, gated, seed).differing(seed) == "");
+}
+
+unsigned fresh_seed() {
+  const unsigned seed = std::random_device()();
+  std::cout << "seed " << seed << "\n";
+  return seed;
+}
+
+// Inputs and outputs: of models, small ones, and such that no vectors or tiles are whole.
+struct Sizes {
+  std::int64_t inputs, outputs;
+};
+constexpr Sizes kSizes[] = {{1024, 4096}, {3072, 1024}, {2560, 6144}, {9728, 2560}, {576, 960},
+                            {104, 72},    {2048, 128},  {45, 37},     {72, 208},    {64, 515}};
+
+TEST_CASE_TEMPLATE("invariant: a row has the same bits among any number of rows", T, float, Bf16,
+                   F16) {
+  BACKEND_OR_SKIP(backend);
+  if (backend->kind() == DeviceKind::cpu) SKIP_TEST("row_invariance_test has the CPU's");
+  const unsigned seed = fresh_seed();
+  for (const auto& [inputs, outputs] : kSizes) {
+    if (dtype_of<T> == DType::f32 && inputs * outputs > 1 << 20) continue;
+    const Setting plain{.m = kRows, .outputs = outputs, .inputs = inputs, .type = dtype_of<T>};
+    check(*backend, plain, false, seed);
+    Setting more = plain;
+    more.residual = true;
+    check(*backend, more, false, seed);
+    more.bias = true;
+    check(*backend, more, false, seed);
+    Setting normed = plain;
+    normed.prologue = Prologue::rms_norm;
+    check(*backend, normed, false, seed);
+    if (outputs % 2 == 0) check(*backend, plain, true, seed);
+    if (outputs % 2 == 0) check(*backend, normed, true, seed);
+    normed.float_out = true;
+    check(*backend, normed, false, seed);
+  }
+}
+
+TEST_CASE("invariant: a vocabulary's logits have the same bits among any number of rows") {
+  BACKEND_OR_SKIP(backend);
+  if (backend->kind() == DeviceKind::cpu) SKIP_TEST("row_invariance_test has the CPU's");
+  const unsigned seed = fresh_seed();
+  check(*backend,
+        {.m = kRows, .outputs = 50'000, .inputs = 512, .type = DType::bf16, .float_out = true},
+        false, seed);
+}
+
+TEST_CASE("invariant: quantized weights are refused") {
+  BACKEND_OR_SKIP(backend);
+  if (backend->kind() == DeviceKind::cpu) SKIP_TEST("the CPU's are not");
+  Fixture fixture(*backend);
+  fixture.gemm = create_gemm(*backend, {.quantized = true, .invariant = true});
+  Setting setting{.m = 3, .outputs = 128, .inputs = 256, .type = DType::bf16};
+  setting.quantized = {.format = WeightFormat::fp8, .group = 128};
+  GemmTensors tensors(*backend, setting, 1);
+  CHECK(fixture.refusal(tensors.arguments()) ==
+        "gemm: weight is fp8, whose results depend on the number of rows; pass --invariant off");
+}
+
+}  // namespace
+}  // namespace nvllm::kernels::testing

@@ -1,0 +1,65 @@
+#include "device/cuda/stream.h"
+#include "kernels/gemm/backends.h"
+#include "kernels/gemm/sm80/invariant_gemv.cuh"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+constexpr std::int64_t kMaxRows = 16;
+
+template <typename T, bool kGated, int kMaxRowsOf, int kTiles, int kBatches, int kWarps>
+void launch(const GemmParams<T>& p, cudaStream_t stream) {
+  constexpr int kOutputs = (kGated ? kTiles / 2 : kTiles) * kTileOutputs * kWarps;
+  constexpr int kBytes = invariant::shared_bytes(kMaxRowsOf / 8, kTiles, kBatches, kWarps);
+  const auto kernel = invariant::gemv_kernel<T, kGated, kMaxRowsOf, kTiles, kBatches, kWarps>;
+  nvllm::cuda::check(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+      "preparing a GEMV");
+  const LaunchShape shape{dim3(static_cast<unsigned>((p.outputs + kOutputs - 1) / kOutputs)),
+                          dim3(kWarps * 32), static_cast<std::size_t>(kBytes)};
+  launch_early("launching a GEMV", kernel, shape, stream, p);
+}
+
+// Few outputs: a warp for each tile, in blocks of one, so that multiprocessors get about equally
+// many. Many: two tiles of a warp, which share x.
+template <typename T, bool kGated, int kMaxRowsOf>
+void launch(const GemmParams<T>& p, int multiprocessors, cudaStream_t stream) {
+  if constexpr (kGated) {
+    launch<T, true, kMaxRowsOf, 2, 5, 2>(p, stream);
+  } else {
+    if (p.outputs > 48 * multiprocessors) return launch<T, false, kMaxRowsOf, 2, 5, 2>(p, stream);
+    launch<T, false, kMaxRowsOf, 1, 8, 1>(p, stream);
+  }
+}
+
+}  // namespace
+
+InvariantGemv::InvariantGemv()
+    : multiprocessors_(nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount)) {}
+
+bool InvariantGemv::takes(const GemmShape& shape) const {
+  const GemmFusion& fusion = shape.fusion;
+  if (is_quantized(shape.format) || shape.type == DType::f32) return false;
+  if (shape.m > kMaxRows || shape.inputs == 0 || fusion.prologue != Prologue::none) return false;
+  if (fusion.epilogue == Epilogue::gated_activation && fusion.activation != Activation::silu)
+    return false;
+  return shape.vectors.weight && shape.vectors.x;
+}
+
+template <typename T>
+void InvariantGemv::enqueue_as(const GemmCall& call, Stream& stream) const {
+  const GemmParams<T> p(call);
+  const auto enqueue = [&]<int kMaxRowsOf>() {
+    const cudaStream_t native = nvllm::cuda::native(stream);
+    is_gated(call) ? launch<T, true, kMaxRowsOf>(p, multiprocessors_, native)
+                   : launch<T, false, kMaxRowsOf>(p, multiprocessors_, native);
+  };
+  p.rows <= 8 ? enqueue.template operator()<8>() : enqueue.template operator()<16>();
+}
+
+void InvariantGemv::enqueue(const GemmCall& call, Stream& stream) const {
+  call.weight.format == WeightFormat::bf16 ? enqueue_as<Bf16>(call, stream)
+                                           : enqueue_as<F16>(call, stream);
+}
+
+}  // namespace nvllm::kernels::cuda
