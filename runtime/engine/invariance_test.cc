@@ -1,9 +1,6 @@
 // One result: the bits of a request's log-probabilities, and so its tokens, do not depend on what
 // else runs, how its prompt is cut, whether its prefix is cached, whether it is swapped out or
 // recomputed, and where its keys and values lie. Fresh random requests, on one rank of the CPU.
-//
-// A known exception: with AMX, GEMMs of bfloat16 of up to 4 rows, up to 16 and more add up in
-// different orders (kernels/gemm/cpu/row_invariance_test.cc), so it is left out there.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -14,7 +11,6 @@
 #include <vector>
 
 #include "base/text.h"
-#include "kernels/common/cpu/instruction_set.h"
 #include "runtime/engine/testing/random_requests.h"
 #include "runtime/engine/testing/test_engine.h"
 #include "runtime/model/open_model.h"
@@ -242,12 +238,11 @@ void check_all_ways(const char* path, DType dtype) {
   for (const Way& way : left) FAIL_CHECK("not taken: ", way.name);
 }
 
-// In float32 and, without AMX, in bfloat16.
+// In float32 and in bfloat16.
 void check_all_ways(const char* path) {
   check_all_ways(path, DType::f32);
   if (testing::kSanitized) return;  // the engine's memory is the same
-  if (kernels::cpu::instruction_sets().back() != kernels::cpu::InstructionSet::amx_bf16)
-    check_all_ways(path, DType::bf16);
+  check_all_ways(path, DType::bf16);
 }
 
 TEST_CASE("a dense model: the same bits, whichever way") {

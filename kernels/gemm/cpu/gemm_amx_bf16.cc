@@ -1,4 +1,6 @@
-// Blocks of bfloat16 in AMX tiles: a gemm of tiles takes 16 outputs, 16 rows and 32 inputs.
+// GEMMs of bfloat16 in AMX tiles: a GEMM of tiles takes 16 outputs, 16 rows and 32 inputs. A row has
+// the same bits among any number of rows: tiles take inputs in order, and so do the vectors that
+// compute very few rows.
 #include <cstddef>
 
 #include "kernels/gemm/cpu/formats_bf16.h"
@@ -30,16 +32,153 @@ class TileConfiguration {
 constexpr int kTile = 16;        // rows of a tile, and dwords of a row
 constexpr int kTileInputs = 32;  // of bfloat16
 
+// Subnormal operands and results count as zero, as they do in tiles. Operands are loaded, and results
+// stored, while this lives.
+class FlushSubnormals {
+ public:
+  FlushSubnormals() {
+    asm volatile("stmxcsr %0" : "=m"(before_) : : "memory");
+    set(before_ | 0x8040);
+  }
+  ~FlushSubnormals() { set(before_); }
+  FlushSubnormals(const FlushSubnormals&) = delete;
+  FlushSubnormals& operator=(const FlushSubnormals&) = delete;
+
+ private:
+  static void set(unsigned control) { asm volatile("ldmxcsr %0" : : "m"(control) : "memory"); }
+  unsigned before_;
+};
+
+// So few rows that tiles would be mostly empty, and read memory slower: vectors, whose lanes are
+// outputs, with the bits of tiles. A tile adds to its sum that of a step of 32 inputs; this one is
+// the sum of two chains of multiply-adds from zero, of the first and of the second inputs of pairs.
+//
+// Rows of x are prepared as floats, for each step the first ones and the second ones of its pairs.
+struct DotInTileOrder {
+  static constexpr int kMaxRows = 4;
+  static constexpr int kStepFloats = 2 * kTile;
+  static constexpr int kOutputs = 128;  // between two changes of how subnormals count
+  static constexpr int kAheadInputs = 2 * kTileInputs;
+
+  static std::int64_t row_floats(std::int64_t inputs) {
+    return divide_up(inputs, kTileInputs) * kStepFloats;
+  }
+
+  static void prepare(const GemmTask& gemm, std::int64_t first_row, int rows, std::int64_t begin,
+                      std::int64_t end, float* prepared) {
+    const Bf16* from = static_cast<const Bf16*>(gemm.x) + first_row * gemm.x_stride;
+    for (int row = 0; row < rows; ++row, from += gemm.x_stride) {
+      float* to = prepared + row * row_floats(gemm.inputs) + row_floats(begin);
+      for (std::int64_t i = begin; i < end; i += kTileInputs, to += kStepFloats) {
+        const __m512 pairs = load_dwords<BlocksOfBf16>(from + i, end - i);
+        Lanes::store(to, Lanes::first_of(pairs));
+        Lanes::store(to + kTile, Lanes::second_of(pairs));
+      }
+    }
+  }
+
+  static void run(const GemmTask& gemm, std::int64_t first_row, int rows, const float* prepared,
+                  std::int64_t begin, std::int64_t end) {
+    alignas(64) float sums[kMaxRows * kOutputs];
+    for (std::int64_t o = begin; o < end; o += kOutputs) {
+      const std::int64_t count = smaller(end - o, kOutputs);
+      switch (rows) {
+        case 1: multiply<1>(gemm, prepared, o, count, sums); break;
+        case 2: multiply<2>(gemm, prepared, o, count, sums); break;
+        case 3: multiply<3>(gemm, prepared, o, count, sums); break;
+        default: multiply<4>(gemm, prepared, o, count, sums);
+      }
+      for (int r = 0; r < rows; ++r) {
+        for (std::int64_t lane = 0; lane < count; lane += kTile) {
+          Lanes::Floats values = Lanes::load(sums + r * kOutputs + lane);
+          finish<Bf16>(gemm, first_row + r, 1, o + lane, smaller(count - lane, kTile), &values);
+        }
+      }
+    }
+  }
+
+ private:
+  // Sums [row][output] of `count` outputs from `output` on.
+  template <int kR>
+  static void multiply(const GemmTask& gemm, const float* x, std::int64_t output,
+                       std::int64_t count, float* sums) {
+    const FlushSubnormals flush;
+    for (std::int64_t o = 0; o < count; o += kTile) {
+      const Bf16* weight = static_cast<const Bf16*>(gemm.weight) + (output + o) * gemm.inputs;
+      const bool next = output + o + 2 * kTile <= gemm.outputs;
+      some_outputs<kR>(weight, gemm.inputs, smaller(count - o, kTile), next, x, sums + o);
+    }
+  }
+
+  // A transposition waits for all of its loads, and while it waits few others begin: lines must be
+  // in the first level before they are loaded. So those of the steps that follow are fetched there,
+  // and the next outputs' to the second level, in the order in which they lie.
+  template <int kR>
+  static void some_outputs(const Bf16* weight, std::int64_t inputs, std::int64_t outputs,
+                           bool fetch_next, const float* x, float* sums) {
+    const std::int64_t x_stride = row_floats(inputs);
+    Lanes::Floats sum[kR];
+    for (Lanes::Floats& of_row : sum) of_row = Lanes::zero();
+    std::int64_t i = 0;
+    const Bf16* next = weight + kTile * inputs;
+    if (outputs == kTile) {
+      for (; i + kTileInputs <= inputs; i += kTileInputs, x += kStepFloats) {
+        if (fetch_next) {
+          const std::int64_t ahead = i + kAheadInputs;
+          const Bf16* near = ahead < inputs ? weight + ahead : next + (ahead - inputs);
+          for (int line = 0; line < kTile; ++line) {
+            _mm_prefetch(near + line * inputs, _MM_HINT_T0);
+            _mm_prefetch(next + i * kTile + line * kTileInputs, _MM_HINT_T1);
+          }
+        }
+        Lanes::Floats values[kTile];
+        for (int o = 0; o < kTile; ++o) values[o] = Lanes::load_pairs(weight + o * inputs + i);
+        add_step<kR>(values, x, x_stride, sum);
+      }
+    }
+    for (; i < inputs; i += kTileInputs, x += kStepFloats) {
+      Lanes::Floats values[kTile];
+      for (int o = 0; o < kTile; ++o) {
+        values[o] = o < outputs ? load_dwords<BlocksOfBf16>(weight + o * inputs + i, inputs - i)
+                                : Lanes::zero();
+      }
+      add_step<kR>(values, x, x_stride, sum);
+    }
+    for (int r = 0; r < kR; ++r) Lanes::store(sums + r * kOutputs, sum[r]);
+  }
+
+  // Adds a step of outputs' weights.
+  template <int kR>
+  static void add_step(Lanes::Floats (&weights)[kTile], const float* x, std::int64_t x_stride,
+                       Lanes::Floats (&sum)[kR]) {
+    Lanes::transpose(weights);
+    Lanes::Floats first[kR], second[kR];
+    for (int r = 0; r < kR; ++r) first[r] = second[r] = Lanes::zero();
+    for (int pair = 0; pair < kTile; ++pair) {
+      const Lanes::Floats one = Lanes::first_of(weights[pair]);
+      const Lanes::Floats other = Lanes::second_of(weights[pair]);
+      for (int r = 0; r < kR; ++r) {
+        const float* of_row = x + r * x_stride + pair;
+        first[r] = Lanes::multiply_add(one, Lanes::all(of_row[0]), first[r]);
+        second[r] = Lanes::multiply_add(other, Lanes::all(of_row[kTile]), second[r]);
+      }
+    }
+    for (int r = 0; r < kR; ++r) sum[r] = Lanes::add(sum[r], Lanes::add(first[r], second[r]));
+  }
+};
+
 // Few rows: weights are tiles as they lie, 16 outputs by 32 inputs; x is one column of tiles.
 struct DotInTiles {
-  using Few = Dot<DotOfBf16>;  // fewer are faster without tiles
-  static constexpr int kFewRows = 4;
+  using Few = DotInTileOrder;
+  static constexpr int kFewRows = Few::kMaxRows;
 
   static std::int64_t row_floats(std::int64_t inputs) {
     return divide_up(inputs, kTileInputs) * kTile;
   }
 
-  static std::int64_t prepared_rows(std::int64_t rows) { return rows <= kFewRows ? rows : kTile; }
+  static std::int64_t prepared_rows(std::int64_t rows) {
+    return rows <= kFewRows ? rows * Few::kStepFloats / kTile : kTile;
+  }
 
   static void prepare(const GemmTask& gemm, std::int64_t first_row, int rows, std::int64_t begin,
                       std::int64_t end, float* prepared) {
