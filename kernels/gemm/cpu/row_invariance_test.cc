@@ -110,12 +110,12 @@ Setting setting_of(DType type, std::int64_t inputs, std::int64_t outputs) {
           .out_gap = 5};
 }
 
-// Inputs and outputs: whole vectors and parts of them, and so many inputs that blocks take fewer
-// outputs at a time.
+// Inputs and outputs: whole vectors and parts of them, so many inputs that blocks take fewer
+// outputs at a time, and so many that sums of few rows with AMX come in parts.
 struct Sizes {
   std::int64_t inputs, outputs;
 };
-constexpr Sizes kSizes[] = {{45, 37}, {576, 96}, {2100, 81}};
+constexpr Sizes kSizes[] = {{45, 37}, {576, 96}, {896, 33}, {2100, 81}, {16900, 17}};
 
 TEST_CASE_TEMPLATE("a row has the same bits among any number of rows", T, float, Bf16, F16) {
   const unsigned seed = fresh_seed();
