@@ -35,8 +35,8 @@ constexpr const char* name_of(KvMode mode, Residence residence) {
 }
 enum class PrefillAttention : std::uint8_t { full, minference, xattention, automatic };
 enum class DecodeAttention : std::uint8_t { full, quest };
-// What the bits of a request's log-probabilities, and so its tokens, may depend on beside the model,
-// the request and its seed. `batch`: on the number of ranks and the kind of GPU alone, not on what
+// What the bits of a request's log-probabilities, and so its tokens, may depend on beside the
+// model, the request and its seed. `batch`: on the number of ranks and the kind of GPU alone, not on what
 // else runs, chunks, caches and preemption. `automatic`: as the environment says, else off.
 enum class Invariance : std::uint8_t { automatic, off, batch };
 // The type of keys and values in the cache; `automatic`: that of the computation.

@@ -324,8 +324,9 @@ struct GemmOptions {
   // A row's bits depend on that row and the weight alone: not on M, and not on which kernel was the
   // fastest on this GPU. Each sum is one chain over K then, in steps of 16 inputs, which is what
   // wgmma and cuBLASLt's algorithms without split K have in common; no norm is deferred, and no
-  // autotuned configuration splits K. What not all of these take is computed by `dot`. Quantized weights are refused, and a residual must not be out
-  // itself: cuBLASLt would start its sums from it. (The CPU's GEMMs are so by themselves.)
+  // autotuned configuration splits K. What not all of these take is computed by `dot`. Quantized
+  // weights are refused, and a residual must not be out itself: cuBLASLt would start its sums from
+  // it. (The CPU's GEMMs are so by themselves.)
   bool invariant = false;
 };
 std::unique_ptr<Gemm> create_gemm(Backend& backend, const GemmOptions& options = {});

@@ -156,12 +156,14 @@ int run_bench_throughput(const Options& options, std::int64_t started_ns) {
         if (bench.input) report.workload.prompt = *bench.input;
         if (bench.output) report.workload.output = *bench.output;
         report.workload.vocabulary = run.vocabulary;
+        report.workload.logprobs = bench.logprobs_hash;
         report.at_once = std::min(bench.max_concurrency.value_or(bench.prompts), bench.prompts);
         const std::int64_t running = std::min(report.at_once, options.engine.max_num_seqs);
         plan = {.workload = make_workload(report.workload),
                 .at_once = report.at_once,
                 .warmup = bench.warmup.value_or(running),
-                .vocabulary = run.vocabulary};
+                .vocabulary = run.vocabulary,
+                .logprobs_hash = bench.logprobs_hash};
         report.result = measure_throughput(run.load, run.session.client(), plan);
       });
   if (exit_code != kExitFine) return exit_code;

@@ -125,6 +125,20 @@ TEST_CASE("throughput: the same seed asks for the same tokens") {
   CHECK(once.at("workload") == again.at("workload"));
 }
 
+TEST_CASE("throughput: the hash is the same whatever runs at once, and another with another seed") {
+  const auto hash = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"--num-prompts", "10", "--input-len", "4:90", "--output-len", "3:9",
+                             "--dtype", "bfloat16", "--logprobs-hash"});
+    return report_of("throughput", more).at("logprobs_hash").get<std::string>();
+  };
+  const std::string usual = hash({});
+  CHECK(usual.size() == 16);
+  CHECK(hash({"--max-num-seqs", "1"}) == usual);
+  CHECK(hash({"--max-num-seqs", "3", "--max-num-batched-tokens", "16"}) == usual);
+  CHECK(hash({"--max-concurrency", "2", "--scheduling", "prefill-first"}) == usual);
+  CHECK(hash({"--dataset-seed", "1"}) != usual);
+}
+
 TEST_CASE("latency: each batch decodes as many steps as were asked, all sequences in each") {
   const Json report = report_of("latency", {"--batch-size", "1,4", "--input-len", "96",
                                             "--output-len", "12", "--warmup", "2"});

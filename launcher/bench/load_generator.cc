@@ -51,6 +51,8 @@ void LoadGenerator::poll() {
     RequestRecord* record = record_of(update);
     if (record == nullptr) continue;
     tokens[record] += static_cast<std::int64_t>(update.tokens.size());
+    for (const runtime::TokenLogprobs& token : update.logprobs)
+      record->logprobs.push_back(token.chosen);
     if (update.finish == runtime::FinishReason::none) continue;
     record->finished = true;
     record->cached_tokens = update.cached_tokens;

@@ -23,6 +23,7 @@ struct RequestRecord {
   std::int64_t tokens = 0;
   // Inter-token latencies (ITL); tokens that arrive together share the time since the ones before.
   std::vector<float> gaps_s;
+  std::vector<runtime::TokenLogprob> logprobs;  // of the tokens, where the request asks for them
   std::int32_t cached_tokens = 0, preemptions = 0;
   bool finished = false;
 

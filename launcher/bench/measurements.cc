@@ -1,6 +1,11 @@
 #include "launcher/bench/measurements.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdio>
 #include <utility>
 #include <vector>
 
@@ -76,7 +81,26 @@ ThroughputResult measure_throughput(LoadGenerator& load, runtime::EngineClient& 
   result.ttft_s = summary_of(std::move(first_tokens));
   result.itl_s = summary_of(std::move(tokens));
   result.request_s = summary_of(std::move(requests));
+  if (plan.logprobs_hash) result.logprobs_hash = hash_of_logprobs(load.records());
   return result;
+}
+
+std::uint64_t hash_of_logprobs(std::span<const RequestRecord> records) {
+  std::vector<std::uint32_t> words;
+  for (const RequestRecord& record : records) {
+    words.push_back(static_cast<std::uint32_t>(record.logprobs.size()));
+    for (const runtime::TokenLogprob& token : record.logprobs) {
+      words.push_back(static_cast<std::uint32_t>(token.token));
+      words.push_back(std::bit_cast<std::uint32_t>(token.logprob));
+    }
+  }
+  return XXH64(words.data(), words.size() * sizeof(words.front()), 0);
+}
+
+std::string hex_digits(std::uint64_t hash) {
+  std::array<char, 17> text;
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(hash));
+  return text.data();
 }
 
 double floor_of(const Workload& workload, const ModelCost& cost, const DeviceSpeed& speed,

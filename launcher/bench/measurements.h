@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
 
 #include "launcher/bench/floor.h"
 #include "launcher/bench/load_generator.h"
@@ -34,13 +37,21 @@ struct ThroughputResult {
   std::int64_t cached_tokens = 0;  // prompt tokens found in the prefix cache
   Summary ttft_s = {}, itl_s = {}, request_s = {};
   EngineWork work = {};
+  std::optional<std::uint64_t> logprobs_hash = {};  // where the plan asks for it
 };
+
+// An xxHash64 of all requests in the order of their submission: of each, how many tokens it
+// answered, and of each token its id and the bits of its log-probability. It does not depend on
+// when and with what others a request ran, unless these bits do.
+std::uint64_t hash_of_logprobs(std::span<const RequestRecord> records);
+std::string hex_digits(std::uint64_t hash);  // 16
 
 struct ThroughputPlan {
   Workload workload;
   std::int64_t at_once = 0;
   std::int64_t warmup = 0;      // short prompts that run first
   std::int64_t vocabulary = 0;  // for their random ids
+  bool logprobs_hash = false;   // its requests report log-probabilities
 };
 ThroughputResult measure_throughput(LoadGenerator& load, runtime::EngineClient& client,
                                     const ThroughputPlan& plan);

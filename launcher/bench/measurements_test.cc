@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <set>
 #include <vector>
 
@@ -21,6 +22,25 @@ TEST_CASE("a quantile is a sample that so many do not exceed") {
   CHECK(summary.max == 100);
   CHECK(summary_of({3}).p99 == 3);
   CHECK(summary_of({}).mean == 0);
+}
+
+TEST_CASE("the hash is of tokens, log-probabilities and where requests end") {
+  const auto hash_of = [](const std::vector<std::vector<runtime::TokenLogprob>>& requests) {
+    std::vector<RequestRecord> records(requests.size());
+    for (std::size_t i = 0; i < requests.size(); ++i) records[i].logprobs = requests[i];
+    return hash_of_logprobs(records);
+  };
+  const runtime::TokenLogprob a{7, -1.5f, 1}, b{8, -0.25f, 1};
+  const std::uint64_t hash = hash_of({{a, b}, {a}});
+  CHECK(hash == hash_of({{a, b}, {a}}));
+  const std::vector<std::vector<std::vector<runtime::TokenLogprob>>> others = {
+      {{a, b}, {b}}, {{b, a}, {a}}, {{a}, {b, a}},
+      {{a, b, a}},   {{a, b}, {}},  {{a, b}, {{7, std::nextafter(-1.5f, 0.0f), 1}}}};
+  for (const auto& other : others) CHECK(hash != hash_of(other));
+}
+
+TEST_CASE("a hash is shown as 16 digits") {
+  CHECK(hex_digits(0xabc) == "0000000000000abc");
 }
 
 TEST_CASE("the warm-up's batch shrinks by eight and at last by one") {

@@ -122,6 +122,7 @@ std::string format_json(const BenchSubject& subject, const ThroughputReport& rep
   json["token_ms"] = milliseconds(result.itl_s);
   json["request_ms"] = milliseconds(result.request_s);
   json["cached_prompt_tokens"] = result.cached_tokens;
+  if (result.logprobs_hash) json["logprobs_hash"] = hex_digits(*result.logprobs_hash);
   json["mean_batch"] = output / static_cast<double>(result.work.steps);
   json["work"] = work_of(result.work);
   json["floor"] = {{"seconds", report.floor_s},

@@ -80,6 +80,8 @@ std::string format_table(const BenchSubject& subject, const ThroughputReport& re
       {"mean batch", three_digits(output / static_cast<double>(result.work.steps)), ""});
   figures.add_row({"prompt tokens found in the cache", str(result.cached_tokens), ""});
   figures.add_row({"preemptions", str(result.work.preemptions), ""});
+  if (result.logprobs_hash)
+    figures.add_row({"hash of log-probabilities", hex_digits(*result.logprobs_hash), ""});
   text += figures.text();
   TextTable times;
   times.add_row({"ms", "mean", "p50", "p90", "p99", "max"});

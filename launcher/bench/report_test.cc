@@ -115,11 +115,17 @@ TEST_CASE("throughput tells tokens per second, the floor and the warm-up") {
   CHECK(json.at("mean_batch") == 2);
   CHECK(json.at("floor").at("of_floor") == 0.5);
   CHECK(json.at("workload").at("max_concurrency") == 2);
+  CHECK(!json.contains("logprobs_hash"));
 
   const std::string table = format_table(subject("throughput"), report);
   CHECK(table.find("warm-up: 2 short prompts") != std::string::npos);
   report.result.warmup_prompts = 0;
   CHECK(format_table(subject("throughput"), report).find("no warm-up") != std::string::npos);
+
+  report.result.logprobs_hash = 0xabc;
+  CHECK(parse_json(format_json(subject("throughput"), report)).at("logprobs_hash") ==
+        "0000000000000abc");
+  CHECK(format_table(subject("throughput"), report).find("0000000000000abc") != std::string::npos);
 }
 
 TEST_CASE("what a mode moves over PCIe is its floor, where that takes longer than computing") {

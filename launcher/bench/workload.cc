@@ -38,6 +38,11 @@ Workload make_workload(const WorkloadOptions& options) {
   for (std::vector<std::int32_t>& prompt : prompts) {
     const std::int64_t length = random.randint(options.output.min, options.output.max);
     workload.requests.push_back(make_request(std::move(prompt), length));
+    if (options.logprobs) {
+      runtime::SamplingParams& sampling = workload.requests.back().sampling;
+      sampling.seed = options.seed + workload.requests.size();
+      sampling.logprobs = 0;  // of the token itself
+    }
     workload.output_tokens += length;
   }
   return workload;

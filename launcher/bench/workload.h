@@ -20,6 +20,9 @@ struct WorkloadOptions {
   LengthRange output{100, 1024};
   std::uint64_t seed = 0;
   std::int64_t vocabulary = 0;  // of the model
+  // Each request reports log-probabilities and has a seed of its own, so that what it answers is a
+  // function of these options and the model.
+  bool logprobs = false;
 };
 
 struct Workload {

@@ -117,6 +117,10 @@ Command throughput_command() {
             output_row("N|A:B", "the same of each answer", "100:1024"),
             max_concurrency_row(),
             dataset_seed_row(),
+            {"--logprobs-hash", nullptr,
+             "also prints a hash of all tokens and their log-probabilities, which takes some\n"
+             "time; where it is the same, two runs computed the same bits",
+             nullptr, kInto.on(&BenchOptions::logprobs_hash)},
             warmup_row("how many short prompts run before anything is measured",
                        "as many as run at a time")},
            floor_rows()}),

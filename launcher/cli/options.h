@@ -132,6 +132,7 @@ struct BenchOptions {
   // throughput; also of serve: max_concurrency
   std::int64_t prompts = 256;
   std::optional<std::int64_t> max_concurrency;  // absent: all prompts at once
+  bool logprobs_hash = false;
 
   // latency
   std::vector<std::int64_t> batch_sizes = {1, 8, 64, 256};

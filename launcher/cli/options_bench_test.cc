@@ -45,7 +45,7 @@ TEST_CASE("the benchmarks' own options") {
   const BenchOptions bench =
       parsed({"bench", "throughput", "--num-prompts", "7", "--input-len", "3:5", "--output-len",
               "9", "--max-concurrency", "2", "--dataset-seed", "4", "--warmup", "0", "--bandwidth",
-              "1.5", "--tflops", "60"})
+              "1.5", "--tflops", "60", "--logprobs-hash"})
           .bench;
   CHECK(bench.prompts == 7);
   CHECK(bench.input->min == 3);
@@ -55,6 +55,8 @@ TEST_CASE("the benchmarks' own options") {
   CHECK(bench.max_concurrency == 2);
   CHECK(bench.dataset_seed == 4);
   CHECK(bench.warmup == 0);
+  CHECK(bench.logprobs_hash);
+  CHECK(!parsed({"bench", "throughput"}).bench.logprobs_hash);
   CHECK(bench.bandwidth_tb_s == 1.5);
   CHECK(bench.tflops == 60);
   CHECK(parsed({"bench", "latency", "--batch-size", "1,16"}).bench.batch_sizes ==

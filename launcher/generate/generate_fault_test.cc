@@ -146,6 +146,59 @@ TEST_CASE("after a kill -9 of the launcher a run is resumed, and gives what one 
   check_resumed(work);
 }
 
+// Prompts that take several steps where few rows fit into one, and short ones beside them.
+std::string long_lines(int requests) {
+  std::string input;
+  for (int i = 0; i < requests; ++i) {
+    std::string ids = str(i + 1);
+    for (int token = 1; token < 3 + i % 4 * 20; ++token)
+      ids += str(", ", (i * 31 + token * 7) % 90);
+    input += str("{\"id\": \"r", i, "\", \"prompt_token_ids\": [", ids,
+                 "], \"max_tokens\": ", 8 + 4 * (i % 5), "}\n");
+  }
+  return input;
+}
+
+TEST_CASE(
+    "a run that is resumed with other batches gives every bit of one that was not disturbed") {
+  Work work;
+  work.folder.file("in.jsonl", long_lines(kRequests));
+  const auto words = [&](const std::string& output, std::vector<std::string> more) {
+    more.insert(more.end(), {"--input", work.input, "--output", output, "--ignore-eos",
+                             "--dtype=bfloat16", "--temperature=0.8", "--logprobs=2"});
+    return generate("llama-tied", more);
+  };
+  const std::string whole = work.folder.path("whole.jsonl");
+  Program undisturbed(words(whole, {"--max-num-seqs=16", "--max-num-batched-tokens=256"}));
+  REQUIRE_MESSAGE(undisturbed.wait() == 0, undisturbed.errors());
+  {
+    const testing::Pipe held;  // a prompt that never comes keeps the run from ending
+    const std::string text = long_lines(kBefore);
+    REQUIRE(::write(held.writing.get(), text.data(), text.size()) ==
+            static_cast<ssize_t>(text.size()));
+    std::vector<std::string> some = words(work.output, {"--max-num-seqs=1"});
+    std::ranges::replace(some, work.input, std::string("-"));
+    Program program(some, [&] { ::dup2(held.reading.get(), STDIN_FILENO); });
+    work.await_some(program);
+    program.signal(SIGKILL);
+    CHECK(program.wait() == 1000 + SIGKILL);
+  }
+  Program resumed(words(work.output, {"--resume", "--max-num-seqs=5", "--max-num-batched-tokens=24",
+                                      "--block-size=8"}));
+  REQUIRE_MESSAGE(resumed.wait() == 0, resumed.errors());
+  CHECK(resumed.errors().find(" answered already; ") != std::string::npos);
+  const auto bits = [](const std::string& path) {
+    std::vector<std::string> lines;
+    for (const Json& line : json_lines(file_text(path))) {
+      lines.push_back(str(json_text(line.at("id")), json_text(line.at("token_ids")),
+                          json_text(line.at("logprobs"))));
+    }
+    return lines;
+  };
+  CHECK(bits(work.output).size() == kRequests);
+  CHECK(bits(work.output) == bits(whole));
+}
+
 TEST_CASE("Ctrl-C writes what is finished, also behind what is not, and a run is resumed") {
   const Work work;
   const HalfAnInput half;

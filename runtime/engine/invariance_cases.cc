@@ -2,9 +2,6 @@
 // else runs, how its prompt is cut, whether its prefix is cached, whether it is swapped out or
 // recomputed, and where its keys and values lie. Fresh random requests, on one rank: on the CPU,
 // and with --invariant batch on a GPU.
-//
-// A known exception: with AMX, GEMMs of bfloat16 of up to 4 rows, up to 16 and more add up in
-// different orders (kernels/gemm/cpu/row_invariance_test.cc), so it is left out there.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -15,7 +12,6 @@
 #include <vector>
 
 #include "base/text.h"
-#include "kernels/common/cpu/instruction_set.h"
 #include "runtime/engine/testing/random_requests.h"
 #include "runtime/engine/testing/test_engine.h"
 #include "runtime/model/open_model.h"
@@ -49,23 +45,29 @@ bool on_gpu() {
   return testing::device_under_test() == DeviceKind::cuda;
 }
 
-EngineOptions usual() {
+// Steps have that many rows at most. A row by quantized weights has the same bits among up to 16
+// rows, and others among more (kernels/gemm/cpu/row_invariance_test.cc).
+constexpr std::int64_t kManyRows = 512, kFewRows = 16;
+
+EngineOptions usual(std::int64_t rows) {
   EngineOptions options;
   options.invariance = on_gpu() ? Invariance::batch : Invariance::off;
   options.max_model_len = kMaxModelLen;
-  options.max_num_seqs = 32;
-  options.max_num_batched_tokens = 512;
+  options.max_num_seqs = std::min<std::int64_t>(32, rows);
+  options.max_num_batched_tokens = rows;
   options.swap_space_bytes = std::int64_t{64} << 20;
   return options;
 }
 
 class Ways {
  public:
-  explicit Ways(const OpenModel& model) : model_(model) {}
+  // rows: of a step, at most.
+  Ways(const OpenModel& model, std::int64_t rows) : model_(model), rows_(rows) {}
 
   std::vector<Way> all() {
     add("all at once");
     for (const std::int64_t chunk : {1, 7, 16, 40, 100, 256}) {
+      if (chunk > rows_) break;
       EngineOptions& options = add(str("in chunks of ", chunk)).options;
       options.max_num_batched_tokens = chunk;
       options.max_num_seqs = std::min(options.max_num_seqs, chunk);
@@ -87,7 +89,7 @@ class Ways {
 
  private:
   Way& add(const std::string& name) {
-    ways_.push_back({.name = name, .options = usual()});
+    ways_.push_back({.name = name, .options = usual(rows_)});
     return ways_.back();
   }
 
@@ -132,6 +134,7 @@ class Ways {
   }
 
   const OpenModel& model_;
+  const std::int64_t rows_;
   std::vector<Way> ways_;
 };
 
@@ -227,11 +230,12 @@ bool check_way(const OpenModel& model, const Way& way, const std::vector<Request
 }
 
 // Of these ways, with new requests: those that were not taken.
-std::vector<Way> check_ways(const OpenModel& model, const std::vector<Way>& ways) {
+std::vector<Way> check_ways(const OpenModel& model, const std::vector<Way>& ways,
+                            std::int64_t rows) {
   const std::uint32_t seed = std::random_device()();
   std::cout << name_of(model.dtype) << ", seed " << seed << "\n";
   const std::vector<Request> requests = random_requests(model, seed);
-  const Answers right = plain_answers(model, requests, usual());
+  const Answers right = plain_answers(model, requests, usual(rows));
   for (const std::vector<Answer>& answers : right) {
     for (const Answer& answer : answers) CHECK(answer.error == "");
   }
@@ -242,29 +246,25 @@ std::vector<Way> check_ways(const OpenModel& model, const std::vector<Way>& ways
   return left;
 }
 
-void check_all_ways(const OpenModel& model) {
-  std::vector<Way> left = check_ways(model, Ways(model).all());
-  for (int more = 0; more < 3 && !left.empty(); ++more) left = check_ways(model, left);
+void check_all_ways(const OpenModel& model, std::int64_t rows) {
+  std::vector<Way> left = check_ways(model, Ways(model, rows).all(), rows);
+  for (int more = 0; more < 3 && !left.empty(); ++more) left = check_ways(model, left, rows);
   for (const Way& way : left) FAIL_CHECK("not taken: ", way.name);
 }
 
-// Whether bfloat16 is the known exception.
-bool with_amx() {
-  return !on_gpu() &&
-         kernels::cpu::instruction_sets().back() == kernels::cpu::InstructionSet::amx_bf16;
-}
-
-// In float32 and, without AMX, in bfloat16.
-void check_all_ways(const char* path) {
-  check_all_ways(open_model({.path = path, .dtype = DType::f32}));
+// In float32 and in bfloat16.
+void check_all_ways(const char* path, std::int64_t rows = kManyRows) {
+  check_all_ways(open_model({.path = path, .dtype = DType::f32}), rows);
   if (testing::kSanitized) return;  // the engine's memory is the same
-  if (!with_amx()) check_all_ways(open_model({.path = path, .dtype = DType::bf16}));
+  check_all_ways(open_model({.path = path, .dtype = DType::bf16}), rows);
 }
 
 // With random weights, in bfloat16, of these sizes.
 void check_all_ways(const char* path, const char* sizes) {
-  check_all_ways(open_model(
-      {.path = path, .format = LoadFormat::dummy, .overrides = sizes, .dtype = DType::bf16}));
+  check_all_ways(
+      open_model(
+          {.path = path, .format = LoadFormat::dummy, .overrides = sizes, .dtype = DType::bf16}),
+      kManyRows);
 }
 
 TEST_CASE("a dense model: the same bits, whichever way") {
@@ -322,6 +322,21 @@ TEST_CASE("inputs of layers, and layers that read others' keys and values: the s
 TEST_CASE("experts beside an MLP: the same bits, whichever way") {
   if (on_gpu()) SKIP_TEST("Gemma 4 runs on CPUs only so far");
   check_all_ways("tests/data/golden-models/gemma4-moe");
+}
+
+TEST_CASE("weights in fp8: the same bits while steps have few rows, whichever way") {
+  if (on_gpu()) SKIP_TEST("quantized weights are refused there");
+  check_all_ways("tests/data/golden-models/qwen3-fp8-block", kFewRows);
+}
+
+TEST_CASE("weights in int4: the same bits while steps have few rows, whichever way") {
+  if (on_gpu()) SKIP_TEST("quantized weights are refused there");
+  check_all_ways("tests/data/golden-models/qwen3-awq", kFewRows);
+}
+
+TEST_CASE("experts in mxfp4: the same bits while steps have few rows, whichever way") {
+  if (on_gpu()) SKIP_TEST("quantized weights are refused there");
+  check_all_ways("tests/data/golden-models/gptoss-mxfp4", kFewRows);
 }
 
 TEST_CASE("attention sinks and experts with biases: the same bits, whichever way") {

@@ -1,7 +1,7 @@
 // A row of a GEMM on the CPU gets the same bits whatever rows are computed with it, with each
 // instruction set that this machine has. Up to 16 rows are computed as dot products, and more as
-// blocks, which add in the same order (gemm_lane_blocks.h); but tiles of AMX do not, nor do blocks
-// of quantized weights: there a row has the same bits among few rows, and among many.
+// blocks, which add in the same order (gemm_lane_blocks.h; with AMX, gemm_amx_bf16.cc). Blocks of
+// quantized weights do not: there a row has the same bits among few rows, and among many.
 #include <cstdint>
 #include <cstring>
 #include <iostream>
@@ -14,7 +14,6 @@
 #include "device/cpu/stream.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/testing/gemm_case.h"
-#include "testing/skip.h"
 
 namespace nvllm::kernels::testing {
 namespace {
@@ -22,6 +21,7 @@ namespace {
 using cpu::InstructionSet;
 
 constexpr std::int64_t kRows = 300;
+constexpr std::int64_t kNumbers[] = {1, 2, 3, 4, 5, 8, 16, 17, 64, 299};  // of rows
 
 // A GEMM of kRows rows in memory, and parts of it. Without a set: as an engine computes it.
 class Rows {
@@ -93,12 +93,9 @@ void check(const Setting& setting, unsigned seed) {
     const std::string name = str(cpu::name_of(set), setting.describe());
     CAPTURE(name);
     const bool quantized = setting.quantized.group != 0;
-    // Up to four rows are no tiles (DotInTiles), which add pairs in an order of their own.
-    const bool tiles = set == InstructionSet::amx_bf16 && setting.type == DType::bf16 && !quantized;
-    const std::vector<std::int64_t> few = {1, 2, 5, 8, 17, 64, 299}, tiled = {5, 8, 17, 64, 299};
     Rows rows(*backend, set, setting, seed);
-    CHECK(differing_rows(rows, tiles ? tiled : few, seed) == "");
-    if (!tiles && !quantized) CHECK(rows.few_are_of_many());
+    CHECK(differing_rows(rows, kNumbers, seed) == "");
+    if (!quantized) CHECK(rows.few_are_of_many());
   }
 }
 
@@ -113,12 +110,12 @@ Setting setting_of(DType type, std::int64_t inputs, std::int64_t outputs) {
           .out_gap = 5};
 }
 
-// Inputs and outputs: whole vectors and parts of them, and so many inputs that blocks take fewer
-// outputs at a time.
+// Inputs and outputs: whole vectors and parts of them, so many inputs that blocks take fewer
+// outputs at a time, and so many that sums of few rows with AMX come in parts.
 struct Sizes {
   std::int64_t inputs, outputs;
 };
-constexpr Sizes kSizes[] = {{45, 37}, {576, 96}, {2100, 81}};
+constexpr Sizes kSizes[] = {{45, 37}, {576, 96}, {896, 33}, {2100, 81}, {16900, 17}};
 
 TEST_CASE_TEMPLATE("a row has the same bits among any number of rows", T, float, Bf16, F16) {
   const unsigned seed = fresh_seed();
@@ -144,15 +141,12 @@ TEST_CASE("a row has the same bits among few rows, and among many, with quantize
 }
 
 TEST_CASE("a row of bfloat16 has the same bits among any number of rows in an engine, too") {
-  if (cpu::instruction_sets().back() == InstructionSet::amx_bf16)
-    SKIP_TEST("needs a processor without AMX");
   const unsigned seed = fresh_seed();
   const auto backend = create_backend(DeviceKind::cpu);
   for (const auto& [inputs, outputs] : kSizes) {
     Rows rows(*backend, std::nullopt, setting_of(DType::bf16, inputs, outputs), seed);
     CHECK(rows.few_are_of_many());
-    CHECK(differing_rows(rows, std::vector<std::int64_t>{1, 2, 3, 5, 8, 16, 17, 64, 299}, seed) ==
-          "");
+    CHECK(differing_rows(rows, kNumbers, seed) == "");
   }
 }
 

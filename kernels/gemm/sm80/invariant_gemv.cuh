@@ -3,8 +3,8 @@
 //
 // A warp makes kTiles tiles of 8 outputs for all rows, and all of their inputs, 16 after 16, in one
 // accumulator. A lane copies 16 bytes, 8 inputs, of one output's weights; 4 neighbouring lanes make
-// a `slice`, 32 inputs, which are two steps of the chain. Which place each of its 16 inputs has in a
-// step is free, but they are the 16 that other kernels take in that step; so lanes exchange words
+// a `slice`, 32 inputs, which are two steps of the chain. Which place each of its 16 inputs has in
+// a step is free, but they are the 16 that other kernels take in that step; so lanes exchange words
 // (exchange()). The same happens to rows of x.
 //
 // Slices are copied asynchronously, kBatches batches of them ahead: as registers, so many could not
@@ -49,8 +49,8 @@ constexpr int shared_bytes(int halves, int tiles, int batches, int warps) {
   return warps * batches * kBatch * (tiles + halves) * 512;
 }
 
-// kMaxRows: 8 or 16. kGated: p.outputs are gates, each tile of which comes with one of what they let
-// through (kTiles is 2 then).
+// kMaxRows: 8 or 16. kGated: p.outputs are gates, each tile of which comes with one of what they
+// let through (kTiles is 2 then).
 template <typename T, bool kGated, int kMaxRows, int kTiles, int kBatches, int kWarps>
 __global__ void __launch_bounds__(kWarps * 32) gemv_kernel(const GemmParams<T> p) {
   constexpr int kHalves = kMaxRows / 8;
