@@ -148,6 +148,10 @@ std::string kv_cache_dtype_refusal(const EngineOptions& options);
 // The same as an Error, also if heads of this length cannot be kept in FP8.
 void check_kv_cache_dtype(const EngineOptions& options, std::int64_t head_dim);
 
+// What a pipeline of several stages can be used with: an Error, one line, if not with what else the
+// options ask for.
+void check_stages(const EngineOptions& options, int stages);
+
 // Which modes of the cache let the host's cores attend.
 
 // Why what the options ask for cannot be, in one line; empty: it can, or depends on what

@@ -40,7 +40,8 @@ std::unique_ptr<Communicator> create_communicator(Member& member, Backend& backe
               " ranks in ", options.stages, " stages");
 #ifdef NVLLM_CUDA
   if (options.stages > 1 && backend.kind() == DeviceKind::cuda) {
-    fail("collectives of ", options.stages, " pipeline stages: are on CPUs only so far; pass --pp 1");
+    fail("collectives of ", options.stages,
+         " pipeline stages: are on CPUs only so far; pass --pp 1");
   }
   if (backend.kind() == DeviceKind::cuda) {
     return create_cuda(member, backend, options.implementation);

@@ -20,8 +20,8 @@
 
 namespace nvllm::ipc {
 
-// Used by one thread, with one stream. It must outlive the stream's work, and the graphs that were
-// captured with it.
+// Used by one thread, with one stream, and another one for results. It must outlive the streams'
+// work, and the graphs that were captured with it.
 class StageLink {
  public:
   virtual ~StageLink() = default;
@@ -31,9 +31,12 @@ class StageLink {
   virtual void send(TensorView data, Stream& stream) = 0;
   virtual void receive(TensorView data, Stream& stream) = 0;
 
-  // The first rank of the last stage: enqueues that rank 0 gets `data`.
-  virtual void send_result(TensorView data, Stream& stream) = 0;
-  // Rank 0: waits for it, as take-off point of all that the host does next. An Error as above.
+  // The first rank of the last stage: enqueues that rank 0 gets `data`. In a stream of its own: it
+  // waits for rank 0's host, which may be busy, or wait for what the stages do next.
+  virtual void send_result(TensorView data, Stream& results) = 0;
+  // At the end: results that rank 0 has not taken are left out.
+  virtual void drop_results() = 0;
+  // Rank 0's main thread: waits for it. An Error as above.
   virtual void receive_result(void* to, std::size_t bytes) = 0;
   // Whether receive_result() would find something.
   virtual bool result_ready() const = 0;

@@ -132,7 +132,7 @@ void ShmExchange::publish() {
   }
   // Sequentially consistent, then the bells: what Member::wait asks of the one it waits for.
   member_.flags(in_group(rank_))[0].value.store((std::uint64_t{call_hash_} << 32) | step_,
-                                      std::memory_order_seq_cst);
+                                                std::memory_order_seq_cst);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_) member_.collective_bell(in_group(peer)).ring();
   }
@@ -157,15 +157,16 @@ void ShmExchange::wait_for(int peer, std::uint32_t step) {
   // A peer that is ahead may be in another call by now; at the same step it must be in the same
   // one.
   if (static_cast<std::uint32_t>(seen) == step && (seen >> 32) != call_hash_) {
-    fail("rank ", in_group(peer), " takes part in another collective or with another shape than ", operation_,
-         " of rank ", in_group(rank_), "; call the same on all ranks");
+    fail("rank ", in_group(peer), " takes part in another collective or with another shape than ",
+         operation_, " of rank ", in_group(rank_), "; call the same on all ranks");
   }
 }
 
 // The peer may itself be waiting. Who is to blame is the rank that has made the fewest steps.
 void ShmExchange::fail_timed_out(int peer) const {
   auto step_of = [&](int rank) {
-    return static_cast<std::uint32_t>(member_.flags(in_group(rank))[0].value.load(std::memory_order_seq_cst));
+    return static_cast<std::uint32_t>(
+        member_.flags(in_group(rank))[0].value.load(std::memory_order_seq_cst));
   };
   int slowest = peer;
   for (int rank = 0; rank < size_; ++rank) {
@@ -173,9 +174,8 @@ void ShmExchange::fail_timed_out(int peer) const {
   }
   const Group& group = member_.group();
   const double seconds = std::chrono::duration<double>(group.step_timeout()).count();
-  throw PeerTimeout(in_group(slowest),
-                    str("waited ", format_duration(seconds), " for ", operation_, " with ",
-                        group.snapshot(in_group(slowest)).describe()));
+  throw PeerTimeout(in_group(slowest), str("waited ", format_duration(seconds), " for ", operation_,
+                                           " with ", group.snapshot(in_group(slowest)).describe()));
 }
 
 void ShmExchange::wait_for_all(std::uint32_t step) {

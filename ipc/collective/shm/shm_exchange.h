@@ -31,8 +31,8 @@
 // step s + 1 is published after the wait for step s, for which others needed this rank's. So two
 // flags hold the stretches, and what was written in step s stays until all have it.
 //
-// Where the group is in pipeline stages, the exchange is of the ranks of one, which are numbered from
-// 0 on here; and a part of the staging memory is not its own but the stage link's (stage_memory.h).
+// Where the group is in pipeline stages, the exchange is of the ranks of one, which are numbered
+// from 0 on here; and a part of the staging memory is the stage link's (stage_memory.h).
 //
 // Each kind and size of call finds out by trials how to write data there, and in chunks of what
 // size (copy_methods.h).

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -29,6 +30,7 @@ ShmStageLink::ShmStageLink(Member& member, int stages)
       previous_(rank_ - member.size() / stages),
       last_stage_(member.size() - member.size() / stages),
       bytes_(link_bytes(member, stages)) {
+  NVLLM_CHECK_EQ(member.group().boxes(), 1);
   const std::size_t staging = member.staging(rank_).size();
   if (bytes_ == 0) fail("staging_bytes ", staging, " is too small for pipeline stages; use 512");
 }
@@ -58,7 +60,7 @@ void ShmStageLink::send(TensorView data, Stream& stream) {
   NVLLM_CHECK(data.contiguous() && next_ < member_.size(), data.describe());
   enqueue(stream, describe_call("send", data), [this, data] {
     put(data.as<std::byte>(), data.bytes(), next_, member_.collective_bell(next_),
-        [this] { await_room(next_); });
+        [this] { return await_room(next_); });
   });
 }
 
@@ -69,11 +71,12 @@ void ShmStageLink::receive(TensorView data, Stream& stream) {
   });
 }
 
-void ShmStageLink::send_result(TensorView data, Stream& stream) {
+// The rank's record says what its other stream does.
+void ShmStageLink::send_result(TensorView data, Stream& results) {
   NVLLM_CHECK(data.contiguous() && rank_ == last_stage_, data.describe());
-  enqueue(stream, describe_call("send_result", data), [this, data] {
+  cpu::stream(results).submit([this, data] {
     put(data.as<std::byte>(), data.bytes(), 0, member_.main_bell(0),
-        [this] { await_room_for_result(); });
+        [this] { return await_room_for_result(); });
   });
 }
 
@@ -83,9 +86,9 @@ void ShmStageLink::receive_result(void* to, std::size_t bytes) {
 }
 
 void ShmStageLink::put(const std::byte* data, std::size_t bytes, int to, Doorbell& bell_of_receiver,
-                       const std::function<void()>& wait_for_room) {
+                       const std::function<bool()>& wait_for_room) {
   for (std::size_t done = 0; done < bytes; done += slot_bytes()) {
-    if (!is_taken(to)) wait_for_room();
+    if (!is_taken(to) && !wait_for_room()) return;
     std::memcpy(slot(rank_, sent_), data + done, std::min(slot_bytes(), bytes - done));
     const std::span<Member::Flag> flags = member_.flags(rank_);
     flags[kBytesFlags + sent_ % kSlots].value.store(bytes, std::memory_order_relaxed);
@@ -117,12 +120,13 @@ bool ShmStageLink::is_sent(int from) const {
   return read(member_, from, kSentFlag) > taken_;
 }
 
-void ShmStageLink::await_room(int taker) {
+bool ShmStageLink::await_room(int taker) {
   Standing last = end_of_chain(taker);
   while (true) {
     try {
-      return member_.wait(
+      member_.wait(
           member_.collective_bell(rank_), [&] { return is_taken(taker); }, taker, "a free slot");
+      return true;
     } catch (const PeerTimeout&) {
       const Standing now = end_of_chain(taker);
       if (now == last) fail_timed_out(now.rank, "the next stage to take hidden states");
@@ -147,12 +151,15 @@ void ShmStageLink::await_piece(int sender) {
   }
 }
 
-void ShmStageLink::await_room_for_result() {
-  const Nanoseconds slice = member_.group().step_timeout() / 4;
-  while (!member_.wait_for(
-      member_.collective_bell(rank_), [&] { return is_taken(0); }, slice)) {
-    member_.note_progress();
+bool ShmStageLink::await_room_for_result() {
+  constexpr Nanoseconds kShortest = std::chrono::microseconds(20);
+  constexpr Nanoseconds kLongest = std::chrono::milliseconds(2);
+  for (Nanoseconds pause = kShortest; !is_taken(0); pause = std::min(2 * pause, kLongest)) {
+    member_.check_abort();
+    if (dropping_) return false;
+    std::this_thread::sleep_for(pause);
   }
+  return true;
 }
 
 // Rank 0's record says whom its stream waits for, not whom its main thread does.

@@ -10,6 +10,7 @@
 // on since the wait began, the wait begins again; else that rank is named.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -25,7 +26,8 @@ class ShmStageLink final : public StageLink {
 
   void send(TensorView data, Stream& stream) override;
   void receive(TensorView data, Stream& stream) override;
-  void send_result(TensorView data, Stream& stream) override;
+  void send_result(TensorView data, Stream& results) override;
+  void drop_results() override { dropping_ = true; }
   void receive_result(void* to, std::size_t bytes) override;
   bool result_ready() const override { return is_sent(last_stage_); }
 
@@ -39,18 +41,20 @@ class ShmStageLink final : public StageLink {
 
   // Adds a task to the stream. `text` is what this rank's record says while it runs.
   void enqueue(Stream& stream, std::string text, std::function<void()> task);
-  // Puts all of it into slots, piece by piece. wait_for_room: returns when one is free.
+  // Puts all of it into slots, piece by piece. wait_for_room: returns when one is free; false: the
+  // rest is left out.
   void put(const std::byte* data, std::size_t bytes, int to, Doorbell& bell_of_receiver,
-           const std::function<void()>& wait_for_room);
+           const std::function<bool()>& wait_for_room);
   void take(std::byte* data, std::size_t bytes, int from,
             const std::function<void()>& wait_for_piece);
 
   bool is_taken(int by) const;   // so much that a slot is free
   bool is_sent(int from) const;  // a piece that has not been taken
-  void await_room(int taker);
+  bool await_room(int taker);
   void await_piece(int sender);
-  // Rank 0 may wait for its launcher, which may read results when it likes.
-  void await_room_for_result();
+  // Without a limit: rank 0 may wait for its launcher, which may read results when it likes. The
+  // rank's bell wakes the thread of the other stream, so this one looks now and then.
+  bool await_room_for_result();
   void await_result();
   // Whom the rank waits for in the end, through others that wait; itself, if for nobody.
   Standing end_of_chain(int rank) const;
@@ -63,7 +67,9 @@ class ShmStageLink final : public StageLink {
   const int next_, previous_;  // of the neighbouring stages; of no use at the ends
   const int last_stage_;       // its first rank
   const std::size_t bytes_;
-  std::uint64_t sent_ = 0, taken_ = 0;  // pieces
+  std::atomic<bool> dropping_ = false;
+  // Pieces. A rank of the last stage sends results alone, so each has one thread.
+  std::uint64_t sent_ = 0, taken_ = 0;
 };
 
 }  // namespace nvllm::ipc

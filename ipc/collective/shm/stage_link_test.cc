@@ -28,13 +28,14 @@ struct Rig {
         last(stages - 1),
         backend(create_backend(DeviceKind::cpu)),
         stream(backend->create_stream()),
+        results(backend->create_stream()),
         communicator(create_communicator(member, *backend, {.stages = stages})),
         link(create_stage_link(member, *backend, stages)) {}
 
   Member& member;
   const int stage, last;
   std::unique_ptr<Backend> backend;
-  std::unique_ptr<Stream> stream;
+  std::unique_ptr<Stream> stream, results;
   std::unique_ptr<Communicator> communicator;
   std::unique_ptr<StageLink> link;
 };
@@ -51,6 +52,7 @@ std::string pass(Rig& rig, const std::vector<std::int64_t>& sizes) {
     std::vector<std::int32_t>& values = all.emplace_back(static_cast<std::size_t>(size));
     if (rig.stage == 0) std::iota(values.begin(), values.end(), static_cast<std::int32_t>(size));
   }
+  const auto computed = rig.backend->create_event();
   for (std::vector<std::int32_t>& values : all) {
     if (rig.stage > 0) rig.link->receive(view(values), *rig.stream);
     rig.stream->host_call([&values] {
@@ -58,7 +60,9 @@ std::string pass(Rig& rig, const std::vector<std::int64_t>& sizes) {
     });
     if (rig.stage < rig.last) rig.link->send(view(values), *rig.stream);
     if (rig.stage == rig.last && rig.communicator->rank() == 0) {
-      rig.link->send_result(view(values), *rig.stream);
+      computed->record(*rig.stream);
+      rig.results->wait(*computed);
+      rig.link->send_result(view(values), *rig.results);
     }
   }
   std::string wrong;
@@ -72,6 +76,7 @@ std::string pass(Rig& rig, const std::vector<std::int64_t>& sizes) {
     }
   }
   rig.communicator->wait(*rig.stream);
+  rig.results->synchronize();
   return wrong;
 }
 
@@ -79,14 +84,13 @@ TEST_CASE("tensors of all sizes go from stage to stage, and to rank 0, in order"
   for (const auto& [ranks, stages] : {std::pair{2, 2}, {3, 3}, {4, 2}, {6, 3}, {8, 8}}) {
     CAPTURE(ranks);
     CAPTURE(stages);
-    run_ranks(
-        ranks,
-        [&](Member& me) {
-          Rig rig(me, stages);
-          CHECK(pass(rig, {1, 7, 4096, 1, 100'000, 3, 3, 50'000}) == "");
-          CHECK(pass(rig, {2}) == "");
-        },
-        {.staging_bytes = 64 << 10});
+    run_ranks(ranks,
+              [&](Member& me) {
+                Rig rig(me, stages);
+                CHECK(pass(rig, {1, 7, 4096, 1, 100'000, 3, 3, 50'000}) == "");
+                CHECK(pass(rig, {2}) == "");
+              },
+              {.staging_bytes = 64 << 10});
   }
 }
 
@@ -181,6 +185,25 @@ TEST_CASE("a stage that computes for longer than the step timeout is waited for 
         CHECK(pass(rig, {1000}) == "");
       },
       kImpatient);
+}
+
+TEST_CASE("results that nobody takes hold up neither the last stage nor its end") {
+  run_ranks(2, [](Member& me) {
+    Rig rig(me, 2);
+    std::vector<std::int32_t> values(10);
+    for (int i = 0; i < 6; ++i) {
+      if (me.rank() == 0) {
+        rig.link->send(view(values), *rig.stream);
+      } else {
+        rig.link->receive(view(values), *rig.stream);
+        rig.link->send_result(view(values), *rig.results);
+      }
+    }
+    rig.communicator->wait(*rig.stream);
+    CHECK((me.rank() == 0 || !rig.results->idle()));
+    rig.link->drop_results();
+    rig.results->synchronize();
+  });
 }
 
 TEST_CASE("a stage runs no further ahead than the next one has room, and does not end it") {
