@@ -81,12 +81,15 @@ std::string pass(Rig& rig, const std::vector<std::int64_t>& sizes) {
 }
 
 TEST_CASE("tensors of all sizes go from stage to stage, and to rank 0, in order") {
-  for (const auto& [ranks, stages] : {std::pair{2, 2}, {3, 3}, {4, 2}, {6, 3}, {8, 8}}) {
-    CAPTURE(ranks);
-    CAPTURE(stages);
-    run_ranks(ranks,
+  struct Case {
+    int ranks, stages;
+  };
+  for (const Case& each : {Case{2, 2}, {3, 3}, {4, 2}, {6, 3}, {8, 8}}) {
+    CAPTURE(each.ranks);
+    CAPTURE(each.stages);
+    run_ranks(each.ranks,
               [&](Member& me) {
-                Rig rig(me, stages);
+                Rig rig(me, each.stages);
                 CHECK(pass(rig, {1, 7, 4096, 1, 100'000, 3, 3, 50'000}) == "");
                 CHECK(pass(rig, {2}) == "");
               },
@@ -190,13 +193,13 @@ TEST_CASE("a stage that computes for longer than the step timeout is waited for 
 TEST_CASE("results that nobody takes hold up neither the last stage nor its end") {
   run_ranks(2, [](Member& me) {
     Rig rig(me, 2);
-    std::vector<std::int32_t> values(10);
+    std::vector<std::int32_t> values(10), result(10);
     for (int i = 0; i < 6; ++i) {
       if (me.rank() == 0) {
         rig.link->send(view(values), *rig.stream);
       } else {
         rig.link->receive(view(values), *rig.stream);
-        rig.link->send_result(view(values), *rig.results);
+        rig.link->send_result(view(result), *rig.results);
       }
     }
     rig.communicator->wait(*rig.stream);
