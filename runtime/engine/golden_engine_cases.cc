@@ -1,4 +1,5 @@
-// Whole runs against transformers' continuations of tests/data/golden-models, on one to four ranks.
+// Whole runs against transformers' continuations of tests/data/golden-models, on one to four ranks,
+// and in pipeline stages.
 #include <doctest/doctest.h>
 
 #include <cmath>
