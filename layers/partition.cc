@@ -24,6 +24,11 @@ Range even_part_of(std::int64_t total, Shard shard) {
   return {begin, begin + smallest + (shard.rank < larger_parts ? 1 : 0)};
 }
 
+Range layers_of(std::int64_t layers, Stage stage) {
+  NVLLM_CHECK_LE(stage.stages, layers);
+  return even_part_of(layers, {.rank = stage.index, .ranks = stage.stages});
+}
+
 Range part_of(std::int64_t total, Shard shard, std::int64_t max_granule) {
   check(total, shard);
   if (total == 0) return {};

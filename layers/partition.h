@@ -23,6 +23,19 @@ struct Shard {
   int ranks = 1;
 };
 
+// One of the stages of a pipeline: each has some of the layers, one stage after the other.
+struct Stage {
+  int index = 0;
+  int stages = 1;
+
+  bool first() const { return index == 0; }
+  bool last() const { return index + 1 == stages; }
+};
+
+// The layers of a stage: as evenly as can be. The first stages have one more where it does not come
+// out even, since the last one also has the LM head.
+Range layers_of(std::int64_t layers, Stage stage);
+
 // [0, total) in as many neighbouring parts as there are ranks; the first ones are the larger ones.
 // Cuts fall on multiples of the largest power of two up to 64 that divides total (so that rows of
 // slices start at aligned addresses); parts differ by at most one such granule. Also 0 < total <

@@ -32,6 +32,19 @@ std::string heads_as_text(std::int64_t heads, std::int64_t kv_heads, int ranks) 
   return text;
 }
 
+TEST_CASE("a pipeline's layers are divided as evenly as can be, and the first stages have more") {
+  const auto layers = [](std::int64_t total, int stages) {
+    std::vector<Range> ranges;
+    for (int stage = 0; stage < stages; ++stage)
+      ranges.push_back(layers_of(total, {stage, stages}));
+    return ranges;
+  };
+  CHECK(layers(7, 1) == std::vector<Range>{{0, 7}});
+  CHECK(layers(8, 2) == std::vector<Range>{{0, 4}, {4, 8}});
+  CHECK(layers(8, 3) == std::vector<Range>{{0, 3}, {3, 6}, {6, 8}});
+  CHECK(layers(3, 3) == std::vector<Range>{{0, 1}, {1, 2}, {2, 3}});
+}
+
 TEST_CASE("dimensions are cut at aligned places, and the first ranks own more") {
   using Sizes = std::vector<std::int64_t>;
   CHECK(sizes_of(49152, 2) == Sizes{24576, 24576});

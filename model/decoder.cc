@@ -179,19 +179,10 @@ layers::Batch batch_of(const layers::Batch& all, const layers::BatchPart& part) 
   return batch;
 }
 
-// Whether GEMMs norm the residual stream that they read, and add to it.
-bool gemms_add(const Decoder& decoder, bool invariant) {
-  return decoder.shard().ranks == 1 && !decoder.config().norms_apart() && !invariant;
-}
-
-// Rows of a deferred norm's sums of squares; where GEMMs do not norm, none is deferred.
-std::int64_t squares_of(const Decoder& decoder) {
-  return gemms_add(decoder, false) ? decoder.config().hidden_size / kernels::kSquaresColumns : 0;
-}
-
-// Of the inputs of layers, of all of them together.
-std::int64_t per_layer_columns(const Decoder& decoder) {
-  return decoder.config().layers * decoder.config().per_layer_width;
+// What is called behind each layer of a pass that is not in parts. Steps that decode are short, and
+// may be graphs.
+std::function<void()> progress_of(const layers::Batch& batch, const Device& device) {
+  return device.link != nullptr && batch.max_query_rows > 1 ? device.progress : nullptr;
 }
 
 // As a number of the type in which embeddings are multiplied by it.
@@ -211,16 +202,20 @@ bool Decoder::quantized() const {
   });
 }
 
-Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype)
+// The norm is on every stage: its weight is small, and by it the parts that a stage's ranks have
+// added last are summed (layers::sum).
+Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype, layers::Stage stage)
     : config_(config),
       shard_(shard),
+      stage_(stage),
+      own_layers_(layers::layers_of(config.layers, stage)),
       dtype_(dtype),
       embedding_("embedding", config.names.embedding, config.vocab_size, config.hidden_size, shard,
                  rounded(config.embedding_scale, dtype)),
       norm_("norm", config.names.final_norm, config.hidden_size, config.rms_norm_eps,
             config.norm_weight_offset) {
-  NVLLM_CHECK_LT(0, config.layers);
-  embedding_.declare(parameters_);
+  NVLLM_CHECK(stage.stages == 1 || (config.per_layer_width == 0 && config.kv_shared_layers == 0),
+              "what crosses from layer to layer beside the residual stream stays in one stage");
   if (config.per_layer_width > 0) {
     const TensorNames& names = config.names;
     const float scale = std::sqrt(static_cast<float>(config.per_layer_width));
@@ -235,21 +230,34 @@ Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype)
                                                        .table_scale = rounded(scale, dtype),
                                                        .epsilon = config.rms_norm_eps},
                        shard);
-    per_layer_->declare(parameters_);
   }
-  for (std::int64_t n = 0; n < config.layers; ++n) {
+  const std::int64_t kv_before = config.kv_layers_before(own_layers_.begin);
+  for (std::int64_t n = own_layers_.begin; n < own_layers_.end; ++n) {
     layers_.emplace_back(str("layers.", n), layer_of(config, n), shard);
-    layers_.back().declare(parameters_);
-    kv_layers_.push_back(config.kv_layers_before(config.kv_source(n)));
+    kv_layers_.push_back(config.kv_layers_before(config.kv_source(n)) - kv_before);
   }
-  norm_.declare(parameters_);
-  if (config.tied_embeddings) {
+  if (stage.last() && config.tied_embeddings) {
     head_.emplace(embedding_, config.logit_cap);
-  } else {
+  } else if (stage.last()) {
     head_.emplace("head", config.names.head, config.vocab_size, config.hidden_size, shard,
                   config.logit_cap);
   }
-  head_->declare(parameters_);
+  declare_parameters();
+}
+
+// Tied embeddings are on both ends.
+void Decoder::declare_parameters() {
+  if (stage_.first() || (stage_.last() && config_.tied_embeddings)) {
+    embedding_.declare(parameters_);
+  }
+  if (per_layer_) per_layer_->declare(parameters_);
+  for (layers::DecoderLayer& layer : layers_) layer.declare(parameters_);
+  norm_.declare(parameters_);
+  if (head_) head_->declare(parameters_);
+}
+
+std::int64_t Decoder::own_kv_layers() const {
+  return config_.kv_layers_before(own_layers_.end) - config_.kv_layers_before(own_layers_.begin);
 }
 
 // The layers use it in turn, then the rows of the residual stream whose logits are wanted, with the
@@ -262,24 +270,25 @@ std::size_t Decoder::scratch_bytes(const DecoderLimits& limits) const {
   if (per_layer_) {
     layer = std::max(layer, per_layer_->scratch_bytes(limits.rows_at_once(), dtype_));
   }
+  if (!head_) return layer;
   return std::max(layer, 3 * Scratch::bytes_of(dtype_, limits.logit_rows, config_.hidden_size) +
                              layers_.back().mlp_scratch_bytes(
                                  std::min(limits.logit_rows, kMaxSelectedRows), dtype_));
 }
 
 kvcache::BlockShape Decoder::block_shape(std::int64_t block_size, DType dtype) const {
-  kvcache::BlockShape shape{.layers = config_.kv_layers(),
+  kvcache::BlockShape shape{.layers = own_kv_layers(),
                             .block_size = block_size,
                             .kv_heads = heads().kv.size(),
                             .head_dim = config_.head_dim,
                             .dtype = dtype};
-  if (!config_.differs_in_heads()) return shape;
+  if (!config_.differs_in_heads() || shape.layers == 0) return shape;
   const auto elements = [](const kvcache::BlockShape::Heads& heads) {
     return heads.kv_heads * heads.head_dim;
   };
-  for (std::int64_t n = 0; n < config_.layers; ++n) {
+  for (std::int64_t n = own_layers_.begin; n < own_layers_.end; ++n) {
     if (!config_.has_kv(n)) continue;
-    const layers::DecoderLayer& layer = layers_[static_cast<std::size_t>(n)];
+    const layers::DecoderLayer& layer = layers_[static_cast<std::size_t>(n - own_layers_.begin)];
     shape.by_layer.push_back({layer.heads().kv.size(), layer.head_dim()});
   }
   const auto largest = *std::ranges::max_element(shape.by_layer, {}, elements);
@@ -313,54 +322,73 @@ void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) con
 
 TensorView Decoder::forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                             const Device& device, const Observer& observer) const {
-  const layers::LogitsCall head = forward_to_head(batch, kv, memory, device, observer,
-                                                  /*all_rows=*/static_cast<bool>(observer));
-  head.run(device.gemm, device.stream);
-  return head.gemm.operands.out;
+  const std::optional<layers::LogitsCall> head = forward_to_head(
+      batch, kv, memory, device, observer, /*all_rows=*/static_cast<bool>(observer));
+  if (!head) return {};
+  head->run(device.gemm, device.stream);
+  return head->gemm.operands.out;
 }
 
-layers::LogitsCall Decoder::forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
-                                            DecoderMemory& memory, const Device& device) const {
+std::optional<layers::LogitsCall> Decoder::forward_to_head(const layers::Batch& batch,
+                                                           kvcache::KvCache& kv,
+                                                           DecoderMemory& memory,
+                                                           const Device& device) const {
   return forward_to_head(batch, kv, memory, device, {}, /*all_rows=*/false);
 }
 
-layers::LogitsCall Decoder::forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
-                                            DecoderMemory& memory, const Device& device,
-                                            const Observer& observer, bool all_rows) const {
+std::optional<layers::LogitsCall> Decoder::forward_to_head(
+    const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory, const Device& device,
+    const Observer& observer, bool all_rows) const {
   check(batch, memory.limits_);
   const layers::Context context{device.stream, device.gemm, memory.scratch_, device.communicator,
                                 memory.limits_.invariant};
   NVLLM_CHECK(context.alone() == (shard_.ranks == 1), shard_.ranks, " ranks");
+  NVLLM_CHECK((device.link == nullptr) == (stage_.stages == 1), stage_.stages, " stages");
 
   kv.begin_pass(context.stream);
   layers::ResidualStream stream = stream_of(memory, 0, batch.rows());
   const Scratch::Frame frame(context.scratch);
-  bool select = batch.logit_rows.data != nullptr;  // rows, which has not been done yet
-  if (!batch.parts.empty()) {
-    run_in_parts(batch, kv, memory, context, device.progress);
+  const bool early = batch.parts.empty() && head_ && !all_rows && batch.logits() < batch.rows() &&
+                     batch.logits() <= kMaxSelectedRows &&
+                     !per_layer_;  // whose inputs are of all rows
+  if (!stage_.first()) device.link->receive(stream.sum, context.stream);
+  if (batch.parts.empty()) {
+    run_layers(stream, batch, kv, memory, context, observer, progress_of(batch, device), early);
   } else {
-    const bool early = !all_rows && batch.logits() < batch.rows() &&
-                       batch.logits() <= kMaxSelectedRows &&
-                       !per_layer_;  // whose inputs are of all rows
-    embed(batch, 0, memory, context);
-    if (observer) observer("embed", stream.sum);
-    for (std::size_t n = 0; n < layers_.size(); ++n) {
-      const bool last = n + 1 == layers_.size();
-      layers::DecoderLayer::Pass pass = pass_of(batch, 0, kv, memory, static_cast<std::int64_t>(n));
-      pass.next = last ? nullptr : &layers_[n + 1];
-      pass.next_layer = last ? 0 : kv_layers_[n + 1];
-      pass.select_logit_rows = last && early;
-      layers_[n].forward(stream, pass, context);
-      if (observer) observer(str("layer", n), sum(stream, norm_, context));
-    }
-    select = select && !early;
+    run_in_parts(batch, kv, memory, context, device.progress);
   }
-  if (select) select_rows(stream, batch.logit_rows, context);
+  if (!head_) {
+    device.link->send(sum(stream, norm_, context), context.stream);
+    kv.end_pass(context.stream);
+    return std::nullopt;
+  }
+  if (batch.logit_rows.data != nullptr && !early) select_rows(stream, batch.logit_rows, context);
   if (observer) observer("norm", normed(stream, norm_, context));
   const layers::LogitsCall head = head_->call(memory.logits(*this, batch.logits()),
                                               norm_operands(stream, norm_, context), context);
   kv.end_pass(context.stream);
   return head;
+}
+
+void Decoder::run_layers(layers::ResidualStream& stream, const layers::Batch& batch,
+                         kvcache::KvCache& kv, DecoderMemory& memory,
+                         const layers::Context& context, const Observer& observer,
+                         const std::function<void()>& progress, bool early) const {
+  if (stage_.first()) embed(batch, 0, memory, context);
+  if (observer && stage_.first()) observer("embed", stream.sum);
+  for (std::size_t n = 0; n < layers_.size(); ++n) {
+    const bool last = n + 1 == layers_.size();
+    const auto layer = static_cast<std::int64_t>(n);
+    layers::DecoderLayer::Pass pass = pass_of(batch, 0, kv, memory, layer);
+    pass.next = last ? nullptr : &layers_[n + 1];
+    pass.next_layer = last ? 0 : kv_layers_[n + 1];
+    pass.select_logit_rows = last && early;
+    layers_[n].forward(stream, pass, context);
+    if (observer) {
+      observer(str("layer", own_layers_.begin + layer), sum(stream, norm_, context));
+    }
+    if (progress) context.stream.host_call(progress);
+  }
 }
 
 // Rows of the pass, the first of which is its row `first_row`: where the residual stream starts,
@@ -378,7 +406,7 @@ void Decoder::run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, Dec
                            const layers::Context& context,
                            const std::function<void()>& progress) const {
   for (const layers::BatchPart& part : batch.parts) {
-    embed(batch_of(batch, part), part.first_row, memory, context);
+    if (stage_.first()) embed(batch_of(batch, part), part.first_row, memory, context);
   }
   for (std::size_t n = 0; n < layers_.size(); ++n) {
     for (const layers::BatchPart& part : batch.parts) {
@@ -397,7 +425,8 @@ void Decoder::tune(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemo
                    const Device& device) const {
   device.gemm.record();
   // All rows, since GEMMs of a few rows of one layer would say nothing of those of all layers.
-  forward_to_head(batch, kv, memory, device, {}, /*all_rows=*/true).run(device.gemm, device.stream);
+  const auto head = forward_to_head(batch, kv, memory, device, {}, /*all_rows=*/true);
+  if (head) head->run(device.gemm, device.stream);
   if (device.communicator != nullptr) device.communicator->wait(device.stream);
   device.gemm.tune_recorded(device.stream);
   device.stream.synchronize();
@@ -414,7 +443,7 @@ layers::DecoderLayer::Pass Decoder::pass_of(const layers::Batch& rows, std::int6
         static_cast<std::size_t>(layer * config_.per_layer_width) * size_of(per_layer.dtype);
     per_layer.shape[1] = config_.per_layer_width;  // rows stay where they are
   }
-  const bool local = config_.is_local(layer);
+  const bool local = config_.is_local(own_layers_.begin + layer);
   return {.batch = rows,
           .kv = kv,
           .layer = kv_layers_[static_cast<std::size_t>(layer)],
@@ -437,67 +466,6 @@ layers::ResidualStream Decoder::stream_of(const DecoderMemory& memory, std::int6
 std::size_t Decoder::rope_bytes(std::int64_t positions) const {
   const std::int64_t local = config_.local_rope ? config_.local_rotary_dim() : 0;
   return static_cast<std::size_t>(positions * (config_.rotary_dim() + local)) * sizeof(float);
-}
-
-std::size_t DecoderMemory::bytes(const Decoder& decoder, const DecoderLimits& limits) {
-  const auto stream = [&](std::int64_t rows) {
-    return Scratch::bytes_of(decoder.dtype(), rows, decoder.config().hidden_size);
-  };
-  return stream(limits.rows) +
-         stream(limits.rows_at_once()) * (gemms_add(decoder, limits.invariant) ? 1 : 2) +
-         Scratch::bytes_of(DType::f32, limits.logit_rows, decoder.head().stride()) +
-         Scratch::bytes_of(DType::f32, squares_of(decoder), kernels::kSquaresRows) +
-         Scratch::bytes_of(decoder.dtype(), limits.rows, per_layer_columns(decoder)) +
-         decoder.scratch_bytes(limits);
-}
-
-std::size_t DecoderMemory::state_bytes(const Decoder& decoder, std::int64_t slots) {
-  std::size_t bytes = 0;
-  for (const layers::DecoderLayer& layer : decoder.layers_) {
-    if (layer.delta_net() != nullptr)
-      bytes += layer.delta_net()->state_bytes(slots, decoder.dtype());
-  }
-  return bytes;
-}
-
-TensorView DecoderMemory::logits(const Decoder& decoder, std::int64_t rows) const {
-  TensorView logits = logits_.rows(0, rows);
-  logits.shape[1] = decoder.head().vocabulary().size();  // rows stay where they are
-  return logits;
-}
-
-DecoderMemory::DecoderMemory(const Decoder& decoder, const DecoderLimits& limits, Backend& backend)
-    : limits_(limits),
-      activations_(backend.allocate(MemoryKind::device, bytes(decoder, limits), "activations")),
-      rope_(decoder.config().rope, decoder.config().rotary_dim(), limits.positions, backend) {
-  if (const auto& local = decoder.config().local_rope) {
-    local_rope_.emplace(*local, decoder.config().local_rotary_dim(), limits.positions, backend);
-  }
-  const std::int64_t hidden = decoder.config().hidden_size;
-  Scratch all(activations_.data(), activations_.bytes());
-  sum_ = all.allocate(decoder.dtype(), limits.rows, hidden);
-  normed_ = all.allocate(decoder.dtype(), limits.rows_at_once(), hidden);
-  part_ = gemms_add(decoder, limits.invariant)
-              ? TensorView(nullptr, decoder.dtype(), {0, hidden})
-              : all.allocate(decoder.dtype(), limits.rows_at_once(), hidden);
-  squares_ = all.allocate(DType::f32, squares_of(decoder), kernels::kSquaresRows);
-  logits_ = all.allocate(DType::f32, limits.logit_rows, decoder.head().stride());
-  per_layer_ = all.allocate(decoder.dtype(), limits.rows, per_layer_columns(decoder));
-  const std::size_t scratch = decoder.scratch_bytes(limits);
-  scratch_ = Scratch(all.allocate(DType::u8, 1, static_cast<std::int64_t>(scratch)).data, scratch);
-  make_states(decoder, limits.state_slots, backend);
-}
-
-void DecoderMemory::make_states(const Decoder& decoder, std::int64_t slots, Backend& backend) {
-  if (decoder.config().linear_attention.key_heads == 0) return;
-  const std::size_t bytes = state_bytes(decoder, slots);
-  state_memory_ = backend.allocate(MemoryKind::device, bytes, "linear attention states");
-  Scratch all(state_memory_.data(), bytes);
-  for (const layers::DecoderLayer& layer : decoder.layers_) {
-    states_.push_back(layer.delta_net() == nullptr
-                          ? layers::DeltaNetState{}
-                          : layer.delta_net()->state_in(all, slots, decoder.dtype()));
-  }
 }
 
 }  // namespace nvllm::model

@@ -1,5 +1,9 @@
 // Decoder: a decoder of any family, one rank's share of it: embedding, layers, norm, head.
 //
+// In a pipeline the share is of one stage's layers. The embedding is on the first stage and the
+// head on the last; what flows between them, the sum of the residual stream, goes from stage to
+// stage (ipc/collective/stage_link.h).
+//
 //   Decoder decoder(config, {rank, ranks}, DType::bf16);
 //   const Buffer weights = bind_parameters(decoder.parameters(), decoder.dtype(), backend);
 //   load_parameters(decoder.parameters(), checkpoint, backend, {});
@@ -19,9 +23,11 @@
 #include <string_view>
 #include <vector>
 
+#include "ipc/collective/stage_link.h"
 #include "layers/context.h"
 #include "layers/decoder_layer.h"
 #include "layers/embedding.h"
+#include "layers/partition.h"
 #include "layers/per_layer_input.h"
 #include "layers/rope.h"
 #include "model/config/config.h"
@@ -81,9 +87,10 @@ class DecoderMemory {
 struct Device {
   Stream& stream;
   kernels::Gemm& gemm;
-  ipc::Communicator* communicator = nullptr;  // nullptr: one rank
-  // Called by the stream behind each layer of a pass in parts, which may take minutes; by what
-  // thread is the stream's affair.
+  ipc::Communicator* communicator = nullptr;  // of the stage's ranks; nullptr: one rank
+  ipc::StageLink* link = nullptr;             // nullptr: one stage
+  // Called by the stream behind each layer of a pass in parts, which may take minutes, and of a
+  // prompt's in a pipeline, where other stages wait for it; by what thread is the stream's affair.
   std::function<void()> progress = {};
 };
 
@@ -96,8 +103,8 @@ using Observer = std::function<void(std::string_view what, TensorView hidden)>;
 // each with its own DecoderMemory.
 class Decoder {
  public:
-  // dtype: of weights, activations and cache.
-  Decoder(const ModelConfig& config, layers::Shard shard, DType dtype);
+  // shard: of the stage's ranks; dtype: of weights, activations and cache.
+  Decoder(const ModelConfig& config, layers::Shard shard, DType dtype, layers::Stage stage = {});
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
@@ -108,29 +115,37 @@ class Decoder {
 
   const ModelConfig& config() const { return config_; }
   layers::Shard shard() const { return shard_; }
+  layers::Stage stage() const { return stage_; }
+  // Which of the model's layers these are.
+  layers::Range own_layers() const { return own_layers_; }
   DType dtype() const { return dtype_; }
-  const layers::HeadPart& heads(std::int64_t layer = 0) const {
-    return layers_[static_cast<std::size_t>(layer)].heads();
+  const layers::HeadPart& heads() const { return layers_.front().heads(); }
+  // Of one of own_layers().
+  const layers::HeadPart& heads(std::int64_t layer) const {
+    return layers_[static_cast<std::size_t>(layer - own_layers_.begin)].heads();
   }
-  // How blocks of this rank's keys and values lie in a cache of this type.
+  // How blocks of this rank's keys and values, of the stage's layers, lie in a cache of this type.
   kvcache::BlockShape block_shape(std::int64_t block_size, DType dtype) const;
   // Of attention's results for a row, in the layer that has the most.
   std::int64_t max_head_values() const;
+  bool has_head() const { return head_.has_value(); }  // on the last stage
   const layers::LmHead& head() const { return *head_; }
   // Of the tables of RoPE.
   std::size_t rope_bytes(std::int64_t positions) const;
 
   // Enqueues it; no allocation, no synchronisation, so it may be captured if the cache's plan of
-  // the step allows it. kv: of this rank's KV heads, of all layers with attention. Returns this
-  // rank's logits, float32 [logit rows, its part of the vocabulary], rows head().stride() apart, in
-  // `memory`. An Error for more rows than the memory was made for.
+  // the step allows it. kv: of this rank's KV heads, of the stage's layers with attention. Returns
+  // this rank's logits, float32 [logit rows, its part of the vocabulary], rows head().stride()
+  // apart, in `memory`; no data on stages without the head. An Error for more rows than the memory
+  // was made for.
   TensorView forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                      const Device& device, const Observer& observer = {}) const;
 
   // The same but for what makes the logits, which is returned: it is to be run next, or sampled
-  // from in its GEMM's epilogue, before `memory` is used again.
-  layers::LogitsCall forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
-                                     DecoderMemory& memory, const Device& device) const;
+  // from in its GEMM's epilogue, before `memory` is used again. Nothing on stages without the head.
+  std::optional<layers::LogitsCall> forward_to_head(const layers::Batch& batch,
+                                                    kvcache::KvCache& kv, DecoderMemory& memory,
+                                                    const Device& device) const;
 
   // Chooses how the GEMMs of passes of about so many rows are computed (kernels::Gemm::tune) by
   // running such a pass, whose results are worth nothing. Waits for it. A collective call, as
@@ -142,7 +157,10 @@ class Decoder {
   friend class DecoderMemory;
   std::size_t scratch_bytes(const DecoderLimits& limits) const;
   void check(const layers::Batch& batch, const DecoderLimits& limits) const;
-  // The pass of these rows through layer `layer`; they are those from first_row on in `memory`.
+  void declare_parameters();
+  std::int64_t own_kv_layers() const;
+  // The pass of these rows through layer `layer` of layers_; they are those from first_row on in
+  // `memory`.
   layers::DecoderLayer::Pass pass_of(const layers::Batch& rows, std::int64_t first_row,
                                      kvcache::KvCache& kv, const DecoderMemory& memory,
                                      std::int64_t layer) const;
@@ -154,18 +172,26 @@ class Decoder {
   // nothing but its sums is left.
   void run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                     const layers::Context& context, const std::function<void()>& progress) const;
+  // All rows together through one layer after the other. early: only those whose logits are wanted
+  // go through all of the last layer.
+  void run_layers(layers::ResidualStream& stream, const layers::Batch& batch, kvcache::KvCache& kv,
+                  DecoderMemory& memory, const layers::Context& context, const Observer& observer,
+                  const std::function<void()>& progress, bool early) const;
   // all_rows: all of them go through all of the last layer, not only those whose logits are wanted.
-  layers::LogitsCall forward_to_head(const layers::Batch& batch, kvcache::KvCache& kv,
-                                     DecoderMemory& memory, const Device& device,
-                                     const Observer& observer, bool all_rows) const;
+  std::optional<layers::LogitsCall> forward_to_head(const layers::Batch& batch,
+                                                    kvcache::KvCache& kv, DecoderMemory& memory,
+                                                    const Device& device, const Observer& observer,
+                                                    bool all_rows) const;
 
   ModelConfig config_;
   layers::Shard shard_;
+  layers::Stage stage_;
+  layers::Range own_layers_;
   DType dtype_;
   layers::VocabParallelEmbedding embedding_;
   std::optional<layers::PerLayerEmbedding> per_layer_;
   std::deque<layers::DecoderLayer> layers_;
-  std::vector<std::int64_t> kv_layers_;  // DecoderLayer::Pass::layer of each
+  std::vector<std::int64_t> kv_layers_;  // DecoderLayer::Pass::layer of each of them
   layers::RmsNorm norm_;
   std::optional<layers::LmHead> head_;
   std::vector<layers::Parameter*> parameters_;

@@ -68,6 +68,21 @@ void check_kv_cache_dtype(const EngineOptions& options, std::int64_t head_dim) {
   }
 }
 
+// Both work on the layers of a whole model, one after the other.
+void check_stages(const EngineOptions& options, int stages) {
+  if (stages == 1) return;
+  const auto refuse = [&](const char* option, const char* fix) {
+    fail(option, ": not with pipeline stages, and --pp is ", stages, "; pass ", fix, ", or --pp 1");
+  };
+  if (options.kv_offload != KvOffload::off) refuse("--kv-offload", "--kv-offload off");
+  if (options.prefill_attention != PrefillAttention::full) {
+    refuse("--prefill-attention", "--prefill-attention full");
+  }
+  if (options.decode_attention != DecodeAttention::full) {
+    refuse("--decode-attention quest", "--decode-attention full");
+  }
+}
+
 std::string host_attention_refusal(const EngineOptions& options) {
   if (options.host_attention == 0.0) return "";
   const std::string option = options.host_attention

@@ -36,8 +36,8 @@ constexpr const char* name_of(KvMode mode, Residence residence) {
 enum class PrefillAttention : std::uint8_t { full, minference, xattention, automatic };
 enum class DecodeAttention : std::uint8_t { full, quest };
 // What the bits of a request's log-probabilities, and so its tokens, may depend on beside the
-// model, the request and its seed. `batch`: on the number of ranks and the kind of GPU alone, not on what
-// else runs, chunks, caches and preemption. `automatic`: as the environment says, else off.
+// model, the request and its seed. `batch`: on the number of ranks and the kind of GPU alone, not
+// on what else runs, chunks, caches and preemption. `automatic`: as the environment says, else off.
 enum class Invariance : std::uint8_t { automatic, off, batch };
 // The type of keys and values in the cache; `automatic`: that of the computation.
 enum class KvCacheDtype : std::uint8_t { automatic, fp8_e4m3 };
@@ -157,6 +157,10 @@ void check_invariance(const EngineOptions& options, bool quantized_on_gpus);
 std::string kv_cache_dtype_refusal(const EngineOptions& options);
 // The same as an Error, also if heads of this length cannot be kept in FP8.
 void check_kv_cache_dtype(const EngineOptions& options, std::int64_t head_dim);
+
+// What a pipeline of several stages can be used with: an Error, one line, if not with what else the
+// options ask for.
+void check_stages(const EngineOptions& options, int stages);
 
 // Which modes of the cache let the host's cores attend.
 

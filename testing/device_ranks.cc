@@ -6,16 +6,38 @@ void DeviceRank::wait() {
   communicator != nullptr ? communicator->wait(*stream) : stream->synchronize();
 }
 
-void run_on_devices(int ranks, const std::function<void(DeviceRank&)>& body,
-                    const ipc::GroupOptions& options) {
+namespace {
+
+void run(int stages, int ranks, const std::function<void(DeviceRank&)>& body,
+         const ipc::GroupOptions& options) {
   const auto run = [&](ipc::Member& member) {
     take_device(member);
-    DeviceRank rank{member, create_backend(device_under_test()), nullptr, nullptr};
+    DeviceRank rank{.member = member,
+                    .backend = create_backend(device_under_test()),
+                    .stream = nullptr,
+                    .communicator = nullptr,
+                    .link = nullptr};
     rank.stream = rank.backend->create_stream();
-    if (ranks > 1) rank.communicator = ipc::create_communicator(member, *rank.backend, {});
+    rank.stage = member.rank() / ranks;
+    rank.stages = stages;
+    if (ranks > 1) {
+      rank.communicator = ipc::create_communicator(member, *rank.backend, {.stages = stages});
+    }
+    if (stages > 1) rank.link = ipc::create_stage_link(member, *rank.backend, stages);
     body(rank);
   };
-  run_ranks(ranks, run, options);
+  run_ranks(stages * ranks, run, options);
+}
+
+}  // namespace
+
+void run_on_devices(int ranks, const std::function<void(DeviceRank&)>& body,
+                    const ipc::GroupOptions& options) {
+  run(1, ranks, body, options);
+}
+
+void run_in_stages(int stages, int ranks, const std::function<void(DeviceRank&)>& body) {
+  run(stages, ranks, body, {});
 }
 
 }  // namespace nvllm::testing

@@ -11,6 +11,7 @@
 
 #include "device/backend.h"
 #include "ipc/collective/communicator.h"
+#include "ipc/collective/stage_link.h"
 #include "testing/ranks.h"
 #include "testing/skip.h"
 
@@ -20,7 +21,9 @@ struct DeviceRank {
   ipc::Member& member;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Stream> stream;
-  std::unique_ptr<ipc::Communicator> communicator;  // nullptr for one rank
+  std::unique_ptr<ipc::Communicator> communicator;  // of the stage's ranks; nullptr for one
+  int stage = 0, stages = 1;                        // of a pipeline
+  std::unique_ptr<ipc::StageLink> link;             // nullptr for one stage
 
   void wait();  // for the stream's work
 };
@@ -31,6 +34,8 @@ std::string why_no_ranks(int ranks);
 // run_ranks() with a device for each. Also one rank is a process of its own.
 void run_on_devices(int ranks, const std::function<void(DeviceRank&)>& body,
                     const ipc::GroupOptions& options = {});
+// The same in so many pipeline stages, of `ranks` ranks each.
+void run_in_stages(int stages, int ranks, const std::function<void(DeviceRank&)>& body);
 
 // Of the backend that is linked: before a rank makes its backend, that.
 void take_device(const ipc::Member& member);

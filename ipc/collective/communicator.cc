@@ -1,5 +1,6 @@
 #include "ipc/collective/communicator.h"
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/logging.h"
 #include "ipc/collective/shm/shm_communicator.h"
@@ -35,7 +36,13 @@ std::unique_ptr<Communicator> create_cuda(Member& member, Backend& backend,
 
 std::unique_ptr<Communicator> create_communicator(Member& member, Backend& backend,
                                                   const CommunicatorOptions& options) {
+  NVLLM_CHECK(options.stages > 0 && member.size() % options.stages == 0, member.size(),
+              " ranks in ", options.stages, " stages");
 #ifdef NVLLM_CUDA
+  if (options.stages > 1 && backend.kind() == DeviceKind::cuda) {
+    fail("collectives of ", options.stages,
+         " pipeline stages: are on CPUs only so far; pass --pp 1");
+  }
   if (backend.kind() == DeviceKind::cuda) {
     return create_cuda(member, backend, options.implementation);
   }
@@ -43,7 +50,7 @@ std::unique_ptr<Communicator> create_communicator(Member& member, Backend& backe
   if (options.implementation != "auto" && options.implementation != "shm") {
     fail_unknown(backend, options.implementation, "auto or shm");
   }
-  return std::make_unique<ShmCommunicator>(member);
+  return std::make_unique<ShmCommunicator>(member, options.stages);
 }
 
 }  // namespace nvllm::ipc

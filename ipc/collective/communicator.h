@@ -63,9 +63,13 @@ struct CommunicatorOptions {
   // Which implementation. On the CPU "auto" and "shm"; on CUDA "auto", "peer", "nccl". Anything
   // else is an Error.
   std::string implementation = "auto";
+  // The group's ranks are in so many stages of equally many neighbours, and a communicator is of
+  // those of one stage. More than one: on CPUs only so far, and beside a StageLink (stage_link.h).
+  int stages = 1;
 };
 
-// A collective call of all ranks. On CUDA "auto" is peer memory, whose kernels measured faster than
+// A collective call of all ranks of the group. The result's rank() and size() are those within the
+// stage. On CUDA "auto" is peer memory, whose kernels measured faster than
 // NCCL's and start 0.4 s earlier; without peer access or CUDA IPC it falls back to NCCL and says so
 // in the log.
 std::unique_ptr<Communicator> create_communicator(Member& member, Backend& backend,

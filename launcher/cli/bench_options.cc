@@ -101,9 +101,16 @@ void check_startup(const Options& options) {
   }
 }
 
+// Floors of times are those of one stage.
+OptionRows bench_engine_rows() {
+  OptionRows rows = engine_rows();
+  std::erase_if(rows, [](const OptionRow& row) { return row.name == std::string_view("--pp"); });
+  return rows;
+}
+
 Command command(const char* name, const char* summary, OptionRows own,
                 void (*check)(const Options&)) {
-  return {name, summary, join_rows({model_rows(), own, engine_rows(), group_rows()}), check};
+  return {name, summary, join_rows({model_rows(), own, bench_engine_rows(), group_rows()}), check};
 }
 
 Command throughput_command() {

@@ -2,6 +2,7 @@
 #include <bit>
 #include <limits>
 
+#include "ipc/group.h"
 #include "launcher/cli/option_table.h"
 #include "runtime/options.h"
 
@@ -266,6 +267,11 @@ OptionRows engine_rows() {
        "seed for requests that have none of their own: the same run gives the\n"
        "same tokens",
        "0", into.whole(&EngineOptions::seed, 0, std::numeric_limits<std::int64_t>::max())},
+      {"--pp", "N",
+       "how many pipeline stages the layers are divided into, each of --tp ranks,\n"
+       "which are 8 in all at most; on CPUs only so far",
+       "1", Into(&Options::group).whole(&GroupOptions::stages, 1, ipc::kMaxRanks),
+       "--pipeline-parallel-size"},
       memory_report_row(),
       {"--profile", "FILE", "writes a timeline of all processes, for Perfetto or chrome://tracing",
        nullptr, store_profile},

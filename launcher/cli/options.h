@@ -28,6 +28,7 @@ namespace nvllm::launcher {
 // The worker group.
 struct GroupOptions {
   std::optional<int> ranks = std::nullopt;          // absent: every GPU, or one rank on the CPU
+  int stages = 1;                                   // of a pipeline, each of so many ranks
   std::optional<DeviceKind> device = std::nullopt;  // absent: GPUs where there are any
   Nanoseconds step_timeout = std::chrono::seconds(60);
   std::string collectives = "auto";

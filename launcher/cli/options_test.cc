@@ -168,6 +168,31 @@ TEST_CASE("the machine decides what the defaults are") {
   CHECK(plan({"--device", "cpu", "--tp", "3"}, {"0"}).ranks == 3);
 }
 
+TEST_CASE("pipeline stages have so many ranks each, on CPUs and one box so far") {
+  const auto planned = [](std::vector<std::string> arguments, std::vector<std::string> gpus,
+                          int boxes = 1) {
+    arguments.insert(arguments.begin(), {"generate", "--model=m", "--prompt-ids=1"});
+    GroupOptions options = parse_command_line(arguments).group;
+    options.task = {.boxes = boxes, .starter = "mpirun"};
+    return plan_launch(options, true, [&](std::string*) { return gpus; });
+  };
+  CHECK(planned({"--pp=3"}, {}).ranks == 3);
+  CHECK(planned({"--pipeline-parallel-size=2", "--tp=4"}, {}).ranks == 8);
+  CHECK(planned({"--pp=2", "--device=cpu"}, {"0", "1"}).ranks == 2);
+  CHECK_THROWS_WITH_AS(planned({"--pp=3", "--tp=3"}, {}),
+                       "--pp 3: so many stages of 3 ranks (--tp) are 9 ranks, and there can be 8; "
+                       "pass --pp 2 or less, or a smaller --tp",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(planned({"--pp=2"}, {"0", "1"}),
+                       "--pp 2: pipeline stages are on CPUs only so far, and this run is on GPUs; "
+                       "pass --device cpu, or --pp 1",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(planned({"--pp=2"}, {}, 2),
+                       "--pp 2: pipeline stages are on one box only so far; pass --pp 1, or start "
+                       "one box without mpirun",
+                       UsageError);
+}
+
 TEST_CASE("a CPU run does not ask for GPUs") {
   bool looked = false;
   plan_launch(selftest({"--device", "cpu"}).group, true, [&](std::string*) {

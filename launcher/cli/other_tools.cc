@@ -104,8 +104,6 @@ constexpr Names kOptionAnswers[] = {
     {"--load-in-4bit", "pass --quantization int4"},
     {"--load-in-8bit", "pass --quantization int8"},
     {"--trust-remote-code", kNoRemoteCode},
-    {"--pipeline-parallel-size", kOneWayToSplit},
-    {"-pp", kOneWayToSplit},
     {"--data-parallel-size", "start one server per copy, each with its own --port and GPUs"},
     {"-dp", "start one server per copy, each with its own --port and GPUs"},
     {"--enable-expert-parallel", "pass --expert-parallel"},
@@ -255,9 +253,9 @@ constexpr Names kOptionAnswers[] = {
 };
 
 constexpr Names kShortNames[] = {
-    {"-m", "--model"},  {"-c", "--max-model-len"}, {"-n", "--max-tokens"},
-    {"-p", "--prompt"}, {"-i", "--input"},         {"-o", "--output"},
-    {"-s", "--seed"},   {"-tp", "--tp"},           {"-q", "--quantization"},
+    {"-m", "--model"},        {"-c", "--max-model-len"}, {"-n", "--max-tokens"}, {"-p", "--prompt"},
+    {"-i", "--input"},        {"-o", "--output"},        {"-s", "--seed"},       {"-tp", "--tp"},
+    {"-q", "--quantization"}, {"-pp", "--pp"},
 };
 
 template <std::size_t count>

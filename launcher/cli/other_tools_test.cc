@@ -66,8 +66,6 @@ TEST_CASE("other tools: what is not here says why, and what to use") {
   const std::pair<const char*, const char*> options[] = {
       {"--load-in-4bit", "--quantization int4"},
       {"--calculate-kv-scales", "--kv-cache-dtype"},
-      {"--pipeline-parallel-size", "--tensor-parallel-size"},
-      {"-pp", "--tensor-parallel-size"},
       {"--data-parallel-size", "--port"},
       {"--enable-lora", "merge"},
       {"--speculative-config", "leave it out"},

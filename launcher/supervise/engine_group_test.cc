@@ -29,9 +29,9 @@ namespace {
 // Workers on the CPU with an open engine, and what was printed about them.
 class EngineGroup {
  public:
-  // before: runs in every worker before it starts.
+  // before: runs in every worker before it starts; stages: of a pipeline, which divide the ranks.
   explicit EngineGroup(int ranks, Nanoseconds step_timeout = std::chrono::seconds(60),
-                       const std::function<void(int rank)>& before = {})
+                       const std::function<void(int rank)>& before = {}, int stages = 1)
       : model_(runtime::open_model({.path = "tests/data/golden-models/qwen3-gqa-tied",
                                     .overrides = "{\"max_position_embeddings\": 100000}"})),
         output_(::memfd_create("output", MFD_CLOEXEC)),
@@ -40,6 +40,7 @@ class EngineGroup {
                    if (before) before(rank);
                    runtime::WorkerOptions options;
                    options.model = &model_;
+                   options.stages = stages;
                    return runtime::run_worker(group, rank, options);
                  }),
         client_(workers_.member()) {}
@@ -149,6 +150,54 @@ TEST_CASE("a worker stopped in the middle of answers is named after the step tim
   CHECK(output.find(str("nvllm-launch: rank 1 (pid ", group.pid(1),
                         ") is alive but stuck (stopped by SIGSTOP)")) != std::string::npos);
   CHECK(group.all_gone());
+}
+
+TEST_CASE("a worker of any pipeline stage that is killed in the middle of answers is named") {
+  for (const int victim : {0, 1, 2, 3}) {
+    CAPTURE(victim);
+    EngineGroup group(4, std::chrono::seconds(60), {}, 2);
+    group.begin_long_answers();
+    ::kill(group.pid(victim), SIGKILL);
+    const std::string reason = group.read_until_abort();
+    CHECK(group.workers().finish(reason) == kExitDied);
+    const std::string output = group.output();
+    CAPTURE(output);
+    CHECK(output.find(str("nvllm-launch: rank ", victim, " (pid ", group.pid(victim),
+                          ") died: killed by SIGKILL")) != std::string::npos);
+    CHECK(group.all_gone());
+    CHECK(testing::lingering_shm_names().empty());
+  }
+}
+
+TEST_CASE("a worker of any pipeline stage that is stopped is named after the step timeout") {
+  for (const int victim : {0, 1, 2}) {
+    CAPTURE(victim);
+    EngineGroup group(3, std::chrono::seconds(2), {}, 3);
+    group.begin_long_answers();
+    const std::int64_t start = now_ns();
+    ::kill(group.pid(victim), SIGSTOP);
+    const std::string reason = group.read_until_abort();
+    CHECK(group.workers().finish(reason) == kExitStuck);
+    CHECK(seconds_since(start) < 2 + 2 * testing::kLoad);
+    const std::string output = group.output();
+    CAPTURE(output);
+    CHECK(output.find(str("nvllm-launch: rank ", victim, " (pid ", group.pid(victim),
+                          ") is alive but stuck (stopped by SIGSTOP)")) != std::string::npos);
+    CHECK(group.all_gone());
+  }
+}
+
+TEST_CASE("a pipeline that was idle for longer than the step timeout goes on") {
+  EngineGroup group(3, std::chrono::seconds(1), {}, 3);
+  group.open();
+  const std::string first = group.answer_to(1);
+  ::usleep(2'500'000);
+  CHECK_FALSE(group.workers().member().group().aborted());
+  CHECK(group.answer_to(2) == first);
+  group.workers().expect_end();
+  group.workers().member().group().request_stop();
+  CHECK(group.workers().finish() == kExitFine);
+  CHECK(group.output() == "");
 }
 
 TEST_CASE("an engine that has worked and has nothing to do takes less than 1% of a core") {

@@ -42,6 +42,29 @@ void check_boxes(const GroupOptions& options, DeviceKind device) {
   }
 }
 
+// options.ranks are those of a stage.
+void plan_stages(const GroupOptions& options, LaunchPlan& plan) {
+  const int stages = options.stages, ranks = plan.ranks;
+  if (stages == 1) return;
+  if (plan.device == DeviceKind::cuda) {
+    refuse("--pp ", stages,
+           ": pipeline stages are on CPUs only so far, and this run is on GPUs; "
+           "pass --device cpu, or --pp 1");
+  }
+  if (options.task.boxes > 1) {
+    refuse("--pp ", stages,
+           ": pipeline stages are on one box only so far; pass --pp 1, or start "
+           "one box without ",
+           options.task.starter);
+  }
+  if (stages * ranks > ipc::kMaxRanks) {
+    refuse("--pp ", stages, ": so many stages of ", ranks, " ranks (--tp) are ", stages * ranks,
+           " ranks, and there can be ", ipc::kMaxRanks, "; pass --pp ", ipc::kMaxRanks / ranks,
+           " or less, or a smaller --tp");
+  }
+  plan.ranks = stages * ranks;
+}
+
 void deal_ranks(const GroupOptions& options, LaunchPlan& plan) {
   const int boxes = options.task.boxes;
   if (boxes == 1) return;
@@ -74,6 +97,7 @@ LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindG
            " for us; pass --tp ", gpus, gpus == 1 ? "" : " or less", ", or --device cpu");
   }
   if (plan.device == DeviceKind::cuda) plan.gpus.resize(static_cast<std::size_t>(plan.ranks));
+  plan_stages(options, plan);
   deal_ranks(options, plan);
   return plan;
 }
@@ -109,7 +133,8 @@ WorkerGroup::Body worker_body(const GroupOptions& options, const LaunchPlan& pla
                                       .gpus = plan.gpus,
                                       .collectives = options.collectives,
                                       .log_level = options.log_level,
-                                      .model = model};
+                                      .model = model,
+                                      .stages = options.stages};
   return [worker](const ipc::Group& group, int rank) {
     return runtime::run_worker(group, rank, worker);
   };

@@ -19,7 +19,7 @@ namespace nvllm::launcher {
 // Which workers to start.
 struct LaunchPlan {
   DeviceKind device = DeviceKind::cpu;
-  int ranks = 1;                  // of all boxes
+  int ranks = 1;                  // of all boxes and all pipeline stages
   std::vector<int> box_ranks;     // of each, where there are several
   std::vector<std::string> gpus;  // of each rank, as CUDA_VISIBLE_DEVICES; empty on the CPU
 };

@@ -227,7 +227,7 @@ std::vector<BadCommandLine> chat_lines() {
       {{"chat", "a", "b"}, "'b': is a second prompt; put one with spaces in quotes"},
       {{"--vresion"}, "unknown option '--vresion'; did you mean '--version'?"},
       {{"-v"}, "-v: pass --log-level debug to see more, or --version"},
-      {{"a prompt", "--tpp=2"}, "unknown option '--tpp'; did you mean '--tp'?"},
+      {{"a prompt", "--ttp=2"}, "unknown option '--ttp'; did you mean '--tp'?"},
       {{"chat", "--n=2"}, "unknown option '--n'; see nvllm-launch chat --help"},
       {{"chat", "--sytsem=a"}, "unknown option '--sytsem'; did you mean '--system'?"},
       {{"chat", "--chat-template="}, "--chat-template '': pass a file with a Jinja template"},

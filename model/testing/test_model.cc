@@ -8,7 +8,13 @@ namespace nvllm::model {
 namespace {
 
 layers::Shard shard_of(const testing::DeviceRank& rank) {
-  return {rank.member.rank(), rank.member.size()};
+  if (rank.communicator == nullptr) return {};
+  return {rank.communicator->rank(), rank.communicator->size()};
+}
+
+std::size_t logit_bytes(const Decoder& decoder, std::int64_t rows) {
+  const std::int64_t columns = decoder.has_head() ? decoder.head().stride() : 0;
+  return static_cast<std::size_t>(decoder.shard().ranks * rows * columns) * sizeof(float);
 }
 
 std::vector<float> as_floats(const void* data, DType dtype, std::size_t count) {
@@ -50,7 +56,7 @@ Buffer bind(const Decoder& decoder, const TestModelShape& shape, Backend& backen
 TestModel::TestModel(testing::DeviceRank& rank, const ModelConfig& config,
                      const TestModelShape& shape)
     : rank_(rank),
-      decoder_(config, shard_of(rank), shape.dtype),
+      decoder_(config, shard_of(rank), shape.dtype, {rank.stage, rank.stages}),
       gemm_(kernels::create_gemm(*rank.backend, {.quantized = shape.keep_quantized != nullptr})),
       weights_(bind(decoder_, shape, *rank.backend)),
       cache_(*rank.backend, cache_shape(decoder_, shape)),
@@ -61,11 +67,8 @@ TestModel::TestModel(testing::DeviceRank& rank, const ModelConfig& config,
                .positions = shape.tokens,
                .state_slots = shape.sequences},
               *rank.backend),
-      all_logits_(rank.backend->allocate(
-          MemoryKind::device,
-          static_cast<std::size_t>(rank.member.size() * shape.rows * decoder_.head().stride()) *
-              sizeof(float),
-          "test")) {}
+      all_logits_(
+          rank.backend->allocate(MemoryKind::device, logit_bytes(decoder_, shape.rows), "test")) {}
 
 void TestModel::load(const Checkpoint& checkpoint) {
   load_parameters(decoder_.parameters(), checkpoint, *rank_.backend, {});
@@ -73,7 +76,8 @@ void TestModel::load(const Checkpoint& checkpoint) {
 
 TensorView TestModel::enqueue(const Observer& observer) {
   return decoder_.forward(batch_.batch(), cache_.cache(), memory_,
-                          {*rank_.stream, *gemm_, rank_.communicator.get()}, observer);
+                          {*rank_.stream, *gemm_, rank_.communicator.get(), rank_.link.get()},
+                          observer);
 }
 
 std::vector<std::vector<float>> TestModel::forward(const Parts& parts, Logits logits,
@@ -94,7 +98,7 @@ std::vector<std::vector<float>> TestModel::forward_in_graph(const Parts& parts, 
 void TestModel::tune(const Parts& parts, Logits logits) {
   batch_.load(parts, logits, *rank_.stream);
   decoder_.tune(batch_.batch(), cache_.cache(), memory_,
-                {*rank_.stream, *gemm_, rank_.communicator.get()});
+                {*rank_.stream, *gemm_, rank_.communicator.get(), rank_.link.get()});
 }
 
 std::vector<float> TestModel::values(TensorView tensor) {
@@ -105,8 +109,12 @@ std::vector<float> TestModel::values(TensorView tensor) {
 }
 
 std::vector<std::vector<float>> TestModel::gathered(TensorView logits) {
+  if (!decoder_.has_head()) {
+    rank_.wait();
+    return {};
+  }
   const layers::LmHead& head = decoder_.head();
-  const int ranks = rank_.member.size();
+  const int ranks = decoder_.shard().ranks;
   const std::int64_t rows = logits.shape[0], stride = head.stride();
   TensorView all(logits.data, DType::f32, {ranks, rows, stride});  // those of one rank are all
   layers::Scratch no_scratch;

@@ -38,7 +38,8 @@ class TestModel {
 
   const Decoder& decoder() const { return decoder_; }
 
-  // All logits, [rows][vocabulary], on every rank; computed at once, or as a captured graph.
+  // All logits, [rows][vocabulary], on every rank; in a pipeline on those of the last stage, and
+  // none elsewhere. Computed at once, or as a captured graph.
   std::vector<std::vector<float>> forward(const Parts& parts, Logits logits,
                                           const Observer& observer = {});
   std::vector<std::vector<float>> forward_in_graph(const Parts& parts, Logits logits);

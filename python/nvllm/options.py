@@ -79,10 +79,6 @@ def generation_config(name, value):
                       name)
 
 
-def one_gpu_each(what):
-    return only(1, why=f'{what} is not supported; pass tensor_parallel_size')
-
-
 # --- The table ---
 
 NO_LORA = 'LoRA is not supported; merge the adapter into the weights'
@@ -133,6 +129,8 @@ PROGRAM = {
     'memory_report': switch('--memory-report'),
     'profile': option('--profile'),
     'tensor_parallel_size': option('--tensor-parallel-size'),
+    'pipeline_parallel_size': option('--pipeline-parallel-size'),
+    'pp': option('--pipeline-parallel-size'),
     'expert_parallel': switch('--expert-parallel'),
     'tp': option('--tensor-parallel-size'),
     'device': option('--device'),
@@ -203,7 +201,6 @@ VLLM = {
     'model_impl': only('auto', 'vllm', why='models are nvllm\'s own'),
     'compilation_config': no_effect('nothing is compiled; enforce_eager=True runs without CUDA graphs'),
     'cuda_graph_sizes': no_effect('the sizes of CUDA graphs are chosen by max_num_seqs'),
-    'pipeline_parallel_size': one_gpu_each('pipeline parallelism'),
     'data_parallel_size': only(1, why='data parallelism is not supported; start several LLMs, each with its '
                                       'CUDA_VISIBLE_DEVICES'),
     'enable_expert_parallel': switch('--expert-parallel'),

@@ -43,12 +43,13 @@ class KeywordsTest(unittest.TestCase):
         names = {name.replace('-', '_') for name in re.findall(r'^  --([a-z0-9-]+)', shown, re.MULTILINE)}
         self.assertGreater(len(names), 60)
         self.assertEqual(names - OF_SERVERS - OF_REQUESTS - set(PROGRAM), set())
-        aliases = {'tensor_parallel_size'}
+        aliases = {'tensor_parallel_size', 'pipeline_parallel_size'}
         self.assertEqual(set(PROGRAM) - names - aliases, set())
 
     def test_options_are_told_to_the_program(self):
         for keywords, expected in (
                 ({'tensor_parallel_size': 2}, ['--tensor-parallel-size=2']),
+                ({'pipeline_parallel_size': 2}, ['--pipeline-parallel-size=2']),
                 ({'max_model_len': 4096, 'max_num_seqs': None}, ['--max-model-len=4096']),
                 ({'enforce_eager': True}, ['--enforce-eager']),
                 ({'enable_prefix_caching': False}, ['--no-enable-prefix-caching']),
@@ -76,7 +77,7 @@ class KeywordsTest(unittest.TestCase):
         self.assertEqual(self.refusal(sparse_policy='HALF').option, 'sparse_policy')
 
     def test_what_cannot_be_honoured_is_refused_by_name(self):
-        for name, value in {'quantization': 'exl2', 'pipeline_parallel_size': 2, 'enable_lora': True, 'tokenizer': 'x',
+        for name, value in {'quantization': 'exl2', 'enable_lora': True, 'tokenizer': 'x',
                             'calculate_kv_scales': True, 'speculative_config': {'model': 'x'}, 'cpu_offload_gb': 4,
                             'revision': 'main', 'distributed_executor_backend': 'ray', 'load_format': 'pt',
                             'vocab_size': 3, 'sparse_stride': 4}.items():

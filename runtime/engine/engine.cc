@@ -190,7 +190,12 @@ void Engine::run_round(const ipc::Registry& requests) {
 }
 
 void Engine::enqueue_steps() {
-  const std::int64_t max_in_flight = options_.async_scheduling ? kStepsAhead : 1;
+  // In a pipeline each stage has a step of its own, and none is one ahead: the first stage cannot
+  // read the last token from its device, since only the last stage's has it.
+  const std::int64_t stages = own_.stages();
+  const std::int64_t max_in_flight = stages > 1                  ? stages
+                                     : options_.async_scheduling ? kStepsAhead
+                                                                 : 1;
   while (scheduler_->in_flight() < max_in_flight && enqueue_step()) continue;
 }
 

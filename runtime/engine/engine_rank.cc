@@ -24,8 +24,8 @@ void EngineRank::bind(ipc::Registry& methods) {
   methods.bind<&EngineRank::take_trace>("take_trace", this);
 }
 
-ipc::Communicator* EngineRank::partners() {
-  return communicator_.size() > 1 ? &communicator_ : nullptr;
+Peers EngineRank::peers() {
+  return {.communicator = communicator_.size() > 1 ? &communicator_ : nullptr, .link = link_};
 }
 
 void EngineRank::make_runner(const RunnerOptions& options, const std::string& gemm_tuning_file,
@@ -40,9 +40,12 @@ void EngineRank::make_runner(const RunnerOptions& options, const std::string& ge
   options_.keeps_results = me_.rank() == 0;
   kv_scales_.clear();
   if (options.kv_cache_dtype == KvCacheDtype::fp8_e4m3 && model_.model().checkpoint) {
-    kv_scales_ =
-        model::read_kv_scales(*model_.model().checkpoint, model_.model().config,
-                              [&](std::int64_t layer) { return model_.decoder().heads(layer).kv; });
+    kv_scales_ = model::read_kv_scales(
+        *model_.model().checkpoint, model_.model().config, [&](std::int64_t layer) {
+          const layers::Range own = model_.decoder().own_layers();
+          const bool is_own = layer >= own.begin && layer < own.end;
+          return is_own ? model_.decoder().heads(layer).kv : layers::Range{};
+        });
   }
   model_.await_bound();
   runner_.reset();
@@ -51,7 +54,7 @@ void EngineRank::make_runner(const RunnerOptions& options, const std::string& ge
                     [&](const RunnerOptions& of) {
                       return workspace_bytes(model_.decoder(), of, backend_.kind());
                     });
-  runner_.emplace(model_.decoder(), backend_, stream_, partners(), options_, trace(),
+  runner_.emplace(model_.decoder(), backend_, stream_, peers(), options_, trace(),
                   [this] { me_.note_progress(); });
   if (gemm_tuning_file.empty()) return;
   GemmTuningCache::Contents tuning = GemmTuningCache(gemm_tuning_file).read();

@@ -10,6 +10,7 @@
 #include "base/trace.h"
 #include "device/backend.h"
 #include "ipc/collective/communicator.h"
+#include "ipc/collective/stage_link.h"
 #include "ipc/group.h"
 #include "ipc/registry.h"
 #include "runtime/memory/memory_plan.h"
@@ -23,10 +24,15 @@ namespace nvllm::runtime {
 // times. It calls settle when no step is under way.
 class EngineRank {
  public:
-  // All must outlive it.
+  // All must outlive it. link: nullptr for one pipeline stage.
   EngineRank(ipc::Member& me, ModelRank& model, Backend& backend, Stream& stream,
-             ipc::Communicator& communicator)
-      : me_(me), model_(model), backend_(backend), stream_(stream), communicator_(communicator) {}
+             ipc::Communicator& communicator, ipc::StageLink* link)
+      : me_(me),
+        model_(model),
+        backend_(backend),
+        stream_(stream),
+        communicator_(communicator),
+        link_(link) {}
 
   void bind(ipc::Registry& methods);
 
@@ -36,6 +42,7 @@ class EngineRank {
   const OpenModel& model() const { return model_.model(); }
   // Whether some of the weights are kept quantized.
   bool quantized() const { return model_.decoder().quantized(); }
+  int stages() const { return model_.decoder().stage().stages; }  // of the pipeline
 
  private:
   // May be called while the weights are still loading. With `profile` this rank records a trace
@@ -58,13 +65,14 @@ class EngineRank {
   // may be waiting for this rank in a collective.
   template <typename Work>
   void run_collective(const char* what, const Work& work);
-  ipc::Communicator* partners();  // nullptr if there is one rank
+  Peers peers();
 
   ipc::Member& me_;
   ModelRank& model_;
   Backend& backend_;
   Stream& stream_;
-  ipc::Communicator& communicator_;
+  ipc::Communicator& communicator_;  // of the stage's ranks
+  ipc::StageLink* const link_;
   std::optional<Trace> trace_;
   RunnerOptions options_;
   std::string tuning_problem_;

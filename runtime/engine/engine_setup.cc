@@ -31,9 +31,9 @@ PrefillAttention prefill_attention(const EngineOptions& options, std::int64_t ma
   return automatic && never ? PrefillAttention::full : options.prefill_attention;
 }
 
-// part_rows: how many rows a layer takes at a time, in layer-wise mode.
+// part_rows: how many rows a layer takes at a time, in layer-wise mode. stages: of the pipeline.
 RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_model_len,
-                             std::int64_t part_rows) {
+                             std::int64_t part_rows, int stages) {
   return {
       .max_model_len = max_model_len,
       .max_num_seqs = options.max_num_seqs,
@@ -43,7 +43,9 @@ RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_mode
       .block_size = options.block_size,
       .graphs = options.graphs,
       .keeps_results = false,
-      .steps_ahead = options.async_scheduling ? 2 : 1,
+      .steps_ahead = stages > 1                 ? stages
+                     : options.async_scheduling ? 2
+                                                : 1,
       .kv_mode = options.kv_mode(),
       .kv_cache_dtype = options.kv_cache_dtype,
       .ring_slots = options.ring_slots,
@@ -52,7 +54,6 @@ RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_mode
       .kv_buffers = options.kv_buffers,
       .prefill_attention = prefill_attention(options, max_model_len),
       .decode_attention = options.decode_attention,
-      .invariant = options.invariance == Invariance::batch,
       .part_rows = options.kv_mode() == KvMode::layerwise ? part_rows : 0,
   };
 }
@@ -66,7 +67,8 @@ std::int64_t window_of_all_layers(const EngineOptions& options, const model::Mod
 }
 
 SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptions& runner,
-                                 const MemoryPlan& plan, const model::ModelConfig& config) {
+                                 const MemoryPlan& plan, const model::ModelConfig& config,
+                                 int stages) {
   return {
       .max_model_len = plan.max_model_len,
       .length_option =
@@ -80,6 +82,7 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
       .window = window_of_all_layers(options, config),
       .resident_blocks = plan.resident_blocks,
       .chunked_seqs = plan.chunked_seqs,
+      .stages = stages,
       .prefix_caching = options.prefix_caching,
       .scheduling = options.scheduling,
       .preemption = options.preemption,
@@ -177,22 +180,26 @@ void adapt_to_states(const model::ModelConfig& config, EngineOptions& options,
   notes.push_back("prefix caching is off: linear attention keeps a state of each sequence's end");
 }
 
-Runners make_runners(EngineOptions requested, const model::ModelConfig& config, bool quantized,
-                     ipc::GroupCaller& caller, DeviceKind device) {
+Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
+                     ipc::GroupCaller& caller, const EngineRank& own) {
+  const DeviceKind device = own.device();
   const std::int64_t model_limit = config.max_model_len();
   Runners made;
   adapt_to_states(config, requested, made.notes);
   const auto make = [&] {
+    check_stages(requested, own.stages());
     check_sparse_attention(requested);
     check_host_attention(requested);
     check_kv_cache_dtype(requested, config.head_dim);
     check_kv_cache_dtype(requested, config.full_head_dim());
     check_layers(requested, config);
     check_windows(requested, config);
-    check_invariance(requested, quantized && device == DeviceKind::cuda);
+    check_invariance(requested, own.quantized() && device == DeviceKind::cuda);
     made.options = resolve_options(requested, model_limit);
     made.runner = runner_options(made.options, wanted_model_len(made.options, model_limit),
-                                 requested.max_num_batched_tokens);
+                                 requested.max_num_batched_tokens, own.stages());
+    // On the CPU results are so by themselves.
+    made.runner.invariant = requested.invariance == Invariance::batch && device == DeviceKind::cuda;
     caller.call<void>("make_runner", made.runner, tuning_file_to_read(requested, device),
                       requested.profile);
   };
@@ -204,7 +211,7 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config, 
   check_host_attention(requested);
   check_layers(requested, config);
   check_windows(requested, config);
-  check_invariance(requested, quantized && device == DeviceKind::cuda);
+  check_invariance(requested, own.quantized() && device == DeviceKind::cuda);
   if (requested.kv_offload != KvOffload::off) make();
   return made;
 }
@@ -215,7 +222,7 @@ EngineSetup set_up_engine(const EngineOptions& requested, ipc::Member& me, ipc::
                           ipc::RequestServer& server, const EngineRank& own) {
   const model::ModelConfig& config = own.model().config;
   const std::int64_t model_limit = config.max_model_len();
-  Runners made = make_runners(requested, config, own.quantized(), caller, own.device());
+  Runners made = make_runners(requested, config, caller, own);
   const EngineOptions& options = made.options;
   ModelLoading loading(me, caller, server);
   loading.await_all();
@@ -229,7 +236,7 @@ EngineSetup set_up_engine(const EngineOptions& requested, ipc::Member& me, ipc::
   if (is_committed(options, own.device(), plan, memory)) caller.call<void>("commit_cache");
 
   EngineSetup setup;
-  setup.limits = scheduler_limits(options, made.runner, plan, config);
+  setup.limits = scheduler_limits(options, made.runner, plan, config, own.stages());
   EngineInfo& info = setup.info;
   info.kv_mode = options.kv_mode();
   info.max_model_len = plan.max_model_len;

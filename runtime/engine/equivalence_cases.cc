@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/math.h"
 #include "base/text.h"
 #include "runtime/engine/testing/random_requests.h"
 #include "runtime/engine/testing/test_engine.h"
@@ -217,13 +218,14 @@ std::vector<Way> all_ways() {
   return ways;
 }
 
-// Bytes of each rank for so many blocks of the rank that has most KV heads.
-std::int64_t cache_bytes(const OpenModel& model, int ranks, std::int64_t blocks) {
+// Bytes of each rank for so many blocks of the rank that has most KV heads, of the first stage's
+// layers.
+std::int64_t cache_bytes(const OpenModel& model, int ranks, int stages, std::int64_t blocks) {
   std::int64_t heads = 0;
   for (const RankDescription& rank : describe_model(model, ranks, DeviceKind::cpu).ranks) {
     heads = std::max(heads, rank.kv_heads.size());
   }
-  const kvcache::BlockShape shape = {.layers = model.config.layers,
+  const kvcache::BlockShape shape = {.layers = divide_up<std::int64_t>(model.config.layers, stages),
                                      .block_size = kTinyBlock,
                                      .kv_heads = heads,
                                      .head_dim = model.config.head_dim,
@@ -248,14 +250,14 @@ Answers run_among_aborted(TestEngine& engine, const std::vector<Request>& reques
   return answers;
 }
 
-void check_way(const OpenModel& model, int ranks, Way way, const std::vector<Request>& requests,
-               const Answers& right) {
+void check_way(const OpenModel& model, int ranks, int stages, Way way,
+               const std::vector<Request>& requests, const Answers& right) {
   CAPTURE(way.name);
   if (way.tiny_cache) {
     way.options.block_size = kTinyBlock;
-    way.options.kv_cache_memory_bytes = cache_bytes(model, ranks, kTinyCache);
+    way.options.kv_cache_memory_bytes = cache_bytes(model, ranks, stages, kTinyCache);
   }
-  TestEngine engine(model, ranks, way.options);
+  TestEngine engine(model, ranks, way.options, stages);
   if (way.tiny_cache) CHECK(engine.info().blocks == kTinyCache);
   if (way.prompts_first) {
     std::vector<Request> prompts;
@@ -284,13 +286,17 @@ std::uint32_t rounds() {
   return static_cast<std::uint32_t>(scale == nullptr ? 1 : std::max(1, std::atoi(scale)));
 }
 
-void check_all_ways(int ranks) {
+// In a pipeline those ways that keep all on the device.
+void check_all_ways(int ranks, int stages = 1) {
   const OpenModel model = open_float32();
   for (std::uint32_t seed = 0; seed < rounds(); ++seed) {
     CAPTURE(seed);
     const std::vector<Request> requests = random_requests(model, seed);
     const Answers right = right_answers(model, requests);
-    for (const Way& way : all_ways()) check_way(model, ranks, way, requests, right);
+    for (const Way& way : all_ways()) {
+      if (stages > 1 && way.options.kv_offload != KvOffload::off) continue;
+      check_way(model, ranks, stages, way, requests, right);
+    }
   }
 }
 
@@ -302,6 +308,11 @@ TEST_CASE("one rank gives the same tokens, whichever way") {
 TEST_CASE("two ranks give the tokens of one, whichever way") {
   RANKS_OR_SKIP(2);
   check_all_ways(2);
+}
+
+TEST_CASE("two pipeline stages give the tokens of one rank, whichever way") {
+  if (on_gpu()) SKIP_TEST("stages are on CPUs only so far");
+  check_all_ways(1, 2);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Whole runs against transformers' continuations of tests/data/golden-models, on one to four ranks.
+// Whole runs against transformers' continuations of tests/data/golden-models, on one to four ranks,
+// and in pipeline stages.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -79,15 +80,17 @@ std::string compare(const Answer& got, const Expected& right, bool ignore_eos) {
   return {};
 }
 
-void check_model(const std::string& name, int ranks) {
+void check_model(const std::string& name, int ranks, int stages = 1) {
   CAPTURE(name);
   CAPTURE(ranks);
+  CAPTURE(stages);
   const std::string folder = "tests/data/golden-models/" + name;
   const OpenModel model = open_model({.path = folder, .dtype = DType::f32});
+  if (model.config.layers < stages) return;
   EngineOptions options;
   options.max_num_seqs = 8;
   options.max_num_batched_tokens = 256;
-  TestEngine engine(model, ranks, options);
+  TestEngine engine(model, ranks, options, stages);
   std::vector<Request> requests;
   std::vector<std::pair<Expected, bool>> wanted;
   for (const Expected& expected : expected_of(folder)) {
@@ -114,6 +117,13 @@ void check_models(int ranks) {
   for (const char* name : kOnCpus) check_model(name, ranks);
 }
 
+// Stages are on CPUs only so far. Gemma 4 with inputs of layers is in one stage.
+void check_models_in_stages(int stages, int ranks) {
+  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("stages are on CPUs only so far");
+  for (const char* name : kModels) check_model(name, ranks, stages);
+  for (const char* name : {"gemma4-dense", "gemma4-moe"}) check_model(name, ranks, stages);
+}
+
 TEST_CASE("every golden model continues as transformers, on one rank") {
   RANKS_OR_SKIP(1);
   check_models(1);
@@ -132,6 +142,18 @@ TEST_CASE("every golden model continues as transformers, on three ranks") {
 TEST_CASE("every golden model continues as transformers, on four ranks") {
   RANKS_OR_SKIP(4);
   check_models(4);
+}
+
+TEST_CASE("every golden model continues as transformers, in two pipeline stages") {
+  check_models_in_stages(2, 1);
+}
+
+TEST_CASE("every golden model continues as transformers, in three pipeline stages") {
+  check_models_in_stages(3, 1);
+}
+
+TEST_CASE("every golden model continues as transformers, in two pipeline stages of two ranks") {
+  check_models_in_stages(2, 2);
 }
 
 }  // namespace

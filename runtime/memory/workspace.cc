@@ -86,6 +86,13 @@ std::size_t results_bytes(const RunnerOptions& options) {
                                : 0;
 }
 
+// In a pipeline the last stage samples.
+std::size_t sampler_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
+  if (!decoder.has_head()) return 0;
+  return layers::Sampler::bytes(decoder.head().stride(), decoder.config().vocab_size,
+                                decoder.shard(), options.sampler_limits());
+}
+
 // On the CPU, GEMMs with large M keep a packed copy of their inputs, in float32, from the first one
 // on. Groups of a grouped GEMM do so one after the other, but small ones together, up to kTogether
 // rows.
@@ -116,9 +123,7 @@ std::size_t workspace_bytes(const model::Decoder& decoder, const RunnerOptions& 
   return model::DecoderMemory::bytes(decoder, options.decoder_limits()) +
          decoder.rope_bytes(options.max_model_len) +
          model::DecoderMemory::state_bytes(decoder, options.max_num_seqs) +
-         layers::Sampler::bytes(decoder.head().stride(), decoder.config().vocab_size,
-                                decoder.shard(), options.sampler_limits()) +
-         StepStaging::bytes(options) + results_bytes(options) +
+         sampler_bytes(decoder, options) + StepStaging::bytes(options) + results_bytes(options) +
          kernels::gemm_bytes(device, decoder.quantized()) +
          RunnerCache::prompt_policy_bytes(decoder, options, device);
 }
@@ -130,7 +135,7 @@ std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& opti
   // What a driver takes for an instantiated graph: its kernels' parameters and launch descriptions.
   constexpr std::size_t kGraph = 64 << 10, kNode = 2 << 10;
   constexpr std::int64_t kLayerNodes = 12, kOtherNodes = 64;
-  const std::int64_t nodes = decoder.config().layers * kLayerNodes + kOtherNodes;
+  const std::int64_t nodes = decoder.own_layers().size() * kLayerNodes + kOtherNodes;
   const std::int64_t graphs = DecodeGraphs::max_graphs(options.max_num_seqs, options.max_model_len);
   return static_cast<std::size_t>(graphs) * (kGraph + static_cast<std::size_t>(nodes) * kNode);
 }

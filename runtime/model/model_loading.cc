@@ -15,8 +15,9 @@ constexpr std::uint64_t kDummySeed = 0;
 
 }  // namespace
 
-ModelRank::ModelRank(const OpenModel& model, layers::Shard shard, Backend& backend)
-    : model_(model), backend_(backend), decoder_(model.config, shard, model.dtype) {
+ModelRank::ModelRank(const OpenModel& model, layers::Shard shard, layers::Stage stage,
+                     Backend& backend)
+    : model_(model), backend_(backend), decoder_(model.config, shard, model.dtype, stage) {
   choose_quantization(decoder_, model_, backend.kind());
   times_.started_ns = now_ns();
   thread_ = start_thread("that loads the model", [this] {

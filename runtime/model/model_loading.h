@@ -76,7 +76,7 @@ struct RankLoad {
 class ModelRank {
  public:
   // Starts to load. Both must outlive it.
-  ModelRank(const OpenModel& model, layers::Shard shard, Backend& backend);
+  ModelRank(const OpenModel& model, layers::Shard shard, layers::Stage stage, Backend& backend);
   ModelRank(const ModelRank&) = delete;
   ModelRank& operator=(const ModelRank&) = delete;
   ~ModelRank();  // waits until loading has ended

@@ -92,6 +92,19 @@ void check_device(const OpenModel& model, DeviceKind device) {
   }
 }
 
+void check_pipeline(const OpenModel& model, int stages) {
+  if (stages == 1) return;
+  const model::ModelConfig& config = model.config;
+  if (stages > config.layers) {
+    fail("--pp ", stages, ": the model has ", config.layers, " layers, and each stage needs one; ",
+         "pass --pp ", config.layers, " or less");
+  }
+  if (config.kv_shared_layers > 0 || config.per_layer_width > 0) {
+    fail("--pp ", stages, ": not with layers that read the keys and values of others, or an input ",
+         "of their own, as this ", config.architecture, " has; pass --pp 1");
+  }
+}
+
 OpenModel open_model(const ModelOptions& options) {
   const Place place = find_place(options.path);
   OpenModel model;

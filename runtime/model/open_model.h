@@ -39,6 +39,9 @@ OpenModel open_model(const ModelOptions& options);
 // An Error if devices of that kind do not compute such a model.
 void check_device(const OpenModel& model, DeviceKind device);
 
+// An Error if the model cannot be divided into so many pipeline stages.
+void check_pipeline(const OpenModel& model, int stages);
+
 // ModelDescription: what there is to say of a model without loading it: how large it is, and which
 // part of it every rank owns.
 

@@ -173,6 +173,25 @@ TEST_CASE("what is not there or not a model is refused in one line") {
   CHECK(refusal({.path = folder.path + "/x.gguf"}).starts_with(folder.path));
 }
 
+TEST_CASE("a model that cannot be divided into so many pipeline stages is refused in one line") {
+  OpenModel model;
+  model.config.layers = 3;
+  model.config.architecture = "Gemma4ForCausalLM";
+  CHECK_NOTHROW(check_pipeline(model, 3));
+  CHECK_THROWS_WITH_AS(
+      check_pipeline(model, 4),
+      "--pp 4: the model has 3 layers, and each stage needs one; pass --pp 3 or less", Error);
+  const std::string why =
+      "--pp 2: not with layers that read the keys and values of others, or an input of their own, "
+      "as this Gemma4ForCausalLM has; pass --pp 1";
+  model.config.kv_shared_layers = 1;
+  CHECK_NOTHROW(check_pipeline(model, 1));
+  CHECK_THROWS_WITH_AS(check_pipeline(model, 2), why.c_str(), Error);
+  model.config.kv_shared_layers = 0;
+  model.config.per_layer_width = 16;
+  CHECK_THROWS_WITH_AS(check_pipeline(model, 2), why.c_str(), Error);
+}
+
 TEST_CASE("the parts of all ranks are the whole, at any number of ranks") {
   const Folder folder;
   const OpenModel model = dummy(folder);

@@ -11,33 +11,41 @@
 namespace nvllm::runtime {
 namespace {
 
-constexpr int kTimedSteps = 8;  // more than may be in flight
+constexpr int kTimedSteps = 10;  // more than may be in flight
 
 }  // namespace
 
 ModelRunner::ModelRunner(const model::Decoder& decoder, Backend& backend, Stream& stream,
-                         ipc::Communicator* communicator, const RunnerOptions& options,
-                         Trace* trace, std::function<void()> progress)
+                         const Peers& peers, const RunnerOptions& options, Trace* trace,
+                         std::function<void()> progress)
     : decoder_(decoder),
       backend_(backend),
       stream_(stream),
-      communicator_(communicator),
+      peers_(peers),
       options_(options),
       trace_(trace),
       progress_(std::move(progress)),
       gemm_(kernels::create_gemm(
           backend, {.quantized = decoder.quantized(), .invariant = options.invariant})),
       memory_(decoder, options.decoder_limits(), backend),
-      sampler_(decoder.head().vocabulary(), decoder.head().stride(), decoder.config().vocab_size,
-               decoder.shard(), options.sampler_limits(), backend),
       staging_(backend, options),
       slots_(options.max_num_seqs, options.max_model_len, options.block_size),
       graphs_(backend, options.max_num_seqs, options.max_model_len),
       timer_(trace, backend, stream, kTimedSteps),
       cache_(decoder, backend, stream, options_) {
-  if (!options.keeps_results) return;
   const layers::SamplerLimits limits = options.sampler_limits();
-  results_.emplace(backend, limits.rows, limits.max_logprobs, options.steps_ahead + 1);
+  if (decoder.has_head()) {
+    sampler_.emplace(decoder.head().vocabulary(), decoder.head().stride(),
+                     decoder.config().vocab_size, decoder.shard(), limits, backend);
+  }
+  const int buffers = options.steps_ahead + 1;
+  if (options.keeps_results) {
+    results_.emplace(backend, limits.rows, limits.max_logprobs, buffers, peers.link);
+  }
+  if (peers.link != nullptr && sampler_ &&
+      decoder.shard().rank == 0) {  // all ranks there have them
+    sender_.emplace(backend, limits.rows, limits.max_logprobs, buffers, *peers.link);
+  }
 }
 
 // The device must be done with the memory before it is freed. If it does not get done, the process
@@ -54,7 +62,7 @@ void ModelRunner::adopt(kernels::GemmConfigurations configurations) {
 }
 
 void ModelRunner::tune_gemms(const TunedSize& size) {
-  runtime::tune_gemms(size, decoder_, memory_, {stream_, *gemm_, communicator_}, backend_);
+  runtime::tune_gemms(size, decoder_, memory_, device(), backend_);
 }
 
 GemmTuningReport ModelRunner::gemm_tuning() {
@@ -82,6 +90,7 @@ void ModelRunner::step(const StepMessage& message) {
   const layers::Sampled sampled = parts.empty() ? layers::Sampled{} : run(message.number, parts);
   timer_.end(stream_);
   if (results_) results_->enqueue_copies(message.number, parts, slots_, sampled, stream_);
+  if (sender_) sender_->send(sampled, stream_);
 }
 
 // Everything but the rows, in the message's order.
@@ -89,7 +98,9 @@ void ModelRunner::follow(const StepMessage& message) {
   slots_.follow(message);
   for (const std::uint32_t slot : message.ended) cache_->end_sequence(slot);
   cache_.swap(message.swap_out, message.swap_in);
-  for (const SlotStart& start : message.started) sampler_.set(start.slot, start.rules, stream_);
+  if (sampler_) {
+    for (const SlotStart& start : message.started) sampler_->set(start.slot, start.rules, stream_);
+  }
   starts_ = !message.started.empty();
 }
 
@@ -105,9 +116,10 @@ layers::Sampled ModelRunner::run(std::uint64_t number, std::span<const StepPart>
     sampled = run_as_graph(parts, shape, plan.graph_key, required);
   } else {
     load(parts, shape);
-    const layers::LogitsCall head = forward(shape);
-    if (shape.logit_rows > 0) sampled = sample(shape, shape.logit_rows, required, &head);
+    const auto head = forward(shape);
+    if (head && shape.logit_rows > 0) sampled = sample(shape, shape.logit_rows, required, &*head);
   }
+  if (!sampler_) sampled = shape_of_results(shape.logit_rows, required.logprobs);
   cache_->end_step(stream_);
   return sampled;
 }
@@ -140,7 +152,7 @@ layers::Sampled ModelRunner::run_as_graph(std::span<const StepPart> parts, StepS
   kind.cache_graph_key = cache_graph_key;
   // Sampling with logprobs, which few requests want, would need a graph for each number of
   // alternatives.
-  kind.samples = required.logprobs < 0;
+  kind.samples = sampler_ && required.logprobs < 0;
   kind.penalties = kind.samples && required.penalties;
   kind.top_k_top_p = kind.samples && required.top_k_top_p;
   shape.sequences = shape.rows = shape.logit_rows = kind.sequences;
@@ -148,10 +160,12 @@ layers::Sampled ModelRunner::run_as_graph(std::span<const StepPart> parts, StepS
   shape.all_logits = true;
   load(parts, shape);
   graphs_.run(kind, stream_, [&] {
-    const layers::LogitsCall head = forward(shape);
-    if (!kind.samples) return head.run(*gemm_, stream_);
-    tokens_ = sample(shape, kind.sequences, required, &head).tokens;
+    const auto head = forward(shape);
+    if (!head) return;
+    if (!kind.samples) return head->run(*gemm_, stream_);
+    tokens_ = sample(shape, kind.sequences, required, &*head).tokens;
   });
+  if (!sampler_) return {};
   if (!kind.samples) return sample(shape, rows, required, nullptr);
   layers::Sampled sampled;
   sampled.tokens = TensorView(tokens_.data, tokens_.dtype, {rows});
@@ -160,16 +174,15 @@ layers::Sampled ModelRunner::run_as_graph(std::span<const StepPart> parts, StepS
 
 void ModelRunner::load(std::span<const StepPart> parts, const StepShape& shape) {
   staging_.load(parts, slots_, shape, results_ ? results_->next_buffer() : 0, *cache_, stream_,
-                communicator_);
+                peers_.communicator);
 }
 
-layers::LogitsCall ModelRunner::forward(const StepShape& shape) {
+std::optional<layers::LogitsCall> ModelRunner::forward(const StepShape& shape) {
   kernels::step_input(staging_.input(shape, *cache_), stream_);
   layers::Batch batch = staging_.batch(shape);
   // The one sequence lies in one block, so kernels need not look up its blocks.
   if (options_.kv_mode == KvMode::contiguous) batch.block_table = {};
-  return decoder_.forward_to_head(batch, *cache_, memory_,
-                                  {stream_, *gemm_, communicator_, progress_});
+  return decoder_.forward_to_head(batch, *cache_, memory_, device());
 }
 
 // What the rows of a step require of the sampler.
@@ -198,8 +211,8 @@ layers::Sampled ModelRunner::sample(const StepShape& shape, std::int64_t rows,
   step.top_k_top_p = required.top_k_top_p;
   step.logprobs = required.logprobs;
   layers::Scratch no_scratch;
-  const layers::Sampled sampled =
-      sampler_.sample(step, staging_.last_tokens(), {stream_, *gemm_, no_scratch, communicator_});
+  const layers::Sampled sampled = sampler_->sample(
+      step, staging_.last_tokens(), {stream_, *gemm_, no_scratch, peers_.communicator});
   if (results_) {
     kernels::copy_to_ring({.words = sampled.tokens,
                            .index = staging_.result_buffer(shape),
@@ -215,7 +228,7 @@ bool ModelRunner::result_ready() {
 
 StepResult ModelRunner::take_result() {
   NVLLM_CHECK(results_.has_value(), "this rank keeps no results");
-  StepResult result = results_->take_oldest(stream_, communicator_);
+  StepResult result = results_->take_oldest(stream_, peers_.communicator);
   timer_.collect();
   return result;
 }

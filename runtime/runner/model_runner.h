@@ -17,6 +17,7 @@
 #include "base/trace.h"
 #include "device/backend.h"
 #include "ipc/collective/communicator.h"
+#include "ipc/collective/stage_link.h"
 #include "kernels/gemm/gemm.h"
 #include "kvcache/kv_cache.h"
 #include "layers/sampler.h"
@@ -32,15 +33,20 @@
 
 namespace nvllm::runtime {
 
+// How a runner reaches those of other ranks.
+struct Peers {
+  ipc::Communicator* communicator = nullptr;  // of the stage's ranks; nullptr: one rank
+  ipc::StageLink* link = nullptr;             // nullptr: one stage
+};
+
 // Used by the rank's main thread.
 class ModelRunner {
  public:
   // Allocates everything but the cache, workspace_bytes() in all: activations, sampler, step input,
   // results. The decoder's parameters are bound, though perhaps not filled yet. All must outlive
-  // it. communicator: nullptr for one rank. progress: called from some thread as the device gets on
-  // in steps that may take minutes.
-  ModelRunner(const model::Decoder& decoder, Backend& backend, Stream& stream,
-              ipc::Communicator* communicator, const RunnerOptions& options, Trace* trace = nullptr,
+  // it. progress: called from some thread as the device gets on in steps that may take minutes.
+  ModelRunner(const model::Decoder& decoder, Backend& backend, Stream& stream, const Peers& peers,
+              const RunnerOptions& options, Trace* trace = nullptr,
               std::function<void()> progress = {});
   ~ModelRunner();
   ModelRunner(const ModelRunner&) = delete;
@@ -81,8 +87,9 @@ class ModelRunner {
   layers::Sampled run_as_graph(std::span<const StepPart> parts, StepShape shape,
                                std::uint64_t cache_graph_key, const layers::SampleStep& required);
   void load(std::span<const StepPart> parts, const StepShape& shape);
-  // All but the LM-head GEMM, which is returned.
-  layers::LogitsCall forward(const StepShape& shape);
+  // All but the LM-head GEMM, which is returned; nothing on stages without it.
+  std::optional<layers::LogitsCall> forward(const StepShape& shape);
+  model::Device device() { return {stream_, *gemm_, peers_.communicator, peers_.link, progress_}; }
   layers::SampleStep required_sampling(std::span<const StepPart> parts);
   // head: the GEMM that makes the logits; nullptr: they are there.
   layers::Sampled sample(const StepShape& shape, std::int64_t rows,
@@ -91,20 +98,21 @@ class ModelRunner {
   const model::Decoder& decoder_;
   Backend& backend_;
   Stream& stream_;
-  ipc::Communicator* communicator_;
+  const Peers peers_;
   const RunnerOptions options_;
   Trace* trace_;
   std::function<void()> progress_;
 
   std::unique_ptr<kernels::Gemm> gemm_;
   model::DecoderMemory memory_;
-  layers::Sampler sampler_;
+  std::optional<layers::Sampler> sampler_;  // on the last stage
   StepStaging staging_;
   SlotTable slots_;
   DecodeGraphs graphs_;
   StepTimer timer_;
   RunnerCache cache_;
   std::optional<StepResults> results_;
+  std::optional<ResultSender> sender_;            // on the first rank of a pipeline's last stage
   std::vector<kvcache::StepSequence> sequences_;  // of the step; kept for its memory
   bool starts_ = false;                           // whether a sequence starts with this step
   TensorView tokens_;  // where the sampler leaves the tokens of every step

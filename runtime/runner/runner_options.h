@@ -25,7 +25,8 @@ struct RunnerOptions {
   std::int64_t block_size = 0;  // contiguous: of the one block that there is
   bool graphs = true;
   bool keeps_results = false;  // rank 0: copies the results of steps to the host
-  int steps_ahead = 2;         // steps that may be enqueued without their results being taken
+  // Steps that may be enqueued without their results being taken; in a pipeline one for each stage.
+  int steps_ahead = 2;
   KvMode kv_mode = KvMode::paged;
   KvCacheDtype kv_cache_dtype = KvCacheDtype::automatic;
   // As in EngineOptions.

@@ -35,6 +35,12 @@ void SlotTable::follow(const StepMessage& message) {
     NVLLM_CHECK((*this)[append.slot].present, "a block for slot ", append.slot, ", which is free");
     slots_[append.slot].blocks.push_back(append.block);
   }
+  for (const SlotToken& sampled : message.tokens) {
+    SlotSequence& sequence = (*this)[sampled.slot];
+    NVLLM_CHECK(sequence.present && std::ssize(sequence.tokens) == sequence.computed,
+                "a token for slot ", sampled.slot, ", which has others to come");
+    sequence.tokens.push_back(sampled.token);
+  }
   parts_.clear();
   for (const std::uint32_t slot : repeated_) add_part(slot, 1);
   if (!message.same_rows) {

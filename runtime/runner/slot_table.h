@@ -14,8 +14,9 @@ namespace nvllm::runtime {
 // A sequence in a slot.
 struct SlotSequence {
   bool present = false;
-  std::vector<std::int32_t> tokens;  // of SlotStart; later ones only the device knows
-  std::int64_t computed = 0;         // tokens in the cache once the steps so far have run
+  // Of SlotStart; later ones only the device knows, but with pipeline stages (SlotToken).
+  std::vector<std::int32_t> tokens;
+  std::int64_t computed = 0;  // tokens in the cache once the steps so far have run
   std::vector<kvcache::BlockId> blocks;
   std::int64_t resident = 0;     // of these, so many of the first ones stay on the device
   std::int64_t blocks_sent = 0;  // so many of `blocks` are in the table on the device

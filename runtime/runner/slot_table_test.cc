@@ -56,6 +56,23 @@ TEST_CASE("a prompt in chunks samples with its last row, and then every row does
   CHECK(table.parts()[0].samples);
 }
 
+TEST_CASE("a token that a message brings is one that the host knows") {
+  SlotTable table(2, 64, 16);
+  StepMessage message;
+  message.started = {start_of(1, 5)};
+  add_blocks(message, 1, 1);
+  message.rows = {{1, 5}};
+  table.follow(message);
+  message = {};
+  message.tokens = {{1, 77}};
+  message.same_rows = true;
+  table.follow(message);
+  CHECK(table[1].tokens.back() == 77);
+  CHECK(table.parts()[0].first == 5);
+  CHECK(table.parts()[0].known);
+  CHECK(table.parts()[0].samples);
+}
+
 TEST_CASE("the same rows again are those that have not ended, in their order, whoever is new") {
   SlotTable table(4, 64, 16);
   StepMessage message;

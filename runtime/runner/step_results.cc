@@ -19,6 +19,15 @@ std::size_t bytes_of(std::int64_t rows, std::int64_t max_logprobs) {
          Scratch::bytes_of(DType::i32, rows, max_logprobs) * 2;
 }
 
+// Of the results, those that there are, in the order in which they cross a stage link.
+template <typename Each>
+void for_each(layers::Sampled& sampled, const Each& each) {
+  for (TensorView* const tensor : {&sampled.tokens, &sampled.logprob, &sampled.rank,
+                                   &sampled.top_ids, &sampled.top_logprobs}) {
+    if (tensor->rank > 0 && tensor->elements() > 0) each(*tensor);
+  }
+}
+
 template <typename T>
 T at(const TensorView& tensor, std::int64_t row, std::int64_t column = 0) {
   const std::int64_t offset = tensor.rank == 1 ? row * tensor.stride[0]
@@ -28,9 +37,56 @@ T at(const TensorView& tensor, std::int64_t row, std::int64_t column = 0) {
 
 }  // namespace
 
+ResultSender::ResultSender(Backend& backend, std::int64_t logit_rows, std::int64_t max_logprobs,
+                           int buffers, ipc::StageLink& link)
+    : backend_(backend), link_(link), results_(backend.create_stream()) {
+  for (int i = 0; i < buffers; ++i) {
+    steps_.push_back(
+        {backend.allocate(MemoryKind::pinned, bytes_of(logit_rows, max_logprobs), "step results"),
+         backend.create_event()});
+  }
+}
+
+ResultSender::~ResultSender() {
+  link_.drop_results();
+  try {
+    results_->synchronize_for(std::chrono::seconds(10));
+  } catch (const std::exception&) {  // it was told, or nobody wants to know
+  }
+}
+
+// The memory is free again: rank 0 takes the results of so many steps before it sends another one.
+void ResultSender::send(const layers::Sampled& sampled, Stream& stream) {
+  Step& step = steps_[next_];
+  next_ = (next_ + 1) % steps_.size();
+  Scratch memory(step.memory.data(), step.memory.bytes());
+  layers::Sampled results = sampled;
+  for_each(results, [&](TensorView& tensor) {
+    void* const here = memory.allocate(tensor.dtype, 1, tensor.elements()).data;
+    backend_.copy(here, tensor.data, tensor.bytes(), stream);
+    tensor.data = here;
+  });
+  step.copied->record(stream);
+  results_->wait(*step.copied);
+  for_each(results, [&](TensorView& tensor) { link_.send_result(tensor, *results_); });
+}
+
+layers::Sampled shape_of_results(std::int64_t rows, std::int32_t logprobs) {
+  layers::Sampled shapes;
+  if (rows == 0) return shapes;
+  shapes.tokens = {nullptr, DType::i32, {rows}};
+  if (logprobs < 0) return shapes;
+  shapes.logprob = {nullptr, DType::f32, {rows}};
+  shapes.rank = {nullptr, DType::i32, {rows}};
+  shapes.top_ids = {nullptr, DType::i32, {rows, logprobs}};
+  shapes.top_logprobs = {nullptr, DType::f32, {rows, logprobs}};
+  return shapes;
+}
+
 StepResults::StepResults(Backend& backend, std::int64_t logit_rows, std::int64_t max_logprobs,
-                         int buffers)
+                         int buffers, ipc::StageLink* link)
     : backend_(backend),
+      link_(link),
       tokens_(backend.allocate(MemoryKind::device, bytes(logit_rows, buffers), "step results")),
       buffers_(tokens_.data(), DType::i32, {buffers, logit_rows}) {
   for (int i = 0; i < buffers; ++i) {
@@ -71,8 +127,16 @@ void StepResults::enqueue_copies(std::uint64_t number, std::span<const StepPart>
     const SlotSequence& sequence = slots[part.slot];
     pending.parts.push_back({part, sequence.logprobs, sequence.prompt_logprobs});
   }
-  Scratch memory(pending.memory.data(), pending.memory.bytes());
   pending.sampled = sampled;
+  if (link_ == nullptr) return enqueue_copies_from_here(pending, buffer, stream);
+  Scratch memory(pending.memory.data(), pending.memory.bytes());
+  for_each(pending.sampled, [&](TensorView& tensor) {
+    tensor.data = memory.allocate(tensor.dtype, 1, tensor.elements()).data;
+  });
+}
+
+void StepResults::enqueue_copies_from_here(Pending& pending, std::int32_t buffer, Stream& stream) {
+  Scratch memory(pending.memory.data(), pending.memory.bytes());
   const auto copy = [&](TensorView& tensor, Stream& on) {
     if (tensor.data == nullptr || tensor.elements() == 0) return;
     NVLLM_CHECK(tensor.contiguous(), tensor.describe());
@@ -90,13 +154,16 @@ void StepResults::enqueue_copies(std::uint64_t number, std::span<const StepPart>
     pending.given->record(stream);
     copies.wait(*pending.given);
   }
-  if (sampled.tokens.data != nullptr) pending.sampled.tokens.data = buffers_.rows(buffer, 1).data;
+  if (pending.sampled.tokens.data != nullptr) {
+    pending.sampled.tokens.data = buffers_.rows(buffer, 1).data;
+  }
   copy(pending.sampled.tokens, copies);
   pending.copied->record(copies);
 }
 
 bool StepResults::ready() const {
-  return count_ > 0 && pending_[oldest_].copied->reached();
+  if (count_ == 0) return false;
+  return link_ != nullptr ? link_->result_ready() : pending_[oldest_].copied->reached();
 }
 
 TokenLogprobs StepResults::logprobs_of(const layers::Sampled& sampled, std::int64_t row,
@@ -112,15 +179,21 @@ TokenLogprobs StepResults::logprobs_of(const layers::Sampled& sampled, std::int6
   return result;
 }
 
+void StepResults::await(Pending& pending, Stream& stream, ipc::Communicator* communicator) {
+  if (link_ != nullptr) {
+    return for_each(pending.sampled, [&](TensorView& tensor) {
+      link_->receive_result(tensor.data, tensor.bytes());
+    });
+  }
+  if (communicator == nullptr) return pending.copied->synchronize();
+  if (count_ == 1) communicator->wait(stream);  // nothing else is in flight
+  communicator->wait(*pending.copied);
+}
+
 StepResult StepResults::take_oldest(Stream& stream, ipc::Communicator* communicator) {
   NVLLM_CHECK_LT(0u, count_);
   Pending& pending = pending_[oldest_];
-  if (communicator == nullptr) {
-    pending.copied->synchronize();
-  } else {
-    if (count_ == 1) communicator->wait(stream);  // nothing else is in flight
-    communicator->wait(*pending.copied);
-  }
+  await(pending, stream, communicator);
   StepResult result;
   result.number = pending.number;
   result.tokens.reserve(pending.parts.size());

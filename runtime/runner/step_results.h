@@ -5,6 +5,8 @@
 // A copy to the host takes ten microseconds, for which the next step must not wait: a step leaves
 // its tokens in the next of several device buffers (kernels/pointwise/copy.h), from where another
 // stream copies them.
+//
+// With pipeline stages the results are on the last stage's device, and come through the stage link.
 #pragma once
 
 #include <cstddef>
@@ -16,18 +18,50 @@
 #include "base/trace.h"
 #include "device/backend.h"
 #include "ipc/collective/communicator.h"
+#include "ipc/collective/stage_link.h"
 #include "layers/sampler.h"
 #include "runtime/runner/slot_table.h"
 #include "runtime/scheduler/step.h"
 
 namespace nvllm::runtime {
 
+// ResultSender: on the first rank of the last stage, sends the results of steps to rank 0's
+// StepResults. Used by one thread.
+class ResultSender {
+ public:
+  // Memory as StepResults has, for as many steps as may be in flight.
+  ResultSender(Backend& backend, std::int64_t logit_rows, std::int64_t max_logprobs, int buffers,
+               ipc::StageLink& link);
+  ~ResultSender();
+  ResultSender(const ResultSender&) = delete;
+  ResultSender& operator=(const ResultSender&) = delete;
+
+  // Enqueues it behind the stream's work, which does not wait for rank 0.
+  void send(const layers::Sampled& sampled, Stream& stream);
+
+ private:
+  struct Step {
+    Buffer memory;
+    std::unique_ptr<Event> copied;
+  };
+
+  Backend& backend_;
+  ipc::StageLink& link_;
+  std::vector<Step> steps_;
+  std::size_t next_ = 0;
+  std::unique_ptr<Stream> results_;
+};
+
+// What results so many rows of logits will give there; logprobs: as in layers::SampleStep.
+layers::Sampled shape_of_results(std::int64_t rows, std::int32_t logprobs);
+
 // Used by one thread.
 class StepResults {
  public:
   // Pinned memory ("step results") for `buffers` steps of so many logit rows with so many
-  // alternatives.
-  StepResults(Backend& backend, std::int64_t logit_rows, std::int64_t max_logprobs, int buffers);
+  // alternatives. link: by which they come; nullptr: they are on this rank's device.
+  StepResults(Backend& backend, std::int64_t logit_rows, std::int64_t max_logprobs, int buffers,
+              ipc::StageLink* link = nullptr);
   ~StepResults();
   StepResults(const StepResults&) = delete;
   StepResults& operator=(const StepResults&) = delete;
@@ -39,7 +73,8 @@ class StepResults {
   std::int32_t next_buffer() const;
   // [buffers, logit rows], int32, on the device.
   TensorView buffers() const { return buffers_; }
-  // Enqueues the copies of a step's results. sampled: nothing if no logits were wanted.
+  // Enqueues the copies of a step's results. sampled: nothing if no logits were wanted; where they
+  // come by the link, their shapes.
   void enqueue_copies(std::uint64_t number, std::span<const StepPart> parts, SlotTable& slots,
                       const layers::Sampled& sampled, Stream& stream);
 
@@ -61,10 +96,13 @@ class StepResults {
     layers::Sampled sampled;  // in `memory`
   };
 
+  void enqueue_copies_from_here(Pending& pending, std::int32_t buffer, Stream& stream);
+  void await(Pending& pending, Stream& stream, ipc::Communicator* communicator);
   static TokenLogprobs logprobs_of(const layers::Sampled& sampled, std::int64_t row,
                                    std::int32_t alternatives);
 
   Backend& backend_;
+  ipc::StageLink* const link_;
   Buffer tokens_;
   TensorView buffers_;
   std::unique_ptr<Stream> copies_;  // nullptr: copies are the step's own, on a CPU

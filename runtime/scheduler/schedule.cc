@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/math.h"
 #include "runtime/scheduler/scheduler.h"
 
 namespace nvllm::runtime {
@@ -15,7 +16,7 @@ constexpr std::int64_t kMaxPrefillsInARow = 16;
 }  // namespace
 
 std::optional<StepMessage> Scheduler::schedule() {
-  budget_ = whole_budget();
+  start_budget();
   rows_.clear();
   started_.clear();
   prompt_cut_ = false;
@@ -37,22 +38,34 @@ std::optional<StepMessage> Scheduler::schedule() {
 // A step is either all prefill or all decode. A sequence that was swapped out while it decoded
 // comes back with the latter.
 void Scheduler::schedule_prefill_first() {
-  const bool decode_owed =
-      prefills_in_a_row_ >= kMaxPrefillsInARow &&
-      std::any_of(running_.begin(), running_.end(), [](const Sequence* s) { return s->decodes(); });
+  const bool decode_owed = prefills_in_a_row_ >= kMaxPrefillsInARow &&
+                           std::any_of(running_.begin(), running_.end(),
+                                       [&](const Sequence* s) { return may_decode(*s); });
   if (!decode_owed) {
     cut_to_prefill_rows();
     schedule_prefills();
     admit_waiting(Admit::prefill);
   }
   if (rows_.empty()) {
-    budget_ = whole_budget();
+    start_budget();
     schedule_decodes();
     admit_waiting(Admit::decode);
     prefills_in_a_row_ = 0;
   } else {
     ++prefills_in_a_row_;
   }
+}
+
+// Of a step: all that it may hold, but no more than a stage's share of the sequences.
+void Scheduler::start_budget() {
+  budget_ = whole_budget();
+  if (limits_.stages == 1) return;
+  const auto decoding = std::count_if(running_.begin(), running_.end(),
+                                      [](const Sequence* s) { return s->decodes(); });
+  const auto prompts =
+      std::ssize(running_) - decoding + std::min(std::ssize(waiting_), std::ssize(free_slots_));
+  budget_.decodes = divide_up<std::int64_t>(decoding, limits_.stages);
+  budget_.prompts = divide_up<std::int64_t>(prompts, limits_.stages);
 }
 
 void Scheduler::cut_to_prefill_rows() {
@@ -62,18 +75,22 @@ void Scheduler::cut_to_prefill_rows() {
 void Scheduler::schedule_decodes() {
   for (std::size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
-    if (!sequence.decodes()) continue;
+    if (!may_decode(sequence)) continue;
+    if (budget_.decodes == 0) return;
     memory_.free_unseen(sequence);
     if (!grow_or_preempt(sequence)) return;
+    --budget_.decodes;
     schedule_rows(sequence, 1);
   }
 }
 
 void Scheduler::schedule_prefills() {
   for (Sequence* sequence : running_) {
-    if (sequence->decodes()) continue;
+    if (sequence->decodes() || budget_.prompts == 0) continue;
     const std::int64_t rows = rows_that_fit(*sequence, sequence->computed, budget_);
-    if (rows > 0) schedule_rows(*sequence, rows);
+    if (rows == 0) continue;
+    --budget_.prompts;
+    schedule_rows(*sequence, rows);
   }
 }
 
@@ -86,7 +103,7 @@ void Scheduler::admit_waiting(Admit which) {
     return sequence->max_length - 1 > sequence->capacity;
   };
   std::int64_t reserved = std::count_if(running_.begin(), running_.end(), grows);
-  while (!waiting_.empty() && !free_slots_.empty() && budget_.rows > 0) {
+  while (!waiting_.empty() && !free_slots_.empty() && budget_.rows > 0 && budget_.prompts > 0) {
     Sequence& next = *waiting_.front();
     if (next.results_due > 0) return;
     // It might share blocks of the prompt that this step computes in part, and its rows would come
@@ -109,6 +126,7 @@ void Scheduler::admit_waiting(Admit which) {
         rows < next.length() - fit.computed && fits_whole(next, fit.computed))
       return;
     start_running(next);
+    --budget_.prompts;
     reserved += grows(&next) ? 1 : 0;
     NVLLM_CHECK_EQ(next.computed, fit.computed);
     schedule_rows(next, rows);
@@ -142,7 +160,17 @@ bool Scheduler::fits_whole(const Sequence& sequence, std::int64_t computed) cons
   return rows_that_fit(sequence, computed, whole_budget()) == sequence.length() - computed;
 }
 
+// With pipeline stages: what was sampled since the sequence was sent.
+void Scheduler::send_tokens(Sequence& sequence) {
+  if (limits_.stages == 1) return;
+  for (; sequence.sent < sequence.known(); ++sequence.sent) {
+    message_.tokens.push_back(
+        {.slot = sequence.slot, .token = sequence.tokens[static_cast<std::size_t>(sequence.sent)]});
+  }
+}
+
 void Scheduler::schedule_rows(Sequence& sequence, std::int64_t rows) {
+  send_tokens(sequence);
   const DueResult due = {.sequence = &sequence,
                          .slot = sequence.slot,
                          .samples = rows == sequence.uncomputed(),

@@ -165,6 +165,7 @@ void Scheduler::start_running(Sequence& sequence) {
   statistics_.recomputed_tokens +=
       static_cast<std::uint64_t>(std::max<std::int64_t>(sequence.lost - sequence.computed, 0));
   sequence.lost = 0;
+  sequence.sent = sequence.known();
   message_.started.push_back(
       {.slot = sequence.slot,
        .tokens = sequence.tokens,

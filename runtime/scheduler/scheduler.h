@@ -13,6 +13,13 @@
 // the tokens that were computed for it since: it ignores results of slots that were ended, or
 // started again.
 //
+// Pipeline stages: so many steps are in flight at a time, one in each stage. A sequence decodes in
+// one of them only, since its next row needs the token that the last stage samples; a prompt's
+// chunks may follow each other. So that all stages have work, a step takes no more than its share
+// of the sequences that decode, and of the prompts: their number by that of the stages, rounded up.
+// Whoever finds no place comes into the next step; with as many shares as there are steps in flight
+// nobody waits for longer than a round.
+//
 // Order is the invariant. Sequences are numbered as they arrive, and none gets blocks or rows
 // before an older one that could use them:
 //   running_  by arrival; every one of them is older than every one that waits, and those whose
@@ -56,6 +63,7 @@ struct SchedulerLimits {
   // whole (at least 1).
   std::int64_t resident_blocks = 0;
   std::int64_t chunked_seqs = std::numeric_limits<std::int64_t>::max();
+  std::int64_t stages = 1;  // of a pipeline
   bool prefix_caching = true;
   Scheduling scheduling = Scheduling::mixed;
   Preemption preemption = Preemption::swap;
@@ -130,6 +138,9 @@ class Scheduler {
   struct Budget {
     std::int64_t rows = 0;
     std::int64_t logits = 0;
+    // Sequences that decode, and others.
+    std::int64_t decodes = std::numeric_limits<std::int64_t>::max();
+    std::int64_t prompts = std::numeric_limits<std::int64_t>::max();
   };
   // What one step's result will hold for one sequence, in the order of the step's rows. Results
   // name slots; a slot may have ended and started again since, so the step remembers the sequence.
@@ -174,6 +185,12 @@ class Scheduler {
   Budget whole_budget() const {
     return {.rows = limits_.max_num_batched_tokens, .logits = limits_.max_logit_rows};
   }
+  void start_budget();
+  // Whether its next row's token is known, or on the device.
+  bool may_decode(const Sequence& sequence) const {
+    return sequence.decodes() && (limits_.stages == 1 || sequence.pending == 0);
+  }
+  void send_tokens(Sequence& sequence);
   void schedule_rows(Sequence& sequence, std::int64_t rows);
   StepMessage finish_step();
   bool same_rows_as_last(const std::vector<std::uint32_t>& ended);

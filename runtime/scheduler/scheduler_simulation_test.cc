@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -114,12 +115,14 @@ Sequence random_sequence(Random& random, SequenceId id, const Workload& workload
   return sequence;
 }
 
-Workload random_workload(std::uint64_t seed) {
+Workload random_workload(std::uint64_t seed, std::int64_t stages) {
   Random random(seed);
   Workload workload;
   workload.limits = random_limits(random);
+  workload.limits.stages = stages;
   workload.model.vocabulary = static_cast<std::int32_t>(random.from(2, 60));
   workload.max_in_flight = random.from(0, 2);
+  if (stages > 1) workload.max_in_flight = stages - 1;
   workload.arrival_percent = random.from(5, 100);
   workload.abort_percent = random.chance(50) ? 0 : random.from(1, 8);
   workload.wait_percent = random.from(0, 60);
@@ -158,8 +161,9 @@ void require(bool good, const std::string& what) {
 
 class Simulation {
  public:
-  explicit Simulation(std::uint64_t seed)
-      : workload_(random_workload(seed)),
+  // stages: of a pipeline; more than one: as many steps are in flight.
+  explicit Simulation(std::uint64_t seed, std::int64_t stages = 1)
+      : workload_(random_workload(seed, stages)),
         random_(seed ^ 0x5eed),
         scheduler_(workload_.limits),
         rank_(workload_.limits, workload_.model) {
@@ -322,11 +326,11 @@ std::uint64_t environment(const char* name, std::uint64_t otherwise) {
   return value != nullptr ? std::strtoull(value, nullptr, 10) : otherwise;
 }
 
-TEST_CASE("random workloads: everybody's answer is what it is alone, and nothing is left behind") {
+void simulate(std::uint64_t simulations, const std::function<std::int64_t(std::uint64_t)>& stages) {
   const std::uint64_t only = environment("NVLLM_SIMULATION_SEED", 0);
   const std::uint64_t first = only != 0 ? only : 1;
   const std::uint64_t last =
-      only != 0 ? only : kSimulations * environment("NVLLM_STRESS", 1) / kSlowdown;
+      only != 0 ? only : simulations * environment("NVLLM_STRESS", 1) / kSlowdown;
   std::uint64_t preemptions = 0, swapped = 0, recomputed = 0, found = 0;
   struct sigaction handler = {};
   handler.sa_handler = name_seed;
@@ -334,7 +338,7 @@ TEST_CASE("random workloads: everybody's answer is what it is alone, and nothing
   for (std::uint64_t seed = first; seed <= last; ++seed) {
     INFO("NVLLM_SIMULATION_SEED=", seed);
     seed_at_work = static_cast<std::sig_atomic_t>(seed);
-    Simulation simulation(seed);
+    Simulation simulation(seed, stages(seed));
     std::string wrong;
     try {
       simulation.run();
@@ -355,6 +359,14 @@ TEST_CASE("random workloads: everybody's answer is what it is alone, and nothing
   CHECK(swapped > last);
   CHECK(recomputed > last);
   CHECK(found > last);
+}
+
+TEST_CASE("random workloads: everybody's answer is what it is alone, and nothing is left behind") {
+  simulate(kSimulations, [](std::uint64_t) { return 1; });
+}
+
+TEST_CASE("the same in 2 to 5 pipeline stages: a row's token is known when it is scheduled") {
+  simulate(kSimulations / 2, [](std::uint64_t seed) { return 2 + seed % 4; });
 }
 
 }  // namespace

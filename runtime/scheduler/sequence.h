@@ -44,6 +44,7 @@ struct Sequence {
   std::int64_t prompt_length = 0, max_length = 0;
   std::uint32_t slot = 0;
   std::int64_t computed = 0, pending = 0;
+  std::int64_t sent = 0;  // running: tokens that the ranks have been sent, in SlotStart or later
   std::int64_t results_due = 0;  // steps in flight whose result has something for it
   // So many were sent; a prompt that is computed again does not send them again.
   std::int64_t prompt_logprobs_sent = 0;

@@ -38,6 +38,13 @@ struct BlockAppend {
   kvcache::BlockId block = 0;
 };
 
+// With pipeline stages: the token that was sampled last in a slot. Only the last stage's devices
+// have seen it; on all stages it counts as one of SlotStart::tokens from now on.
+struct SlotToken {
+  std::uint32_t slot = 0;
+  std::int32_t token = 0;
+};
+
 // So many next tokens of a slot's sequence are computed. They are those of SlotStart::tokens while
 // there are any left, then the token that was sampled last: one row. The last row of a sequence
 // samples a token if it is the last that is known.
@@ -54,13 +61,14 @@ struct StepMessage {
   std::vector<kvcache::BlockCopy> swap_in;   // host to device
   std::vector<SlotStart> started;
   std::vector<BlockAppend> blocks;
+  std::vector<SlotToken> tokens;
   // One row of each slot of the last step, in its order, but the ended ones.
   bool same_rows = false;
   std::vector<StepRows> rows;  // otherwise: these
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(number, ended, swap_out, swap_in, started, blocks, same_rows, rows);
+    archive(number, ended, swap_out, swap_in, started, blocks, tokens, same_rows, rows);
   }
 };
 
@@ -86,5 +94,7 @@ template <>
 inline constexpr bool nvllm::ipc::kArchiveAsBytes<nvllm::kvcache::BlockCopy> = true;
 template <>
 inline constexpr bool nvllm::ipc::kArchiveAsBytes<nvllm::runtime::BlockAppend> = true;
+template <>
+inline constexpr bool nvllm::ipc::kArchiveAsBytes<nvllm::runtime::SlotToken> = true;
 template <>
 inline constexpr bool nvllm::ipc::kArchiveAsBytes<nvllm::runtime::StepRows> = true;

@@ -13,6 +13,7 @@
 #include "device/libraries.h"
 #include "device/topology.h"
 #include "ipc/collective/communicator.h"
+#include "ipc/collective/stage_link.h"
 #include "ipc/group.h"
 #include "ipc/registry.h"
 #include "ipc/rpc.h"
@@ -99,8 +100,14 @@ void serve(ipc::Member& me, const ipc::Registry& methods, EngineRank* engine_ran
   caller.stop();
 }
 
-layers::Shard shard_of(const ipc::Member& me) {
-  return {.rank = me.rank(), .ranks = me.size()};
+// Which part of each of its layers a rank has, and which layers.
+layers::Shard shard_of(const ipc::Member& me, int stages) {
+  const int ranks = me.size() / stages;
+  return {.rank = me.rank() % ranks, .ranks = ranks};
+}
+
+layers::Stage stage_of(const ipc::Member& me, int stages) {
+  return {.index = me.rank() / (me.size() / stages), .stages = stages};
 }
 
 void live(ipc::Member& me, const WorkerOptions& options) {
@@ -115,11 +122,15 @@ void live(ipc::Member& me, const WorkerOptions& options) {
   // A GPU is filled while its communicator comes to be; on the CPU both want the cores.
   std::optional<ModelRank> model;
   const auto load = [&] {
-    if (options.model != nullptr) model.emplace(*options.model, shard_of(me), *backend);
+    if (options.model == nullptr) return;
+    model.emplace(*options.model, shard_of(me, options.stages), stage_of(me, options.stages),
+                  *backend);
   };
   if (options.device == DeviceKind::cuda) load();
-  const std::unique_ptr<ipc::Communicator> communicator =
-      ipc::create_communicator(me, *backend, {.implementation = options.collectives});
+  const std::unique_ptr<ipc::Communicator> communicator = ipc::create_communicator(
+      me, *backend, {.implementation = options.collectives, .stages = options.stages});
+  std::unique_ptr<ipc::StageLink> link;
+  if (options.stages > 1) link = ipc::create_stage_link(me, *backend, options.stages);
   start.communicator_ns = now_ns();
   if (options.device == DeviceKind::cpu) load();
 
@@ -129,7 +140,7 @@ void live(ipc::Member& me, const WorkerOptions& options) {
   std::optional<EngineRank> engine_rank;
   if (model) {
     model->bind(methods);
-    engine_rank.emplace(me, *model, *backend, *stream, *communicator);
+    engine_rank.emplace(me, *model, *backend, *stream, *communicator, link.get());
     engine_rank->bind(methods);
   }
   start.ready_ns = now_ns();

@@ -22,6 +22,7 @@ struct WorkerOptions {
   std::string collectives = "auto";
   LogLevel log_level = LogLevel::info;
   const OpenModel* model = nullptr;  // to be loaded; must outlive the worker
+  int stages = 1;  // of a pipeline: rank = stage * ranks of a stage + number there
 };
 
 // Runs in the forked process, whose only thread the caller is. The result is the process's exit

@@ -38,6 +38,7 @@ class Command:
 
     ranks = 1
     text = ''
+    stages = False  # it takes --pp
     stays = False  # it runs until it is told to end
     restarts = False  # workers that died are started again
     good_ends = (0,)
@@ -45,9 +46,15 @@ class Command:
     def __init__(self, random, place, folder):
         self.place, self.folder = place, folder
         self.ranks = random.choice(place.ranks)
-        self.words = [self.name, f'--tp={self.ranks}', '--step-timeout=2', *self.more(random)]
+        self.words = [self.name, *self.division(random), '--step-timeout=2', *self.more(random)]
 
     name = ''
+
+    def division(self, random):
+        """How the ranks share a model: each in all of its layers, or in pipeline stages."""
+        stages = [n for n in (1, 2, 3) if self.ranks % n == 0] if self.stages and self.place.device == 'cpu' else [1]
+        pp = random.choice(stages)
+        return [f'--tp={self.ranks // pp}', *([f'--pp={pp}'] if pp > 1 else [])]
 
     def more(self, random):
         return []
@@ -69,6 +76,7 @@ class Selftest(Command):
 
 class Generate(Command):
     name = 'generate'
+    stages = True
 
     def more(self, random):
         self.requests = random.choice((4, 40))
@@ -98,6 +106,7 @@ class GenerateToPipe(Generate):
 
 class Chat(Command):
     name = 'chat'
+    stages = True
 
     def more(self, random):
         self.text = 'say something\nand more of it\n' * random.choice((1, 10))
@@ -118,6 +127,7 @@ class Bench(Command):
 
 class Serve(Command):
     name = 'serve'
+    stages = True
     stays = True
 
     def more(self, random):

@@ -17,8 +17,10 @@ std::size_t count_of(const TensorView& tensor) {
 
 }  // namespace
 
-ShmCommunicator::ShmCommunicator(Member& member)
-    : member_(member), site_{member.rank(), member.size(), DeviceKind::cpu}, exchange_(member) {}
+ShmCommunicator::ShmCommunicator(Member& member, int stages)
+    : member_(member),
+      exchange_(member, stages),
+      site_{exchange_.rank(), exchange_.size(), DeviceKind::cpu} {}
 
 void ShmCommunicator::enqueue(Stream& stream, std::string text, std::function<void()> collective) {
   member_.check_abort();

@@ -16,7 +16,8 @@ namespace nvllm::ipc {
 // outlive their work, and the graphs that were captured with it.
 class ShmCommunicator final : public Communicator {
  public:
-  explicit ShmCommunicator(Member& member);
+  // Of the ranks of this rank's stage, of so many (CommunicatorOptions::stages).
+  explicit ShmCommunicator(Member& member, int stages = 1);
 
   int rank() const override { return site_.rank; }
   int size() const override { return site_.size; }
@@ -40,9 +41,9 @@ class ShmCommunicator final : public Communicator {
   void run(const std::string& text, const std::function<void()>& collective);
 
   Member& member_;
-  const CallSite site_;
   std::mutex mutex_;  // two streams used in turn have two threads
   ShmExchange exchange_;
+  const CallSite site_;
 };
 
 }  // namespace nvllm::ipc

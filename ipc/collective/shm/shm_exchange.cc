@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "ipc/collective/shm/copy_methods.h"
+#include "ipc/collective/shm/stage_memory.h"
 
 namespace nvllm::ipc {
 namespace {
@@ -39,12 +40,13 @@ bool reached(std::uint32_t step, std::uint32_t wanted) {
 
 }  // namespace
 
-ShmExchange::ShmExchange(Member& member)
+ShmExchange::ShmExchange(Member& member, int stages)
     : member_(member),
-      rank_(member.rank()),
-      size_(member.size()),
+      size_(member.size() / stages),
+      first_(member.rank() / size_ * size_),
+      rank_(member.rank() - first_),
       several_boxes_(member.group().boxes() > 1) {
-  const std::size_t staging = member.staging(rank_).size();
+  const std::size_t staging = member.staging(member.rank()).size() - link_bytes(member, stages);
   const auto ranks = static_cast<std::size_t>(size_);
   // Two round slots of an eighth each; the rest holds the slices of a chunk, the last one the
   // result.
@@ -56,12 +58,16 @@ ShmExchange::ShmExchange(Member& member)
   }
 }
 
+std::byte* ShmExchange::staging(int rank) const {
+  return member_.staging(in_group(rank)).data();
+}
+
 std::byte* ShmExchange::round_slot(int rank) const {
-  return member_.staging(rank).data() + (rounds_ % 2) * round_bytes_;
+  return staging(rank) + (rounds_ % 2) * round_bytes_;
 }
 
 std::byte* ShmExchange::chunk_memory(int rank) const {
-  return member_.staging(rank).data() + 2 * round_bytes_;
+  return staging(rank) + 2 * round_bytes_;
 }
 
 // Always in the same place: chunks of different sizes must not overlap differently.
@@ -98,7 +104,7 @@ void ShmExchange::end() {
 void ShmExchange::put(std::byte* to, const std::byte* from, std::size_t bytes) {
   copy_for_others(to, from, bytes, method_.stores);
   if (!several_boxes_ || bytes == 0) return;
-  const auto begin = static_cast<std::size_t>(to - member_.staging(rank_).data());
+  const auto begin = static_cast<std::size_t>(to - staging(rank_));
   put_begin_ = put_end_ == 0 ? begin : std::min(put_begin_, begin);
   put_end_ = std::max(put_end_, begin + bytes);
 }
@@ -120,20 +126,20 @@ void ShmExchange::publish() {
   finish_copies();
   ++step_;
   if (several_boxes_) {
-    member_.flags(rank_)[1 + step_ % 2].value.store(
+    member_.flags(in_group(rank_))[1 + step_ % 2].value.store(
         (std::uint64_t{put_begin_} << 32) | (put_end_ - put_begin_), std::memory_order_relaxed);
     put_begin_ = put_end_ = 0;
   }
   // Sequentially consistent, then the bells: what Member::wait asks of the one it waits for.
-  member_.flags(rank_)[0].value.store((std::uint64_t{call_hash_} << 32) | step_,
-                                      std::memory_order_seq_cst);
+  member_.flags(in_group(rank_))[0].value.store((std::uint64_t{call_hash_} << 32) | step_,
+                                                std::memory_order_seq_cst);
   for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_) member_.collective_bell(peer).ring();
+    if (peer != rank_) member_.collective_bell(in_group(peer)).ring();
   }
 }
 
 void ShmExchange::wait_for(int peer, std::uint32_t step) {
-  const auto& flag = member_.flags(peer)[0].value;
+  const auto& flag = member_.flags(in_group(peer))[0].value;
   std::uint64_t seen = 0;
   auto ready = [&] {
     seen = flag.load(std::memory_order_seq_cst);
@@ -143,7 +149,7 @@ void ShmExchange::wait_for(int peer, std::uint32_t step) {
   const bool delay = step == first_step_ && trial_->trying();
   const std::int64_t began_ns = delay ? now_ns() : 0;
   try {
-    member_.wait(member_.collective_bell(rank_), ready, peer, operation_);
+    member_.wait(member_.collective_bell(in_group(rank_)), ready, in_group(peer), operation_);
   } catch (const PeerTimeout&) {
     fail_timed_out(peer);
   }
@@ -151,15 +157,16 @@ void ShmExchange::wait_for(int peer, std::uint32_t step) {
   // A peer that is ahead may be in another call by now; at the same step it must be in the same
   // one.
   if (static_cast<std::uint32_t>(seen) == step && (seen >> 32) != call_hash_) {
-    fail("rank ", peer, " takes part in another collective or with another shape than ", operation_,
-         " of rank ", rank_, "; call the same on all ranks");
+    fail("rank ", in_group(peer), " takes part in another collective or with another shape than ",
+         operation_, " of rank ", in_group(rank_), "; call the same on all ranks");
   }
 }
 
 // The peer may itself be waiting. Who is to blame is the rank that has made the fewest steps.
 void ShmExchange::fail_timed_out(int peer) const {
   auto step_of = [&](int rank) {
-    return static_cast<std::uint32_t>(member_.flags(rank)[0].value.load(std::memory_order_seq_cst));
+    return static_cast<std::uint32_t>(
+        member_.flags(in_group(rank))[0].value.load(std::memory_order_seq_cst));
   };
   int slowest = peer;
   for (int rank = 0; rank < size_; ++rank) {
@@ -167,8 +174,8 @@ void ShmExchange::fail_timed_out(int peer) const {
   }
   const Group& group = member_.group();
   const double seconds = std::chrono::duration<double>(group.step_timeout()).count();
-  throw PeerTimeout(slowest, str("waited ", format_duration(seconds), " for ", operation_, " with ",
-                                 group.snapshot(slowest).describe()));
+  throw PeerTimeout(in_group(slowest), str("waited ", format_duration(seconds), " for ", operation_,
+                                           " with ", group.snapshot(in_group(slowest)).describe()));
 }
 
 void ShmExchange::wait_for_all(std::uint32_t step) {

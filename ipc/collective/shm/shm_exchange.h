@@ -31,6 +31,9 @@
 // step s + 1 is published after the wait for step s, for which others needed this rank's. So two
 // flags hold the stretches, and what was written in step s stays until all have it.
 //
+// Where the group is in pipeline stages, the exchange is of the ranks of one, which are numbered
+// from 0 on here; and a part of the staging memory is the stage link's (stage_memory.h).
+//
 // Each kind and size of call finds out by trials how to write data there, and in chunks of what
 // size (copy_methods.h).
 #pragma once
@@ -49,8 +52,9 @@ namespace nvllm::ipc {
 // Used by one thread at a time.
 class ShmExchange {
  public:
-  // An Error if the group's staging memory is too small to be of use.
-  explicit ShmExchange(Member& member);
+  // Of the ranks of this rank's stage, of so many. An Error if the group's staging memory is too
+  // small to be of use.
+  explicit ShmExchange(Member& member, int stages = 1);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -91,13 +95,17 @@ class ShmExchange {
   enum class ChunkUse { phases, rounds };
   void use_chunk_memory(ChunkUse use);
 
+  // The number of the stage's rank in the group, and its part of the staging memory.
+  int in_group(int rank) const { return first_ + rank; }
+  std::byte* staging(int rank) const;
   std::byte* round_slot(int rank) const;
   std::byte* chunk_memory(int rank) const;
   std::byte* result_memory(int rank) const;  // its last part
 
   Member& member_;
-  const int rank_;
   const int size_;
+  const int first_;  // rank of the group
+  const int rank_;
   const bool several_boxes_;
   std::size_t put_begin_ = 0, put_end_ = 0;  // what was put since the last step, if several boxes
   std::size_t round_bytes_ = 0;              // a round slot

@@ -4,9 +4,9 @@
 // float32 has a kernel of its own (float32_rows.cuh), which serves as a check. With bfloat16 and
 // float16, few packed rows per sequence run in the decode kernels (decode.cuh, on Hopper
 // ../sm90/decode.cu), more rows in the prefill kernels (prefill.cuh, on Hopper ../sm90/prefill.cu).
-// The Hopper kernels decline heads that they do not support. Invariant attention has all rows in the
-// prefill kernel, or in one that gives its bits (../sm90/invariant_decode.cu). Heads are padded to
-// 64, 128 or 256.
+// The Hopper kernels decline heads that they do not support. Invariant attention has all rows in
+// the prefill kernel, or in one that gives its bits (../sm90/invariant_decode.cu). Heads are padded
+// to 64, 128 or 256.
 #pragma once
 
 #include <algorithm>

@@ -50,7 +50,8 @@ struct GemmProblem {
   std::vector<cublasLtMatmulAlgo_t> shortlist(cublasLtHandle_t handle, std::size_t workspace_bytes);
 
   // The algorithm of a configuration; nothing if there is none, or it does not fit this problem, or
-  // it splits K and may not, or its sums would not be the same in every run or be rounded to 16 bits in between.
+  // it splits K and may not, or its sums would not be the same in every run or be rounded to 16
+  // bits in between.
   std::optional<cublasLtMatmulAlgo_t> algorithm_of(cublasLtHandle_t handle,
                                                    const GemmConfig& config,
                                                    std::size_t workspace_bytes);

@@ -21,12 +21,13 @@ namespace {
 
 constexpr Nanoseconds kPoll = std::chrono::milliseconds(200);
 
-[[noreturn]] void be_rank(const ipc::Group& group, int rank, const OpenModel& model) {
+[[noreturn]] void be_rank(const ipc::Group& group, int rank, const OpenModel& model, int stages) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   WorkerOptions options;
   options.device = testing::device_under_test();
   options.log_level = LogLevel::warning;
   options.model = &model;
+  options.stages = stages;
   if (options.device == DeviceKind::cuda) options.gpus = visible_gpus();
   const int code = run_worker(group, rank, options);
   std::fflush(nullptr);
@@ -49,12 +50,13 @@ void take(Answer& answer, Update& update) {
 
 }  // namespace
 
-WorkerProcesses::WorkerProcesses(const ipc::Group& group, const OpenModel& model) : group_(group) {
+WorkerProcesses::WorkerProcesses(const ipc::Group& group, const OpenModel& model, int stages)
+    : group_(group) {
   std::fflush(nullptr);
   for (int rank = 0; rank < group.size(); ++rank) {
     const pid_t pid = ::fork();
     if (pid < 0) fail_errno("fork");
-    if (pid == 0) be_rank(group, rank, model);
+    if (pid == 0) be_rank(group, rank, model, stages);
     pids_.push_back(pid);
   }
   watcher_ = std::jthread([this] { watch(); });
@@ -82,9 +84,9 @@ std::string WorkerProcesses::wait() {
   return wrong_;
 }
 
-TestEngine::TestEngine(const OpenModel& model, int ranks, const EngineOptions& options)
-    : group_(ipc::Group::create({.size = ranks})),
-      workers_(group_, model),
+TestEngine::TestEngine(const OpenModel& model, int ranks, const EngineOptions& options, int stages)
+    : group_(ipc::Group::create({.size = stages * ranks})),
+      workers_(group_, model, stages),
       launcher_(group_.join(ipc::kLauncher)),
       client_(launcher_),
       info_(client_.open(options)) {}

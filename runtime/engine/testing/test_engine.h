@@ -40,7 +40,7 @@ using Answers = std::vector<std::vector<Answer>>;
 class WorkerProcesses {
  public:
   // Forks them. The caller has no other threads.
-  WorkerProcesses(const ipc::Group& group, const OpenModel& model);
+  WorkerProcesses(const ipc::Group& group, const OpenModel& model, int stages);
   ~WorkerProcesses();  // kills what is left
   WorkerProcesses(const WorkerProcesses&) = delete;
   WorkerProcesses& operator=(const WorkerProcesses&) = delete;
@@ -61,8 +61,9 @@ class WorkerProcesses {
 // Used by one thread, the process's main thread, before there are others.
 class TestEngine {
  public:
-  // Forks the ranks and waits until the engine is open. The model must outlive it.
-  TestEngine(const OpenModel& model, int ranks, const EngineOptions& options);
+  // Forks the ranks and waits until the engine is open. The model must outlive it. stages: of a
+  // pipeline, of so many ranks each.
+  TestEngine(const OpenModel& model, int ranks, const EngineOptions& options, int stages = 1);
 
   const EngineInfo& info() const { return info_; }
   EngineClient& client() { return client_; }

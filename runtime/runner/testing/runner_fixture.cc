@@ -45,23 +45,23 @@ RunnerUnderTest::RunnerUnderTest(testing::DeviceRank& rank, const GoldenModel& g
       free_(static_cast<std::size_t>(options.blocks)),
       references_(static_cast<std::size_t>(options.blocks)) {
   model::load_parameters(decoder_.parameters(), golden.checkpoint, *rank.backend, {});
-  runner_ =
-      std::make_unique<ModelRunner>(decoder_, *rank.backend, *rank.stream, rank.communicator.get(),
-                                    RunnerOptions{.max_model_len = kMaxLength,
-                                                  .max_num_seqs = options.slots,
-                                                  .max_num_batched_tokens = options.rows,
-                                                  .max_logit_rows = options.logit_rows,
-                                                  .block_size = options.block_size,
-                                                  .graphs = options.graphs,
-                                                  .keeps_results = rank.member.rank() == 0,
-                                                  .steps_ahead = options.steps_ahead,
-                                                  .kv_mode = options.kv_mode,
-                                                  .kv_cache_dtype = options.kv_cache_dtype,
-                                                  .ring_slots = options.ring_slots,
-                                                  .host_attention = options.host_attention,
-                                                  .host_threads = options.host_threads,
-                                                  .offload_hooks = options.hooks},
-                                    options.trace);
+  runner_ = std::make_unique<ModelRunner>(decoder_, *rank.backend, *rank.stream,
+                                          Peers{rank.communicator.get(), rank.link.get()},
+                                          RunnerOptions{.max_model_len = kMaxLength,
+                                                        .max_num_seqs = options.slots,
+                                                        .max_num_batched_tokens = options.rows,
+                                                        .max_logit_rows = options.logit_rows,
+                                                        .block_size = options.block_size,
+                                                        .graphs = options.graphs,
+                                                        .keeps_results = rank.member.rank() == 0,
+                                                        .steps_ahead = options.steps_ahead,
+                                                        .kv_mode = options.kv_mode,
+                                                        .kv_cache_dtype = options.kv_cache_dtype,
+                                                        .ring_slots = options.ring_slots,
+                                                        .host_attention = options.host_attention,
+                                                        .host_threads = options.host_threads,
+                                                        .offload_hooks = options.hooks},
+                                          options.trace);
   runner_->make_cache(options.blocks, options.kv_mode == KvMode::paged ? options.host_blocks : 0,
                       kvcache::max_write_slots(options.slots, options.rows, options.block_size) +
                           options.slots * options.resident);

@@ -86,10 +86,19 @@ void MockRank::start(const SlotStart& started) {
   slot.taken = true;
   for (const std::int32_t token : started.tokens) slot.append(token);
   slot.computed = started.computed;
+  slot.sent = known;
   slot.prompt = started.rules.prompt_length;
   slot.logprobs = started.rules.logprobs >= 0;
   slot.prompt_logprobs = started.prompt_logprobs >= 0;
   slot.resident = started.resident;
+}
+
+void MockRank::take_token(const SlotToken& sampled) {
+  Slot& slot = taken(sampled.slot);
+  const auto next = static_cast<std::size_t>(slot.sent);
+  require(next < slot.tokens.size() && slot.tokens[next] == sampled.token, "slot ", sampled.slot,
+          " has not sampled token ", sampled.token, " at ", slot.sent);
+  ++slot.sent;
 }
 
 void MockRank::set_rows(const StepMessage& message) {
@@ -119,6 +128,8 @@ void MockRank::store(const StepRows& rows) {
   Slot& slot = taken(rows.slot);
   require(slot.computed + rows.rows <= static_cast<std::int64_t>(slot.tokens.size()), "slot ",
           rows.slot, " has no token for its row at ", slot.computed + rows.rows - 1);
+  require(limits_.stages == 1 || slot.computed + rows.rows <= slot.sent, "slot ", rows.slot,
+          ": the first stage has no token for its row at ", slot.computed + rows.rows - 1);
   for (std::int64_t position = slot.computed; position < slot.computed + rows.rows; ++position) {
     const auto entry = static_cast<std::size_t>(position / limits_.block_size);
     require(entry < slot.table.size(), "slot ", rows.slot, " has no block for position ", position);
@@ -185,6 +196,8 @@ StepResult MockRank::step(const StepMessage& message) {
   copy(message.swap_in, host_, device_);
   for (const SlotStart& started : message.started) start(started);
   for (const BlockAppend& block : message.blocks) taken(block.slot).table.push_back(block.block);
+  require(limits_.stages > 1 || message.tokens.empty(), "tokens that the device has");
+  for (const SlotToken& sampled : message.tokens) take_token(sampled);
   set_rows(message);
   check_residents();
 

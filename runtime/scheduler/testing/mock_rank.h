@@ -45,6 +45,7 @@ class MockRank {
     std::vector<std::int32_t> tokens;  // with those that were sampled
     std::vector<std::uint64_t> hashes;
     std::int64_t computed = 0;
+    std::int64_t sent = 0;  // of the tokens, those that messages have told
     std::int64_t prompt = 0;
     bool logprobs = false, prompt_logprobs = false;
     std::int64_t resident = 0;
@@ -58,6 +59,7 @@ class MockRank {
   std::uint64_t& at(Memory& memory, std::int64_t block, std::int64_t offset) const;
   void copy(std::span<const kvcache::BlockCopy> copies, Memory& from, Memory& to) const;
   void start(const SlotStart& started);
+  void take_token(const SlotToken& sampled);
   void set_rows(const StepMessage& message);
   void store(const StepRows& rows);
   void attend(const StepRows& rows, StepResult& result);

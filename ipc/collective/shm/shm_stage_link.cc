@@ -1,0 +1,200 @@
+#include "ipc/collective/shm/shm_stage_link.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "device/cpu/stream.h"
+#include "ipc/collective/arguments.h"
+#include "ipc/collective/shm/stage_memory.h"
+
+namespace nvllm::ipc {
+namespace {
+
+constexpr std::uint64_t kSlots = 2;
+
+std::uint64_t read(const Member& member, int rank, std::size_t flag) {
+  return member.flags(rank)[flag].value.load(std::memory_order_seq_cst);
+}
+
+}  // namespace
+
+ShmStageLink::ShmStageLink(Member& member, int stages)
+    : member_(member),
+      rank_(member.rank()),
+      next_(rank_ + member.size() / stages),
+      previous_(rank_ - member.size() / stages),
+      last_stage_(member.size() - member.size() / stages),
+      bytes_(link_bytes(member, stages)) {
+  NVLLM_CHECK_EQ(member.group().boxes(), 1);
+  const std::size_t staging = member.staging(rank_).size();
+  if (bytes_ == 0) fail("staging_bytes ", staging, " is too small for pipeline stages; use 512");
+}
+
+std::byte* ShmStageLink::slot(int of, std::uint64_t piece) const {
+  const std::span<std::byte> staging = member_.staging(of);
+  return staging.last(bytes_).data() + piece % kSlots * slot_bytes();
+}
+
+void ShmStageLink::enqueue(Stream& stream, std::string text, std::function<void()> task) {
+  member_.check_abort();
+  cpu::stream(stream).submit([this, text = std::move(text), task = std::move(task)] {
+    member_.check_abort();
+    const Member::ActivityScope doing(member_, Member::Activity::collective, text);
+    try {
+      task();
+    } catch (const GroupAborted&) {
+      throw;
+    } catch (const Error& error) {
+      member_.group().abort(error.what());  // the stages no longer agree: nobody can go on
+      throw;
+    }
+  });
+}
+
+void ShmStageLink::send(TensorView data, Stream& stream) {
+  NVLLM_CHECK(data.contiguous() && next_ < member_.size(), data.describe());
+  enqueue(stream, describe_call("send", data), [this, data] {
+    put(data.as<std::byte>(), data.bytes(), next_, member_.collective_bell(next_),
+        [this] { return await_room(next_); });
+  });
+}
+
+void ShmStageLink::receive(TensorView data, Stream& stream) {
+  NVLLM_CHECK(data.contiguous() && previous_ >= 0, data.describe());
+  enqueue(stream, describe_call("receive", data), [this, data] {
+    take(data.as<std::byte>(), data.bytes(), previous_, [this] { await_piece(previous_); });
+  });
+}
+
+// The rank's record says what its other stream does.
+void ShmStageLink::send_result(TensorView data, Stream& results) {
+  NVLLM_CHECK(data.contiguous() && rank_ == last_stage_, data.describe());
+  cpu::stream(results).submit([this, data] {
+    put(data.as<std::byte>(), data.bytes(), 0, member_.main_bell(0),
+        [this] { return await_room_for_result(); });
+  });
+}
+
+void ShmStageLink::receive_result(void* to, std::size_t bytes) {
+  NVLLM_CHECK_EQ(rank_, 0);
+  take(static_cast<std::byte*>(to), bytes, last_stage_, [this] { await_result(); });
+}
+
+void ShmStageLink::put(const std::byte* data, std::size_t bytes, int to, Doorbell& bell_of_receiver,
+                       const std::function<bool()>& wait_for_room) {
+  for (std::size_t done = 0; done < bytes; done += slot_bytes()) {
+    if (!is_taken(to) && !wait_for_room()) return;
+    std::memcpy(slot(rank_, sent_), data + done, std::min(slot_bytes(), bytes - done));
+    const std::span<Member::Flag> flags = member_.flags(rank_);
+    flags[kBytesFlags + sent_ % kSlots].value.store(bytes, std::memory_order_relaxed);
+    flags[kSentFlag].value.store(++sent_, std::memory_order_seq_cst);
+    bell_of_receiver.ring();
+  }
+}
+
+void ShmStageLink::take(std::byte* data, std::size_t bytes, int from,
+                        const std::function<void()>& wait_for_piece) {
+  for (std::size_t done = 0; done < bytes; done += slot_bytes()) {
+    if (!is_sent(from)) wait_for_piece();
+    const std::uint64_t theirs = read(member_, from, kBytesFlags + taken_ % kSlots);
+    if (theirs != bytes) {
+      fail("rank ", from, " hands over ", theirs, " bytes, and rank ", rank_, " expects ", bytes,
+           "; enqueue the same steps on all stages");
+    }
+    std::memcpy(data + done, slot(from, taken_), std::min(slot_bytes(), bytes - done));
+    member_.flags(rank_)[kTakenFlag].value.store(++taken_, std::memory_order_seq_cst);
+    member_.collective_bell(from).ring();
+  }
+}
+
+bool ShmStageLink::is_taken(int by) const {
+  return sent_ - read(member_, by, kTakenFlag) < kSlots;
+}
+
+bool ShmStageLink::is_sent(int from) const {
+  return read(member_, from, kSentFlag) > taken_;
+}
+
+bool ShmStageLink::await_room(int taker) {
+  Standing last = end_of_chain(taker);
+  while (true) {
+    try {
+      member_.wait(
+          member_.collective_bell(rank_), [&] { return is_taken(taker); }, taker, "a free slot");
+      return true;
+    } catch (const PeerTimeout&) {
+      const Standing now = end_of_chain(taker);
+      if (now == last) fail_timed_out(now.rank, "the next stage to take hidden states");
+      last = now;
+      member_.note_progress();
+    }
+  }
+}
+
+void ShmStageLink::await_piece(int sender) {
+  Standing last = end_of_chain(sender);
+  while (true) {
+    try {
+      return member_.wait(
+          member_.collective_bell(rank_), [&] { return is_sent(sender); }, sender, "a piece");
+    } catch (const PeerTimeout&) {
+      const Standing now = end_of_chain(sender);
+      if (now == last) fail_timed_out(now.rank, "hidden states of the stage before");
+      last = now;
+      member_.note_progress();
+    }
+  }
+}
+
+bool ShmStageLink::await_room_for_result() {
+  constexpr Nanoseconds kShortest = std::chrono::microseconds(20);
+  constexpr Nanoseconds kLongest = std::chrono::milliseconds(2);
+  for (Nanoseconds pause = kShortest; !is_taken(0); pause = std::min(2 * pause, kLongest)) {
+    member_.check_abort();
+    if (dropping_) return false;
+    std::this_thread::sleep_for(pause);
+  }
+  return true;
+}
+
+// Rank 0's record says whom its stream waits for, not whom its main thread does.
+void ShmStageLink::await_result() {
+  Standing last = end_of_chain(last_stage_);
+  while (!member_.wait_for(
+      member_.main_bell(rank_), [&] { return is_sent(last_stage_); },
+      member_.group().step_timeout())) {
+    const Standing now = end_of_chain(last_stage_);
+    if (now == last) fail_timed_out(now.rank, "a step's result");
+    last = now;
+  }
+}
+
+ShmStageLink::Standing ShmStageLink::end_of_chain(int rank) const {
+  RankSnapshot record = member_.group().snapshot(rank);
+  for (int hops = 0; hops < member_.size() && record.waits_for >= 0; ++hops) {
+    record = member_.group().snapshot(record.waits_for);
+  }
+  return {record.rank, record.progress, record.collective.number, record.step};
+}
+
+void ShmStageLink::fail_timed_out(int culprit, const char* what) const {
+  const double seconds = std::chrono::duration<double>(member_.group().step_timeout()).count();
+  throw PeerTimeout(culprit, str("waited ", format_duration(seconds), " for ", what, ", with ",
+                                 member_.group().snapshot(culprit).describe()));
+}
+
+std::unique_ptr<StageLink> create_stage_link(Member& member, Backend& backend, int stages) {
+  NVLLM_CHECK(stages > 1 && member.size() % stages == 0, member.size(), " ranks in ", stages,
+              " stages");
+  if (backend.kind() != DeviceKind::cpu) {
+    fail("--pp ", stages, ": pipeline stages are on CPUs only so far; pass --pp 1");
+  }
+  return std::make_unique<ShmStageLink>(member, stages);
+}
+
+}  // namespace nvllm::ipc
