@@ -15,6 +15,7 @@ constexpr std::int64_t kMaxPrefillsInARow = 16;
 }  // namespace
 
 std::optional<StepMessage> Scheduler::schedule() {
+  for (const Sequence* sequence : running_) memory_.free_before_window(*sequence);
   budget_ = whole_budget();
   rows_.clear();
   started_.clear();
@@ -73,7 +74,7 @@ void Scheduler::schedule_prefills() {
   for (Sequence* sequence : running_) {
     if (sequence->decodes()) continue;
     const std::int64_t rows = rows_that_fit(*sequence, sequence->computed, budget_);
-    if (rows > 0) schedule_rows(*sequence, rows);
+    if (rows > 0) schedule_rows(*sequence, std::min(rows, memory_.rows_in_window(*sequence)));
   }
 }
 
@@ -94,7 +95,7 @@ void Scheduler::admit_waiting(Admit which) {
     if (limits_.whole_prompts && prompt_cut_) return;
     if (which != Admit::any && next.decodes() != (which == Admit::decode)) return;
 
-    if (!memory_.can_be_chunked_or_resident(next)) return;
+    if (!memory_.can_be_chunked_or_resident(next) || !memory_.has_room_for_window(next)) return;
 
     const std::int64_t unreserved = memory_.device().free_blocks() - reserved;
     if (too_large_.arrival == next.arrival && unreserved <= too_large_.unreserved) return;
@@ -111,7 +112,7 @@ void Scheduler::admit_waiting(Admit which) {
     start_running(next);
     reserved += grows(&next) ? 1 : 0;
     NVLLM_CHECK_EQ(next.computed, fit.computed);
-    schedule_rows(next, rows);
+    schedule_rows(next, std::min(rows, memory_.rows_in_window(next)));
   }
 }
 
@@ -150,6 +151,7 @@ void Scheduler::schedule_rows(Sequence& sequence, std::int64_t rows) {
                          .prompt_logprobs = sequence.prompt_logprob_rows(sequence.computed, rows)};
   rows_.push_back({.slot = sequence.slot, .rows = static_cast<std::uint32_t>(rows)});
   memory_.free_unseen(sequence);
+  memory_.grow_window(sequence, sequence.computed + rows, message_);
   prompt_cut_ |= !due.samples;
   step_.rows += rows;
   budget_.rows -= rows;
