@@ -74,7 +74,7 @@ void Scheduler::schedule_prefills() {
   for (Sequence* sequence : running_) {
     if (sequence->decodes()) continue;
     const std::int64_t rows = rows_that_fit(*sequence, sequence->computed, budget_);
-    if (rows > 0) schedule_rows(*sequence, std::min(rows, memory_.rows_in_window(*sequence)));
+    if (rows > 0) schedule_rows_in_window(*sequence, rows);
   }
 }
 
@@ -112,7 +112,7 @@ void Scheduler::admit_waiting(Admit which) {
     start_running(next);
     reserved += grows(&next) ? 1 : 0;
     NVLLM_CHECK_EQ(next.computed, fit.computed);
-    schedule_rows(next, std::min(rows, memory_.rows_in_window(next)));
+    schedule_rows_in_window(next, rows);
   }
 }
 
@@ -141,6 +141,14 @@ std::int64_t Scheduler::rows_that_fit(const Sequence& sequence, std::int64_t com
 // Whether all that is left of it fits in a step of its own.
 bool Scheduler::fits_whole(const Sequence& sequence, std::int64_t computed) const {
   return rows_that_fit(sequence, computed, whole_budget()) == sequence.length() - computed;
+}
+
+// Of so many rows as many as the group of windows has blocks for. If these are fewer, newer
+// sequences wait for the next step: no prompt is complete before an older one.
+void Scheduler::schedule_rows_in_window(Sequence& sequence, std::int64_t rows) {
+  const std::int64_t in_window = memory_.rows_in_window(sequence);
+  schedule_rows(sequence, std::min(rows, in_window));
+  if (in_window < rows) budget_.rows = 0;
 }
 
 void Scheduler::schedule_rows(Sequence& sequence, std::int64_t rows) {

@@ -182,6 +182,7 @@ class Scheduler {
     return {.rows = limits_.max_num_batched_tokens, .logits = limits_.max_logit_rows};
   }
   void schedule_rows(Sequence& sequence, std::int64_t rows);
+  void schedule_rows_in_window(Sequence& sequence, std::int64_t rows);
   StepMessage finish_step();
   bool same_rows_as_last(const std::vector<std::uint32_t>& ended);
 

@@ -64,6 +64,20 @@ TEST_CASE("nobody is admitted whose window has no room, and nobody who runs wait
   CHECK(group.scheduler.statistics().preemptions == 0);
 }
 
+TEST_CASE("a prompt that the group of windows cuts is complete before a newer one that is short") {
+  SchedulerLimits limits = with_group(8, 12);  // of 3 blocks each; one chunk takes 9 at most
+  Group group(limits);
+  group.scheduler.add(sequence(1, 100, 5));
+  group.scheduler.add(sequence(2, 2, 5));
+  group.step();
+  CHECK(group.rows().size() == 1);
+  while (!group.scheduler.idle()) {
+    group.step();  // checks that no newer one decodes before
+    if (!group.answers[2].empty()) CHECK(!group.answers[1].empty());
+  }
+  CHECK(group.answers[2].size() == 5);
+}
+
 // How many tokens of its prompt a second sequence with the same one finds, after others came
 // between.
 std::int64_t found_after(std::int64_t others, std::int64_t window_blocks) {
