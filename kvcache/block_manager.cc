@@ -19,7 +19,8 @@ std::uint64_t xxhash(std::uint64_t before, std::span<const std::int32_t> tokens)
 
 }  // namespace
 
-BlockManager::BlockManager(const BlockManagerOptions& options) : options_(options) {
+BlockManager::BlockManager(const BlockManagerOptions& options)
+    : options_(options), free_(options.blocks) {
   NVLLM_CHECK(options_.blocks >= 0 && options_.block_size > 0, options_.blocks, " blocks of ",
               options_.block_size);
   if (options_.hash == nullptr) options_.hash = &xxhash;
@@ -28,7 +29,6 @@ BlockManager::BlockManager(const BlockManagerOptions& options) : options_(option
   tokens_.resize(options_.prefix_caching ? count * static_cast<std::size_t>(options_.block_size)
                                          : 0);
   buckets_.resize(std::bit_ceil(std::max<std::size_t>(count, 1)), kNone);
-  for (BlockId block = 0; block < options_.blocks; ++block) link_last(block);
 }
 
 // --- Blocks ---
@@ -46,10 +46,11 @@ BlockId BlockManager::find(const ChainPosition& before, std::uint64_t hash,
 }
 
 template <class Take>
-void BlockManager::walk(std::span<const std::int32_t> wanted, const Take& take) const {
+void BlockManager::walk(std::span<const std::int32_t> wanted, std::int64_t max_prefix,
+                        const Take& take) const {
   if (!options_.prefix_caching || wanted.empty()) return;
-  const std::size_t max_blocks =
-      (wanted.size() - 1) / static_cast<std::size_t>(options_.block_size);
+  const auto max_tokens = std::min(std::ssize(wanted) - 1, max_prefix);
+  const auto max_blocks = static_cast<std::size_t>(max_tokens / options_.block_size);
   ChainPosition position;
   for (std::size_t index = 0; index < max_blocks; ++index) {
     const auto part = block_of(wanted, index);
@@ -70,8 +71,8 @@ BlockManager::ChainPosition BlockManager::publish(BlockId block, const ChainPosi
   own.position.content = other == kNone ? ++contents_ : at(other).position.content;
   if (other != kNone && at(other).references == 0) {  // this block replaces it
     unpublish(other);
-    unlink(other);
-    link_first(other);
+    free_.remove(other);
+    free_.push_front(other);
   }
   std::ranges::copy(content, tokens_.begin() + std::ptrdiff_t{block} * options_.block_size);
   own.same_bucket = std::exchange(bucket(own.position.hash), block);
@@ -88,31 +89,9 @@ void BlockManager::unpublish(BlockId block) {
   own.predecessor = kBeforeAll;
 }
 
-void BlockManager::unlink(BlockId block) {
-  Block& own = at(block);
-  (own.before == kNone ? first_ : at(own.before).after) = own.after;
-  (own.after == kNone ? last_ : at(own.after).before) = own.before;
-  own.before = own.after = kNone;
-  --free_;
-}
-
-void BlockManager::link_first(BlockId block) {
-  at(block).after = first_;
-  (first_ == kNone ? last_ : at(first_).before) = block;
-  first_ = block;
-  ++free_;
-}
-
-void BlockManager::link_last(BlockId block) {
-  at(block).before = last_;
-  (last_ == kNone ? first_ : at(last_).after) = block;
-  last_ = block;
-  ++free_;
-}
-
 BlockId BlockManager::allocate_free_block() {
-  const BlockId block = first_;
-  unlink(block);
+  const BlockId block = free_.front();
+  free_.remove(block);
   if (at(block).position.content != kNoContent) {
     unpublish(block);
     ++statistics_.evicted_blocks;
@@ -122,7 +101,7 @@ BlockId BlockManager::allocate_free_block() {
 }
 
 void BlockManager::refer(BlockId block) {
-  if (at(block).references++ == 0) unlink(block);
+  if (at(block).references++ == 0) free_.remove(block);
 }
 
 void BlockManager::release(BlockId block) {
@@ -131,10 +110,11 @@ void BlockManager::release(BlockId block) {
   if (own.position.content != kNoContent) {
     ChainPosition before;
     before.content = own.predecessor;
-    if (find(before, own.position.hash, tokens_of(block), block) == kNone) return link_last(block);
+    if (find(before, own.position.hash, tokens_of(block), block) == kNone)
+      return free_.push_back(block);
     unpublish(block);  // another one holds the same
   }
-  link_first(block);
+  free_.push_front(block);
 }
 
 // --- Sequences ---
@@ -152,12 +132,12 @@ const BlockManager::Sequence& BlockManager::find_sequence(SequenceId id) const {
 }
 
 std::int64_t BlockManager::add_sequence(SequenceId id, std::span<const std::int32_t> tokens,
-                                        bool look_up) {
+                                        bool look_up, std::int64_t max_prefix) {
   const auto [entry, is_new] = sequences_.try_emplace(id);
   NVLLM_CHECK(is_new, "sequence ", id, " exists already");
   if (!look_up) return 0;
   Sequence& sequence = entry->second;
-  walk(tokens, [&](BlockId block) {
+  walk(tokens, max_prefix, [&](BlockId block) {
     sequence.blocks.push_back(block);
     sequence.position = at(block).position;
   });
@@ -169,19 +149,27 @@ std::int64_t BlockManager::add_sequence(SequenceId id, std::span<const std::int3
   return found;
 }
 
-BlockManager::Prefix BlockManager::find_prefix(std::span<const std::int32_t> tokens) const {
+BlockManager::Prefix BlockManager::find_prefix(std::span<const std::int32_t> tokens,
+                                               std::int64_t max_prefix) const {
   Prefix prefix;
-  walk(tokens, [&](BlockId block) {
+  walk(tokens, max_prefix, [&](BlockId block) {
     prefix.tokens += options_.block_size;
     prefix.free_blocks += at(block).references == 0 ? 1 : 0;
   });
   return prefix;
 }
 
+std::vector<BlockManager::Content> BlockManager::contents_of_prefix(
+    std::span<const std::int32_t> tokens) const {
+  std::vector<Content> contents;
+  walk(tokens, kAnyLength, [&](BlockId block) { contents.push_back(at(block).position.content); });
+  return contents;
+}
+
 bool BlockManager::allocate(SequenceId id, std::int64_t tokens) {
   Sequence& sequence = find_sequence(id);
   const std::int64_t more = blocks_for(tokens) - std::ssize(sequence.blocks);
-  if (more > free_) return false;
+  if (more > free_.size()) return false;
   for (std::int64_t i = 0; i < more; ++i) sequence.blocks.push_back(allocate_free_block());
   return true;
 }
@@ -231,6 +219,10 @@ std::int64_t BlockManager::released_of(SequenceId id) const {
   return static_cast<std::int64_t>(find_sequence(id).released);
 }
 
+BlockManager::Content BlockManager::content_of(SequenceId id, std::int64_t index) const {
+  return at(find_sequence(id).blocks.at(static_cast<std::size_t>(index))).position.content;
+}
+
 std::int64_t BlockManager::ref_count(BlockId block) const {
   NVLLM_CHECK(block >= 0 && block < total_blocks(), "block ", block, " of ", total_blocks());
   return at(block).references;
@@ -270,17 +262,17 @@ void BlockManager::check_invariants() const {
   std::int64_t free = 0;
   bool with_tokens = false;
   BlockId before = kNone;
-  for (BlockId i = first_; i != kNone; before = i, i = at(i).after) {
+  for (BlockId i = free_.front(); i != kNone; before = i, i = free_.after(i)) {
     const Block& block = at(i);
     NVLLM_CHECK_EQ(block.references, 0);
-    NVLLM_CHECK_EQ(block.before, before);
+    NVLLM_CHECK_EQ(free_.before(i), before);
     const bool holds = block.position.content != kNoContent;
     NVLLM_CHECK(holds || !with_tokens, "free block ", i, " waits behind one with tokens");
     with_tokens = holds;
     ++free;
   }
-  NVLLM_CHECK_EQ(before, last_);
-  NVLLM_CHECK_EQ(free, free_);
+  NVLLM_CHECK_EQ(before, free_.back());
+  NVLLM_CHECK_EQ(free, free_.size());
   NVLLM_CHECK_EQ(free, std::ranges::count(references, 0));
 
   std::unordered_map<Content, std::vector<BlockId>> holders;

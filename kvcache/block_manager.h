@@ -18,15 +18,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "base/math.h"
+#include "kvcache/free_blocks.h"
 
 namespace nvllm::kvcache {
 
-using BlockId = std::int32_t;
 using SequenceId = std::uint64_t;
 
 // The hash of a block's tokens, chained to that of the block before it.
@@ -54,18 +55,29 @@ class BlockManager {
   BlockManager(const BlockManager&) = delete;
   BlockManager& operator=(const BlockManager&) = delete;
 
+  // A number for what a block holds: its tokens and all tokens before them. No number is used
+  // twice, so a block that names its predecessor's content cannot be taken for the successor of
+  // anything else.
+  using Content = std::uint64_t;
+  static constexpr Content kNoContent = 0;  // of a block without tokens
+  static constexpr std::int64_t kAnyLength = std::numeric_limits<std::int64_t>::max();
+
   // Adds a sequence that starts with the longest prefix of `tokens` that is cached in full blocks,
-  // but never all of them: at least one token is left to be computed. With look_up == false it
-  // starts with nothing. Returns how many tokens the prefix has. The sequence gets no other block.
+  // but never all of them: at least one token is left to be computed. It has max_prefix tokens at
+  // most. With look_up == false it starts with nothing. Returns how many tokens the prefix has. The
+  // sequence gets no other block.
   std::int64_t add_sequence(SequenceId id, std::span<const std::int32_t> tokens,
-                            bool look_up = true);
+                            bool look_up = true, std::int64_t max_prefix = kAnyLength);
   // The prefix that add_sequence() would find, and how many of its blocks are free now: adding the
   // sequence leaves that many fewer.
   struct Prefix {
     std::int64_t tokens = 0;
     std::int64_t free_blocks = 0;
   };
-  Prefix find_prefix(std::span<const std::int32_t> tokens) const;
+  Prefix find_prefix(std::span<const std::int32_t> tokens,
+                     std::int64_t max_prefix = kAnyLength) const;
+  // What the blocks of that prefix hold, from the first on.
+  std::vector<Content> contents_of_prefix(std::span<const std::int32_t> tokens) const;
 
   // Gives the sequence blocks for so many tokens in all. Returns false, and changes nothing, if
   // there are not enough.
@@ -83,11 +95,14 @@ class BlockManager {
   // Those that release_first() freed are kNone.
   std::span<const BlockId> blocks_of(SequenceId id) const;
   std::int64_t released_of(SequenceId id) const;  // how many are kNone: the first ones
+  // What block number `index` of the sequence, which was not released, holds; kNoContent: it is not
+  // in the prefix cache.
+  Content content_of(SequenceId id, std::int64_t index) const;
   // How many blocks hold so many tokens.
   std::int64_t blocks_for(std::int64_t tokens) const {
     return divide_up(tokens, options_.block_size);
   }
-  std::int64_t free_blocks() const { return free_; }
+  std::int64_t free_blocks() const { return free_.size(); }
   std::int64_t total_blocks() const { return options_.blocks; }
   std::int64_t block_size() const { return options_.block_size; }
   std::int64_t ref_count(BlockId block) const;  // how many sequences use it
@@ -97,14 +112,9 @@ class BlockManager {
   // For tests: everything that must always hold, or a failed check.
   void check_invariants() const;
 
-  static constexpr BlockId kNone = -1;
+  static constexpr BlockId kNone = kNoBlock;
 
  private:
-  // A number for what a block holds: its tokens and all tokens before them. No number is used
-  // twice, so a block that names its predecessor's content cannot be taken for the successor of
-  // anything else.
-  using Content = std::uint64_t;
-  static constexpr Content kNoContent = 0;    // of a block without tokens
   static constexpr Content kBeforeAll = 0;    // the predecessor of a sequence's first block
   static constexpr std::uint64_t kSeed = 17;  // the hash before a sequence's first block
 
@@ -115,8 +125,7 @@ class BlockManager {
   };
   struct Block {
     std::int64_t references = 0;
-    BlockId before = kNone, after = kNone;  // in the list of free blocks
-    ChainPosition position;                 // the content, if it can be found, and its hash
+    ChainPosition position;  // the content, if it can be found, and its hash
     Content predecessor = kBeforeAll;
     BlockId same_bucket = kNone;  // the next block in its bucket
   };
@@ -148,17 +157,14 @@ class BlockManager {
   // The block, except `without`, that holds these tokens after that position; hash: theirs.
   BlockId find(const ChainPosition& before, std::uint64_t hash,
                std::span<const std::int32_t> tokens, BlockId without = kNone) const;
-  // Calls take(block) for each block of the longest prefix that can be found, but never for all
-  // tokens.
+  // Calls take(block) for each block of the longest prefix that can be found, of max_prefix tokens
+  // at most, but never for all tokens.
   template <class Take>
-  void walk(std::span<const std::int32_t> tokens, const Take& take) const;
+  void walk(std::span<const std::int32_t> tokens, std::int64_t max_prefix, const Take& take) const;
   ChainPosition publish(BlockId block, const ChainPosition& before,
                         std::span<const std::int32_t> tokens);
   void unpublish(BlockId block);
 
-  void unlink(BlockId block);
-  void link_first(BlockId block);  // the next block to be allocated
-  void link_last(BlockId block);
   BlockId allocate_free_block();
   void refer(BlockId block);
   void release(BlockId block);
@@ -170,9 +176,7 @@ class BlockManager {
   // same content several times, if several sequences computed it at the same time. A free block
   // never holds what another block holds.
   std::vector<BlockId> buckets_;
-  // The list of free blocks: those without tokens, then the least recently used.
-  BlockId first_ = kNone, last_ = kNone;
-  std::int64_t free_ = 0;
+  FreeBlocks free_;
   Content contents_ = kNoContent;  // numbers used so far
   std::unordered_map<SequenceId, Sequence> sequences_;
   PrefixStatistics statistics_;

@@ -182,6 +182,11 @@ class KvCache {
   // The token ids of all blocks, [blocks, block_size], int32, dense. A pass writes them, and
   // penalties read them.
   virtual TensorView tokens() const = 0;
+  // Whether a layer is in the group of those with a window that keep no more than that
+  // (kvcache/window_blocks.h): its blocks have numbers of their own, and the batch has slots and a
+  // block table for them. Then the same of their blocks, which a pass writes likewise.
+  virtual bool in_window_group(std::int64_t /*layer*/) const { return false; }
+  virtual TensorView window_tokens() const { return {}; }
   // For each block, the block of store_view() in which this step stores its keys and values:
   // [blocks], int32; -1: none. data == nullptr: every block is stored under its own number.
   virtual TensorView block_map() const { return {}; }

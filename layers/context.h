@@ -33,6 +33,9 @@ struct Batch {
   TensorView query_start;  // [sequences + 1], int32: the first row of each sequence
   TensorView kv_length;    // [sequences], int32: tokens of each, these rows included
   TensorView block_table;  // [sequences, blocks], int32; data == nullptr: contiguous
+  // The same two of layers in the cache's group of those with a window; data == nullptr: there is
+  // no such group. Entries of blocks before the windows of all rows name any block there is.
+  TensorView window_slots{}, window_block_table{};
   // [sequences], int32: where linear attention keeps the state of each; negative: padding. Only
   // models that have some read it.
   TensorView state_slots;
@@ -47,6 +50,10 @@ struct Batch {
   // all rows at once. Whoever made them keeps them until the pass is enqueued.
   std::span<const BatchPart> parts{};
 
+  TensorView slots_in(bool window_group) const { return window_group ? window_slots : slots; }
+  TensorView block_table_in(bool window_group) const {
+    return window_group ? window_block_table : block_table;
+  }
   std::int64_t rows() const { return tokens.shape[0]; }
   std::int64_t logits() const { return logit_rows.data == nullptr ? rows() : logit_rows.shape[0]; }
 };

@@ -20,7 +20,8 @@ kernels::KvPrefetch kv_prefetch_of(const Batch& batch, const kvcache::KvCache& k
   if (batch.max_query_rows != 1 || batch.rows() < kManySequences) return {};
   // The pieces that are fetched may be before the windows.
   if (window > 0 && window < batch.max_kv_length) return {};
-  kernels::KvPrefetch prefetch = kv.prefetch(layer, batch.block_table, batch.kv_length);
+  kernels::KvPrefetch prefetch =
+      kv.prefetch(layer, batch.block_table_in(kv.in_window_group(layer)), batch.kv_length);
   prefetch.share = share;
   return prefetch;
 }
@@ -303,7 +304,7 @@ void DecoderLayer::norm_rope_and_store(TensorView qkv, const Pass& pass,
   args.q_alone = attention_->q_alone;
   args.cos_sin = pass.cos_sin;
   args.positions = pass.batch.positions;
-  args.slots = pass.batch.slots;
+  args.slots = pass.batch.slots_in(pass.kv.in_window_group(pass.layer));
   args.kv = pass.kv.store_view(pass.layer, context.stream);
   args.kv_scales = pass.kv.scales().of_layer(pass.layer);
   args.heads = part_.q.size();
@@ -320,7 +321,7 @@ kernels::Attention DecoderLayer::attention_of(TensorView out, TensorView qkv,
   args.out = TensorView(out.data, out.dtype, {rows, part_.q.size(), head_dim_});
   args.q = TensorView(qkv.data, qkv.dtype, {rows, part_.q.size(), head_dim_});
   args.q.stride[0] = qkv.stride[0];
-  args.kv.block_table = batch.block_table;
+  args.kv.block_table = batch.block_table_in(pass.kv.in_window_group(pass.layer));
   args.kv_scales = pass.kv.scales().of_layer(pass.layer);
   args.sinks = attention_->sinks.view;
   args.query_start = batch.query_start;

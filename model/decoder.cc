@@ -169,6 +169,7 @@ layers::Batch batch_of(const layers::Batch& all, const layers::BatchPart& part) 
   if (all.block_table.data != nullptr) {
     batch.block_table = all.block_table.rows(part.first_sequence, part.sequences);
   }
+  NVLLM_CHECK(all.window_block_table.data == nullptr, "parts have no group of windows");
   if (all.state_slots.data != nullptr) {
     batch.state_slots = all.state_slots.rows(part.first_sequence, part.sequences);
   }

@@ -10,8 +10,6 @@
 namespace nvllm::kvcache {
 namespace {
 
-constexpr BlockId kNoBlock = -1;
-
 PartialAttention::Limits sum_limits(const BlockShape& shape, const ChunkedOptions& options) {
   return {.rows = options.rows, .heads = options.heads, .head_dim = shape.head_dim};
 }

@@ -10,7 +10,6 @@
 namespace nvllm::kvcache {
 namespace {
 
-constexpr BlockId kNoBlock = -1;
 constexpr std::int32_t kNoRead = -1;
 
 }  // namespace

@@ -211,7 +211,22 @@ std::uint64_t kv_bytes_per_token(const runtime::ModelDescription& model,
   return static_cast<std::uint64_t>(elements) * size_of(model.dtype);
 }
 
+// Of so many bytes for a token in all layers, which are alike: those of layers in the group.
+std::uint64_t in_window_group(const model::ModelConfig& config, std::uint64_t bytes) {
+  if (config.window_group() == 0) return 0;
+  const auto without = static_cast<std::uint64_t>(std::ranges::count(config.windows, 0));
+  const auto layers = static_cast<std::uint64_t>(config.layers);
+  return bytes / layers * (layers - without);
+}
+
 }  // namespace
+
+std::uint64_t kv_window_bytes_per_token(const runtime::ModelDescription& model) {
+  std::uint64_t bytes = 0;
+  for (const runtime::RankDescription& rank : model.ranks)
+    bytes += in_window_group(model.config, kv_bytes_per_token(model, rank));
+  return bytes;
+}
 
 std::uint64_t kv_bytes_per_token(const runtime::ModelDescription& model) {
   std::uint64_t bytes = 0;
@@ -228,7 +243,12 @@ std::uint64_t state_bytes_per_sequence(const runtime::ModelDescription& model) {
 std::uint64_t tokens_that_fit(const runtime::ModelDescription& model, const KvMemory& memory) {
   const auto fitting = [&](std::uint64_t weights, std::uint64_t per_token) {
     if (per_token == 0) return ~std::uint64_t{0};
-    return (memory.bytes - std::min(memory.bytes, weights)) / per_token;
+    const std::uint64_t left = memory.bytes - std::min(memory.bytes, weights);
+    const auto window = static_cast<std::uint64_t>(model.config.window_group());
+    const std::uint64_t in_all_layers = left / per_token;
+    if (in_all_layers <= window) return in_all_layers;
+    const std::uint64_t beyond = per_token - in_window_group(model.config, per_token);
+    return window + (left - window * per_token) / beyond;
   };
   std::uint64_t tokens = ~std::uint64_t{0}, all_weights = 0;
   for (const runtime::RankDescription& rank : model.ranks) {
@@ -269,6 +289,10 @@ std::string format_json(const InspectReport& report) {
                {"ranks", Json::array()}};
   if (const std::uint64_t bytes = state_bytes_per_sequence(model); bytes > 0) {
     json["state_bytes_per_sequence"] = bytes;
+  }
+  if (const std::int64_t window = model.config.window_group(); window > 0) {
+    json["kv_cache"]["window"] = {{"tokens", window},
+                                  {"bytes_per_token", kv_window_bytes_per_token(model)}};
   }
   if (!report.kv_memory.where.empty()) {
     json["kv_cache"]["tokens_that_fit"] = tokens_that_fit(model, report.kv_memory);

@@ -20,7 +20,9 @@ struct KvMemory {
 // Bytes of the KV cache for a token, of all ranks together.
 std::uint64_t kv_bytes_per_token(const runtime::ModelDescription& model);
 std::uint64_t state_bytes_per_sequence(const runtime::ModelDescription& model);
-// How many tokens fit into the memory beside the weights.
+// Of these bytes, those in layers that keep no more than a window (ModelConfig::window_group()).
+std::uint64_t kv_window_bytes_per_token(const runtime::ModelDescription& model);
+// How many tokens, of one sequence, fit into the memory beside the weights.
 std::uint64_t tokens_that_fit(const runtime::ModelDescription& model, const KvMemory& memory);
 
 struct InspectReport {

@@ -159,6 +159,26 @@ TEST_CASE("the KV cache: bytes per token, and how many fit where") {
                  "  KV cache     128 B per token; the weights alone do not fit in each GPU"));
 }
 
+TEST_CASE("the KV cache: layers with a window keep no more than that of a sequence") {
+  InspectReport report = made_up();
+  report.model.config.windows = {0, 4};
+  CHECK(kv_bytes_per_token(report.model) == 128);
+  CHECK(kv_window_bytes_per_token(report.model) == 64);
+  report.kv_memory = {.where = "there", .bytes = 1024 + 4 * 128 + 10 * 64};
+  CHECK(tokens_that_fit(report.model, report.kv_memory) == 4 + 10);
+  CHECK(has_line(format_table(report),
+                 "  KV cache     128 B per token, 64 B of them for the last 4 tokens of a sequence "
+                 "alone; 14 tokens fit beside the weights in there"));
+  CHECK(parse_json(format_json(report)).at("kv_cache") ==
+        nlohmann::json({{"bytes_per_token", 128},
+                        {"window", {{"tokens", 4}, {"bytes_per_token", 64}}},
+                        {"tokens_that_fit", 14}}));
+  report.kv_memory.bytes = 1024 + 3 * 128;
+  CHECK(tokens_that_fit(report.model, report.kv_memory) == 3);
+  report.model.config.windows = {4, 4};  // one group of layers
+  CHECK(kv_window_bytes_per_token(report.model) == 0);
+}
+
 TEST_CASE("the table tells what each rank owns, and one line stands for all layers") {
   const std::string text = format_table(made_up());
   INFO(text);

@@ -75,7 +75,11 @@ std::string in_short(std::uint64_t count) {
 
 std::string kv_cache_of(const InspectReport& report) {
   const KvMemory& memory = report.kv_memory;
-  const std::string text = format_bytes(kv_bytes_per_token(report.model)) + " per token";
+  std::string text = format_bytes(kv_bytes_per_token(report.model)) + " per token";
+  if (const std::int64_t window = report.model.config.window_group(); window > 0) {
+    text += str(", ", format_bytes(kv_window_bytes_per_token(report.model)),
+                " of them for the last ", window, " tokens of a sequence alone");
+  }
   if (memory.where.empty()) return text;
   const std::uint64_t tokens = tokens_that_fit(report.model, memory);
   if (tokens == 0) return str(text, "; the weights alone do not fit in ", memory.where);

@@ -1,5 +1,6 @@
 #include "launcher/serve/metrics.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -114,8 +115,12 @@ void ServerMetrics::EngineCounter::set(std::uint64_t now) {
 void ServerMetrics::set_scheduler(const runtime::SchedulerStatistics& now) {
   running_.store(now.running, std::memory_order_relaxed);
   waiting_.store(now.waiting, std::memory_order_relaxed);
-  const double used = static_cast<double>(now.total_blocks - now.free_blocks);
-  cache_usage_.store(now.total_blocks == 0 ? 0 : used / static_cast<double>(now.total_blocks),
+  const auto part = [](std::int64_t total, std::int64_t free) {
+    return total == 0 ? 0.0 : static_cast<double>(total - free) / static_cast<double>(total);
+  };
+  // Of two groups of layers, the fuller one decides who waits.
+  cache_usage_.store(std::max(part(now.total_blocks, now.free_blocks),
+                              part(now.total_window_blocks, now.free_window_blocks)),
                      std::memory_order_relaxed);
   prefix_queries_.set(now.prefix.query_tokens);
   prefix_hits_.set(now.prefix.hit_tokens);

@@ -209,6 +209,11 @@ TEST_CASE("gauges are the scheduler's, and return to 0") {
   CHECK(metric(metrics, "vllm:num_requests_running") == "3");
   CHECK(metric(metrics, "vllm:num_requests_waiting") == "2");
   CHECK(metric(metrics, "vllm:kv_cache_usage_perc") == "0.25");
+  runtime::SchedulerStatistics with_windows = busy();
+  with_windows.free_window_blocks = 4;
+  with_windows.total_window_blocks = 8;
+  metrics.set_scheduler(with_windows);
+  CHECK(metric(metrics, "vllm:kv_cache_usage_perc") == "0.5");
   metrics.engine_lost();
   CHECK(metric(metrics, "vllm:num_requests_running") == "0");
   CHECK(metric(metrics, "vllm:num_requests_waiting") == "0");

@@ -231,6 +231,17 @@ struct ModelConfig {
     return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)];
   }
 
+  // Not 0: the longest window of any layer, in models in which layers with a window can be a group
+  // of the KV cache with blocks of their own, which keeps no more than that, beside the others.
+  // Layers that differ in their heads, read the keys and values of others, or have linear attention
+  // between them are one group so far, and so are those that all have a window.
+  std::int64_t window_group() const {
+    const bool alike =
+        !differs_in_heads() && kv_shared_layers == 0 && linear_attention.key_heads == 0;
+    const bool some = std::ranges::find(windows, 0) != windows.end();
+    return alike && some ? std::ranges::max(windows) : 0;
+  }
+
   bool is_local(std::int64_t layer) const {
     return !local_layers.empty() && local_layers[static_cast<std::size_t>(layer)];
   }

@@ -23,8 +23,10 @@ struct EngineInfo {
   KvMode kv_mode = KvMode::paged;
   std::int64_t max_model_len = 0;
   std::int64_t blocks = 0, block_size = 0, host_blocks = 0;
-  std::int64_t resident_blocks = 0;      // chunked: how many of the blocks may stay on the device
-  std::uint64_t kv_bytes_per_token = 0;  // of all ranks together
+  std::int64_t resident_blocks = 0;  // chunked: how many of the blocks may stay on the device
+  // Where layers with a window are a group of their own: its blocks; `blocks` are the others'.
+  std::int64_t window_blocks = 0, host_window_blocks = 0;
+  std::uint64_t kv_bytes_per_token = 0;  // of all ranks together, in all layers
   std::uint64_t weight_bytes = 0;        // of all ranks together
   std::uint64_t gemm_configs_known = 0, gemm_configs_measured = 0;  // of rank 0
   std::vector<RankLoad> ranks;                                      // memory reports are in there
@@ -33,9 +35,9 @@ struct EngineInfo {
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(kv_mode, max_model_len, blocks, block_size, host_blocks, resident_blocks,
-            kv_bytes_per_token, weight_bytes, gemm_configs_known, gemm_configs_measured, ranks,
-            notes, ready_ns);
+    archive(kv_mode, max_model_len, blocks, block_size, host_blocks, resident_blocks, window_blocks,
+            host_window_blocks, kv_bytes_per_token, weight_bytes, gemm_configs_known,
+            gemm_configs_measured, ranks, notes, ready_ns);
   }
 };
 

@@ -85,6 +85,7 @@ RankMemory EngineRank::memory() {
       .host_block = cache.host_block,
       .device_slot = cache.device_slot,
       .host_available = host_memory().available,
+      .window_block = cache.window_block,
   };
 }
 
@@ -100,11 +101,10 @@ void EngineRank::run_collective(const char* what, const Work& work) {
   }
 }
 
-void EngineRank::make_cache(std::int64_t blocks, std::int64_t host_blocks,
-                            std::int64_t device_slots, bool all_resident) {
+void EngineRank::make_cache(const CacheSize& size) {
   const Trace::Span span(trace(), "host", "make cache");
   // Ranks do not wait for each other here, so a refused allocation comes back as this call's error.
-  runner_->make_cache(blocks, host_blocks, device_slots, all_resident, kv_scales_);
+  runner_->make_cache(size, kv_scales_);
 }
 
 void EngineRank::commit_cache() {

@@ -52,8 +52,7 @@ class EngineRank {
   GemmTuningReport gemm_tuning_report();
   // The memory that the cache is sized by; call it when weights and runner have theirs.
   RankMemory memory();
-  void make_cache(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots,
-                  bool all_resident);
+  void make_cache(const CacheSize& size);
   void commit_cache();
   void step(const StepMessage& message);
   // Waits for the device. The rank's record then no longer says that it is in a collective.

@@ -32,8 +32,8 @@ PrefillAttention prefill_attention(const EngineOptions& options, std::int64_t ma
 }
 
 // part_rows: how many rows a layer takes at a time, in layer-wise mode. stages: of the pipeline.
-RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_model_len,
-                             std::int64_t part_rows, int stages) {
+RunnerOptions runner_options(const EngineOptions& options, const model::ModelConfig& config,
+                             std::int64_t max_model_len, std::int64_t part_rows, int stages) {
   return {
       .max_model_len = max_model_len,
       .max_num_seqs = options.max_num_seqs,
@@ -48,6 +48,8 @@ RunnerOptions runner_options(const EngineOptions& options, std::int64_t max_mode
                                                 : 1,
       .kv_mode = options.kv_mode(),
       .kv_cache_dtype = options.kv_cache_dtype,
+      // In a pipeline all layers have one group.
+      .window_group = options.kv_mode() == KvMode::paged && stages == 1 ? config.window_group() : 0,
       .ring_slots = options.ring_slots,
       .host_attention = options.host_attention,
       .host_threads = options.host_threads,
@@ -80,6 +82,9 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
       .block_size = options.block_size,
       .host_blocks = plan.host_blocks,
       .window = window_of_all_layers(options, config),
+      .window_group = {.window = runner.window_group,
+                       .blocks = plan.window_blocks,
+                       .host_blocks = plan.host_window_blocks},
       .resident_blocks = plan.resident_blocks,
       .chunked_seqs = plan.chunked_seqs,
       .stages = stages,
@@ -99,8 +104,10 @@ bool is_committed(const EngineOptions& options, DeviceKind device, const MemoryP
                   std::span<const RankMemory> ranks) {
   constexpr std::uint64_t kQuick = std::uint64_t{32} << 20;
   std::uint64_t bytes = 0;
-  for (const RankMemory& rank : ranks)
-    bytes += rank.block * static_cast<std::uint64_t>(plan.blocks);
+  for (const RankMemory& rank : ranks) {
+    bytes += rank.block * static_cast<std::uint64_t>(plan.blocks) +
+             rank.window_block * static_cast<std::uint64_t>(plan.window_blocks);
+  }
   return device == DeviceKind::cpu && (options.kv_cache_memory_bytes || bytes <= kQuick);
 }
 
@@ -196,7 +203,7 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
     check_windows(requested, config);
     check_invariance(requested, own.quantized() && device == DeviceKind::cuda);
     made.options = resolve_options(requested, model_limit);
-    made.runner = runner_options(made.options, wanted_model_len(made.options, model_limit),
+    made.runner = runner_options(made.options, config, wanted_model_len(made.options, model_limit),
                                  requested.max_num_batched_tokens, own.stages());
     // On the CPU results are so by themselves.
     made.runner.invariant = requested.invariance == Invariance::batch && device == DeviceKind::cuda;
@@ -207,7 +214,8 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
   if (requested.kv_offload != KvOffload::automatic) return made;
   // The choice depends on how much memory a runner of a paged cache leaves on the devices.
   const auto memory = caller.call<RankMemory>("engine_memory");
-  requested.kv_offload = choose_offload(made.options, model_limit, device, memory, made.notes);
+  requested.kv_offload = choose_offload(made.options, model_limit, device, memory, made.notes,
+                                        made.runner.window_group);
   check_host_attention(requested);
   check_layers(requested, config);
   check_windows(requested, config);
@@ -229,9 +237,14 @@ EngineSetup set_up_engine(const EngineOptions& requested, ipc::Member& me, ipc::
   GemmTuning tuning = tune_engine(options, made.runner, own.device(), caller);
 
   const auto memory = caller.call<RankMemory>("engine_memory");
-  MemoryPlan plan = plan_memory(options, model_limit, own.device(), memory);
-  caller.call<void>("make_cache", plan.blocks, plan.host_blocks, plan.device_slots,
-                    plan.all_resident());
+  MemoryPlan plan =
+      plan_memory(options, model_limit, own.device(), memory, made.runner.window_group);
+  caller.call<void>("make_cache", CacheSize{.blocks = plan.blocks,
+                                            .host_blocks = plan.host_blocks,
+                                            .window_blocks = plan.window_blocks,
+                                            .host_window_blocks = plan.host_window_blocks,
+                                            .device_slots = plan.device_slots,
+                                            .all_resident = plan.all_resident()});
 
   if (is_committed(options, own.device(), plan, memory)) caller.call<void>("commit_cache");
 
@@ -244,9 +257,12 @@ EngineSetup set_up_engine(const EngineOptions& requested, ipc::Member& me, ipc::
   info.block_size = options.block_size;
   info.host_blocks = plan.host_blocks;
   info.resident_blocks = plan.resident_blocks;
+  info.window_blocks = plan.window_blocks;
+  info.host_window_blocks = plan.host_window_blocks;
   for (const RankMemory& rank : memory) {
     const std::uint64_t block = rank.host_block > 0 ? rank.host_block : rank.block;
-    info.kv_bytes_per_token += block / static_cast<std::uint64_t>(options.block_size);
+    info.kv_bytes_per_token +=
+        (block + rank.window_block) / static_cast<std::uint64_t>(options.block_size);
   }
   info.ranks = loading.report();
   for (const RankLoad& rank : info.ranks) info.weight_bytes += rank.times.bytes_loaded;

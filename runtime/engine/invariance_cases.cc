@@ -124,13 +124,24 @@ class Ways {
     way->exception = "partial results of the chunks are combined by their log-sum-exp";
   }
 
-  // A cache with room for one sequence and a little more.
+  // A cache with room for one sequence and a little more. Where layers with a window are a group of
+  // their own, that is the room of the others, and this group has as many bytes.
   void make_tiny(Way& way) const {
     way.options.block_size = 4;  // so that answers soon need more
-    const model::Decoder decoder(model_.config, {}, model_.dtype);
+    const model::ModelConfig& config = model_.config;
+    const model::Decoder decoder(config, {}, model_.dtype);
     const auto token =
         static_cast<std::int64_t>(decoder.block_shape(/*block_size=*/1, model_.dtype).kv_bytes());
     way.options.kv_cache_memory_bytes = (kMaxModelLen + 16) * token;
+    if (config.window_group() == 0) return;
+    const std::int64_t all = std::ranges::count(config.windows, 0);
+    const auto block_bytes = [&](std::int64_t layers) {
+      const std::int64_t id = sizeof(std::int32_t);
+      return way.options.block_size * (token / config.layers * layers + id);
+    };
+    const std::int64_t bytes = (kMaxModelLen + 16) / way.options.block_size * block_bytes(all);
+    const std::int64_t window_block = block_bytes(config.layers - all);
+    way.options.kv_cache_memory_bytes = bytes + bytes / window_block * window_block;
   }
 
   const OpenModel& model_;

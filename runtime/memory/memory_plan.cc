@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/math.h"
 #include "kvcache/chunked/device_slots.h"
+#include "runtime/memory/window_plan.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -54,28 +55,40 @@ void check_host_memory(const EngineOptions& options, std::span<const RankMemory>
   }
 }
 
-std::int64_t choose_host_blocks(const EngineOptions& options, DeviceKind device,
-                                std::span<const RankMemory> ranks, std::int64_t blocks,
-                                std::int64_t useful, std::vector<std::string>& notes) {
-  if (options.preemption != Preemption::swap) return 0;
+// The blocks of a plan that sequences are swapped to; those of the device are chosen already. Two
+// groups of layers divide this memory as they divide that of the device.
+void choose_host_blocks(const EngineOptions& options, DeviceKind device,
+                        std::span<const RankMemory> ranks, std::int64_t useful, MemoryPlan& plan) {
+  if (options.preemption != Preemption::swap) return;
   std::uint64_t left = std::numeric_limits<std::uint64_t>::max();
-  std::uint64_t cache = 0, largest_block = 0;
+  std::uint64_t cache = 0, largest_block = 0, largest_cache = 0;
   for (const RankMemory& rank : ranks) {
     left = std::min(left, rank.host_available);
-    cache += static_cast<std::uint64_t>(blocks) * rank.block;
+    const std::uint64_t own = static_cast<std::uint64_t>(plan.blocks) * rank.block +
+                              static_cast<std::uint64_t>(plan.window_blocks) * rank.window_block;
+    cache += own;
+    largest_cache = std::max(largest_cache, own);
     largest_block = std::max(largest_block, rank.block);
   }
   if (device == DeviceKind::cpu) left -= std::min(left, cache);
   const auto requested = static_cast<std::uint64_t>(options.swap_space_bytes);
   const std::uint64_t bytes = std::min(requested, left / 4 / ranks.size());
-  const auto fits = static_cast<std::int64_t>(bytes / largest_block);
+  const double part = static_cast<double>(bytes) / static_cast<double>(largest_cache);
+  const auto part_of = [&](std::int64_t blocks) {
+    return static_cast<std::int64_t>(part * static_cast<double>(blocks));
+  };
+  const std::int64_t fits = plan.window_blocks > 0
+                                ? part_of(plan.blocks)
+                                : static_cast<std::int64_t>(bytes / largest_block);
   if (bytes < requested && fits < useful &&
       options.swap_space_bytes != EngineOptions::kUsualSwapSpace) {
-    notes.push_back(str("swap space is ", format_bytes(bytes), " of each rank instead of ",
-                        format_bytes(requested), ": a quarter of the ", format_bytes(left),
-                        " of host memory that are available"));
+    plan.notes.push_back(str("swap space is ", format_bytes(bytes), " of each rank instead of ",
+                             format_bytes(requested), ": a quarter of the ", format_bytes(left),
+                             " of host memory that are available"));
   }
-  return std::min({fits, useful, kMaxBlocks});
+  plan.host_blocks = std::min({fits, useful, kMaxBlocks});
+  if (plan.window_blocks > 0)
+    plan.host_window_blocks = std::min({part_of(plan.window_blocks), useful, kMaxBlocks});
 }
 
 // Of blocks that lie in host memory.
@@ -135,7 +148,14 @@ std::int64_t wanted_model_len(const EngineOptions& options, std::int64_t model_l
 }
 
 KvOffload choose_offload(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
-                         std::span<const RankMemory> ranks, std::vector<std::string>& notes) {
+                         std::span<const RankMemory> ranks, std::vector<std::string>& notes,
+                         std::int64_t window) {
+  std::vector<RankMemory> beside_windows;
+  if (window > 0) {
+    beside_windows = ranks_beside_windows(
+        ranks, choose_window_blocks(options, model_limit, device, ranks, window));
+    ranks = beside_windows;
+  }
   const MemoryBudget budget(options, device, ranks);
   const std::int64_t longest = wanted_model_len(options, model_limit);
   const std::int64_t requested = options.max_num_seqs * divide_up(longest, options.block_size);
@@ -159,21 +179,30 @@ std::string sharing(const EngineOptions& options) {
 }  // namespace
 
 MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
-                       std::span<const RankMemory> ranks) {
-  NVLLM_CHECK(!ranks.empty() && options.block_size > 0);
-  check_host_memory(options, ranks);
-  const MemoryBudget budget(options, device, ranks);
+                       std::span<const RankMemory> all_ranks, std::int64_t window) {
+  NVLLM_CHECK(!all_ranks.empty() && options.block_size > 0);
+  check_host_memory(options, all_ranks);
   MemoryPlan plan;
+  if (window > 0)
+    plan.window_blocks = choose_window_blocks(options, model_limit, device, all_ranks, window);
+  const std::vector<RankMemory> ranks = ranks_beside_windows(all_ranks, plan.window_blocks);
+  const MemoryBudget budget(options, device, ranks);
   plan.max_model_len =
       choose_model_len(options, wanted_model_len(options, model_limit), budget, plan.notes);
   const std::int64_t useful =
       options.max_num_seqs * divide_up(plan.max_model_len, options.block_size);
   const bool as_requested = options.kv_cache_memory_bytes && options.kv_mode() == KvMode::paged;
   plan.blocks = as_requested ? budget.blocks() : std::min(budget.blocks(), useful);
-  plan.host_blocks = choose_host_blocks(options, device, ranks, plan.blocks, useful, plan.notes);
+  choose_host_blocks(options, device, ranks, useful, plan);
   plan.max_num_seqs = plan.chunked_seqs = options.max_num_seqs;
   if (options.kv_mode() == KvMode::chunked) {
     choose_device_slots(options, budget, useful, plan);
+  }
+  if (window > 0) {
+    plan.notes.push_back(str("KV cache: ", plan.blocks * options.block_size,
+                             " tokens; layers with a window of ", window, " have room for ",
+                             plan.window_blocks * options.block_size,
+                             ", since they keep their windows alone"));
   }
   if (plan.all_resident()) {
     plan.notes.push_back(str("KV cache: ", plan.blocks, " blocks of ", options.block_size,

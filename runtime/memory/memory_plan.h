@@ -39,10 +39,14 @@ struct RankMemory {
   std::uint64_t host_block = 0;      // of one block, in host memory; 0: there are none
   std::uint64_t device_slot = 0;     // of a whole block's slot, on the device; 0: there are none
   std::uint64_t host_available = 0;  // the machine's, which all ranks share
+  // Of one block of the group of layers with a window (kvcache/window_blocks.h), on the device;
+  // `block` is then of the other layers. 0: there is one group.
+  std::uint64_t window_block = 0;
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(total, available, taken, graphs, block, fixed, host_block, device_slot, host_available);
+    archive(total, available, taken, graphs, block, fixed, host_block, device_slot, host_available,
+            window_block);
   }
 };
 
@@ -65,6 +69,8 @@ struct MemoryPlan {
   std::int64_t host_blocks = 0;      // likewise, to swap sequences to
   std::int64_t device_slots = 0;     // likewise: for blocks that are filled, or stay on the device
   std::int64_t resident_blocks = 0;  // so many may stay
+  // Of the group of layers with a window, if there is one; the others are of all other layers.
+  std::int64_t window_blocks = 0, host_window_blocks = 0;
   // Every block has a slot on the device, for good.
   bool all_resident() const { return device_slots > 0 && resident_blocks == blocks; }
   std::int64_t max_model_len = 0;
@@ -79,16 +85,18 @@ struct MemoryPlan {
 // which moves nothing twice. Else chunked, where what stays does not move, and a prompt does not
 // hold others up for as long as it takes.
 KvOffload choose_offload(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
-                         std::span<const RankMemory> ranks, std::vector<std::string>& notes);
+                         std::span<const RankMemory> ranks, std::vector<std::string>& notes,
+                         std::int64_t window = 0);
 
 // The length that a runner has to be made for: --max-model-len, --max-seq-len or the model's limit.
 // An Error if it is more than that limit.
 std::int64_t wanted_model_len(const EngineOptions& options, std::int64_t model_limit);
 
-// options: resolved. ranks: of every rank, in their order. An Error, one line that says what would
-// fit, if not even one sequence of --max-model-len does.
+// options: resolved. ranks: of every rank, in their order. window: of the group of layers that have
+// one, if there is such a group. An Error, one line that says what would fit, if not even one
+// sequence of --max-model-len does.
 MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
-                       std::span<const RankMemory> ranks);
+                       std::span<const RankMemory> ranks, std::int64_t window = 0);
 
 // What the KV cache may take of each rank's device and of the host: the arithmetic that
 // plan_memory() goes by.

@@ -69,10 +69,8 @@ GemmTuningReport ModelRunner::gemm_tuning() {
   return {.known = gemm_->known(), .measured = gemm_->configurations(), .problem = {}};
 }
 
-void ModelRunner::make_cache(std::int64_t blocks, std::int64_t host_blocks,
-                             std::int64_t device_slots, bool all_resident,
-                             std::vector<float> kv_scales) {
-  cache_.make(blocks, host_blocks, device_slots, all_resident, std::move(kv_scales));
+void ModelRunner::make_cache(const CacheSize& size, std::vector<float> kv_scales) {
+  cache_.make(size, std::move(kv_scales));
 }
 
 kvcache::KvTraffic ModelRunner::kv_traffic() const {
@@ -97,7 +95,7 @@ void ModelRunner::step(const StepMessage& message) {
 void ModelRunner::follow(const StepMessage& message) {
   slots_.follow(message);
   for (const std::uint32_t slot : message.ended) cache_->end_sequence(slot);
-  cache_.swap(message.swap_out, message.swap_in);
+  cache_.swap(message);
   if (sampler_) {
     for (const SlotStart& start : message.started) sampler_->set(start.slot, start.rules, stream_);
   }
@@ -105,7 +103,8 @@ void ModelRunner::follow(const StepMessage& message) {
 }
 
 layers::Sampled ModelRunner::run(std::uint64_t number, std::span<const StepPart> parts) {
-  const StepShape shape = shape_of(parts);
+  StepShape shape = shape_of(parts);
+  shape.window_group = options_.window_group > 0;
   const layers::SampleStep required = required_sampling(parts);
   // Every sequence has one row, which samples: the rows are the sequences and the logits.
   const bool decodes = shape.max_query_rows == 1 && shape.logit_rows == shape.rows;
@@ -178,7 +177,7 @@ void ModelRunner::load(std::span<const StepPart> parts, const StepShape& shape) 
 }
 
 std::optional<layers::LogitsCall> ModelRunner::forward(const StepShape& shape) {
-  kernels::step_input(staging_.input(shape, *cache_), stream_);
+  staging_.make_input(shape, *cache_, stream_);
   layers::Batch batch = staging_.batch(shape);
   // The one sequence lies in one block, so kernels need not look up its blocks.
   if (options_.kv_mode == KvMode::contiguous) batch.block_table = {};

@@ -64,8 +64,7 @@ class ModelRunner {
   GemmTuningReport gemm_tuning();
 
   // Once, before the first step, after the weights have been loaded; see RunnerCache::make().
-  void make_cache(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots = 0,
-                  bool all_resident = false, std::vector<float> kv_scales = {});
+  void make_cache(const CacheSize& size, std::vector<float> kv_scales = {});
   // See RunnerCache::commit().
   void commit_cache() { cache_.commit(progress_); }
 

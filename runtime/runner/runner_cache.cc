@@ -107,6 +107,23 @@ kvcache::ChunkedOptions RunnerCache::chunked_options(std::int64_t blocks, std::i
           .hooks = options_.offload_hooks};
 }
 
+// Without linear attention or shared keys and values a layer of the cache is a layer of the model.
+std::vector<bool> RunnerCache::layers_in_window_group() const {
+  std::vector<bool> windows;
+  for (std::int64_t layer = 0; layer < decoder_.config().layers; ++layer)
+    windows.push_back(decoder_.config().window_of(layer) > 0);
+  return windows;
+}
+
+kvcache::BlockShape RunnerCache::shape_of_group(bool windows) const {
+  kvcache::BlockShape shape = block_shape();
+  const std::vector<bool> layers = layers_in_window_group();
+  NVLLM_CHECK(shape.by_layer.empty() && std::ssize(layers) == shape.layers, shape.layers,
+              " layers of a group of windows and another");
+  shape.layers = std::ranges::count(layers, windows);
+  return shape;
+}
+
 CacheBytes RunnerCache::bytes() const {
   const kvcache::BlockShape shape = block_shape();
   const std::size_t quest_block = decodes_by_quest() ? kvcache::Quest::block_bytes(shape) : 0;
@@ -116,6 +133,11 @@ CacheBytes RunnerCache::bytes() const {
                      quest_block,
             .host_block = kvcache::LayerwiseCache::host_bytes(shape),
             .fixed = sparse_bytes(true) + scale_bytes()};
+  }
+  if (has_window_group()) {
+    return {.block = shape_of_group(false).bytes(),
+            .fixed = scale_bytes(),
+            .window_block = shape_of_group(true).bytes()};
   }
   if (options_.kv_mode != KvMode::chunked) {
     return {.block = shape.bytes() + quest_block, .fixed = sparse_bytes(false) + scale_bytes()};
@@ -136,10 +158,9 @@ std::size_t RunnerCache::scale_bytes() const {
              : 0;
 }
 
-void RunnerCache::make(std::int64_t blocks, std::int64_t host_blocks, std::int64_t device_slots,
-                       bool all_resident, std::vector<float> kv_scales) {
+void RunnerCache::make(const CacheSize& size, std::vector<float> kv_scales) {
   NVLLM_CHECK(!made(), "there is a cache already");
-  make_mode(blocks, host_blocks, device_slots, all_resident);
+  make_mode(size);
   if (is_fp8() && !kv_scales.empty()) set_scales(std::move(kv_scales));
 }
 
@@ -156,28 +177,46 @@ void RunnerCache::set_scales(std::vector<float> scales) {
                       .shape = block_shape()});
 }
 
-void RunnerCache::make_mode(std::int64_t blocks, std::int64_t host_blocks,
-                            std::int64_t device_slots, bool all_resident) {
+void RunnerCache::make_mode(const CacheSize& size) {
   if (options_.kv_mode == KvMode::layerwise) {
-    return use(std::make_unique<kvcache::LayerwiseCache>(
-                   backend_, block_shape(), blocks, options_.kv_buffers, 0, decodes_by_quest()),
-               blocks);
+    return use(
+        std::make_unique<kvcache::LayerwiseCache>(backend_, block_shape(), size.blocks,
+                                                  options_.kv_buffers, 0, decodes_by_quest()),
+        size.blocks);
   }
   if (options_.kv_mode == KvMode::chunked) {
-    NVLLM_CHECK_EQ(host_blocks, 0);
+    NVLLM_CHECK_EQ(size.host_blocks, 0);
     auto chunked = std::make_unique<kvcache::ChunkedCache>(
-        backend_, block_shape(), chunked_options(blocks, device_slots, all_resident));
+        backend_, block_shape(),
+        chunked_options(size.blocks, size.device_slots, size.all_resident));
     if (const auto& speeds = chunked->host_speeds()) log_speeds(*speeds);
     cache_ = std::move(chunked);
     return;
   }
-  auto paged = std::make_unique<kvcache::PagedCache>(backend_, block_shape(), blocks, host_blocks);
+  const auto make_paged = [&](const kvcache::BlockShape& shape, std::int64_t blocks,
+                              std::int64_t host_blocks) {
+    return std::make_unique<kvcache::PagedCache>(backend_, shape, blocks, host_blocks);
+  };
+  if (has_window_group()) {
+    NVLLM_CHECK(options_.kv_mode == KvMode::paged && !is_sparse(), "a group of windows");
+    auto grouped = std::make_unique<kvcache::GroupedCache>(
+        make_paged(shape_of_group(false), size.blocks, size.host_blocks),
+        make_paged(shape_of_group(true), size.window_blocks, size.host_window_blocks),
+        layers_in_window_group());
+    paged_ = &grouped->all();
+    paged_windows_ = &grouped->windows();
+    cache_ = std::move(grouped);
+    return;
+  }
+  NVLLM_CHECK_EQ(size.window_blocks, 0);
+  auto paged = make_paged(block_shape(), size.blocks, size.host_blocks);
   paged_ = paged.get();
-  use(std::move(paged), blocks);
+  use(std::move(paged), size.blocks);
 }
 
 void RunnerCache::commit(const std::function<void()>& progress) {
   if (paged_ != nullptr) paged_->commit(progress);
+  if (paged_windows_ != nullptr) paged_windows_->commit(progress);
 }
 
 // Puts a sparse cache over the storage if a policy wants one. A chunked cache asks the policies
@@ -193,11 +232,15 @@ void RunnerCache::use(std::unique_ptr<Storage> storage, std::int64_t blocks) {
   }
 }
 
-void RunnerCache::swap(std::span<const kvcache::BlockCopy> out,
-                       std::span<const kvcache::BlockCopy> in) {
-  NVLLM_CHECK(paged_ != nullptr || (out.empty() && in.empty()));
-  if (!out.empty()) paged_->swap_out(out, stream_);
-  if (!in.empty()) paged_->swap_in(in, stream_);
+void RunnerCache::swap(const StepMessage& message) {
+  const auto copy = [&](kvcache::PagedCache* cache, std::span<const kvcache::BlockCopy> out,
+                        std::span<const kvcache::BlockCopy> in) {
+    NVLLM_CHECK(cache != nullptr || (out.empty() && in.empty()));
+    if (!out.empty()) cache->swap_out(out, stream_);
+    if (!in.empty()) cache->swap_in(in, stream_);
+  };
+  copy(paged_, message.swap_out, message.swap_in);
+  copy(paged_windows_, message.windows.swap_out, message.windows.swap_in);
 }
 
 }  // namespace nvllm::runtime

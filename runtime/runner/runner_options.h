@@ -29,6 +29,9 @@ struct RunnerOptions {
   int steps_ahead = 2;
   KvMode kv_mode = KvMode::paged;
   KvCacheDtype kv_cache_dtype = KvCacheDtype::automatic;
+  // Not 0: layers with a window are a group of the cache with blocks of their own, in which they
+  // keep no more than so many tokens and a step's rows (kvcache/window_blocks.h). Paged alone.
+  std::int64_t window_group = 0;
   // As in EngineOptions.
   std::int64_t ring_slots = 16;
   std::optional<double> host_attention = 0.0;
@@ -46,7 +49,8 @@ struct RunnerOptions {
   void serialize(Archive& archive) {
     archive(max_model_len, max_num_seqs, max_num_batched_tokens, max_logit_rows, block_size, graphs,
             keeps_results, steps_ahead, kv_mode, kv_cache_dtype, ring_slots, host_attention,
-            host_threads, kv_buffers, part_rows, prefill_attention, decode_attention, invariant);
+            host_threads, kv_buffers, part_rows, prefill_attention, decode_attention, invariant,
+            window_group);
   }
 
   // Sizes of the largest step, in which every slot has a row: rows, rows whose logits are wanted,

@@ -41,6 +41,10 @@ void SlotTable::follow(const StepMessage& message) {
                 "a token for slot ", sampled.slot, ", which has others to come");
     sequence.tokens.push_back(sampled.token);
   }
+  for (const BlockAppend& append : message.windows.blocks) {
+    NVLLM_CHECK((*this)[append.slot].present, "a block for slot ", append.slot, ", which is free");
+    slots_[append.slot].window_blocks.push_back(append.block);
+  }
   parts_.clear();
   for (const std::uint32_t slot : repeated_) add_part(slot, 1);
   if (!message.same_rows) {
@@ -59,6 +63,8 @@ void SlotTable::start(const SlotStart& start) {
   sequence.blocks.clear();
   sequence.resident = start.resident;
   sequence.blocks_sent = 0;
+  sequence.window_blocks.clear();
+  sequence.window_blocks_sent = 0;
   sequence.prompt_length = start.rules.prompt_length;
   sequence.prompt_logprobs = start.prompt_logprobs;
   sequence.logprobs = start.rules.logprobs;

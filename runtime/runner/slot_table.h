@@ -20,6 +20,9 @@ struct SlotSequence {
   std::vector<kvcache::BlockId> blocks;
   std::int64_t resident = 0;     // of these, so many of the first ones stay on the device
   std::int64_t blocks_sent = 0;  // so many of `blocks` are in the table on the device
+  // The same two of the group of windows, if there is one. Where a block was released, any is.
+  std::vector<kvcache::BlockId> window_blocks;
+  std::int64_t window_blocks_sent = 0;
   std::int64_t prompt_length = 0;
   std::int32_t prompt_logprobs = -1, logprobs = -1;
   bool penalties = false, top_k_top_p = false;  // whether its sampling rules need them

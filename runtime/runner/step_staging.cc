@@ -16,14 +16,17 @@ using layers::Scratch;
 // New blocks of one step at most: a decode step brings one per slot, a prompt's chunk as many as it
 // fills, and a long cached prefix its table.
 std::int64_t max_blocks(const RunnerOptions& options) {
-  return options.max_num_seqs + std::max(options.rows(), options.table_blocks());
+  const std::int64_t blocks =
+      options.max_num_seqs + std::max(options.rows(), options.table_blocks());
+  return options.window_group > 0 ? 2 * blocks : blocks;
 }
 
 // Of the largest step.
 std::int64_t max_words(const RunnerOptions& options) {
   const StepShape largest{.sequences = options.max_num_seqs,
                           .rows = options.rows(),
-                          .logit_rows = options.logit_rows()};
+                          .logit_rows = options.logit_rows(),
+                          .window_group = options.window_group > 0};
   std::int64_t words = StepLayout(largest).blocks + max_blocks(options);
   if (options.part_rows > 0)
     words += RowParts::max_words(options.max_num_seqs, options.rows(), options.part_rows);
@@ -45,12 +48,15 @@ void wait_for(const Event& event, ipc::Communicator* communicator) {
 std::size_t StepStaging::bytes(const RunnerOptions& options) {
   const auto ints = [](std::int64_t count) { return Scratch::bytes_of(DType::i32, 1, count); };
   const std::int64_t slots = options.max_num_seqs;
-  return ints(max_words(options)) + 2 * ints(slots) + 2 * ints(slots * options.table_blocks()) +
-         2 * ints(options.rows()) + Scratch::bytes_of(DType::i64, 1, options.rows());
+  const std::size_t of_group =
+      2 * ints(slots * options.table_blocks()) + Scratch::bytes_of(DType::i64, 1, options.rows());
+  return ints(max_words(options)) + 2 * ints(slots) + 2 * ints(options.rows()) +
+         (options.window_group > 0 ? 2 : 1) * of_group;
 }
 
 StepStaging::StepStaging(Backend& backend, const RunnerOptions& options)
-    : max_blocks_(max_blocks(options)),
+    : window_group_(options.window_group > 0),
+      max_blocks_(max_blocks(options)),
       parts_(options.part_rows > 0 ? options.part_rows : options.rows()),
       staged_(static_cast<std::size_t>(max_words(options))),
       memory_(backend.allocate(MemoryKind::device, bytes(options), "step input")) {
@@ -71,6 +77,11 @@ StepStaging::StepStaging(Backend& backend, const RunnerOptions& options)
   tokens_ = vector(DType::i32, options.rows());
   positions_ = vector(DType::i32, options.rows());
   slot_mapping_ = vector(DType::i64, options.rows());
+  if (window_group_) {
+    window_table_ = table();
+    window_block_table_ = table();
+    window_slot_mapping_ = vector(DType::i64, options.rows());
+  }
   for (int i = 0; i <= options.steps_ahead; ++i) loaded_.push_back(backend.create_event());
 }
 
@@ -98,15 +109,22 @@ void StepStaging::send_blocks(std::span<const StepPart> parts, SlotTable& slots,
     for (const StepPart& part : parts) {
       const SlotSequence& sequence = slots[part.slot];
       count += static_cast<std::int64_t>(sequence.blocks.size()) - sequence.blocks_sent;
+      count +=
+          static_cast<std::int64_t>(sequence.window_blocks.size()) - sequence.window_blocks_sent;
     }
     return count;
   };
-  const StepShape no_rows{.sequences = static_cast<std::int64_t>(parts.size())};
+  const StepShape no_rows{.sequences = static_cast<std::int64_t>(parts.size()),
+                          .window_group = window_group_};
   while (count_new() > max_blocks_) {
     StepWriter writer(begin(communicator), no_rows, max_blocks_);
     for (const StepPart& part : parts) writer.add_blocks(part.slot, slots[part.slot]);
+    writer.pad();
+    if (window_group_) {
+      for (const StepPart& part : parts) writer.add_window_blocks(slots[part.slot]);
+    }
     send(writer.finish(), stream);
-    kernels::step_input(input(no_rows, cache), stream);
+    make_input(no_rows, cache, stream);
   }
 }
 
@@ -124,6 +142,10 @@ void StepStaging::load(std::span<const StepPart> parts, SlotTable& slots, const 
   words[StepLayout(shape).result_buffer] = result_buffer;
   StepWriter writer(words, shape, max_blocks_);
   for (const StepPart* const part : order_) writer.add(*part, slots[part->slot]);
+  writer.pad();
+  if (window_group_) {
+    for (const StepPart* const part : order_) writer.add_window_blocks(slots[part->slot]);
+  }
   parts_at_ = writer.finish();
   parts_.cut(order_);
   std::ranges::copy(parts_.words(), words + parts_at_);
@@ -132,6 +154,27 @@ void StepStaging::load(std::span<const StepPart> parts, SlotTable& slots, const 
 
 TensorView StepStaging::ints(std::int64_t first, std::int64_t count) const {
   return TensorView(words_ + first, DType::i32, {count});
+}
+
+void StepStaging::make_input(const StepShape& shape, const kvcache::KvCache& cache,
+                             Stream& stream) const {
+  NVLLM_CHECK_EQ(shape.window_group, window_group_);
+  kernels::step_input(input(shape, cache), stream);
+  if (window_group_) kernels::step_input(window_input(shape, cache), stream);
+}
+
+kernels::StepInput StepStaging::window_input(const StepShape& shape,
+                                             const kvcache::KvCache& cache) const {
+  const StepLayout at(shape);
+  kernels::StepInput input = this->input(shape, cache);
+  input.first_block = ints(at.first_window_block, shape.sequences);
+  input.block_start = ints(at.window_block_start, shape.sequences + 1);
+  input.table = window_table_;
+  input.history = cache.window_tokens();
+  input.block_map = {};
+  input.slot_mapping = window_slot_mapping_.rows(0, shape.rows);
+  input.block_table = window_block_table_.rows(0, shape.sequences);
+  return input;
 }
 
 kernels::StepInput StepStaging::input(const StepShape& shape, const kvcache::KvCache& cache) const {
@@ -167,6 +210,10 @@ layers::Batch StepStaging::batch(const StepShape& shape) {
   batch.query_start = ints(at.query_start, shape.sequences + 1);
   batch.kv_length = kv_length_.rows(0, shape.sequences);
   batch.block_table = block_table_.rows(0, shape.sequences);
+  if (window_group_) {
+    batch.window_slots = window_slot_mapping_.rows(0, shape.rows);
+    batch.window_block_table = window_block_table_.rows(0, shape.sequences);
+  }
   batch.state_slots = ints(at.slots, shape.sequences);
   if (!shape.all_logits) batch.logit_rows = ints(at.logit_rows, shape.logit_rows);
   batch.max_query_rows = shape.max_query_rows;
@@ -223,7 +270,7 @@ void StepWriter::add_blocks(std::uint32_t slot, SlotSequence& sequence) {
   add_sequence(static_cast<std::int32_t>(slot), 0, 0, 0, &sequence);
 }
 
-std::size_t StepWriter::finish() {
+void StepWriter::pad() {
   while (sequences_ < shape_.sequences) {
     if (shape_.all_logits) set_logits(sequences_, rows_, -1, 0, -1);
     add_sequence(-1, 0, 1, 0, nullptr);
@@ -231,7 +278,33 @@ std::size_t StepWriter::finish() {
   NVLLM_CHECK_EQ(rows_, shape_.rows);
   words_[at_.query_start + sequences_] = narrow(rows_);
   words_[at_.block_start + sequences_] = narrow(blocks_);
+}
+
+void StepWriter::add_window_blocks(SlotSequence& sequence) {
+  const std::int64_t s = window_sequences_++;
+  words_[at_.first_window_block + s] = narrow(sequence.window_blocks_sent);
+  words_[at_.window_block_start + s] = narrow(blocks_);
+  append_new_blocks(sequence.window_blocks, sequence.window_blocks_sent);
+}
+
+std::size_t StepWriter::finish() {
+  if (shape_.window_group) {
+    for (; window_sequences_ < shape_.sequences; ++window_sequences_) {
+      words_[at_.first_window_block + window_sequences_] = 0;
+      words_[at_.window_block_start + window_sequences_] = narrow(blocks_);
+    }
+    words_[at_.window_block_start + shape_.sequences] = narrow(blocks_);
+  }
   return static_cast<std::size_t>(at_.blocks + blocks_);
+}
+
+void StepWriter::append_new_blocks(const std::vector<kvcache::BlockId>& blocks,
+                                   std::int64_t& sent) {
+  const std::int64_t count =
+      std::min(static_cast<std::int64_t>(blocks.size()) - sent, max_blocks_ - blocks_);
+  std::copy_n(blocks.begin() + sent, count, words_ + at_.blocks + blocks_);
+  sent += count;
+  blocks_ += count;
 }
 
 void StepWriter::add_sequence(std::int32_t slot, std::int64_t first, std::int64_t rows,
@@ -244,14 +317,7 @@ void StepWriter::add_sequence(std::int32_t slot, std::int64_t first, std::int64_
   words_[at_.first_block + s] = blocks_of != nullptr ? narrow(blocks_of->blocks_sent) : 0;
   words_[at_.block_start + s] = narrow(blocks_);
   rows_ += rows;
-  if (blocks_of == nullptr) return;
-  const std::int64_t count =
-      std::min(static_cast<std::int64_t>(blocks_of->blocks.size()) - blocks_of->blocks_sent,
-               max_blocks_ - blocks_);
-  std::copy_n(blocks_of->blocks.begin() + blocks_of->blocks_sent, count,
-              words_ + at_.blocks + blocks_);
-  blocks_of->blocks_sent += count;
-  blocks_ += count;
+  if (blocks_of != nullptr) append_new_blocks(blocks_of->blocks, blocks_of->blocks_sent);
 }
 
 void StepWriter::set_logits(std::int64_t logits, std::int64_t row, std::int32_t slot,

@@ -33,7 +33,8 @@ struct StepShape {
   std::int64_t logit_rows = 0;
   std::int64_t max_query_rows = 0;
   std::int64_t max_kv_length = 0;
-  bool all_logits = false;  // every row's logits are wanted, in order
+  bool all_logits = false;    // every row's logits are wanted, in order
+  bool window_group = false;  // there are tables of the group of windows, too
 };
 
 // The shape of a step without padding.
@@ -49,7 +50,9 @@ struct StepLayout {
         first_token(first_position + shape.sequences),
         first_block(first_token + shape.sequences),
         block_start(first_block + shape.sequences),
-        logit_rows(block_start + shape.sequences + 1),
+        first_window_block(block_start + shape.sequences + 1),
+        window_block_start(first_window_block + (shape.window_group ? shape.sequences : 0)),
+        logit_rows(window_block_start + (shape.window_group ? shape.sequences + 1 : 0)),
         sample_slots(logit_rows + shape.logit_rows),
         sample_positions(sample_slots + shape.logit_rows),
         targets(sample_positions + shape.logit_rows),
@@ -58,9 +61,12 @@ struct StepLayout {
 
   std::int64_t result_buffer;  // StepResults::next_buffer()
   std::int64_t slots, query_start, first_position, first_token, first_block, block_start;
+  std::int64_t first_window_block, window_block_start;  // of the group of windows, if there is one
   std::int64_t logit_rows, sample_slots, sample_positions, targets;
   std::int64_t tokens;  // of rows whose token is known to the host
-  std::int64_t blocks;  // new ones; only as many as there are travel
+  // New ones; only as many as there are travel. Those of the group of windows come behind all
+  // others.
+  std::int64_t blocks;
 };
 
 // Writes a step of this shape, sequence by sequence: those that sample, then the others, then
@@ -75,10 +81,17 @@ class StepWriter {
   void add(const StepPart& part, SlotSequence& sequence);
   // Only new blocks of a sequence, as many as there is room for.
   void add_blocks(std::uint32_t slot, SlotSequence& sequence);
-  // Pads up to the shape, with one row each. Returns how many words the step has.
+  // Pads up to the shape, with one row each.
+  void pad();
+  // Then, if there is a group of windows: a sequence's new blocks there, as many as there is room
+  // for, in the order of the sequences.
+  void add_window_blocks(SlotSequence& sequence);
+  // Returns how many words the step has.
   std::size_t finish();
 
  private:
+  // As many of the blocks that were not sent as there is room for.
+  void append_new_blocks(const std::vector<kvcache::BlockId>& blocks, std::int64_t& sent);
   // blocks_of: the sequence whose new blocks are sent; nullptr: none.
   void add_sequence(std::int32_t slot, std::int64_t first, std::int64_t rows, std::int64_t token,
                     SlotSequence* blocks_of);
@@ -90,6 +103,7 @@ class StepWriter {
   const StepLayout at_;
   const std::int64_t max_blocks_;
   std::int64_t sequences_ = 0, rows_ = 0, tokens_ = 0, blocks_ = 0;  // so far
+  std::int64_t window_sequences_ = 0;
 };
 
 // Cuts a step's rows into parts of at most max_rows, for a pass that takes all rows through one
@@ -134,8 +148,8 @@ class StepStaging {
             std::int32_t result_buffer, const kvcache::KvCache& cache, Stream& stream,
             ipc::Communicator* communicator);
 
-  // The arguments of the kernels that read it, for any step of this shape.
-  kernels::StepInput input(const StepShape& shape, const kvcache::KvCache& cache) const;
+  // Enqueues what makes the batch of a step, for any step of this shape.
+  void make_input(const StepShape& shape, const kvcache::KvCache& cache, Stream& stream) const;
   // The batch of the step that was loaded last.
   layers::Batch batch(const StepShape& shape);
   // The first `rows` logit rows: slots, positions, targets, history and tables.
@@ -155,7 +169,12 @@ class StepStaging {
   void send_blocks(std::span<const StepPart> parts, SlotTable& slots, const kvcache::KvCache& cache,
                    Stream& stream, ipc::Communicator* communicator);
   TensorView ints(std::int64_t first, std::int64_t count) const;
+  // The arguments of the kernel that reads what was sent. The group of windows has a call of its
+  // own, with its blocks; what else it makes is the same once more.
+  kernels::StepInput input(const StepShape& shape, const kvcache::KvCache& cache) const;
+  kernels::StepInput window_input(const StepShape& shape, const kvcache::KvCache& cache) const;
 
+  const bool window_group_;
   const std::int64_t max_blocks_;  // new ones in one step
   RowParts parts_;
   std::vector<std::int32_t> staged_;            // the step that is being written
@@ -166,6 +185,8 @@ class StepStaging {
   std::vector<const StepPart*> order_;  // the sequences of a step as they are in its batch
   std::size_t parts_at_ = 0;            // where the words of the parts are
   TensorView last_tokens_, table_;
+  // Of the group of windows, if there is one.
+  TensorView window_table_, window_slot_mapping_, window_block_table_;
   TensorView tokens_, positions_, slot_mapping_, kv_length_, block_table_;  // as large as they get
 };
 

@@ -16,6 +16,7 @@ constexpr std::int64_t kMaxPrefillsInARow = 16;
 }  // namespace
 
 std::optional<StepMessage> Scheduler::schedule() {
+  for (const Sequence* sequence : running_) memory_.free_before_window(*sequence);
   start_budget();
   rows_.clear();
   started_.clear();
@@ -90,7 +91,7 @@ void Scheduler::schedule_prefills() {
     const std::int64_t rows = rows_that_fit(*sequence, sequence->computed, budget_);
     if (rows == 0) continue;
     --budget_.prompts;
-    schedule_rows(*sequence, rows);
+    schedule_rows_in_window(*sequence, rows);
   }
 }
 
@@ -111,7 +112,7 @@ void Scheduler::admit_waiting(Admit which) {
     if (limits_.whole_prompts && prompt_cut_) return;
     if (which != Admit::any && next.decodes() != (which == Admit::decode)) return;
 
-    if (!memory_.can_be_chunked_or_resident(next)) return;
+    if (!memory_.can_be_chunked_or_resident(next) || !memory_.has_room_for_window(next)) return;
 
     const std::int64_t unreserved = memory_.device().free_blocks() - reserved;
     if (too_large_.arrival == next.arrival && unreserved <= too_large_.unreserved) return;
@@ -129,7 +130,7 @@ void Scheduler::admit_waiting(Admit which) {
     --budget_.prompts;
     reserved += grows(&next) ? 1 : 0;
     NVLLM_CHECK_EQ(next.computed, fit.computed);
-    schedule_rows(next, rows);
+    schedule_rows_in_window(next, rows);
   }
 }
 
@@ -169,6 +170,14 @@ void Scheduler::send_tokens(Sequence& sequence) {
   }
 }
 
+// Of so many rows as many as the group of windows has blocks for. If these are fewer, newer
+// sequences wait for the next step: no prompt is complete before an older one.
+void Scheduler::schedule_rows_in_window(Sequence& sequence, std::int64_t rows) {
+  const std::int64_t in_window = memory_.rows_in_window(sequence);
+  schedule_rows(sequence, std::min(rows, in_window));
+  if (in_window < rows) budget_.rows = 0;
+}
+
 void Scheduler::schedule_rows(Sequence& sequence, std::int64_t rows) {
   send_tokens(sequence);
   const DueResult due = {.sequence = &sequence,
@@ -178,6 +187,7 @@ void Scheduler::schedule_rows(Sequence& sequence, std::int64_t rows) {
                          .prompt_logprobs = sequence.prompt_logprob_rows(sequence.computed, rows)};
   rows_.push_back({.slot = sequence.slot, .rows = static_cast<std::uint32_t>(rows)});
   memory_.free_unseen(sequence);
+  memory_.grow_window(sequence, sequence.computed + rows, message_);
   prompt_cut_ |= !due.samples;
   step_.rows += rows;
   budget_.rows -= rows;

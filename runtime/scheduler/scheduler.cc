@@ -144,6 +144,10 @@ SchedulerStatistics Scheduler::statistics() const {
   now.running = static_cast<std::int64_t>(sequences_.size()) - now.waiting;
   now.free_blocks = memory_.device().free_blocks();
   now.total_blocks = memory_.device().total_blocks();
+  if (const kvcache::WindowBlocks* windows = memory_.windows()) {
+    now.free_window_blocks = windows->free_blocks();
+    now.total_window_blocks = windows->total_blocks();
+  }
   now.prefix = memory_.device().statistics();
   return now;
 }
@@ -179,7 +183,8 @@ void Scheduler::start_running(Sequence& sequence) {
 // is older.
 void Scheduler::preempt(Sequence& sequence) {
   // Copies to the host come first in a message: they must not go to blocks that others come from.
-  NVLLM_CHECK(message_.swap_in.empty(), "step ", statistics_.steps + 1);
+  NVLLM_CHECK(message_.swap_in.empty() && message_.windows.swap_in.empty(), "step ",
+              statistics_.steps + 1);
   const std::int64_t computed = sequence.computed;
   const bool swap = limits_.preemption == Preemption::swap;
   if (swap && memory_.swap_out(sequence, message_)) {

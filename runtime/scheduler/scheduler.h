@@ -59,6 +59,12 @@ struct SchedulerLimits {
   // Tokens that a row attends to at most, in every layer; blocks before them are freed. 0: any
   // number.
   std::int64_t window = 0;
+  // Or: layers with a window are a group with blocks of their own (kvcache/window_blocks.h), beside
+  // one with all tokens, which `blocks` are of. window == 0: there is one group.
+  struct WindowGroup {
+    std::int64_t window = 0;
+    std::int64_t blocks = 0, host_blocks = 0;
+  } window_group{};
   // Chunked: blocks that may stay on the device, and sequences at a time that do not stay there
   // whole (at least 1).
   std::int64_t resident_blocks = 0;
@@ -89,13 +95,14 @@ struct SchedulerStatistics {
   std::uint64_t preemptions = 0, swapped_blocks = 0, recomputed_tokens = 0;
   std::int64_t waiting = 0, running = 0;  // now
   std::int64_t free_blocks = 0, total_blocks = 0;
+  std::int64_t free_window_blocks = 0, total_window_blocks = 0;  // of the group of windows
   kvcache::PrefixStatistics prefix;
 
   template <class Archive>
   void serialize(Archive& archive) {
     archive(steps, rows, completed_rows, preemptions, swapped_blocks, recomputed_tokens, waiting,
-            running, free_blocks, total_blocks, prefix.query_tokens, prefix.hit_tokens,
-            prefix.evicted_blocks);
+            running, free_blocks, total_blocks, free_window_blocks, total_window_blocks,
+            prefix.query_tokens, prefix.hit_tokens, prefix.evicted_blocks);
   }
 };
 
@@ -192,6 +199,7 @@ class Scheduler {
   }
   void send_tokens(Sequence& sequence);
   void schedule_rows(Sequence& sequence, std::int64_t rows);
+  void schedule_rows_in_window(Sequence& sequence, std::int64_t rows);
   StepMessage finish_step();
   bool same_rows_as_last(const std::vector<std::uint32_t>& ended);
 

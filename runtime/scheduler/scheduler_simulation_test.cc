@@ -67,6 +67,17 @@ struct Workload {
   std::int64_t arrival_percent = 0, abort_percent = 0, wait_percent = 0;
 };
 
+// Some layers alone have the window, and are a group of their own with any number of blocks that
+// is enough for one sequence.
+void as_group(Random& random, SchedulerLimits& limits) {
+  const std::int64_t needed =
+      std::min(kvcache::window_blocks(limits.window, limits.block_size), limits.blocks);
+  limits.window_group = {.window = limits.window,
+                         .blocks = needed + (random.chance(30) ? 0 : random.from(1, 30)),
+                         .host_blocks = random.chance(20) ? 0 : random.from(1, 30)};
+  limits.window = 0;
+}
+
 SchedulerLimits random_limits(Random& random) {
   SchedulerLimits limits;
   limits.block_size = random.from(1, 8);
@@ -85,6 +96,7 @@ SchedulerLimits random_limits(Random& random) {
     limits.window = random.chance(50) ? random.from(1, 4) : random.from(5, 60);
     limits.resident_blocks = limits.blocks;
     limits.chunked_seqs = std::numeric_limits<std::int64_t>::max();
+    if (random.chance(60)) as_group(random, limits);
   }
   return limits;
 }
@@ -183,6 +195,8 @@ class Simulation {
     for (const auto& [id, watched] : watched_) check_answer(watched);
     const SchedulerStatistics end = scheduler_.statistics();
     require(end.free_blocks == end.total_blocks, "blocks are in use at the end");
+    require(end.free_window_blocks == end.total_window_blocks,
+            "blocks of the group of windows are in use at the end");
     require(end.waiting == 0 && end.running == 0, "somebody waits or runs at the end");
   }
 
@@ -331,7 +345,7 @@ void simulate(std::uint64_t simulations, const std::function<std::int64_t(std::u
   const std::uint64_t first = only != 0 ? only : 1;
   const std::uint64_t last =
       only != 0 ? only : simulations * environment("NVLLM_STRESS", 1) / kSlowdown;
-  std::uint64_t preemptions = 0, swapped = 0, recomputed = 0, found = 0;
+  std::uint64_t preemptions = 0, swapped = 0, recomputed = 0, found = 0, found_with_group = 0;
   struct sigaction handler = {};
   handler.sa_handler = name_seed;
   sigaction(SIGABRT, &handler, &handler_before);
@@ -351,6 +365,7 @@ void simulate(std::uint64_t simulations, const std::function<std::int64_t(std::u
     swapped += statistics.swapped_blocks;
     recomputed += statistics.recomputed_tokens;
     found += statistics.prefix.hit_tokens;
+    if (statistics.total_window_blocks > 0) found_with_group += statistics.prefix.hit_tokens;
   }
   sigaction(SIGABRT, &handler_before, nullptr);
   if (only != 0) return;
@@ -359,6 +374,7 @@ void simulate(std::uint64_t simulations, const std::function<std::int64_t(std::u
   CHECK(swapped > last);
   CHECK(recomputed > last);
   CHECK(found > last);
+  CHECK(found_with_group > last / 4);
 }
 
 TEST_CASE("random workloads: everybody's answer is what it is alone, and nothing is left behind") {

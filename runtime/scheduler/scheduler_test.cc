@@ -269,6 +269,36 @@ TEST_CASE("blocks are kept free for those who run and may need one more, and for
   CHECK(grows.scheduler.statistics().preemptions == 0);
 }
 
+TEST_CASE(
+    "what a message says of the group of windows travels, and nothing where it says nothing") {
+  StepMessage message;
+  message.number = 7;
+  message.blocks = {{.slot = 1, .block = 2}};
+  message.same_rows = true;
+  const auto copy_of = [](const StepMessage& original) {
+    ipc::ArchiveWriter out;
+    out(original);
+    ipc::ArchiveReader in(out.bytes());
+    return in.get<StepMessage>();
+  };
+  StepMessage copy = copy_of(message);
+  CHECK(copy.same_rows);
+  CHECK(copy.windows.empty());
+  const std::size_t without = bytes_of(message);
+  message.windows.blocks = {{.slot = 3, .block = 4}};
+  message.windows.swap_in = {{.from = 5, .to = 6}};
+  CHECK(bytes_of(message) == without + 3 * sizeof(std::uint64_t) + 2 * sizeof(BlockAppend));
+  message.same_rows = false;
+  copy = copy_of(message);
+  CHECK(!copy.same_rows);
+  CHECK(copy.number == 7);
+  REQUIRE(copy.windows.blocks.size() == 1);
+  CHECK(copy.windows.blocks[0].block == 4);
+  REQUIRE(copy.windows.swap_in.size() == 1);
+  CHECK(copy.windows.swap_in[0].to == 6);
+  CHECK(copy.windows.swap_out.empty());
+}
+
 TEST_CASE("256 sequences that decode: a step is at most 4 KiB, and usually a few hundred bytes") {
   SchedulerLimits limits = roomy();
   limits.max_num_seqs = 256;

@@ -58,6 +58,8 @@ struct Sequence {
   // already (SchedulerLimits::window).
   std::vector<kvcache::BlockId> host_blocks = {};
   std::int64_t blocks_before_host = 0;
+  // Likewise of the group of windows, if there is one: of the blocks that the next row needs.
+  std::vector<kvcache::BlockId> host_window_blocks = {};
 
   std::int64_t lost = 0;            // tokens that preemption makes the device compute once more
   std::int32_t cached_tokens = -1;  // of the prompt, when it was first scheduled; -1: not yet

@@ -1,12 +1,41 @@
 #include "runtime/scheduler/sequence_memory.h"
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <set>
 
 #include "base/check.h"
 #include "runtime/scheduler/scheduler.h"
 
 namespace nvllm::runtime {
+namespace {
+
+// All of so many host blocks, the lowest to be taken first: from the end.
+std::vector<kvcache::BlockId> all_host_blocks(std::int64_t count) {
+  std::vector<kvcache::BlockId> blocks;
+  blocks.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t block = count; block-- > 0;)
+    blocks.push_back(static_cast<kvcache::BlockId>(block));
+  return blocks;
+}
+
+// Takes a host block for each of these, which are copied there.
+void copy_out(std::span<const kvcache::BlockId> blocks, std::vector<kvcache::BlockId>& free_host,
+              std::vector<kvcache::BlockId>& host, std::vector<kvcache::BlockCopy>& copies) {
+  for (const kvcache::BlockId block : blocks) {
+    host.push_back(free_host.back());
+    free_host.pop_back();
+    copies.push_back({.from = block, .to = host.back()});
+  }
+}
+
+void give_back(std::vector<kvcache::BlockId>& host, std::vector<kvcache::BlockId>& free_host) {
+  free_host.insert(free_host.end(), host.begin(), host.end());
+  host.clear();
+}
+
+}  // namespace
 
 SequenceMemory::SequenceMemory(const SchedulerLimits& limits)
     : device_({.blocks = limits.blocks,
@@ -16,11 +45,18 @@ SequenceMemory::SequenceMemory(const SchedulerLimits& limits)
       max_chunked_(limits.chunked_seqs),
       prefix_caching_(limits.prefix_caching),
       window_(limits.window),
-      host_blocks_(limits.host_blocks) {
-  // Nothing is allocated when a sequence is swapped. Taken from the end: the lowest first.
-  free_host_.reserve(static_cast<std::size_t>(host_blocks_));
-  for (std::int64_t block = host_blocks_; block-- > 0;)
-    free_host_.push_back(static_cast<kvcache::BlockId>(block));
+      host_blocks_(limits.host_blocks),
+      // Nothing is allocated when a sequence is swapped.
+      free_host_(all_host_blocks(limits.host_blocks)),
+      host_window_blocks_(limits.window_group.host_blocks),
+      free_host_window_(all_host_blocks(limits.window_group.host_blocks)) {
+  const SchedulerLimits::WindowGroup& group = limits.window_group;
+  if (group.window == 0) return;
+  NVLLM_CHECK(limits.window == 0, "a window of all layers, ", limits.window, ", beside a group");
+  windows_.emplace(kvcache::WindowBlocksOptions{.blocks = group.blocks,
+                                                .block_size = limits.block_size,
+                                                .window = group.window,
+                                                .chunk_rows = limits.max_num_batched_tokens});
 }
 
 // A sequence that left its first blocks behind goes on without them.
@@ -28,9 +64,17 @@ bool SequenceMemory::looks_up(const Sequence& sequence) const {
   return prefix_caching_ && !sequence.wants_prompt_logprobs() && sequence.blocks_before_host == 0;
 }
 
+// Tokens that a prefix from the cache may have: behind it the group of windows must have what the
+// next row attends to. A sequence that was swapped brings that along, of where it was.
+std::int64_t SequenceMemory::max_prefix(const Sequence& sequence) const {
+  if (!windows_) return kvcache::BlockManager::kAnyLength;
+  if (!sequence.host_blocks.empty()) return sequence.computed;
+  return windows_->find_prefix(device_.contents_of_prefix(sequence.tokens));
+}
+
 SequenceMemory::Fit SequenceMemory::fit(const Sequence& sequence, std::int64_t reserved) const {
   kvcache::BlockManager::Prefix prefix;
-  if (looks_up(sequence)) prefix = device_.find_prefix(sequence.tokens);
+  if (looks_up(sequence)) prefix = device_.find_prefix(sequence.tokens, max_prefix(sequence));
   const std::int64_t needed =
       device_.blocks_for(sequence.known()) - device_.blocks_for(prefix.tokens);
   return {.enough = needed + prefix.free_blocks + reserved <= device_.free_blocks(),
@@ -42,13 +86,15 @@ bool SequenceMemory::can_be_chunked_or_resident(const Sequence& sequence) const 
 }
 
 void SequenceMemory::allocate(Sequence& sequence, StepMessage& message) {
-  const std::int64_t cached =
-      device_.add_sequence(sequence.id, sequence.tokens, looks_up(sequence));
+  const bool looks_up = this->looks_up(sequence);
+  const std::int64_t cached = device_.add_sequence(sequence.id, sequence.tokens, looks_up,
+                                                   looks_up ? max_prefix(sequence) : 0);
   const bool grown = device_.allocate(sequence.id, sequence.known());
   NVLLM_CHECK(grown, "sequence ", sequence.id, " is allocated without room");
   sequence.capacity = device_.blocks_for(sequence.known()) * device_.block_size();
   sequence.committed = cached;
   append_to_message(sequence, 0, message);
+  if (windows_) allocate_window(sequence, cached, message);
 
   const auto blocks = device_.blocks_of(sequence.id);
   const std::int64_t max_blocks = device_.blocks_for(sequence.max_length);
@@ -90,12 +136,57 @@ void SequenceMemory::append_to_message(const Sequence& sequence, std::int64_t fi
     message.blocks.push_back({.slot = sequence.slot, .block = blocks[i]});
 }
 
+void SequenceMemory::allocate_window(Sequence& sequence, std::int64_t cached,
+                                     StepMessage& message) {
+  if (sequence.host_blocks.empty()) {
+    std::vector<kvcache::BlockManager::Content> prefix;
+    for (std::int64_t i = 0; i < device_.blocks_for(cached); ++i)
+      prefix.push_back(device_.content_of(sequence.id, i));
+    windows_->add_sequence(sequence.id, sequence.max_length, prefix);
+  } else {
+    windows_->add_computed_sequence(sequence.id, sequence.max_length, sequence.computed);
+    const auto blocks = windows_->blocks_of(sequence.id);
+    const auto first = static_cast<std::size_t>(windows_->released_of(sequence.id));
+    NVLLM_CHECK_EQ(blocks.size() - first, sequence.host_window_blocks.size());
+    for (std::size_t i = first; i < blocks.size(); ++i)
+      message.windows.swap_in.push_back(
+          {.from = sequence.host_window_blocks[i - first], .to = blocks[i]});
+  }
+  append_window_to_message(sequence, 0, message);
+}
+
+std::int64_t SequenceMemory::rows_in_window(const Sequence& sequence) const {
+  if (!windows_) return std::numeric_limits<std::int64_t>::max();
+  const std::int64_t rows = windows_->max_tokens(sequence.id) - sequence.computed;
+  NVLLM_CHECK(rows > 0, "sequence ", sequence.id, " was promised blocks for its next row");
+  return rows;
+}
+
+void SequenceMemory::grow_window(const Sequence& sequence, std::int64_t tokens,
+                                 StepMessage& message) {
+  if (!windows_) return;
+  const std::int64_t before = std::ssize(windows_->blocks_of(sequence.id));
+  windows_->allocate(sequence.id, tokens);
+  append_window_to_message(sequence, before, message);
+}
+
+void SequenceMemory::append_window_to_message(const Sequence& sequence, std::int64_t first_block,
+                                              StepMessage& message) const {
+  for (const kvcache::BlockId block :
+       windows_->blocks_of(sequence.id).subspan(static_cast<std::size_t>(first_block)))
+    message.windows.blocks.push_back({.slot = sequence.slot, .block = std::max(block, 0)});
+}
+
 void SequenceMemory::commit(Sequence& sequence) {
   const std::int64_t known = std::min(sequence.known(), sequence.computed);
   if (known < sequence.committed + device_.block_size()) return;
   device_.cache_full_blocks(sequence.id,
                             std::span(sequence.tokens).first(static_cast<std::size_t>(known)));
   sequence.committed = known / device_.block_size() * device_.block_size();
+  if (!windows_) return;
+  windows_->cache_blocks(sequence.id, known / device_.block_size(), [&](std::int64_t block) {
+    return device_.content_of(sequence.id, block);
+  });
 }
 
 void SequenceMemory::free_unseen(const Sequence& sequence) {
@@ -109,6 +200,7 @@ void SequenceMemory::free(Sequence& sequence) {
   if (sequence.residence != Residence::all) --chunked_;
   resident_.release(device_.blocks_of(sequence.id), sequence.resident);
   device_.remove_sequence(sequence.id);
+  if (windows_) windows_->remove_sequence(sequence.id);
   sequence.capacity = 0;
 }
 
@@ -118,20 +210,23 @@ bool SequenceMemory::swap_out(Sequence& sequence, StepMessage& message) {
                           .first(static_cast<std::size_t>(device_.blocks_for(sequence.computed)))
                           .subspan(static_cast<std::size_t>(left_behind));
   if (blocks.empty() || blocks.size() > free_host_.size()) return false;
-  sequence.blocks_before_host = left_behind;
-  for (const kvcache::BlockId block : blocks) {
-    const kvcache::BlockId host = free_host_.back();
-    free_host_.pop_back();
-    sequence.host_blocks.push_back(host);
-    message.swap_out.push_back({.from = block, .to = host});
+  if (windows_) {
+    windows_->release_unseen(sequence.id, sequence.computed);
+    const auto in_window =
+        windows_->blocks_of(sequence.id)
+            .subspan(static_cast<std::size_t>(windows_->released_of(sequence.id)));
+    if (in_window.size() > free_host_window_.size()) return false;
+    copy_out(in_window, free_host_window_, sequence.host_window_blocks, message.windows.swap_out);
   }
+  sequence.blocks_before_host = left_behind;
+  copy_out(blocks, free_host_, sequence.host_blocks, message.swap_out);
   free(sequence);
   return true;
 }
 
 void SequenceMemory::free_host_blocks(Sequence& sequence) {
-  free_host_.insert(free_host_.end(), sequence.host_blocks.begin(), sequence.host_blocks.end());
-  sequence.host_blocks.clear();
+  give_back(sequence.host_blocks, free_host_);
+  give_back(sequence.host_window_blocks, free_host_window_);
   sequence.blocks_before_host = 0;
 }
 
@@ -178,6 +273,28 @@ void SequenceMemory::check_invariants(std::span<const Sequence* const> sequences
     NVLLM_CHECK_EQ(resident_.free(),
                    resident_.slots() - static_cast<std::int64_t>(resident.size()) - promised);
     NVLLM_CHECK_LE(0, resident_.free());
+  }
+  for (const int holder : holders) NVLLM_CHECK_EQ(holder, 1);
+  if (windows_) check_window_invariants(sequences);
+}
+
+void SequenceMemory::check_window_invariants(std::span<const Sequence* const> sequences) const {
+  windows_->check_invariants();
+  std::vector<int> holders(static_cast<std::size_t>(host_window_blocks_), 0);
+  const auto count = [&](const std::vector<kvcache::BlockId>& blocks) {
+    for (const kvcache::BlockId block : blocks) ++holders.at(static_cast<std::size_t>(block));
+  };
+  count(free_host_window_);
+  for (const Sequence* sequence : sequences) {
+    count(sequence->host_window_blocks);
+    const std::int64_t computed = sequence->computed;
+    if (sequence->state == Sequence::State::waiting && !sequence->host_blocks.empty())
+      NVLLM_CHECK_EQ(std::ssize(sequence->host_window_blocks),
+                     device_.blocks_for(computed) - windows_->first_needed(computed));
+    if (sequence->state != Sequence::State::running) continue;
+    NVLLM_CHECK(sequence->host_window_blocks.empty(), "sequence ", sequence->id);
+    NVLLM_CHECK_EQ(std::ssize(windows_->blocks_of(sequence->id)), device_.blocks_for(computed));
+    NVLLM_CHECK_LE(windows_->released_of(sequence->id), windows_->first_needed(computed));
   }
   for (const int holder : holders) NVLLM_CHECK_EQ(holder, 1);
 }

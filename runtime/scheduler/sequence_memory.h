@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "kvcache/block_manager.h"
+#include "kvcache/window_blocks.h"
 #include "runtime/scheduler/sequence.h"
 #include "runtime/scheduler/step.h"
 
@@ -68,16 +70,33 @@ class SequenceMemory {
   // whole.
   bool can_be_chunked_or_resident(const Sequence& sequence) const;
 
+  // Whether a waiting sequence can be promised blocks of the group of windows, if there is one.
+  bool has_room_for_window(const Sequence& sequence) const {
+    return !windows_ || windows_->has_room_for(sequence.max_length);
+  }
+
   // Gives a waiting sequence its blocks; it must fit. Its host blocks are copied back, as far as
   // their tokens are not cached on the device. Its slot must be set: message.blocks gets its
   // blocks.
   void allocate(Sequence& sequence, StepMessage& message);
   // Blocks for so many tokens in all. False, with nothing changed: there are not enough.
   bool grow(Sequence& sequence, std::int64_t tokens, StepMessage& message);
+  // Of the group of windows, if there is one. How many rows a running sequence can have blocks for
+  // now: at least one.
+  std::int64_t rows_in_window(const Sequence& sequence) const;
+  // Blocks for so many tokens in all, which there are by rows_in_window().
+  void grow_window(const Sequence& sequence, std::int64_t tokens, StepMessage& message);
+  // Frees the blocks that no row of it attends to from the next one to be scheduled on. To be
+  // called before any row of a step is scheduled.
+  void free_before_window(const Sequence& sequence) {
+    if (windows_) windows_->release_unseen(sequence.id, sequence.computed);
+  }
+
   // Puts full blocks of tokens that are known and computed into the prefix cache.
   void commit(Sequence& sequence);
-  // Frees the blocks that no row of it attends to from the next one to be scheduled on. They may go
-  // to rows of the same step: all steps that read them are enqueued before it.
+  // Where all layers have a window and are one group: frees the blocks that no row of it attends to
+  // from the next one to be scheduled on. They may go to rows of the same step: all steps that read
+  // them are enqueued before it.
   void free_unseen(const Sequence& sequence);
   // Frees its blocks; what they held may stay cached.
   void free(Sequence& sequence);
@@ -87,13 +106,20 @@ class SequenceMemory {
   void free_host_blocks(Sequence& sequence);
 
   const kvcache::BlockManager& device() const { return device_; }
+  // nullptr: there is one group.
+  const kvcache::WindowBlocks* windows() const { return windows_ ? &*windows_ : nullptr; }
 
   // `sequences`: all that there are. For tests: everything that must always hold, or a failed
   // check.
   void check_invariants(std::span<const Sequence* const> sequences) const;
 
  private:
+  void check_window_invariants(std::span<const Sequence* const> sequences) const;
   bool looks_up(const Sequence& sequence) const;
+  std::int64_t max_prefix(const Sequence& sequence) const;
+  void allocate_window(Sequence& sequence, std::int64_t cached, StepMessage& message);
+  void append_window_to_message(const Sequence& sequence, std::int64_t first_block,
+                                StepMessage& message) const;
   void append_to_message(const Sequence& sequence, std::int64_t first_block,
                          StepMessage& message) const;
 
@@ -105,6 +131,10 @@ class SequenceMemory {
   const std::int64_t window_;
   const std::int64_t host_blocks_;
   std::vector<kvcache::BlockId> free_host_;
+  // The group of windows, if there is one.
+  std::optional<kvcache::WindowBlocks> windows_;
+  const std::int64_t host_window_blocks_;
+  std::vector<kvcache::BlockId> free_host_window_;
 };
 
 }  // namespace nvllm::runtime

@@ -53,6 +53,19 @@ struct StepRows {
   std::uint32_t rows = 0;
 };
 
+// Blocks of the layers with a window that are a group of their own (kvcache/window_blocks.h): the
+// same as in StepMessage of that group's blocks.
+struct WindowBlocksDelta {
+  std::vector<kvcache::BlockCopy> swap_out, swap_in;
+  std::vector<BlockAppend> blocks;  // of a block that was released already: block 0
+
+  bool empty() const { return swap_out.empty() && swap_in.empty() && blocks.empty(); }
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(swap_out, swap_in, blocks);
+  }
+};
+
 // In the order in which it is followed.
 struct StepMessage {
   std::uint64_t number = 0;                  // 1, 2, ...
@@ -62,13 +75,20 @@ struct StepMessage {
   std::vector<SlotStart> started;
   std::vector<BlockAppend> blocks;
   std::vector<SlotToken> tokens;
+  WindowBlocksDelta windows;
   // One row of each slot of the last step, in its order, but the ended ones.
   bool same_rows = false;
   std::vector<StepRows> rows;  // otherwise: these
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(number, ended, swap_out, swap_in, started, blocks, tokens, same_rows, rows);
+    // Of windows nothing travels where nothing is new, as in models without such a group.
+    constexpr std::uint8_t kSameRows = 1, kWindows = 2;
+    auto flags =
+        static_cast<std::uint8_t>((same_rows ? kSameRows : 0) | (windows.empty() ? 0 : kWindows));
+    archive(number, ended, swap_out, swap_in, started, blocks, tokens, flags, rows);
+    same_rows = (flags & kSameRows) != 0;
+    if ((flags & kWindows) != 0) archive(windows);
   }
 };
 

@@ -62,9 +62,11 @@ RunnerUnderTest::RunnerUnderTest(testing::DeviceRank& rank, const GoldenModel& g
                                                         .host_threads = options.host_threads,
                                                         .offload_hooks = options.hooks},
                                           options.trace);
-  runner_->make_cache(options.blocks, options.kv_mode == KvMode::paged ? options.host_blocks : 0,
-                      kvcache::max_write_slots(options.slots, options.rows, options.block_size) +
-                          options.slots * options.resident);
+  runner_->make_cache(
+      {.blocks = options.blocks,
+       .host_blocks = options.kv_mode == KvMode::paged ? options.host_blocks : 0,
+       .device_slots = kvcache::max_write_slots(options.slots, options.rows, options.block_size) +
+                       options.slots * options.resident});
   // Neighbours in a sequence are no neighbours in memory.
   for (std::size_t i = 0; i < free_.size(); ++i) {
     free_[i] = static_cast<kvcache::BlockId>(i * 23 % free_.size());

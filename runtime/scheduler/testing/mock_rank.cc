@@ -45,6 +45,8 @@ MockRank::MockRank(const SchedulerLimits& limits, const MockModel& model)
       model_(model),
       device_(static_cast<std::size_t>(limits.blocks * limits.block_size)),
       host_(static_cast<std::size_t>(limits.host_blocks * limits.block_size)),
+      window_device_(static_cast<std::size_t>(limits.window_group.blocks * limits.block_size)),
+      window_host_(static_cast<std::size_t>(limits.window_group.host_blocks * limits.block_size)),
       slots_(static_cast<std::size_t>(limits.max_num_seqs)) {}
 
 void MockRank::Slot::append(std::int32_t token) {
@@ -123,6 +125,15 @@ void MockRank::set_rows(const StepMessage& message) {
           " rows");
 }
 
+void MockRank::append_blocks(const StepMessage& message) {
+  for (const BlockAppend& block : message.blocks) taken(block.slot).table.push_back(block.block);
+  for (const BlockAppend& block : message.windows.blocks) {
+    require(block.block >= 0 && block.block < limits_.window_group.blocks, "slot ", block.slot,
+            " gets block ", block.block, " of the group of windows");
+    taken(block.slot).window_table.push_back(block.block);
+  }
+}
+
 // All rows store what they compute before any of them attends.
 void MockRank::store(const StepRows& rows) {
   Slot& slot = taken(rows.slot);
@@ -133,8 +144,25 @@ void MockRank::store(const StepRows& rows) {
   for (std::int64_t position = slot.computed; position < slot.computed + rows.rows; ++position) {
     const auto entry = static_cast<std::size_t>(position / limits_.block_size);
     require(entry < slot.table.size(), "slot ", rows.slot, " has no block for position ", position);
-    at(device_, slot.table[entry], position % limits_.block_size) =
-        slot.hashes[static_cast<std::size_t>(position)];
+    const std::uint64_t hash = slot.hashes[static_cast<std::size_t>(position)];
+    at(device_, slot.table[entry], position % limits_.block_size) = hash;
+    if (limits_.window_group.window == 0) continue;
+    require(entry < slot.window_table.size(), "slot ", rows.slot,
+            " has no block of the group of windows for position ", position);
+    at(window_device_, slot.window_table[entry], position % limits_.block_size) = hash;
+  }
+}
+
+void MockRank::check_seen(const StepRows& rows, const Slot& slot, Memory& memory,
+                          const std::vector<kvcache::BlockId>& table, std::int64_t window) {
+  const std::int64_t first = slot.computed - rows.rows;
+  const std::int64_t seen = window == 0 ? 0 : std::max<std::int64_t>(first + 1 - window, 0);
+  for (std::int64_t position = seen; position < slot.computed; ++position) {
+    const auto entry = static_cast<std::size_t>(position / limits_.block_size);
+    require(at(memory, table[entry], position % limits_.block_size) ==
+                slot.hashes[static_cast<std::size_t>(position)],
+            "slot ", rows.slot, ": block ", table[entry], " does not hold its sequence's position ",
+            position);
   }
 }
 
@@ -142,14 +170,9 @@ void MockRank::attend(const StepRows& rows, StepResult& result) {
   Slot& slot = taken(rows.slot);
   const std::int64_t first = slot.computed;
   slot.computed += rows.rows;
-  const std::int64_t seen =
-      limits_.window == 0 ? 0 : std::max<std::int64_t>(first + 1 - limits_.window, 0);
-  for (std::int64_t position = seen; position < slot.computed; ++position) {
-    const auto entry = static_cast<std::size_t>(position / limits_.block_size);
-    require(at(device_, slot.table[entry], position % limits_.block_size) ==
-                slot.hashes[static_cast<std::size_t>(position)],
-            "slot ", rows.slot, ": block ", slot.table[entry],
-            " does not hold its sequence's position ", position);
+  check_seen(rows, slot, device_, slot.table, limits_.window);
+  if (limits_.window_group.window > 0) {
+    check_seen(rows, slot, window_device_, slot.window_table, limits_.window_group.window);
   }
 
   if (slot.prompt_logprobs) {
@@ -194,8 +217,10 @@ StepResult MockRank::step(const StepMessage& message) {
   for (const std::uint32_t slot : message.ended) taken(slot).taken = false;
   copy(message.swap_out, device_, host_);
   copy(message.swap_in, host_, device_);
+  copy(message.windows.swap_out, window_device_, window_host_);
+  copy(message.windows.swap_in, window_host_, window_device_);
   for (const SlotStart& started : message.started) start(started);
-  for (const BlockAppend& block : message.blocks) taken(block.slot).table.push_back(block.block);
+  append_blocks(message);
   require(limits_.stages > 1 || message.tokens.empty(), "tokens that the device has");
   for (const SlotToken& sampled : message.tokens) take_token(sampled);
   set_rows(message);

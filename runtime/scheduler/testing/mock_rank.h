@@ -49,7 +49,7 @@ class MockRank {
     std::int64_t prompt = 0;
     bool logprobs = false, prompt_logprobs = false;
     std::int64_t resident = 0;
-    std::vector<kvcache::BlockId> table;
+    std::vector<kvcache::BlockId> table, window_table;
 
     void append(std::int32_t token);
   };
@@ -61,13 +61,18 @@ class MockRank {
   void start(const SlotStart& started);
   void take_token(const SlotToken& sampled);
   void set_rows(const StepMessage& message);
+  void append_blocks(const StepMessage& message);
   void store(const StepRows& rows);
+  // The token at a position must be in the block that the table has for it.
+  void check_seen(const StepRows& rows, const Slot& slot, Memory& memory,
+                  const std::vector<kvcache::BlockId>& table, std::int64_t window);
   void attend(const StepRows& rows, StepResult& result);
   void check_residents() const;
 
   const SchedulerLimits limits_;
   const MockModel model_;
   Memory device_, host_;
+  Memory window_device_, window_host_;  // of the group of windows
   std::vector<Slot> slots_;
   std::vector<StepRows> rows_;
   std::uint64_t number_ = 0;

@@ -1,0 +1,106 @@
+#include "runtime/memory/window_plan.h"
+
+#include <algorithm>
+
+#include "base/math.h"
+#include "kvcache/window_blocks.h"
+
+namespace nvllm::runtime {
+namespace {
+
+class WindowPlan {
+ public:
+  WindowPlan(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
+             std::span<const RankMemory> ranks, std::int64_t window)
+      : options_(options),
+        device_(device),
+        ranks_(ranks),
+        blocks_of_longest_(divide_up(wanted_model_len(options, model_limit), options.block_size)),
+        windows_of_longest_(
+            std::min(kvcache::window_blocks(window, options.block_size), blocks_of_longest_)) {}
+
+  std::int64_t choose() const {
+    const std::int64_t each = fitting(Blocks{}, {.all = 1, .windows = 1});
+    const std::int64_t half = fitting(Blocks{}, {.all = 0, .windows = 1}) / 2;
+    const std::int64_t min_windows = std::min(windows_of_longest_, each);
+    if (all_beside(min_windows) < blocks_of_longest_) {
+      // It is refused, or the longest sequence becomes shorter.
+      return options_.max_model_len ? min_windows
+                                    : std::max(min_windows, std::min({needed_by(1), half, each}));
+    }
+    std::int64_t blocks = std::max(min_windows, std::min(needed_by(options_.max_num_seqs), half));
+    if (const std::int64_t longest = max_longest_sequences(); longest > 0)
+      blocks = std::max(blocks, needed_by(longest));
+    blocks = std::min(blocks, fitting({.all = blocks_of_longest_}, {.all = 0, .windows = 1}));
+    // Memory that ranks share is cut to whole blocks, of either kind.
+    while (blocks > min_windows && all_beside(blocks) < blocks_of_longest_) --blocks;
+    // What is requested in bytes is taken: prefixes of either group may stay for longer.
+    const std::int64_t useful = options_.max_num_seqs * blocks_of_longest_;
+    if (options_.kv_cache_memory_bytes && all_beside(blocks) > useful)
+      blocks += fitting({.all = useful, .windows = blocks}, {.all = 1, .windows = 1});
+    return blocks;
+  }
+
+ private:
+  struct Blocks {
+    std::int64_t all = 0, windows = 0;
+  };
+
+  static std::uint64_t bytes_of(const Blocks& blocks, const RankMemory& rank) {
+    return static_cast<std::uint64_t>(blocks.all) * rank.block +
+           static_cast<std::uint64_t>(blocks.windows) * rank.window_block;
+  }
+
+  // How often `more` fits beside what is taken.
+  std::int64_t fitting(const Blocks& taken, const Blocks& more) const {
+    std::vector<RankMemory> ranks(ranks_.begin(), ranks_.end());
+    for (RankMemory& rank : ranks) {
+      rank.fixed += bytes_of(taken, rank);
+      rank.block = bytes_of(more, rank);
+    }
+    return MemoryBudget(options_, device_, ranks).blocks();
+  }
+  std::int64_t all_beside(std::int64_t windows) const {
+    return fitting({.all = 0, .windows = windows}, {.all = 1, .windows = 0});
+  }
+
+  // By so many of the longest sequences, one step's rows among them.
+  std::int64_t needed_by(std::int64_t sequences) const {
+    const std::int64_t chunk = divide_up(options_.max_num_batched_tokens, options_.block_size);
+    return std::min(sequences * windows_of_longest_ + chunk, sequences * blocks_of_longest_);
+  }
+
+  // How many of the longest sequences fit at a time, up to max_num_seqs.
+  std::int64_t max_longest_sequences() const {
+    std::int64_t fit = 0, none = options_.max_num_seqs + 1;  // none: does not fit
+    while (fit + 1 < none) {
+      const std::int64_t middle = fit + (none - fit) / 2;
+      const bool fits = all_beside(needed_by(middle)) >= middle * blocks_of_longest_;
+      (fits ? fit : none) = middle;
+    }
+    return fit;
+  }
+
+  const EngineOptions& options_;
+  const DeviceKind device_;
+  const std::span<const RankMemory> ranks_;
+  const std::int64_t blocks_of_longest_, windows_of_longest_;
+};
+
+}  // namespace
+
+std::int64_t choose_window_blocks(const EngineOptions& options, std::int64_t model_limit,
+                                  DeviceKind device, std::span<const RankMemory> ranks,
+                                  std::int64_t window) {
+  return WindowPlan(options, model_limit, device, ranks, window).choose();
+}
+
+std::vector<RankMemory> ranks_beside_windows(std::span<const RankMemory> ranks,
+                                             std::int64_t window_blocks) {
+  std::vector<RankMemory> beside(ranks.begin(), ranks.end());
+  for (RankMemory& rank : beside)
+    rank.fixed += static_cast<std::uint64_t>(window_blocks) * rank.window_block;
+  return beside;
+}
+
+}  // namespace nvllm::runtime
