@@ -33,6 +33,16 @@ std::vector<BadCommandLine> engine_lines() {
       {{"generate", "--prompt-ids=1", "--kv-cache-dtype=fp8", "--decode-attention=quest"},
        "--kv-cache-dtype fp8: --decode-attention quest selects pages by keys that are not "
        "quantized; pass --decode-attention full, or --kv-cache-dtype auto"},
+      bad("--invariant=tp", "--invariant 'tp': no such kind of invariance; pass off or batch"),
+      {{"generate", "--prompt-ids=1", "--invariant=batch", "--prefill-attention=xattention"},
+       "--invariant batch: --prefill-attention chooses tokens by the chunk that a row is in; pass "
+       "--prefill-attention full, or --invariant off"},
+      {{"generate", "--prompt-ids=1", "--invariant=batch", "--decode-attention=quest"},
+       "--invariant batch: --decode-attention quest attends to other tokens than prefill does; "
+       "pass --decode-attention full, or --invariant off"},
+      {{"generate", "--prompt-ids=1", "--invariant=batch", "--kv-offload=chunked"},
+       "--invariant batch: --kv-offload chunked combines the results of chunks; pass --kv-offload "
+       "layerwise, or off, or --invariant off"},
       bad("--kv-buffers=1",
           "--kv-buffers 1: a buffer cannot be loaded while it is read, and nothing would be loaded "
           "ahead; pass 2 or more"),

@@ -1,0 +1,50 @@
+// What the environment says about the engine.
+#include "launcher/session/engine_session.h"
+
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+
+namespace nvllm::launcher {
+namespace {
+
+using runtime::EngineOptions;
+using runtime::Invariance;
+
+Environment with(const char* batch_invariant) {
+  return [batch_invariant](const char* name) -> std::optional<std::string> {
+    if (std::string(name) != "VLLM_BATCH_INVARIANT" || batch_invariant == nullptr) return {};
+    return batch_invariant;
+  };
+}
+
+Invariance applied(const char* batch_invariant, Invariance option) {
+  EngineOptions options;
+  options.invariance = option;
+  apply_environment(with(batch_invariant), options);
+  return options.invariance;
+}
+
+TEST_CASE("VLLM_BATCH_INVARIANT=1 stands for --invariant batch, where that is not given") {
+  CHECK(applied("1", Invariance::automatic) == Invariance::batch);
+  CHECK(applied("1", Invariance::off) == Invariance::off);
+  CHECK(applied("0", Invariance::automatic) == Invariance::off);
+  CHECK(applied(nullptr, Invariance::automatic) == Invariance::off);
+  CHECK(applied(nullptr, Invariance::batch) == Invariance::batch);
+}
+
+TEST_CASE("VLLM_BATCH_INVARIANT=1 is refused with options that cannot be with it") {
+  EngineOptions options;
+  options.kv_offload = runtime::KvOffload::chunked;
+  CHECK_THROWS_WITH_AS(
+      apply_environment(with("1"), options),
+      "VLLM_BATCH_INVARIANT=1: --invariant batch: --kv-offload chunked combines the results of "
+      "chunks; pass --kv-offload layerwise, or off, or --invariant off",
+      Error);
+}
+
+}  // namespace
+}  // namespace nvllm::launcher
