@@ -203,6 +203,7 @@ void Scheduler::schedule_rows(Sequence& sequence, std::int64_t rows) {
 
 StepMessage Scheduler::finish_step() {
   StepMessage message = std::exchange(message_, {});
+  memory_.end_message();
   message.number = ++statistics_.steps;
   message.same_rows = same_rows_as_last(message.ended);
   if (!message.same_rows) message.rows = rows_;

@@ -381,6 +381,15 @@ TEST_CASE("random workloads: everybody's answer is what it is alone, and nothing
   simulate(kSimulations, [](std::uint64_t) { return 1; });
 }
 
+// A sequence that comes back from the host may lose a block to its window at once, and another one
+// that comes back in the same step gets it.
+TEST_CASE("two sequences that are swapped in by one step get a block each") {
+  for (const std::uint64_t seed : {31703, 72620, 80771, 95178}) {
+    CAPTURE(seed);
+    CHECK_NOTHROW(Simulation(seed, 1).run());
+  }
+}
+
 TEST_CASE("the same in 2 to 5 pipeline stages: a row's token is known when it is scheduled") {
   simulate(kSimulations / 2, [](std::uint64_t seed) { return 2 + seed % 4; });
 }

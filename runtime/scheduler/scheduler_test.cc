@@ -344,5 +344,16 @@ TEST_CASE("statistics say who waits, who runs and what it cost") {
   CHECK(now.free_blocks == now.total_blocks);
 }
 
+TEST_CASE("a host block that is given back is taken for the next message only") {
+  HostBlocks host(2);
+  std::vector<kvcache::BlockId> blocks = {host.take(), host.take()};
+  CHECK(blocks == std::vector<kvcache::BlockId>{0, 1});
+  host.give_back(blocks);
+  CHECK(blocks.empty());
+  CHECK(host.count() == 0);
+  host.end_message();
+  CHECK(host.count() == 2);
+}
+
 }  // namespace
 }  // namespace nvllm::runtime

@@ -11,31 +11,41 @@
 namespace nvllm::runtime {
 namespace {
 
-// All of so many host blocks, the lowest to be taken first: from the end.
-std::vector<kvcache::BlockId> all_host_blocks(std::int64_t count) {
-  std::vector<kvcache::BlockId> blocks;
-  blocks.reserve(static_cast<std::size_t>(count));
-  for (std::int64_t block = count; block-- > 0;)
-    blocks.push_back(static_cast<kvcache::BlockId>(block));
-  return blocks;
-}
-
 // Takes a host block for each of these, which are copied there.
-void copy_out(std::span<const kvcache::BlockId> blocks, std::vector<kvcache::BlockId>& free_host,
+void copy_out(std::span<const kvcache::BlockId> blocks, HostBlocks& free_host,
               std::vector<kvcache::BlockId>& host, std::vector<kvcache::BlockCopy>& copies) {
   for (const kvcache::BlockId block : blocks) {
-    host.push_back(free_host.back());
-    free_host.pop_back();
+    host.push_back(free_host.take());
     copies.push_back({.from = block, .to = host.back()});
   }
 }
 
-void give_back(std::vector<kvcache::BlockId>& host, std::vector<kvcache::BlockId>& free_host) {
-  free_host.insert(free_host.end(), host.begin(), host.end());
-  host.clear();
+}  // namespace
+
+// Nothing is allocated when a sequence is swapped.
+HostBlocks::HostBlocks(std::int64_t count) {
+  free_.reserve(static_cast<std::size_t>(count));
+  given_back_.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t block = count; block-- > 0;)
+    free_.push_back(static_cast<kvcache::BlockId>(block));
 }
 
-}  // namespace
+kvcache::BlockId HostBlocks::take() {
+  NVLLM_CHECK(!free_.empty(), "no host block is free");
+  const kvcache::BlockId block = free_.back();
+  free_.pop_back();
+  return block;
+}
+
+void HostBlocks::give_back(std::vector<kvcache::BlockId>& blocks) {
+  given_back_.insert(given_back_.end(), blocks.begin(), blocks.end());
+  blocks.clear();
+}
+
+void HostBlocks::end_message() {
+  free_.insert(free_.end(), given_back_.begin(), given_back_.end());
+  given_back_.clear();
+}
 
 SequenceMemory::SequenceMemory(const SchedulerLimits& limits)
     : device_({.blocks = limits.blocks,
@@ -46,10 +56,9 @@ SequenceMemory::SequenceMemory(const SchedulerLimits& limits)
       prefix_caching_(limits.prefix_caching),
       window_(limits.window),
       host_blocks_(limits.host_blocks),
-      // Nothing is allocated when a sequence is swapped.
-      free_host_(all_host_blocks(limits.host_blocks)),
+      free_host_(limits.host_blocks),
       host_window_blocks_(limits.window_group.host_blocks),
-      free_host_window_(all_host_blocks(limits.window_group.host_blocks)) {
+      free_host_window_(limits.window_group.host_blocks) {
   const SchedulerLimits::WindowGroup& group = limits.window_group;
   if (group.window == 0) return;
   NVLLM_CHECK(limits.window == 0, "a window of all layers, ", limits.window, ", beside a group");
@@ -105,9 +114,14 @@ void SequenceMemory::allocate(Sequence& sequence, StepMessage& message) {
   if (sequence.residence != Residence::all) ++chunked_;
   const std::int64_t left_behind = sequence.blocks_before_host;
   for (auto i = static_cast<std::size_t>(device_.blocks_for(cached));
-       i < sequence.host_blocks.size(); ++i)
-    message.swap_in.push_back(
-        {.from = sequence.host_blocks[i], .to = blocks[i + static_cast<std::size_t>(left_behind)]});
+       i < sequence.host_blocks.size(); ++i) {
+    const kvcache::BlockId to = blocks[i + static_cast<std::size_t>(left_behind)];
+    // A sequence that came before in this message may have lost the block again, to its window.
+    if (window_ > 0) {
+      std::erase_if(message.swap_in, [&](const kvcache::BlockCopy& copy) { return copy.to == to; });
+    }
+    message.swap_in.push_back({.from = sequence.host_blocks[i], .to = to});
+  }
   free_host_blocks(sequence);
   if (left_behind > 0) {
     device_.stop_sharing(sequence.id);
@@ -209,13 +223,13 @@ bool SequenceMemory::swap_out(Sequence& sequence, StepMessage& message) {
   const auto blocks = device_.blocks_of(sequence.id)
                           .first(static_cast<std::size_t>(device_.blocks_for(sequence.computed)))
                           .subspan(static_cast<std::size_t>(left_behind));
-  if (blocks.empty() || blocks.size() > free_host_.size()) return false;
+  if (blocks.empty() || blocks.size() > free_host_.count()) return false;
   if (windows_) {
     windows_->release_unseen(sequence.id, sequence.computed);
     const auto in_window =
         windows_->blocks_of(sequence.id)
             .subspan(static_cast<std::size_t>(windows_->released_of(sequence.id)));
-    if (in_window.size() > free_host_window_.size()) return false;
+    if (in_window.size() > free_host_window_.count()) return false;
     copy_out(in_window, free_host_window_, sequence.host_window_blocks, message.windows.swap_out);
   }
   sequence.blocks_before_host = left_behind;
@@ -225,9 +239,14 @@ bool SequenceMemory::swap_out(Sequence& sequence, StepMessage& message) {
 }
 
 void SequenceMemory::free_host_blocks(Sequence& sequence) {
-  give_back(sequence.host_blocks, free_host_);
-  give_back(sequence.host_window_blocks, free_host_window_);
+  free_host_.give_back(sequence.host_blocks);
+  free_host_window_.give_back(sequence.host_window_blocks);
   sequence.blocks_before_host = 0;
+}
+
+void SequenceMemory::end_message() {
+  free_host_.end_message();
+  free_host_window_.end_message();
 }
 
 void SequenceMemory::check_invariants(std::span<const Sequence* const> sequences) const {
@@ -236,7 +255,8 @@ void SequenceMemory::check_invariants(std::span<const Sequence* const> sequences
   const auto count = [&](const std::vector<kvcache::BlockId>& blocks) {
     for (const kvcache::BlockId block : blocks) ++holders.at(static_cast<std::size_t>(block));
   };
-  count(free_host_);
+  count(free_host_.free());
+  count(free_host_.given_back());
   std::int64_t references = 0, expected = 0, promised = 0, chunked = 0;
   std::set<kvcache::BlockId> resident;
   for (const Sequence* sequence : sequences) {
@@ -284,7 +304,8 @@ void SequenceMemory::check_window_invariants(std::span<const Sequence* const> se
   const auto count = [&](const std::vector<kvcache::BlockId>& blocks) {
     for (const kvcache::BlockId block : blocks) ++holders.at(static_cast<std::size_t>(block));
   };
-  count(free_host_window_);
+  count(free_host_window_.free());
+  count(free_host_window_.given_back());
   for (const Sequence* sequence : sequences) {
     count(sequence->host_window_blocks);
     const std::int64_t computed = sequence->computed;

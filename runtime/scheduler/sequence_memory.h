@@ -54,6 +54,27 @@ class ResidentBlocks {
   std::vector<std::int32_t> holders_;
 };
 
+// Free blocks of host memory. One that is given back can be taken for the next message only: in a
+// message all copies to the host come before those from it, and no two go to one block.
+class HostBlocks {
+ public:
+  // All of so many, the lowest to be taken first.
+  explicit HostBlocks(std::int64_t count);
+
+  std::size_t count() const { return free_.size(); }  // that can be taken
+  kvcache::BlockId take();
+  // All of these; they are empty afterwards.
+  void give_back(std::vector<kvcache::BlockId>& blocks);
+  void end_message();
+
+  const std::vector<kvcache::BlockId>& free() const { return free_; }
+  const std::vector<kvcache::BlockId>& given_back() const { return given_back_; }
+
+ private:
+  std::vector<kvcache::BlockId> free_;        // from the end
+  std::vector<kvcache::BlockId> given_back_;  // since the last message
+};
+
 // Not thread-safe.
 class SequenceMemory {
  public:
@@ -104,6 +125,8 @@ class SequenceMemory {
   // host has not enough of them.
   bool swap_out(Sequence& sequence, StepMessage& message);
   void free_host_blocks(Sequence& sequence);
+  // The message is complete; what comes next is for another one.
+  void end_message();
 
   const kvcache::BlockManager& device() const { return device_; }
   // nullptr: there is one group.
@@ -130,11 +153,11 @@ class SequenceMemory {
   const bool prefix_caching_;
   const std::int64_t window_;
   const std::int64_t host_blocks_;
-  std::vector<kvcache::BlockId> free_host_;
+  HostBlocks free_host_;
   // The group of windows, if there is one.
   std::optional<kvcache::WindowBlocks> windows_;
   const std::int64_t host_window_blocks_;
-  std::vector<kvcache::BlockId> free_host_window_;
+  HostBlocks free_host_window_;
 };
 
 }  // namespace nvllm::runtime

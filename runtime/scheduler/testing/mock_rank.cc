@@ -73,8 +73,8 @@ void MockRank::copy(std::span<const kvcache::BlockCopy> copies, Memory& from, Me
       at(to, copy.to, i) = at(from, copy.from, i);
   }
   std::sort(targets.begin(), targets.end());
-  require(std::adjacent_find(targets.begin(), targets.end()) == targets.end(),
-          "two copies go to one block");
+  require(std::adjacent_find(targets.begin(), targets.end()) == targets.end(), "step ", number_,
+          ": two copies go to one block");
 }
 
 void MockRank::start(const SlotStart& started) {
