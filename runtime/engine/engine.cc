@@ -15,9 +15,6 @@
 namespace nvllm::runtime {
 namespace {
 
-// Steps that may be in flight: the device runs one, and the next is enqueued behind it.
-constexpr std::int64_t kStepsAhead = 2;
-
 // How long an idle engine waits for further announced requests before its first step, in all and
 // for the next part. Requests that were submitted together then start together.
 constexpr Nanoseconds kGather = std::chrono::milliseconds(20);
@@ -190,12 +187,7 @@ void Engine::run_round(const ipc::Registry& requests) {
 }
 
 void Engine::enqueue_steps() {
-  // In a pipeline each stage has a step of its own, and none is one ahead: the first stage cannot
-  // read the last token from its device, since only the last stage's has it.
-  const std::int64_t stages = own_.stages();
-  const std::int64_t max_in_flight = stages > 1                  ? stages
-                                     : options_.async_scheduling ? kStepsAhead
-                                                                 : 1;
+  const std::int64_t max_in_flight = steps_in_flight(options_, own_.stages());
   while (scheduler_->in_flight() < max_in_flight && enqueue_step()) continue;
 }
 

@@ -43,9 +43,7 @@ RunnerOptions runner_options(const EngineOptions& options, const model::ModelCon
       .block_size = options.block_size,
       .graphs = options.graphs,
       .keeps_results = false,
-      .steps_ahead = stages > 1                 ? stages
-                     : options.async_scheduling ? 2
-                                                : 1,
+      .steps_ahead = steps_in_flight(options, stages),
       .kv_mode = options.kv_mode(),
       .kv_cache_dtype = options.kv_cache_dtype,
       // In a pipeline all layers have one group.
@@ -217,14 +215,16 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
   requested.kv_offload = choose_offload(made.options, model_limit, device, memory, made.notes,
                                         made.runner.window_group);
   check_host_attention(requested);
-  check_layers(requested, config);
-  check_windows(requested, config);
-  check_invariance(requested, own.quantized() && device == DeviceKind::cuda);
   if (requested.kv_offload != KvOffload::off) make();
   return made;
 }
 
 }  // namespace
+
+int steps_in_flight(const EngineOptions& options, int stages) {
+  if (stages > 1) return stages;
+  return options.async_scheduling ? 2 : 1;
+}
 
 EngineSetup set_up_engine(const EngineOptions& requested, ipc::Member& me, ipc::GroupCaller& caller,
                           ipc::RequestServer& server, const EngineRank& own) {

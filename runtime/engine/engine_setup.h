@@ -20,4 +20,9 @@ struct EngineSetup {
 EngineSetup set_up_engine(const EngineOptions& options, ipc::Member& me, ipc::GroupCaller& caller,
                           ipc::RequestServer& server, const EngineRank& own);
 
+// Steps that may be in flight: the device runs one, and with async_scheduling the next is enqueued
+// behind it. In a pipeline each stage has one of its own, and none is one ahead: the first stage
+// cannot read the last token from its device, since only the last stage's has it.
+int steps_in_flight(const EngineOptions& options, int stages);
+
 }  // namespace nvllm::runtime
