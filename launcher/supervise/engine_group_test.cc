@@ -119,53 +119,58 @@ double cpu_seconds(pid_t pid) {
   return ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
+// Kills a worker of a group in the middle of answers.
+void check_killed(EngineGroup& group, int victim) {
+  CAPTURE(victim);
+  group.begin_long_answers();
+  ::kill(group.pid(victim), SIGKILL);
+  const std::string reason = group.read_until_abort();
+  CHECK(group.workers().finish(reason) == kExitDied);
+  const std::string output = group.output();
+  CAPTURE(output);
+  CHECK(output.find(str("nvllm-launch: rank ", victim, " (pid ", group.pid(victim),
+                        ") died: killed by SIGKILL")) != std::string::npos);
+  CHECK(group.all_gone());
+  CHECK(testing::lingering_shm_names().empty());
+}
+
+// Stops a worker of a group, whose step timeout is 2 s, in the middle of answers. Returns after how
+// many seconds the group had ended.
+double check_stopped(EngineGroup& group, int victim) {
+  CAPTURE(victim);
+  group.begin_long_answers();
+  const std::int64_t start = now_ns();
+  ::kill(group.pid(victim), SIGSTOP);
+  const std::string reason = group.read_until_abort();
+  CHECK(group.workers().finish(reason) == kExitStuck);
+  const double seconds = seconds_since(start);
+  const std::string output = group.output();
+  CAPTURE(output);
+  CHECK(output.find(str("nvllm-launch: rank ", victim, " (pid ", group.pid(victim),
+                        ") is alive but stuck (stopped by SIGSTOP)")) != std::string::npos);
+  CHECK(group.all_gone());
+  return seconds;
+}
+
 }  // namespace
 
 TEST_CASE(
     "a worker killed in the middle of answers is named, the front end is told, nothing is left") {
   for (const int victim : {0, 1}) {
-    CAPTURE(victim);
     EngineGroup group(2);
-    group.begin_long_answers();
-    ::kill(group.pid(victim), SIGKILL);
-    const std::string reason = group.read_until_abort();
-    CHECK(group.workers().finish(reason) == kExitDied);
-    const std::string output = group.output();
-    CAPTURE(output);
-    CHECK(output.find(str("nvllm-launch: rank ", victim, " (pid ", group.pid(victim),
-                          ") died: killed by SIGKILL")) != std::string::npos);
-    CHECK(group.all_gone());
-    CHECK(testing::lingering_shm_names().empty());
+    check_killed(group, victim);
   }
 }
 
 TEST_CASE("a worker stopped in the middle of answers is named after the step timeout") {
   EngineGroup group(2, std::chrono::seconds(2));
-  group.begin_long_answers();
-  ::kill(group.pid(1), SIGSTOP);
-  const std::string reason = group.read_until_abort();
-  CHECK(group.workers().finish(reason) == kExitStuck);
-  const std::string output = group.output();
-  CAPTURE(output);
-  CHECK(output.find(str("nvllm-launch: rank 1 (pid ", group.pid(1),
-                        ") is alive but stuck (stopped by SIGSTOP)")) != std::string::npos);
-  CHECK(group.all_gone());
+  check_stopped(group, 1);
 }
 
 TEST_CASE("a worker of any pipeline stage that is killed in the middle of answers is named") {
   for (const int victim : {0, 1, 2, 3}) {
-    CAPTURE(victim);
     EngineGroup group(4, std::chrono::seconds(60), {}, 2);
-    group.begin_long_answers();
-    ::kill(group.pid(victim), SIGKILL);
-    const std::string reason = group.read_until_abort();
-    CHECK(group.workers().finish(reason) == kExitDied);
-    const std::string output = group.output();
-    CAPTURE(output);
-    CHECK(output.find(str("nvllm-launch: rank ", victim, " (pid ", group.pid(victim),
-                          ") died: killed by SIGKILL")) != std::string::npos);
-    CHECK(group.all_gone());
-    CHECK(testing::lingering_shm_names().empty());
+    check_killed(group, victim);
   }
 }
 
@@ -173,17 +178,7 @@ TEST_CASE("a worker of any pipeline stage that is stopped is named after the ste
   for (const int victim : {0, 1, 2}) {
     CAPTURE(victim);
     EngineGroup group(3, std::chrono::seconds(2), {}, 3);
-    group.begin_long_answers();
-    const std::int64_t start = now_ns();
-    ::kill(group.pid(victim), SIGSTOP);
-    const std::string reason = group.read_until_abort();
-    CHECK(group.workers().finish(reason) == kExitStuck);
-    CHECK(seconds_since(start) < 2 + 2 * testing::kLoad);
-    const std::string output = group.output();
-    CAPTURE(output);
-    CHECK(output.find(str("nvllm-launch: rank ", victim, " (pid ", group.pid(victim),
-                          ") is alive but stuck (stopped by SIGSTOP)")) != std::string::npos);
-    CHECK(group.all_gone());
+    CHECK(check_stopped(group, victim) < 2 + 2 * testing::kLoad);
   }
 }
 
