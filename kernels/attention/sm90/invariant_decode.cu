@@ -16,7 +16,7 @@
 #include <algorithm>
 
 #include "kernels/attention/sm80/mma_rows.cuh"
-#include "kernels/attention/sm90/producer.cuh"
+#include "kernels/attention/sm90/softmax_rows.cuh"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm90/sync.cuh"
 
@@ -25,7 +25,7 @@ namespace invariant_decode {
 namespace {
 
 constexpr int kRows = 8, kWarps = 8, kThreads = kWarps * 32;
-constexpr int kTileTokens = 128, kStepTokens = 16, kTileSteps = kTileTokens / kStepTokens;
+constexpr int kTileTokens = sm90::kTokens, kStepTokens = 16, kTileSteps = kTileTokens / kStepTokens;
 constexpr int kBatchTiles = 8;
 constexpr int kBatchSteps = kBatchTiles * kTileSteps;
 constexpr int kKeyStages = 3;          // steps that a warp copies ahead
@@ -55,14 +55,6 @@ struct Layout {
 __device__ __forceinline__ float max_over_four(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-
-// Whether it holds for any of the four lanes of a row.
-__device__ __forceinline__ bool any_of_four(bool holds) {
-  unsigned any = holds;
-  any |= __shfl_xor_sync(~0u, any, 1);
-  any |= __shfl_xor_sync(~0u, any, 2);
-  return any != 0;
 }
 
 // A lane has row lane / 4, and of each 8 tokens or columns two.
@@ -250,7 +242,7 @@ class Block {
       weights(tile * kTileSteps + step)[lane_] = make_uint2(pack<T>(a, b), pack<T>(c, d));
     }
     sums(tile)[lane_] = even + odd;
-    const bool too_large = !settled && any_of_four(!(even + odd <= kMaxWeight));
+    const bool too_large = !settled && sm90::any_of_four(!(even + odd <= sm90::kMaxWeight<T>));
     const unsigned lanes = __ballot_sync(~0u, too_large);
     if (lane_ == 0) raised()[tile] = static_cast<int>(lanes);
   }
@@ -333,9 +325,6 @@ class Block {
       part_.p.lse[index] = log_sum_exp(reference_, sum_);
     }
   }
-
-  // See Rows (softmax_rows.cuh).
-  static constexpr float kMaxWeight = dtype_of<T> == DType::bf16 ? 0x1p40f : 0x1p14f;
 
   const AttentionPart<T> part_;
   unsigned char* const memory_;

@@ -7,6 +7,19 @@
 
 namespace nvllm::kernels::cuda::sm90 {
 
+// A bound of the sum of a thread's weights of a row and a tile: below it all fit into T, and
+// multiplied by values below 2^80 into floats.
+template <typename T>
+inline constexpr float kMaxWeight = dtype_of<T> == DType::bf16 ? 0x1p40f : 0x1p14f;
+
+// Whether it holds for any of the four lanes of a row.
+__device__ __forceinline__ bool any_of_four(bool holds) {
+  unsigned any = holds;
+  any |= __shfl_xor_sync(~0u, any, 1);
+  any |= __shfl_xor_sync(~0u, any, 2);
+  return any != 0;
+}
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // The registers of a thread (layout: wgmma.cuh): its parts of two rows, their scores against a tile
@@ -105,10 +118,7 @@ struct Rows {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const float before = reference[row];
-      unsigned raised = needs_rescale(row);
-      raised |= __shfl_xor_sync(~0u, raised, 1);
-      raised |= __shfl_xor_sync(~0u, raised, 2);
-      if (raised) reference[row] = fmaxf(before, maxima[row] * scale);
+      if (any_of_four(needs_rescale(row))) reference[row] = fmaxf(before, maxima[row] * scale);
       references[row] = reference_of(reference[row]);
       rescale[row] = power_of_2(before - references[row]);
       sum[row] *= rescale[row];
@@ -158,13 +168,9 @@ struct Rows {
   }
 
  private:
-  // A bound of the sum of a thread's weights of a row and a tile: below it all fit into T, and
-  // multiplied by values below 2^80 into floats.
-  static constexpr float kMaxWeight = dtype_of<T> == DType::bf16 ? 0x1p40f : 0x1p14f;
-
   // Also true if the sum is NaN.
   __device__ __forceinline__ bool needs_rescale(int row) const {
-    return !(tile_sums[row][0] + tile_sums[row][1] <= kMaxWeight);
+    return !(tile_sums[row][0] + tile_sums[row][1] <= kMaxWeight<T>);
   }
 
   // The maximum over all columns of a row, which four lanes share.

@@ -6,8 +6,6 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-constexpr std::int64_t kMaxRows = 16;
-
 // Every block repeats an RMSNorm in the same kernel, which costs less than a kernel of its own only
 // for so many elements of x, and only where all blocks run at once; but up to 8 rows also where a
 // warp has its part of them in registers.
@@ -105,14 +103,9 @@ Gemv::Gemv()
       early_(nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9) {}
 
 bool Gemv::takes(const GemmShape& shape) const {
-  const GemmFusion& fusion = shape.fusion;
-  if (is_quantized(shape.format) || shape.type == DType::f32) return false;
-  if (shape.m > kMaxRows || shape.inputs == 0) return false;
-  if (fusion.epilogue == Epilogue::gated_activation && fusion.activation != Activation::silu)
-    return false;
-  if (!shape.vectors.weight || !shape.vectors.x) return false;
-  return fusion.prologue == Prologue::none ||
-         (fusion.prologue == Prologue::rms_norm && takes_norm(shape));
+  const Prologue prologue = shape.fusion.prologue;
+  return fits_gemv(shape) &&
+         (prologue == Prologue::none || (prologue == Prologue::rms_norm && takes_norm(shape)));
 }
 
 bool Gemv::norm_in_registers(const GemmShape& shape) const {

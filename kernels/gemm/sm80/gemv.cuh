@@ -26,6 +26,18 @@ namespace nvllm::kernels::cuda {
 inline constexpr int kSliceInputs = 32;
 inline constexpr int kTileOutputs = 8;
 
+inline constexpr std::int64_t kGemvMaxRows = 16;
+
+// Whether a GEMV of 16-bit floats computes it, once its prologue is done.
+inline bool fits_gemv(const GemmShape& shape) {
+  const GemmFusion& fusion = shape.fusion;
+  if (is_quantized(shape.format) || shape.type == DType::f32) return false;
+  if (shape.m > kGemvMaxRows || shape.inputs == 0) return false;
+  if (fusion.epilogue == Epilogue::gated_activation && fusion.activation != Activation::silu)
+    return false;
+  return shape.vectors.weight && shape.vectors.x;
+}
+
 // --- pieces --------------------------------------------------------------------------------------
 
 // d += a · b, rows of x times 8 outputs, 16 inputs.

@@ -5,8 +5,6 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-constexpr std::int64_t kMaxRows = 16;
-
 template <typename T, bool kGated, int kMaxRowsOf, int kTiles, int kBatches, int kWarps>
 void launch(const GemmParams<T>& p, cudaStream_t stream) {
   constexpr int kOutputs = (kGated ? kTiles / 2 : kTiles) * kTileOutputs * kWarps;
@@ -38,12 +36,7 @@ InvariantGemv::InvariantGemv()
     : multiprocessors_(nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount)) {}
 
 bool InvariantGemv::takes(const GemmShape& shape) const {
-  const GemmFusion& fusion = shape.fusion;
-  if (is_quantized(shape.format) || shape.type == DType::f32) return false;
-  if (shape.m > kMaxRows || shape.inputs == 0 || fusion.prologue != Prologue::none) return false;
-  if (fusion.epilogue == Epilogue::gated_activation && fusion.activation != Activation::silu)
-    return false;
-  return shape.vectors.weight && shape.vectors.x;
+  return fits_gemv(shape) && shape.fusion.prologue == Prologue::none;
 }
 
 template <typename T>

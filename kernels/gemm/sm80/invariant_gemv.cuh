@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kWarps * 32) gemv_kernel(const GemmParams<T> p
         copy<false>(to + half * 512, x[half] + (exists ? input : 0), exists && has_row[half]);
       }
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit_copies();
   };
   // The first groups also have the weights of all batches so far.
 #pragma unroll
@@ -173,18 +173,17 @@ __global__ void __launch_bounds__(kWarps * 32) gemv_kernel(const GemmParams<T> p
       }
     }
   };
-  const auto wait = [] { asm volatile("cp.async.wait_group %0;" ::"n"(kBatches - 2) : "memory"); };
 
   const int batches = (p.inputs + kBatch * kSliceInputs - 1) / (kBatch * kSliceInputs);
   Slice now[kBatch], next[kBatch];
-  wait();
+  wait_for_copies<kBatches - 2>();
   load(now, 0);
   exchange_all(now);
   // While a batch is multiplied, the next one comes from shared memory.
   const auto advance = [&](const Slice(&current)[kBatch], Slice(&after)[kBatch], int batch) {
     copy_weights(batch + kBatches - 1);
     copy_x(batch + kBatches - 1);
-    wait();
+    wait_for_copies<kBatches - 2>();
     load(after, batch + 1);
     multiply_all(current);
     exchange_all(after);
@@ -193,7 +192,7 @@ __global__ void __launch_bounds__(kWarps * 32) gemv_kernel(const GemmParams<T> p
     advance(now, next, batch);
     advance(next, now, batch + 1);  // of zeros, if there is none
   }
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  wait_for_async_copies();
 
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) {
