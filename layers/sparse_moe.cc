@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/moe/combine_experts.h"
+#include "kernels/moe/one_row_experts.h"
 #include "kernels/moe/route.h"
 #include "kernels/pointwise/activation.h"
 #include "kernels/pointwise/rmsnorm.h"
@@ -157,11 +158,51 @@ SparseMoe::SharedResult SparseMoe::run_shared(TensorView x, const Context& conte
 
 void SparseMoe::forward(ResidualStream& stream, const RmsNorm& norm, const Context& context) const {
   const Scratch::Frame frame(context.scratch);
+  if (run_one_row(stream, norm, context)) return;
   const TensorView x = normed(stream, norm, context);
   const Routed routed = route(x, context);
   const SharedResult shared = shared_ ? run_shared(x, context) : SharedResult{};
   const kernels::GemmOperands add = add_operands(stream, x, {}, nullptr, context);
   run_experts(add.out, add.residual, x, routed, shared, context);
+}
+
+bool SparseMoe::run_one_row(ResidualStream& stream, const RmsNorm& norm,
+                            const Context& context) const {
+  // With more rows other kernels take sums in another order.
+  const bool may = stream.rows() == 1 && !context.invariant && !expert_parallel_;
+  if (!may || !expert_scales_.shape.empty()) return false;
+  kernels::OneRowExperts one{
+      .out = stream.sum,
+      .x = stream.sum,
+      .logits = context.scratch.allocate(DType::f32, 1, experts()),
+      .gate_up = gemm_weight(gate_up_, gate_up_bias_.view),
+      .down = gemm_weight(down_, down_bias_.view),
+      .k = experts_per_token_,
+      .renormalize = renormalize_,
+      .activation = activation_,
+      .limit = limit_,
+      .activated = context.scratch.allocate(stream.dtype(), experts_per_token_, intermediate())};
+  if (!kernels::takes_one_row(context.stream.kind(), one)) return false;
+  kernels::GemmOperands in;
+  if (shared_) {  // it reads the norm, too
+    in.x = normed(stream, norm, context);
+  } else {
+    in = norm_operands(stream, norm, context);
+  }
+  in.out = one.logits;
+  const bool norms = in.prologue.norm_weight.data != nullptr;
+  context.gemm.run(context.gemm.call(
+                       gemm_weight(router_, router_bias_.view), in,
+                       {.prologue = norms ? kernels::Prologue::rms_norm : kernels::Prologue::none}),
+                   context.stream);
+  const SharedResult shared = shared_ ? run_shared(in.x, context) : SharedResult{};
+  const kernels::GemmOperands add = add_operands(stream, in.x, {}, nullptr, context);
+  one.out = add.out, one.residual = add.residual;
+  one.x = in.x;
+  one.norm_weight = in.prologue.norm_weight, one.epsilon = in.prologue.epsilon;
+  one.shared = shared.out, one.shared_gate = shared.gate;
+  kernels::one_row_experts(one, context.stream);
+  return true;
 }
 
 void SparseMoe::forward(TensorView out, TensorView x, TensorView of_router,
@@ -192,22 +233,21 @@ void SparseMoe::run_experts(TensorView out, TensorView residual, TensorView x, c
                    activated = allocate(intermediate());
   const TensorView start = routed.expert_start.rows(own_experts_.begin, own_experts_.size() + 1);
   if (own_experts_.size() > 0) {
-    context.gemm.run_grouped({.weight = gemm_weight(gate_up_, gate_up_bias_.view),
-                              .start = start,
-                              .out = activated,
-                              .x = x,
-                              .source_rows = routed.source_rows,
-                              .gathered = of_experts,
-                              .epilogue = kernels::Epilogue::gated_activation,
-                              .activation = activation_,
-                              .limit = limit_,
-                              .gate_up = gate_up},
-                             context.stream);
-    context.gemm.run_grouped({.weight = gemm_weight(down_, down_bias_.view),
-                              .start = start,
-                              .out = of_experts,
-                              .x = activated},
-                             context.stream);
+    context.gemm.run_grouped_mlp({.weight = gemm_weight(gate_up_, gate_up_bias_.view),
+                                  .start = start,
+                                  .out = activated,
+                                  .x = x,
+                                  .source_rows = routed.source_rows,
+                                  .gathered = of_experts,
+                                  .epilogue = kernels::Epilogue::gated_activation,
+                                  .activation = activation_,
+                                  .limit = limit_,
+                                  .gate_up = gate_up},
+                                 {.weight = gemm_weight(down_, down_bias_.view),
+                                  .start = start,
+                                  .out = of_experts,
+                                  .x = activated},
+                                 context.stream);
   }
 
   kernels::combine_experts({.out = out,

@@ -81,6 +81,8 @@ class SparseMoe {
     TensorView out, gate;
   };
   SharedResult run_shared(TensorView x, const Context& context) const;
+  // A stream of one row, if the backend has kernels for that; else false.
+  bool run_one_row(ResidualStream& stream, const RmsNorm& norm, const Context& context) const;
   void set_shared(const std::string& name, const SparseMoeConfig& config, Shard shard);
   Routed route(TensorView x, const Context& context) const;
   TensorView normed_for_router(TensorView x, const Context& context) const;

@@ -231,6 +231,21 @@ void Gemm::run_grouped(const GroupedGemm& grouped, Stream& stream) {
   }
 }
 
+void Gemm::run_grouped_mlp(const GroupedGemm& gate_up, const GroupedGemm& down, Stream& stream) {
+  check_grouped_gemm(gate_up);
+  check_grouped_gemm(down);
+  NVLLM_CHECK(down.x.data == gate_up.out.data && down.m() == gate_up.m(),
+              "a grouped MLP whose down GEMM does not read what gate_up makes");
+  if (down.out.elements() > 0 && enqueue_grouped_mlp(gate_up, down, stream)) return;
+  run_grouped(gate_up, stream);
+  run_grouped(down, stream);
+}
+
+bool Gemm::enqueue_grouped_mlp(const GroupedGemm& /*gate_up*/, const GroupedGemm& /*down*/,
+                               Stream& /*stream*/) {
+  return false;
+}
+
 void Gemm::record() {
   recorded_.clear();
   recording_ = true;

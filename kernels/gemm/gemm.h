@@ -268,6 +268,10 @@ class Gemm {
   // depend on M (which decides the kernel), but neither on a row's group nor on its number there.
   void run_grouped(const GroupedGemm& grouped, Stream& stream);
 
+  // Enqueues both, as run_grouped() does, with the same bits: an MLP, where down.x is gate_up.out.
+  // That is this call's own: what is left there may be in another format.
+  void run_grouped_mlp(const GroupedGemm& gate_up, const GroupedGemm& down, Stream& stream);
+
   // From now on run() notes its calls, until tune_recorded() tunes them, those of one shape
   // together. Their tensors must still be there then.
   void record();
@@ -298,6 +302,9 @@ class Gemm {
   virtual GroupedFusion fused_in(const GroupedGemm& grouped) = 0;
   // Of checked operands, with rows and outputs, and of what is fused alone.
   virtual void enqueue_grouped(const GroupedGemm& grouped, Stream& stream) = 0;
+  // Of both as one, if the backend can; else false. Operands are checked, and there are rows.
+  virtual bool enqueue_grouped_mlp(const GroupedGemm& gate_up, const GroupedGemm& down,
+                                   Stream& stream);
   virtual void measure(std::span<const GemmCall> alike, Stream& stream) = 0;
 
  private:

@@ -64,12 +64,9 @@ class Case {
     weight_.fill(random, 0, 0.3f);
     bias_.fill(random, 0, 2);
     out_.fill(random, std::nanf(""), 0);
+    if (groups.quantized.fp8_x) make_fp8(x_.here);
     if (groups.quantized.group > 0) {
-      const Setting setting{.outputs = std::ssize(groups.sizes) * groups.outputs,
-                            .inputs = groups.inputs,
-                            .type = groups.type,
-                            .quantized = groups.quantized};
-      packed_.emplace(backend, setting, random, weight_).upload(*fixture_.stream);
+      packed_.emplace(backend, setting(), random, weight_).upload(*fixture_.stream);
     }
     for (Matrix* matrix : {&x_, &weight_, &bias_, &out_}) matrix->upload(*fixture_.stream);
     fixture_.stream->synchronize();
@@ -163,6 +160,14 @@ class Case {
     out_.upload(*fixture_.stream);
   }
 
+  // Of all groups as one GEMM.
+  Setting setting() const {
+    return {.outputs = std::ssize(groups_.sizes) * groups_.outputs,
+            .inputs = groups_.inputs,
+            .type = groups_.type,
+            .quantized = groups_.quantized};
+  }
+
   int count_wrong(std::int64_t group, std::int64_t first, std::int64_t rows) {
     const std::int64_t outputs = groups_.outputs;
     std::vector<char> memory(static_cast<std::size_t>(rows * outputs) * size_of(groups_.type) + 1);
@@ -176,6 +181,9 @@ class Case {
     if (groups_.bias) of_group.bias = vector_of(bias);
     gemm_reference(plain_call(of_group, {.out = right, .x = x}));
     const TermSums terms(x, weight);
+    Setting of_rows = setting();
+    of_rows.m = rows;
+    const QuantizedError quantization(of_rows, x, weight);
     const Precision precision = precision_of(groups_.type);
     int wrong = 0;
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -184,7 +192,7 @@ class Case {
         const double tolerance =
             static_cast<double>(groups_.inputs + 2) * 0x1p-23 * (terms(r, o) + std::fabs(added)) +
             precision.ulp * (std::fabs(wanted) + std::fabs(wanted - added)) + 2 * precision.min +
-            (packed_ ? precision.ulp / 2 * terms(r, o) : 0);  // weights may be rounded to x's type
+            quantization.of(r, o, terms(r, o));
         wrong += !(std::fabs(double{get(out_.here, first + r, o)} - wanted) <= tolerance);
       }
     }
@@ -299,6 +307,31 @@ TEST_CASE("with quantized weights a grouped GEMM is a GEMM of each group") {
     CHECK(tested.activates(Activation::silu));
     if (seed % 4 == 1) CHECK(tested.activates(Activation::clamped_swiglu));
   });
+}
+
+TEST_CASE("fp8 weights in blocks by rows that may become fp8, too") {
+  BACKEND_OR_SKIP(backend);
+  unsigned seed = 1;
+  for (const std::vector<std::int32_t>& sizes : all_sizes()) {
+    for (const auto& [outputs, inputs] :
+         {std::pair<std::int64_t, std::int64_t>{256, 128}, {768, 384}, {384, 640}}) {
+      Groups groups{.sizes = sizes,
+                    .outputs = outputs,
+                    .inputs = inputs,
+                    .type = seed % 2 == 0 ? DType::bf16 : DType::f16,
+                    .bias = seed % 3 == 0,
+                    .quantized = {WeightFormat::fp8, 128}};
+      groups.quantized.weight_only = false, groups.quantized.blocks = true;
+      groups.quantized.fp8_x = seed % 4 != 0;
+      INFO(groups.describe());
+      Case tested(*backend, groups, seed);
+      CHECK(tested.count_wrong() == 0);
+      CHECK(tested.gathers(seed));
+      if (outputs % 256 == 0) CHECK(tested.activates(Activation::silu));
+      ++seed;
+    }
+    if (nvllm::testing::kSanitized) break;
+  }
 }
 
 TEST_CASE("a grouped GEMM gathers its rows") {

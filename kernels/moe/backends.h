@@ -9,6 +9,7 @@ class Stream;
 namespace nvllm::kernels {
 
 struct CombineExperts;
+struct OneRowExperts;
 struct Route;
 
 namespace cpu {
@@ -21,6 +22,8 @@ void route(const Route& args, Stream& stream);
 namespace cuda {
 
 void combine_experts(const CombineExperts& args, Stream& stream);
+void one_row_experts(const OneRowExperts& args, Stream& stream);
+bool takes_one_row(const OneRowExperts& args);
 void route(const Route& args, Stream& stream);
 
 }  // namespace cuda

@@ -5,6 +5,7 @@
 // few experts' weights are in no cache.
 #include <random>
 
+#include "device/e4m3.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/moe/combine_experts.h"
 #include "kernels/moe/route.h"
@@ -72,7 +73,20 @@ struct Routings {
   }
 };
 
-// Weights of all experts: random, or zeros in a quantized format. Bytes of one output come with it.
+// Random values of fp8, a pattern again and again, or zeros.
+TensorView quantized_values(GraphBenchmark& bench, const QuantizedShape& shape) {
+  if (shape.format != WeightFormat::fp8)
+    return bench.tensor(DType::u8, {shape.outputs, shape.row_bytes()});
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0, 100);
+  std::vector<E4m3> values(shape.value_bytes());
+  constexpr std::size_t kPattern = 1'000'003;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = i < kPattern ? E4m3{float_to_fp8(normal(random))} : values[i - kPattern];
+  return {bench.tensor(values).data, DType::u8, {shape.outputs, shape.row_bytes()}};
+}
+
+// Weights of all experts: random, but zeros in mxfp4. Bytes of one output come with it.
 struct Weights {
   GemmWeight weight;
   std::int64_t row_bytes;
@@ -86,11 +100,16 @@ struct Weights {
     const std::int64_t group = format == WeightFormat::mxfp4 ? kMxfp4Group : kFp8Group;
     const QuantizedShape shape{format, outputs, inputs, group};
     row_bytes = static_cast<std::int64_t>(shape.value_bytes() + shape.scale_bytes()) / outputs;
-    weight = {.values = bench.tensor(DType::u8, {outputs, shape.row_bytes()}), .format = format};
+    weight = {.values = quantized_values(bench, shape), .format = format};
     weight.quantized = {
         .scales = bench.tensor(shape.scale_type(), {outputs, shape.scale_columns()}),
         .inputs = inputs,
-        .group = group};
+        .group = group,
+        .blocks = format == WeightFormat::fp8};
+    if (format != WeightFormat::fp8) return;
+    const std::vector<float> scales(static_cast<std::size_t>(outputs * shape.scale_columns()),
+                                    1e-3f);
+    weight.quantized.scales.data = bench.tensor(scales).data;
   }
 };
 

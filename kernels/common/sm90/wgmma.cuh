@@ -154,6 +154,7 @@ NVLLM_WGMMA_IN_ROWS(128, 64, "{%64, %65, %66, %67}, %68", "%69")
   }
 NVLLM_WGMMA_E4M3(32, 16, "%16, %17", "%18")
 NVLLM_WGMMA_E4M3(64, 32, "%32, %33", "%34")
+NVLLM_WGMMA_E4M3(128, 64, "%64, %65", "%66")
 // clang-format on
 
 #undef NVLLM_WGMMA_E4M3

@@ -100,6 +100,11 @@ class CudaGemm final : public Gemm {
     grouped_.enqueue(grouped, stream);
   }
 
+  bool enqueue_grouped_mlp(const GroupedGemm& gate_up, const GroupedGemm& down,
+                           Stream& stream) override {
+    return grouped_.enqueue_mlp(gate_up, down, stream);
+  }
+
   // Prologues come first: what is measured depends on x a little, by the power that it takes.
   void measure(std::span<const GemmCall> alike, Stream& stream) override {
     if (alike.front().plan.kernel != GemmKernel::cublaslt) return;

@@ -14,6 +14,8 @@ namespace {
 // Rows per group on average up to which grouped_few_rows is the fastest, on Hopper and elsewhere,
 // and up to which the weights are best read as they are.
 constexpr std::int64_t kMaxFewRowsOnHopper = 2, kMaxFewRows = 8, kMaxQuantizedRows = 16;
+// And up to which x stays as it is by fp8 weights that Hopper could multiply by rows in fp8.
+constexpr std::int64_t kMaxFewFp8Rows = 6;
 
 // Of which the kernels with tensor cores have a list in shared memory, beside their rings: as many
 // as fit into 99 KiB, which is all that some GPUs have for a block.
@@ -25,6 +27,19 @@ bool fits_tensor_cores(const GroupedGemm& grouped) {
   return grouped.weight.type() != DType::f32 && inputs > 0 && inputs % 8 == 0 && columns % 8 == 0 &&
          grouped.groups() <= kMaxGroups && grouped.weight.values.aligned(16) &&
          grouped.x.aligned(16) && grouped.out.aligned(16);
+}
+
+// Whether x may be made fp8, and grouped_fp8 takes such rows: each half of a tile has one scale for
+// all of its outputs, and gathered rows must have room all at once.
+bool fits_fp8(const GroupedGemm& grouped) {
+  const GemmWeight& weight = grouped.weight;
+  const std::int64_t inputs = weight.inputs();
+  if (weight.format != WeightFormat::fp8 || weight.quantized.weight_only) return false;
+  const bool whole_blocks = weight.quantized.blocks && inputs % kFp8Group == 0 &&
+                            grouped.outputs() % 128 == 0 && grouped.out.shape[1] % 128 == 0;
+  if (!whole_blocks || !fits_tensor_cores(grouped)) return false;
+  const std::int64_t room = QuantizedGemm::max_fp8_rows(inputs);
+  return room >= (grouped.source_rows.data == nullptr ? 1 : grouped.x.shape[0]);
 }
 
 // Whether the workspace has room for a group's weights as floats.
@@ -41,6 +56,8 @@ GroupedGemms::GroupedGemms(QuantizedGemm& quantized, bool invariant)
 
 GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
   const bool is_quantized = kernels::is_quantized(grouped.weight.format);
+  if (is_hopper_ && grouped.m() > kMaxFewFp8Rows * grouped.groups() && fits_fp8(grouped))
+    return GroupedKernel::fp8;
   if (is_quantized) {
     const bool few = grouped.m() <= kMaxQuantizedRows * grouped.groups() || !has_room(grouped);
     return few && fits_tensor_cores(grouped) ? GroupedKernel::quantized : GroupedKernel::dequantize;
@@ -92,8 +109,42 @@ void GroupedGemms::enqueue_dequantized(const GroupedGemm& grouped, Stream& strea
   }
 }
 
+void GroupedGemms::enqueue_fp8(const GroupedGemm& grouped, Stream& stream) {
+  const std::int64_t m = grouped.m();
+  quantized_.reserve();
+  if (grouped.source_rows.data != nullptr) {
+    const Fp8Rows rows = quantized_.quantized_rows(grouped.x, grouped.x.shape[0], stream);
+    return grouped_fp8(grouped, rows, 0, m, {}, stream);
+  }
+  const std::int64_t room = QuantizedGemm::max_fp8_rows(grouped.weight.inputs());
+  const std::int64_t parts = (m + room - 1) / room, at_once = (m + parts - 1) / parts;
+  for (std::int64_t first = 0; first < m; first += at_once) {
+    const std::int64_t count = std::min(at_once, m - first);
+    const Fp8Rows rows = quantized_.quantized_rows(grouped.x.rows(first, count), count, stream);
+    grouped_fp8(grouped, rows, first, count, {}, stream);
+  }
+}
+
+bool GroupedGemms::enqueue_mlp(const GroupedGemm& gate_up, const GroupedGemm& down,
+                               Stream& stream) {
+  const std::int64_t m = gate_up.m(), x_rows = gate_up.x.shape[0];
+  if (kernel_of(gate_up) != GroupedKernel::fp8 || kernel_of(down) != GroupedKernel::fp8 ||
+      !fused_in(gate_up).epilogue || x_rows > QuantizedGemm::max_fp8_rows(gate_up.x.shape[1])) {
+    return false;
+  }
+  // What is handed over has room where it would be as 16-bit floats: half for values, and scales.
+  const TensorView& between = gate_up.out;
+  auto* const values = between.as<std::byte>();
+  const Fp8Rows handed{values, reinterpret_cast<float*>(values + between.elements()), m};
+  quantized_.reserve();
+  grouped_fp8(gate_up, quantized_.quantized_rows(gate_up.x, x_rows, stream), 0, m, handed, stream);
+  grouped_fp8(down, handed, 0, m, {}, stream);
+  return true;
+}
+
 void GroupedGemms::enqueue(const GroupedGemm& grouped, Stream& stream) {
   const GroupedKernel kernel = kernel_of(grouped);
+  if (kernel == GroupedKernel::fp8) return enqueue_fp8(grouped, stream);
   if (kernel == GroupedKernel::dequantize) return enqueue_dequantized(grouped, stream);
   enqueue(kernel, grouped, stream);
 }
@@ -105,6 +156,7 @@ void GroupedGemms::enqueue(GroupedKernel kernel, const GroupedGemm& grouped, Str
     case GroupedKernel::tiles: return grouped_tiles(grouped, stream);
     case GroupedKernel::wgmma: return grouped_wgmma(grouped, stream);
     case GroupedKernel::quantized: return grouped_quantized(grouped, stream);
+    case GroupedKernel::fp8:
     case GroupedKernel::dequantize: break;
   }
 }

@@ -13,6 +13,7 @@ enum class GroupedKernel : std::uint8_t {
   tiles,       // tensor cores, tiles of 64 rows: sm80/grouped_tiles.cuh
   wgmma,       // Hopper's tensor cores, tiles of 128 rows: sm90/grouped_wgmma.cuh
   quantized,   // few rows, quantized weights: sm80/grouped_quantized.cuh
+  fp8,         // fp8 weights in blocks by rows that become fp8, Hopper: sm90/grouped_fp8.cu
   dequantize,  // some groups' weights become floats in a workspace, for one of the others
 };
 
@@ -22,6 +23,8 @@ class GroupedGemms {
   GroupedGemms(QuantizedGemm& quantized, bool invariant);
   GroupedFusion fused_in(const GroupedGemm& grouped);
   void enqueue(const GroupedGemm& grouped, Stream& stream);
+  // Of both, if what gate_up makes can be handed over in fp8; else false.
+  bool enqueue_mlp(const GroupedGemm& gate_up, const GroupedGemm& down, Stream& stream);
 
  private:
   GroupedKernel kernel_of(const GroupedGemm& grouped) const;
@@ -29,6 +32,7 @@ class GroupedGemms {
   GroupedGemm as_floats(const GroupedGemm& grouped);
   static void enqueue(GroupedKernel kernel, const GroupedGemm& grouped, Stream& stream);
   void enqueue_dequantized(const GroupedGemm& grouped, Stream& stream);
+  void enqueue_fp8(const GroupedGemm& grouped, Stream& stream);
 
   QuantizedGemm& quantized_;
   bool is_hopper_, invariant_;
@@ -40,5 +44,9 @@ void grouped_few_rows(const GroupedGemm& grouped, Stream& stream);
 void grouped_quantized(const GroupedGemm& grouped, Stream& stream);
 void grouped_tiles(const GroupedGemm& grouped, Stream& stream);
 void grouped_wgmma(const GroupedGemm& grouped, Stream& stream);
+// Of rows [first, first + count). x: these rows; or all, if they are gathered. out: where a gated
+// activation's results go as rows in fp8; values == nullptr: they go to grouped.out.
+void grouped_fp8(const GroupedGemm& grouped, const Fp8Rows& x, std::int64_t first,
+                 std::int64_t count, const Fp8Rows& out, Stream& stream);
 
 }  // namespace nvllm::kernels::cuda

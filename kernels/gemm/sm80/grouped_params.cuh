@@ -63,12 +63,17 @@ struct GroupUnits {
   __device__ __forceinline__ GroupUnits(char* shared, int groups)
       : rows(reinterpret_cast<int*>(shared)), units(rows + groups + 1), groups(groups) {}
 
-  // By all threads of the block, which meet.
-  __device__ __forceinline__ void find(const int* start) const {
-    for (int i = threadIdx.x; i <= groups; i += blockDim.x) rows[i] = start[i];
+  // By all threads of the block, which meet. of: what a start counts as.
+  template <typename Of>
+  __device__ __forceinline__ void find(const int* start, const Of& of) const {
+    for (int i = threadIdx.x; i <= groups; i += blockDim.x) rows[i] = of(start[i]);
     __syncthreads();
     if (threadIdx.x < 32) count_units();
     __syncthreads();
+  }
+
+  __device__ __forceinline__ void find(const int* start) const {
+    find(start, [](int row) { return row; });
   }
 
   __device__ __forceinline__ int count() const { return units[groups]; }

@@ -62,6 +62,11 @@ GemmKernel QuantizedGemm::kernel_of(const GemmShape& shape) {
   return takes ? GemmKernel::fp8 : GemmKernel::dequantize;
 }
 
+std::int64_t QuantizedGemm::max_fp8_rows(std::int64_t inputs) {
+  const auto memory = static_cast<std::int64_t>(kQuantizedGemmBytes) - kAlignment;
+  return memory / (inputs + inputs / kFp8Group * 4);
+}
+
 Fp8Rows QuantizedGemm::quantized_rows(const TensorView& x, std::int64_t scale_stride,
                                       Stream& stream) {
   const std::int64_t values = rounded(x.shape[0] * x.shape[1]);

@@ -23,7 +23,9 @@ class QuantizedGemm {
   void reserve();
   // Room in that memory for weights as floats, of at most kQuantizedGemmBytes, until the next GEMM.
   TensorView floats(DType type, std::int64_t outputs, std::int64_t inputs);
-  // x in fp8, in that memory, for a small-M GEMM; scales have room for so many rows.
+  // How many rows of x there is room for in fp8.
+  static std::int64_t max_fp8_rows(std::int64_t inputs);
+  // x in fp8, in that memory, for a kernel that reads it so; scales have room for so many rows.
   Fp8Rows quantized_rows(const TensorView& x, std::int64_t scale_stride, Stream& stream);
 
  private:

@@ -54,6 +54,18 @@ struct Setting {
   }
 };
 
+// Rounds a matrix to e4m3, with a power of two as the scale of each row and group, which others
+// have not; a group's largest value has to be e4m3's.
+inline void make_fp8(const TensorView& matrix) {
+  for (std::int64_t r = 0; r < matrix.shape[0]; ++r) {
+    for (std::int64_t c = 0; c < matrix.shape[1]; ++c) {
+      const float scale = std::ldexp(1.0f, static_cast<int>((7 * r + 3 * (c / kFp8Group)) % 4) - 9);
+      const float value = c % kFp8Group == 0 ? kMaxFp8 * scale : get(matrix, r, c);
+      put(matrix, r, c, fp8_to_float(float_to_fp8(value / scale)) * scale);
+    }
+  }
+}
+
 // The arguments of Gemm::call().
 struct GemmArguments {
   GemmWeight weight;
@@ -192,19 +204,6 @@ struct GemmTensors {
   static void copy_values(const TensorView& from, const TensorView& to) {
     for (std::int64_t r = 0; r < from.shape[0]; ++r) {
       for (std::int64_t c = 0; c < from.shape[1]; ++c) put(to, r, c, get(from, r, c));
-    }
-  }
-
-  // Rounds a matrix to e4m3, with a power of two as the scale of each row and group, which others
-  // have not; a group's largest value has to be e4m3's.
-  static void make_fp8(const TensorView& matrix) {
-    for (std::int64_t r = 0; r < matrix.shape[0]; ++r) {
-      for (std::int64_t c = 0; c < matrix.shape[1]; ++c) {
-        const float scale =
-            std::ldexp(1.0f, static_cast<int>((7 * r + 3 * (c / kFp8Group)) % 4) - 9);
-        const float value = c % kFp8Group == 0 ? kMaxFp8 * scale : get(matrix, r, c);
-        put(matrix, r, c, fp8_to_float(float_to_fp8(value / scale)) * scale);
-      }
     }
   }
 

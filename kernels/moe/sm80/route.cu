@@ -5,6 +5,7 @@
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/moe/backends.h"
 #include "kernels/moe/route.h"
+#include "kernels/moe/sm80/choose.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -31,71 +32,16 @@ struct Params {
 // --- the experts of a row
 // ------------------------------------------------------------------------------
 
-constexpr unsigned kChosen = 0, kNanKey = 1;
-
-// Greater for greater logits; those of numbers are greater than kNanKey.
-__device__ __forceinline__ unsigned key_of(float logit) {
-  if (isnan(logit)) return kNanKey;
-  const unsigned bits = __float_as_uint(logit + 0.0f);  // -0 counts as 0
-  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
-}
-
-__device__ __forceinline__ float logit_of(unsigned key) {
-  return __uint_as_float(key >> 31 != 0 ? key & 0x7fffffffu : ~key);
-}
-
-__device__ __forceinline__ float warp_sum(float value) {
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) value += __shfl_xor_sync(~0u, value, lanes);
-  return value;
-}
-
-// By one warp; `chosen` gets the numbers of the row's k experts. kPerLane: logits of a lane, which
-// has every 32nd.
+// By one warp; `chosen` gets the numbers of the row's k experts.
 template <int kPerLane>
 __device__ __forceinline__ void choose(const Params& p, int row, int* chosen) {
   const int lane = threadIdx.x % 32;
-  const float* const logits = p.logits + static_cast<long long>(row) * p.experts;
-  unsigned keys[kPerLane];
-  unsigned best = 0;
-  bool has_nan = false;
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    const int expert = i * 32 + lane;
-    keys[i] = expert < p.experts ? key_of(logits[expert]) : kChosen;
-    has_nan = has_nan || keys[i] == kNanKey;
-    best = max(best, keys[i]);
-  }
-  const float top = logit_of(__reduce_max_sync(~0u, best));
-  float all = has_nan ? __int_as_float(0x7fffffff) : 0.0f;
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    if (keys[i] > kNanKey) all += expf(logit_of(keys[i]) - top);
-  }
-  all = warp_sum(all);
-
   float* const weights = p.weights + static_cast<long long>(row) * p.k;
-  float some = 0;
-  for (int j = 0; j < p.k; ++j) {
-    unsigned key = 0;
-    int expert = kPerLane * 32;
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      if (keys[i] > key) key = keys[i], expert = i * 32 + lane;
-    }
-    const unsigned largest = __reduce_max_sync(~0u, key);
-    const unsigned mine = key == largest ? static_cast<unsigned>(expert) : ~0u;
-    const auto winner = static_cast<int>(__reduce_min_sync(~0u, mine));
-    const float power = expf(logit_of(largest) - top);
-    some += power;
-    if (lane == j % 32) weights[j] = power, chosen[j] = winner;
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      if (i * 32 + lane == winner) keys[i] = kChosen;
-    }
-  }
-  // NaN of a logit that was not chosen must show, too.
-  const float divisor = p.renormalize && !isnan(all) ? some : all;
+  const float divisor =
+      choose_experts<kPerLane>(p.logits + static_cast<long long>(row) * p.experts, p.experts, p.k,
+                               p.renormalize, [&](int j, float power, int expert) {
+                                 if (lane == j % 32) weights[j] = power, chosen[j] = expert;
+                               });
   for (int j = lane; j < p.k; j += 32) weights[j] = weights[j] / divisor;
 }
 

@@ -10,7 +10,6 @@ namespace {
 
 constexpr int kActivationVectors = 2;  // of a thread, of the gates and of the values they gate
 
-// Comparisons keep NaN.
 template <typename T>
 __device__ __forceinline__ Vector<T> clamped_swiglu(const Vector<T>& gates, const Vector<T>& ups,
                                                     float limit) {
@@ -18,11 +17,7 @@ __device__ __forceinline__ Vector<T> clamped_swiglu(const Vector<T>& gates, cons
   const Floats<T> factors = widen(ups);
 #pragma unroll
   for (int i = 0; i < Vector<T>::kElements; ++i) {
-    const float g = values.element[i] > limit ? limit : values.element[i];
-    float up = factors.element[i] > limit ? limit : factors.element[i];
-    up = up < -limit ? -limit : up;
-    const float open = quotient<T>(g, 1.0f + exponential<T>(-kClampedSwigluAlpha * g));
-    values.element[i] = __fmul_rn(open, up + 1.0f);
+    values.element[i] = clamped_swiglu<T>(values.element[i], factors.element[i], limit);
   }
   return narrow(values);
 }

@@ -30,6 +30,16 @@ __device__ __forceinline__ float activate(float g) {
   return quotient<T>(g, 1.0f + exponential<T>(minus));
 }
 
+// Activation::clamped_swiglu of one gate and what it lets through. Comparisons keep NaN.
+template <typename T>
+__device__ __forceinline__ float clamped_swiglu(float gate, float up, float limit) {
+  const float g = gate > limit ? limit : gate;
+  up = up > limit ? limit : up;
+  up = up < -limit ? -limit : up;
+  const float open = quotient<T>(g, 1.0f + exponential<T>(-kClampedSwigluAlpha * g));
+  return __fmul_rn(open, up + 1.0f);
+}
+
 // activation(gates) * ups, element by element, rounded once.
 template <Activation kActivation, typename T>
 __device__ __forceinline__ Vector<T> activate_gated(const Vector<T>& gates, const Vector<T>& ups) {
