@@ -1,8 +1,7 @@
 // Capped logits against their plain definition.
-#include "kernels/pointwise/soft_cap.h"
-
 #include <functional>
 
+#include "kernels/pointwise/soft_cap.h"
 #include "kernels/pointwise/testing/references.h"
 #include "kernels/testing/cases.h"
 
@@ -53,7 +52,9 @@ TEST_CASE("soft_cap keeps NaN") {
 
 TEST_CASE("soft_cap refuses what does not fit, by name") {
   BACKEND_OR_SKIP(backend);
-  std::vector<float> floats(64);
+  const auto stream = backend->create_stream();
+  const Placed<float> floats(*backend, *stream, std::vector<float>(64));
+  stream->synchronize();
   const auto with = [&](const std::function<void(SoftCap&)>& change) {
     SoftCap args{.x = {floats.data(), DType::f32, {2, 6}}, .cap = 30};
     change(args);

@@ -1,8 +1,7 @@
 // Scaled sums against their plain definition.
-#include "kernels/pointwise/scaled_sum.h"
-
 #include <functional>
 
+#include "kernels/pointwise/scaled_sum.h"
 #include "kernels/pointwise/testing/references.h"
 #include "kernels/testing/cases.h"
 
@@ -76,7 +75,9 @@ TEST_CASE("scaled_sum takes rows that lie apart, and leaves what is between them
 
 TEST_CASE("scaled_sum refuses what does not fit, by name") {
   BACKEND_OR_SKIP(backend);
-  std::vector<float> floats(64);
+  const auto stream = backend->create_stream();
+  const Placed<float> floats(*backend, *stream, std::vector<float>(64));
+  stream->synchronize();
   const auto with = [&](const std::function<void(ScaledSum&)>& change) {
     ScaledSum args{.out = {floats.data(), DType::f32, {2, 6}},
                    .a = {floats.data() + 16, DType::f32, {2, 6}},
