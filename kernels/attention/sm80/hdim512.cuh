@@ -34,8 +34,17 @@ inline constexpr int kScoreBytes = kSlices* kRows* kTokens<T>* static_cast<int>(
 template <typename T, int kGroups>
 inline constexpr int kSharedBytes = 4 * kTileBytes<T> + kGroups* kScoreBytes<T>;
 
+// The usual layout of tiles of kSlice columns (UsualTile), for tiles at multiples of 256 bytes:
+// then the numbers of chunks are exchanged in the address itself, which takes fewer registers.
 template <typename T>
-using Rows = WarpRows<T, kSlice, kTokens<T>>;
+struct SliceTile {
+  static __device__ __forceinline__ unsigned at(unsigned tile, int row, int chunk) {
+    return (tile + row * kHeadBytes<T, kSlice> + (row & 7) * 16) ^ (chunk * 16);
+  }
+};
+
+template <typename T>
+using Rows = WarpRows<T, kSlice, kTokens<T>, SliceTile<T>>;
 
 // Where a warp is in its block.
 struct Place {
@@ -50,7 +59,6 @@ struct Place {
 template <typename T, int kCount, typename Part>
 __device__ __forceinline__ void copy_heads(const Part& part, int first, unsigned keys,
                                            unsigned values, int row, int lane, int begin) {
-  using Tile = UsualTile<T, kSlice>;
   constexpr int kChunks = kHeadBytes<T, kHeadDim> / 16, kSliceChunks = kChunks / kSlices;
   constexpr int kElements = kHeadDim / kChunks;
   static_assert(kCount <= 32 && kChunks % 32 == 0);
@@ -59,7 +67,7 @@ __device__ __forceinline__ void copy_heads(const Part& part, int first, unsigned
   int own = min(first + lane % kCount, part.tokens - 1);
   if constexpr (Part::kWindowed) own = max(own, min(begin, part.tokens - 1));
   const long long mine = part.kv_offset_at(own);
-#pragma unroll
+#pragma unroll 1  // for the registers' sake
   for (int i = 0; i < kCount * kChunks / 32; ++i) {
     const int token = i * 32 / kChunks, chunk = (i * 32 + lane) % kChunks;
     const long long offset = __shfl_sync(~0u, mine, token) + chunk * kElements;
@@ -67,7 +75,7 @@ __device__ __forceinline__ void copy_heads(const Part& part, int first, unsigned
     if (Part::kWindowed && first + token < begin) valid = false;
     const long long from = valid ? offset : 0;
     const unsigned at =
-        Tile::at(chunk / kSliceChunks * kSliceBytes<T>, row + token, chunk % kSliceChunks);
+        SliceTile<T>::at(chunk / kSliceChunks * kSliceBytes<T>, row + token, chunk % kSliceChunks);
     copy_chunk(keys + at, part.p.keys + from, valid);
     copy_chunk(values + at, part.p.values + from, valid);
   }

@@ -18,7 +18,7 @@ template <typename T, bool kWindow>
 __global__ void __launch_bounds__(hdim512::kThreads<kPrefillGroups>, 2)
     hdim512_prefill_kernel(const AttentionParams<T> p) {
   using namespace hdim512;
-  extern __shared__ __align__(128) unsigned char shared[];
+  extern __shared__ __align__(256) unsigned char shared[];
   const RowBlock block = find_row_block(p, static_cast<int>(blockIdx.y),
                                         static_cast<int>(blockIdx.x), kPrefillGroups * kRows);
   if (block.sequence < 0) return;
@@ -69,7 +69,7 @@ template <typename T, bool kWindow>
 __global__ void __launch_bounds__(hdim512::kThreads<1>)
     hdim512_decode_kernel(const AttentionParams<T> p) {
   using namespace hdim512;
-  extern __shared__ __align__(128) unsigned char shared[];
+  extern __shared__ __align__(256) unsigned char shared[];
   const AttentionPart<T, kWindow> part(p, blockIdx.z, blockIdx.y);
   const int blocks = decode::cluster_blocks();
   const int rank = static_cast<int>(blockIdx.x) % blocks;
