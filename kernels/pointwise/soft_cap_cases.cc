@@ -11,33 +11,41 @@ namespace {
 using testing::Placed;
 using testing::refusal;
 
+// Rows lie `stride` elements apart, the first one `shift` elements from an aligned address.
+void check_against_reference(Backend& backend, std::int64_t rows, std::int64_t columns,
+                             std::int64_t stride, float cap, std::int64_t shift) {
+  CAPTURE(rows);
+  CAPTURE(columns);
+  CAPTURE(cap);
+  CAPTURE(shift);
+  const auto stream = backend.create_stream();
+  std::vector<float> right = testing::normal_values<float>(rows * stride, 3, 0, 25);
+  if (right.size() > 3) right[0] = 1e30f, right[1] = -1e30f, right[2] = 0;
+  Placed<float> x(backend, *stream, right, shift);
+  const auto view = [&](TensorView whole) {
+    whole.shape[1] = columns;  // rows stay where they are
+    return SoftCap{.x = whole, .cap = cap};
+  };
+  soft_cap(view(x.view({rows, stride})), *stream);
+  soft_cap_reference(view({right.data(), DType::f32, {rows, stride}}));
+  int wrong = 0;
+  const std::vector<float> got = x.fetch();
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const bool between = static_cast<std::int64_t>(i) % stride >= columns;
+    wrong += !(std::fabs(got[i] - right[i]) <= (between ? 0 : 0x1p-21f * cap));
+  }
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("soft_cap is what its definition says, and leaves what is between rows") {
   BACKEND_OR_SKIP(backend);
-  const auto stream = backend->create_stream();
-  constexpr std::int64_t kShapes[][3] = {{0, 8, 8},   {3, 0, 4},   {1, 1, 1},
-                                         {5, 64, 70}, {7, 13, 13}, {30, 1000, 1024}};
+  constexpr std::int64_t kShapes[][3] = {{0, 8, 8},   {3, 0, 4},        {1, 1, 1},  {5, 64, 70},
+                                         {7, 13, 13}, {30, 1000, 1024}, {5, 64, 64}};
   for (const auto& shape : kShapes) {
-    const std::int64_t rows = shape[0], columns = shape[1], stride = shape[2];
     for (const float cap : {30.0f, 2.5f}) {
-      CAPTURE(rows);
-      CAPTURE(columns);
-      CAPTURE(cap);
-      std::vector<float> right = testing::normal_values<float>(rows * stride, 3, 0, 25);
-      if (right.size() > 3) right[0] = 1e30f, right[1] = -1e30f, right[2] = 0;
-      Placed<float> x(*backend, *stream, right, 1);
-      const auto view = [&](TensorView whole) {
-        whole.shape[1] = columns;  // rows stay where they are
-        return SoftCap{.x = whole, .cap = cap};
-      };
-      soft_cap(view(x.view({rows, stride})), *stream);
-      soft_cap_reference(view({right.data(), DType::f32, {rows, stride}}));
-      int wrong = 0;
-      const std::vector<float> got = x.fetch();
-      for (std::size_t i = 0; i < got.size(); ++i) {
-        const bool between = static_cast<std::int64_t>(i) % stride >= columns;
-        wrong += !(std::fabs(got[i] - right[i]) <= (between ? 0 : 0x1p-21f * cap));
+      for (const std::int64_t shift : {0, 1}) {
+        check_against_reference(*backend, shape[0], shape[1], shape[2], cap, shift);
       }
-      CHECK(wrong == 0);
     }
   }
 }
