@@ -41,8 +41,8 @@ constexpr const char* kMixtures[] = {"mixtral", "qwen3moe-dense-layer", "qwen3mo
                                      "gptoss-bf16", "gptoss-mxfp4"};
 // Linear attention in three of four layers.
 constexpr const char* kHybrids[] = {"qwen35-dense", "qwen35-moe", "qwen3next", "qwen35-moe-fp8"};
-// On CPUs only so far: heads that differ by layer, keys and values of other layers, inputs of
-// layers, experts beside an MLP, capped logits.
+// Heads that differ by layer, keys and values of other layers, inputs of layers, experts beside an
+// MLP, capped logits.
 constexpr const char* kGemma4[] = {"gemma4-dense", "gemma4-ple", "gemma4-moe"};
 constexpr std::int64_t kTokens = 224;  // of the longest prompt and its continuation, at least
 constexpr std::int64_t kRows = 224;    // of the three prompts together, at least
@@ -274,11 +274,6 @@ std::int64_t layers_of_model(const std::string& name) {
   return parse_config(open_checkpoint(folder).config_json(), "", folder).layers;
 }
 
-// Gemma 4 runs on CPUs only so far.
-bool runs_all_models() {
-  return testing::device_under_test() == DeviceKind::cpu;
-}
-
 void are_right(int ranks, DType dtype) {
   RANKS_OR_SKIP(ranks);
   if (testing::kSanitized && ranks > 2 && dtype != DType::f32) {
@@ -288,7 +283,7 @@ void are_right(int ranks, DType dtype) {
   if (dtype == DType::f32) {
     models.insert(models.end(), std::begin(kMixtures), std::end(kMixtures));
     models.insert(models.end(), std::begin(kHybrids), std::end(kHybrids));
-    if (runs_all_models()) models.insert(models.end(), std::begin(kGemma4), std::end(kGemma4));
+    models.insert(models.end(), std::begin(kGemma4), std::end(kGemma4));
   }
   testing::run_on_devices(ranks, [&](DeviceRank& rank) {
     for (const std::string& name : models) {
@@ -463,7 +458,6 @@ TEST_CASE("linear attention: a prompt in pieces of any size gives the logits of 
 }
 
 TEST_CASE("Gemma 4: a prompt in pieces of any size gives the logits of the whole") {
-  if (!runs_all_models()) SKIP_TEST("Gemma 4 runs on CPUs only so far");
   on_few_ranks([](DeviceRank& rank) {
     for (const char* name : kGemma4) {
       for (const std::size_t size : {0, 3, 7, 16, 17}) {  // windows are of 16
@@ -474,7 +468,6 @@ TEST_CASE("Gemma 4: a prompt in pieces of any size gives the logits of the whole
 }
 
 TEST_CASE("Gemma 4: in a graph, and with tuned GEMMs") {
-  if (!runs_all_models()) SKIP_TEST("Gemma 4 runs on CPUs only so far");
   on_few_ranks([](DeviceRank& rank) {
     for (const char* name : kGemma4) {
       for (const DType dtype : {DType::f32, DType::bf16}) {

@@ -116,10 +116,6 @@ Attention sequences_of(const Attention& args, std::int64_t first, std::int64_t c
 
 void enqueue(const Attention& args, Stream& stream) {
   if (args.q.elements() == 0) return;
-  if (stream.kind() != DeviceKind::cpu && args.q.shape[2] > kMaxCudaHeadDim) {
-    fail("attention: heads of more than ", kMaxCudaHeadDim, " elements run on CPUs only so far; ",
-         "pass --device cpu");
-  }
   NVLLM_ON_BACKEND(stream, attention(args, stream));
 }
 

@@ -352,7 +352,11 @@ const bool registered = [] {
       {DeviceKind::cuda, {8, 1, 8192, 32, 8, 128, 16}},
       {DeviceKind::cuda, {1, 1, 32768, 32, 8, 128, 16}},
       {DeviceKind::cuda, {64, 1, 1024, 32, 8, 128, 16}},
-      {DeviceKind::cuda, {256, 1, 1024, 32, 8, 128, 16}}};
+      {DeviceKind::cuda, {256, 1, 1024, 32, 8, 128, 16}},
+      {DeviceKind::cuda, {1, 4096, 4096, 16, 2, 512, 16}},
+      {DeviceKind::cuda, {1, 1, 8192, 16, 2, 512, 16}},
+      {DeviceKind::cuda, {8, 1, 8192, 16, 2, 512, 16}},
+      {DeviceKind::cuda, {64, 1, 1024, 16, 2, 512, 16}}};
   const auto add = [](DeviceKind kind, const Shape& shape) {
     benchmark::RegisterBenchmark(name_of_case(kind, shape).c_str(), [kind, shape](
                                                                         benchmark::State& state) {

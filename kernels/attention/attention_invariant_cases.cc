@@ -87,8 +87,8 @@ TEST_CASE_TEMPLATE("invariant: a row attends with the same bits in any company a
   std::mt19937 random(seed);
   const bool few = nvllm::testing::kSanitized || backend->kind() == DeviceKind::cpu;
   for (int i = 0; i < (few ? 4 : 24); ++i) {
-    constexpr std::int64_t kHeadDims[] = {64, 128, 128, 80, 256};
-    const std::int64_t head_dim = few ? 32 : kHeadDims[i % 5];
+    constexpr std::int64_t kHeadDims[] = {64, 128, 128, 80, 256, 512};
+    const std::int64_t head_dim = few ? 32 : kHeadDims[i % 6];
     const auto group = static_cast<std::int64_t>(1 + random() % 8);
     const auto rows = static_cast<std::int64_t>(few ? 70 : 300 + random() % 500);
     const auto before = static_cast<std::int64_t>(i % 3 == 0 ? 0 : random() % 800);

@@ -99,7 +99,8 @@ void check_case(Backend& backend, const Case<Part, Out>& input) {
 TEST_CASE_TEMPLATE("combined parts are what the definition says", T, float, Bf16, F16) {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(3);
-  for (const Shape& shape : {Shape{1, 1, 8}, {3, 2, 64}, {40, 9, 128}, {7, 3, 200}, {2, 5, 256}}) {
+  for (const Shape& shape :
+       {Shape{1, 1, 8}, {3, 2, 64}, {40, 9, 128}, {7, 3, 200}, {2, 5, 256}, {3, 2, 512}}) {
     for (const int count : {1, 2, 3, 8}) {
       CAPTURE(shape.head_dim);
       CAPTURE(count);

@@ -36,9 +36,6 @@ void check_route(const Route& args) {
 
 void route(const Route& args, Stream& stream) {
   check_route(args);
-  if (stream.kind() != DeviceKind::cpu && args.scales.data != nullptr) {
-    fail("route: scales of experts run on CPUs only so far; pass --device cpu");
-  }
 #ifdef NVLLM_CUDA
   if (stream.kind() == DeviceKind::cuda) return cuda::route(args, stream);
 #endif

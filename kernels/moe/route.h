@@ -26,7 +26,7 @@ struct Route {
   TensorView source_rows;   // [rows * k], int32
   TensorView entries;       // [rows, k], int32
   bool renormalize = false;
-  TensorView scales{};  // on CPUs: [experts], of any type of float; data == nullptr: none
+  TensorView scales{};  // [experts], of any type of float; data == nullptr: none
 };
 
 // Enqueues it. Throws an Error that names the argument that does not fit.

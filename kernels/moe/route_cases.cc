@@ -46,8 +46,9 @@ Route arguments(const Shape& shape, bool renormalize) {
 }
 
 // scales: of experts; empty: none.
+template <typename Scale = float>
 Routed routed(Backend& backend, const Shape& shape, const std::vector<float>& logits,
-              bool renormalize, const std::vector<float>& scales = {}) {
+              bool renormalize, const std::vector<Scale>& scales = {}) {
   const auto stream = backend.create_stream();
   const auto entries = static_cast<std::size_t>(shape.rows * shape.k);
   Placed<float> logits_there(backend, *stream, logits, 1);
@@ -62,7 +63,7 @@ Routed routed(Backend& backend, const Shape& shape, const std::vector<float>& lo
   args.expert_start.data = start.data();
   args.source_rows.data = source.data();
   args.entries.data = places.data();
-  Placed<float> scales_there(backend, *stream, scales);
+  Placed<Scale> scales_there(backend, *stream, scales);
   if (!scales.empty()) args.scales = scales_there.view({shape.experts});
   route(args, *stream);
   CHECK(testing::same_bits(logits_there.fetch(), logits));
@@ -128,15 +129,28 @@ TEST_CASE("route is what its definition says, for all shapes") {
 
 TEST_CASE("weights are multiplied by the scales of their experts") {
   BACKEND_OR_SKIP(backend);
-  if (backend->kind() != DeviceKind::cpu) SKIP_TEST("scales of experts run on CPUs only");
-  const Shape shape{40, 12, 3};
-  const auto logits = testing::normal_values<float>(shape.rows * shape.experts, 1, 0, 2);
-  const auto scales = testing::normal_values<float>(shape.experts, 2, 1, 0.2f);
-  for (const bool renormalize : {false, true}) {
-    const Routed right = reference(shape, logits, renormalize, scales);
-    CHECK(compare(routed(*backend, shape, logits, renormalize, scales), right) == "");
-    CHECK(compare(routed(*backend, shape, logits, renormalize), right) != "");
+  // A GPU has other kernels for few rows, for many, and for many experts.
+  for (const Shape& shape : {Shape{40, 12, 3}, Shape{3, 128, 40}, Shape{600, 300, 4}}) {
+    CAPTURE(shape.rows);
+    const auto logits = testing::normal_values<float>(shape.rows * shape.experts, 1, 0, 2);
+    const auto scales = testing::normal_values<float>(shape.experts, 2, 1, 0.2f);
+    for (const bool renormalize : {false, true}) {
+      const Routed right = reference(shape, logits, renormalize, scales);
+      CHECK(compare(routed(*backend, shape, logits, renormalize, scales), right) == "");
+      CHECK(compare(routed(*backend, shape, logits, renormalize), right) != "");
+    }
   }
+}
+
+TEST_CASE_TEMPLATE("scales of experts have any type of float", T, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  const Shape shape{20, 12, 3};
+  const auto logits = testing::normal_values<float>(shape.rows * shape.experts, 1, 0, 2);
+  const auto scales = testing::normal_values<T>(shape.experts, 2, 1, 0.2f);
+  std::vector<float> as_floats;
+  for (const T scale : scales) as_floats.push_back(to_float(scale));
+  CHECK(compare(routed<T>(*backend, shape, logits, true, scales),
+                reference(shape, logits, true, as_floats)) == "");
 }
 
 TEST_CASE("of equal logits the lower expert comes first") {

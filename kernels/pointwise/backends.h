@@ -44,7 +44,9 @@ void embedding(const Embedding& args, Stream& stream);
 void norm_rope_store(const NormRopeStore& args, Stream& stream);
 void random_fill(const RandomFill& args, Stream& stream);
 void random_bytes(const RandomFill& args, Stream& stream);
+void scaled_sum(const ScaledSum& args, Stream& stream);
 void sigmoid_gate(const SigmoidGate& args, Stream& stream);
+void soft_cap(const SoftCap& args, Stream& stream);
 void step_input(const StepInput& args, Stream& stream);
 void write_words(std::uint32_t* to, const std::uint32_t* words, std::int64_t count, Stream& stream);
 

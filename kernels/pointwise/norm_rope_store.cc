@@ -53,24 +53,9 @@ void check_norm_rope_store(const NormRopeStore& args) {
   kCheck.require_dense(args.slots, "slots", DType::i64, {rows});
 }
 
-namespace {
-
-void refuse_on_gpus(const NormRopeStore& args) {
-  const char* const fix = " runs on CPUs only so far; pass --device cpu";
-  if (args.norms_v) fail("norm_rope_store: a norm of v", fix);
-  if (args.q_alone) fail("norm_rope_store: q alone", fix);
-  if (args.kv.head_dim() > kMaxCudaHeadDim) {
-    fail("norm_rope_store: heads of more than ", kMaxCudaHeadDim, " elements, here ",
-         args.kv.head_dim(), ":", fix);
-  }
-}
-
-}  // namespace
-
 void norm_rope_store(const NormRopeStore& args, Stream& stream) {
   check_norm_rope_store(args);
   if (args.qkv.elements() == 0) return;
-  if (stream.kind() != DeviceKind::cpu) refuse_on_gpus(args);
   NVLLM_ON_BACKEND(stream, norm_rope_store(args, stream));
 }
 

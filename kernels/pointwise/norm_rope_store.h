@@ -32,8 +32,8 @@ struct NormRopeStore {
   std::int64_t heads = 0;  // also 0: a rank may have none
   float epsilon = 1e-6f;
   float weight_offset = 0;
-  bool norms_v = false;  // on CPUs
-  bool q_alone = false;  // on CPUs: there are no k and v, and k_norm is not there
+  bool norms_v = false;
+  bool q_alone = false;  // there are no k and v, and k_norm is not there
 
   // Whether of all that is read here what was enqueued just before writes nothing but qkv: then
   // everything else may be read before it has ended. What counts is told in

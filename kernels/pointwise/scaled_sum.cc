@@ -32,10 +32,7 @@ void check_scaled_sum(const ScaledSum& args) {
 void scaled_sum(const ScaledSum& args, Stream& stream) {
   check_scaled_sum(args);
   if (args.out.elements() == 0) return;
-  if (stream.kind() != DeviceKind::cpu) {
-    fail("scaled_sum: runs on CPUs only so far; pass --device cpu");
-  }
-  cpu::scaled_sum(args, stream);
+  NVLLM_ON_BACKEND(stream, scaled_sum(args, stream));
 }
 
 // On the CPU, eight elements at a time.

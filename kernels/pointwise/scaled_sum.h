@@ -15,8 +15,8 @@ struct ScaledSum {
   TensorView factor{};  // [1]; data == nullptr: 1
 };
 
-// Enqueues it, on a CPU. All of one type (float32, bfloat16 or float16), and their rows may lie
-// apart; otherwise an Error that names the argument.
+// Enqueues it. All of one type (float32, bfloat16 or float16), and their rows may lie apart;
+// otherwise an Error that names the argument.
 void scaled_sum(const ScaledSum& args, Stream& stream);
 void check_scaled_sum(const ScaledSum& args);
 

@@ -22,10 +22,7 @@ void check_soft_cap(const SoftCap& args) {
 void soft_cap(const SoftCap& args, Stream& stream) {
   check_soft_cap(args);
   if (args.x.elements() == 0) return;
-  if (stream.kind() != DeviceKind::cpu) {
-    fail("soft_cap: capped logits run on CPUs only so far; pass --device cpu");
-  }
-  cpu::soft_cap(args, stream);
+  NVLLM_ON_BACKEND(stream, soft_cap(args, stream));
 }
 
 // On the CPU, eight elements at a time.

@@ -12,7 +12,7 @@ struct SoftCap {
   float cap = 0;  // positive
 };
 
-// Enqueues it, on a CPU. Otherwise an Error that names the argument.
+// Enqueues it, or throws an Error that names the argument that does not fit.
 void soft_cap(const SoftCap& args, Stream& stream);
 void check_soft_cap(const SoftCap& args);
 

@@ -85,7 +85,6 @@ int run_inspect(const Options& options, std::int64_t started_ns) {
     const LaunchPlan plan = plan_launch(options.group, cuda_built(), visible_gpus);
     ranks = plan.ranks;
     device = plan.device;
-    runtime::check_device(model, device);
     const int exit_code = run_workers(options.group, plan, &model, [&](WorkerGroup& workers) {
       report.loads = load(workers, options);
     });

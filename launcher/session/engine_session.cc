@@ -82,7 +82,6 @@ EngineSession::EngineSession(const SessionOptions& options, runtime::OpenModel m
     : model_(std::move(model)), sampling_defaults_(sampling_defaults_of(model_)) {
   const LaunchPlan launch = plan_launch(options.group, cuda_built(), visible_gpus);
   check_has_weights(model_);
-  runtime::check_device(model_, launch.device);
   runtime::check_pipeline(model_, options.group.stages);
   WorkerGroup::Options group = group_to_start(options.group, launch, &model_);
   group.on_signal = options.on_signal;

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "base/trace.h"
+#include "kernels/attention/kv_view.h"
 #include "runtime/memory/memory_plan.h"
 #include "runtime/model/model_loading.h"
 #include "runtime/options.h"
@@ -174,6 +175,18 @@ void check_layers(const EngineOptions& options, const model::ModelConfig& config
   }
 }
 
+// Kernels of sparse attention for GPUs have no longer heads.
+void check_sparse_heads(const EngineOptions& options, const model::ModelConfig& config,
+                        DeviceKind device) {
+  if (device == DeviceKind::cpu || config.head_dim <= kernels::kMaxCudaHeadDim) return;
+  const auto refuse = [&](const char* option) {
+    fail(option, ": not with heads of ", config.head_dim, " elements on GPUs; pass ", option,
+         " full, or --device cpu");
+  };
+  if (options.prefill_attention != PrefillAttention::full) refuse("--prefill-attention");
+  if (options.decode_attention != DecodeAttention::full) refuse("--decode-attention");
+}
+
 // Linear attention has one state of a sequence, after its newest token. So no other sequence can
 // begin with some of the tokens, and one that is preempted is computed anew.
 void adapt_to_states(const model::ModelConfig& config, EngineOptions& options,
@@ -198,6 +211,7 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
     check_kv_cache_dtype(requested, config.head_dim);
     check_kv_cache_dtype(requested, config.full_head_dim());
     check_layers(requested, config);
+    check_sparse_heads(requested, config, device);
     check_windows(requested, config);
     check_invariance(requested, own.quantized() && device == DeviceKind::cuda);
     made.options = resolve_options(requested, model_limit);

@@ -125,7 +125,7 @@ TEST_CASE("blocks before the windows of all layers go to other sequences, which 
 }
 
 TEST_CASE("layers that differ in their heads give the same tokens in every mode that has them") {
-  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("on CPUs only so far");
+  RANKS_OR_SKIP(1);
   for (const char* path : {kOtherHeads, kBesideMlp}) {
     CAPTURE(path);
     check_modes_with_windows(path);
@@ -134,7 +134,7 @@ TEST_CASE("layers that differ in their heads give the same tokens in every mode 
 }
 
 TEST_CASE("an 8-bit cache of layers that differ in their heads: the same tokens in every mode") {
-  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("on CPUs only so far");
+  RANKS_OR_SKIP(1);
   for (const char* path : {kOtherHeads, kBesideMlp, kSharedKv}) {
     CAPTURE(path);
     const OpenModel model = open_model({.path = path, .dtype = DType::f32});
@@ -165,7 +165,7 @@ std::string refusal_of(const OpenModel& model, const EngineOptions& options) {
 }
 
 TEST_CASE("modes that know no layers that differ are refused, in one line, with any window") {
-  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("on CPUs only so far");
+  RANKS_OR_SKIP(1);
   // A window as long as the context is none.
   const OpenModel model = open_model(
       {.path = kSharedKv, .overrides = R"({"sliding_window": 4096})", .dtype = DType::f32});
@@ -188,15 +188,6 @@ TEST_CASE("modes that know no layers that differ are refused, in one line, with 
   CHECK(refusal_of(model, options) ==
         "--kv-offload chunked: not with layers that differ in their heads, as a "
         "Gemma4ForConditionalGeneration has; pass --kv-offload off");
-}
-
-TEST_CASE("a device that has no Gemma 4 is refused in one line") {
-  const OpenModel model = open_model({.path = kOtherHeads, .dtype = DType::f32});
-  CHECK_NOTHROW(check_device(model, DeviceKind::cpu));
-  CHECK_THROWS_WITH_AS(check_device(model, DeviceKind::cuda),
-                       "--model tests/data/golden-models/gemma4-dense: a "
-                       "Gemma4ForConditionalGeneration runs on CPUs only so far; pass --device cpu",
-                       Error);
 }
 
 TEST_CASE("modes that know no windows are refused, in one line") {

@@ -134,8 +134,12 @@ std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& opti
   if (!options.graphs) return 0;
   // What a driver takes for an instantiated graph: its kernels' parameters and launch descriptions.
   constexpr std::size_t kGraph = 64 << 10, kNode = 2 << 10;
-  constexpr std::int64_t kLayerNodes = 12, kOtherNodes = 64;
-  const std::int64_t nodes = decoder.own_layers().size() * kLayerNodes + kOtherNodes;
+  constexpr std::int64_t kLayerNodes = 12, kBesideMlpNodes = 16, kPerLayerNodes = 8,
+                         kOtherNodes = 64;
+  const model::ModelConfig& config = decoder.config();
+  const std::int64_t layer_nodes = kLayerNodes + (config.mixture.beside_mlp ? kBesideMlpNodes : 0) +
+                                   (config.per_layer_width > 0 ? kPerLayerNodes : 0);
+  const std::int64_t nodes = decoder.own_layers().size() * layer_nodes + kOtherNodes;
   const std::int64_t graphs = DecodeGraphs::max_graphs(options.max_num_seqs, options.max_model_len);
   return static_cast<std::size_t>(graphs) * (kGraph + static_cast<std::size_t>(nodes) * kNode);
 }

@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/logging.h"
 #include "base/text.h"
-#include "kernels/attention/kv_view.h"
 #include "model/checkpoint/checkpoint_file.h"
 #include "model/decoder.h"
 #include "model/loading/loader.h"
@@ -78,18 +77,6 @@ DType choose_dtype(const ModelOptions& options, const model::ModelConfig& config
 void choose_quantization(const model::Decoder& decoder, const OpenModel& model, DeviceKind device) {
   model::choose_quantization(decoder.parameters(), model.checkpoint ? &*model.checkpoint : nullptr,
                              model.quantization, device == DeviceKind::cpu);
-}
-
-void check_device(const OpenModel& model, DeviceKind device) {
-  if (device == DeviceKind::cpu) return;
-  if (model.config.v_norm) {
-    fail("--model ", model.path, ": a ", model.config.architecture,
-         " runs on CPUs only so far; pass --device cpu");
-  }
-  if (model.config.head_dim > kernels::kMaxCudaHeadDim) {
-    fail("--model ", model.path, ": heads of ", model.config.head_dim,
-         " elements run on CPUs only so far; pass --device cpu");
-  }
 }
 
 void check_pipeline(const OpenModel& model, int stages) {

@@ -36,9 +36,6 @@ void choose_quantization(const model::Decoder& decoder, const OpenModel& model, 
 // configuration, by name and shape.
 OpenModel open_model(const ModelOptions& options);
 
-// An Error if devices of that kind do not compute such a model.
-void check_device(const OpenModel& model, DeviceKind device);
-
 // An Error if the model cannot be divided into so many pipeline stages.
 void check_pipeline(const OpenModel& model, int stages);
 

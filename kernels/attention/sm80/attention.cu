@@ -6,6 +6,7 @@ namespace nvllm::kernels::cuda {
 
 void attention(const Attention& args, Stream& stream) {
   const cudaStream_t native = nvllm::cuda::native(stream);
+  if (args.q.shape[2] > kMaxCudaHeadDim) return attention_hdim512(args, native);
   if (args.kv.keys.dtype == DType::u8) return attention_e4m3(args, native);
   switch (args.q.dtype) {
     case DType::f32: return attention_float32<float>(args, native);

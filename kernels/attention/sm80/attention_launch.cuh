@@ -6,7 +6,7 @@
 // ../sm90/decode.cu), more rows in the prefill kernels (prefill.cuh, on Hopper ../sm90/prefill.cu).
 // The Hopper kernels decline heads that they do not support. Invariant attention has all rows in
 // the prefill kernel, or in one that gives its bits (../sm90/invariant_decode.cu). Heads are padded
-// to 64, 128 or 256.
+// to 64, 128 or 256; longer ones have kernels of their own (hdim512_launch.cuh).
 #pragma once
 
 #include <algorithm>
@@ -22,28 +22,34 @@ namespace nvllm::kernels::cuda {
 // One row of each of few sequences with the bits of attention_prefill_sm90(). Returns false, with
 // nothing enqueued, for others, and on another device (sm90/invariant_decode.cu).
 bool attention_invariant_decode_sm90(const Attention& args, cudaStream_t stream);
+// Heads of more than kMaxCudaHeadDim elements, to a cache of the rows' type (attention_hdim512.cu)
+// and to one of E4m3 (attention_hdim512_e4m3.cu).
+void attention_hdim512(const Attention& args, cudaStream_t stream);
+void attention_hdim512_e4m3(const Attention& args, cudaStream_t stream);
 
 namespace {
 
-template <typename T, bool kWindow>
+template <typename T, bool kWindow, int kElements>
 __global__ void __launch_bounds__(plain::kWarps * 32)
     attention_float32_kernel(const AttentionParams<T> p) {
   const AttentionPart<T, kWindow> part(p, blockIdx.z, blockIdx.y);
   const int packed_row = blockIdx.x * plain::kWarps + threadIdx.y;
   if (packed_row >= part.packed_rows) return;
-  plain::Row row = plain::start_row(part, packed_row);
+  plain::Row row = plain::start_row<kElements>(part, packed_row);
   plain::add_tokens(part, packed_row, row);
   plain::write_row(part, packed_row, row);
 }
 
-template <typename T>
+// kElements: of a head, per lane at most.
+template <typename T, int kElements = plain::kUsualElements>
 void attention_float32(const Attention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args);
   const long long rows = args.max_query_rows * p.max_group_heads();
   const dim3 blocks(blocks_for(rows, plain::kWarps), p.kv_heads(),
                     static_cast<unsigned>(args.kv_length.shape[0]));
   with_window(args, [&]<bool kWindow>() {
-    attention_float32_kernel<T, kWindow><<<blocks, dim3(32, plain::kWarps), 0, stream>>>(p);
+    attention_float32_kernel<T, kWindow, kElements>
+        <<<blocks, dim3(32, plain::kWarps), 0, stream>>>(p);
   });
   nvllm::cuda::check(cudaGetLastError(), "launching attention");
 }

@@ -110,12 +110,12 @@ __device__ void combine_warps(const Part<D>* of_warp, Part<D>& combined) {
 }
 
 // Combines the blocks' partial results into the final one. Block `rank` writes its share.
-template <typename T, int D>
+template <typename T, int D, int kThreads = kWarps<D> * 32>
 __device__ void combine_blocks(const AttentionRows<T>& part, int first_row, const Part<D>& combined,
                                int rank, int blocks) {
   const auto& p = part.p;
   const int rows = min(kRows, part.packed_rows - first_row);
-  for (int i = rank * kWarps<D> * 32 + threadIdx.x; i < rows * D; i += blocks * kWarps<D> * 32) {
+  for (int i = rank * kThreads + threadIdx.x; i < rows * D; i += blocks * kThreads) {
     const int row = i / D, column = i % D;
     if (column >= p.head_dim) continue;
     float weight[kMaxCluster], sum = 0, out = 0;
@@ -242,20 +242,26 @@ inline int cluster_size(const void* kernel, long long groups, long long max_kv_l
   return blocks;
 }
 
-// Launches a kernel that calls attend<T, D>(). `rows`: query rows of a sequence, at most.
-template <int D, typename T, typename... Params, typename... Args>
-void launch(void (*kernel)(const AttentionParams<T>, Params...), const AttentionParams<T>& p,
-            long long rows, long long sequences, long long max_tokens, cudaStream_t stream,
-            const Args&... args) {
-  allow_shared_memory(kernel, kSharedBytes<D>, "preparing attention");
+// What a block of a kernel has.
+struct BlockShape {
+  int threads, shared_bytes;
+};
+
+// Launches a kernel whose blocks have 16 packed rows each and, in clusters, share their tokens.
+// `rows`: query rows of a sequence, at most.
+template <typename T, typename... Params, typename... Args>
+void launch_blocks(void (*kernel)(const AttentionParams<T>, Params...), const BlockShape& block,
+                   const AttentionParams<T>& p, long long rows, long long sequences,
+                   long long max_tokens, cudaStream_t stream, const Args&... args) {
+  allow_shared_memory(kernel, block.shared_bytes, "preparing attention");
   const long long tiles = (rows * p.max_group_heads() + kRows - 1) / kRows;
   const int cluster = cluster_size(reinterpret_cast<const void*>(kernel),
                                    tiles * p.kv_heads() * sequences, max_tokens);
   cudaLaunchConfig_t config{};
   config.gridDim =
       dim3(static_cast<unsigned>(tiles * cluster), p.kv_heads(), static_cast<unsigned>(sequences));
-  config.blockDim = dim3(kWarps<D> * 32);
-  config.dynamicSmemBytes = kSharedBytes<D>;
+  config.blockDim = dim3(block.threads);
+  config.dynamicSmemBytes = block.shared_bytes;
   config.stream = stream;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
@@ -264,6 +270,15 @@ void launch(void (*kernel)(const AttentionParams<T>, Params...), const Attention
   config.attrs = &attribute;
   config.numAttrs = cluster > 1 ? 1 : 0;
   nvllm::cuda::check(cudaLaunchKernelEx(&config, kernel, p, args...), "launching attention");
+}
+
+// Launches a kernel that calls attend<T, D>().
+template <int D, typename T, typename... Params, typename... Args>
+void launch(void (*kernel)(const AttentionParams<T>, Params...), const AttentionParams<T>& p,
+            long long rows, long long sequences, long long max_tokens, cudaStream_t stream,
+            const Args&... args) {
+  launch_blocks(kernel, BlockShape{kWarps<D> * 32, kSharedBytes<D>}, p, rows, sequences, max_tokens,
+                stream, args...);
 }
 
 }  // namespace nvllm::kernels::cuda::decode

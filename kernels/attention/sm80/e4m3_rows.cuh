@@ -12,6 +12,8 @@
 //         the odd numbers of chunk j. finish_e4m3_values() puts neighbours side by side.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/attention/sm80/attention_params.cuh"
 #include "kernels/attention/sm80/mma.cuh"
 #include "kernels/common/sm80/e4m3.cuh"
@@ -53,11 +55,12 @@ __device__ __forceinline__ unsigned halves_of(unsigned pair, float factor) {
 // Loads the packed rows [first, first + 16) from global memory, with zeros for what does not exist.
 // A float16 has fewer exponents than a bfloat16, so each row is multiplied by a power of 2 by which
 // its largest number becomes one below 2^15; what becomes subnormal then does not matter beside it.
-template <typename T, int kSteps>
-__device__ __forceinline__ E4m3QueryScales load_queries_for_e4m3(const AttentionRows<T>& part,
-                                                                 int first, int lane,
+// part: AttentionRows or a HeadSlice of them.
+template <typename Part, int kSteps>
+__device__ __forceinline__ E4m3QueryScales load_queries_for_e4m3(const Part& part, int first,
+                                                                 int lane,
                                                                  Quad (&queries)[kSteps]) {
-  using Row = typename AttentionTypes<T>::Row;
+  using Row = std::remove_cvref_t<decltype(*part.query(0))>;
   E4m3QueryScales scales;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {

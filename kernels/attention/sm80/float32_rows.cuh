@@ -8,9 +8,10 @@
 namespace nvllm::kernels::cuda::plain {
 
 inline constexpr int kWarps = 4;
-inline constexpr int kElements = kMaxCudaHeadDim / 32;  // of a head, per lane at most
+// Of a head, per lane at most, where nothing else is said.
+inline constexpr int kUsualElements = kMaxCudaHeadDim / 32;
 
-template <typename Kv>
+template <int kElements, typename Kv>
 __device__ __forceinline__ void load_head(float (&element)[kElements], const Kv* head,
                                           int head_dim) {
 #pragma unroll
@@ -21,6 +22,7 @@ __device__ __forceinline__ void load_head(float (&element)[kElements], const Kv*
 }
 
 // The state of a row. Lane l has elements l, l + 32 ... of the head.
+template <int kElements = kUsualElements>
 struct Row {
   float q[kElements];
   float out[kElements] = {};  // not yet divided by the sum
@@ -28,16 +30,17 @@ struct Row {
   float sum = 0;  // of this lane's tokens
 };
 
-template <typename T>
-__device__ __forceinline__ Row start_row(const AttentionRows<T>& part, int packed_row) {
-  Row row;
+template <int kElements = kUsualElements, typename T>
+__device__ __forceinline__ Row<kElements> start_row(const AttentionRows<T>& part, int packed_row) {
+  Row<kElements> row;
   load_head(row.q, part.query(packed_row), part.p.head_dim);
   return row;
 }
 
 // Adds the tokens that the row sees.
-template <typename Part>
-__device__ __forceinline__ void add_tokens(const Part& part, int packed_row, Row& state) {
+template <typename Part, int kElements>
+__device__ __forceinline__ void add_tokens(const Part& part, int packed_row,
+                                           Row<kElements>& state) {
   const int tokens = max(0, part.visible(packed_row));
   auto& [q, out, row_max, sum] = state;
   const float scale = part.p.score_scale(part.kv_head);
@@ -76,8 +79,9 @@ __device__ __forceinline__ void add_tokens(const Part& part, int packed_row, Row
   }
 }
 
-template <typename T>
-__device__ __forceinline__ void write_row(const AttentionRows<T>& part, int row, const Row& state) {
+template <typename T, int kElements>
+__device__ __forceinline__ void write_row(const AttentionRows<T>& part, int row,
+                                          const Row<kElements>& state) {
   const AttentionParams<T>& p = part.p;
   const float value_scale = p.value_scale(part.kv_head);
   float row_max = state.row_max, sum = state.sum;

@@ -16,6 +16,29 @@
 
 namespace nvllm::kernels::cuda {
 
+// The part of AttentionRows' heads from a column on, as WarpRows loads its queries.
+template <typename T>
+struct HeadSlice {
+  using Row = typename AttentionTypes<T>::Row;
+
+  const AttentionRows<T>& rows;
+  int first_column;
+  struct {
+    const Row* q;
+    int head_dim;  // columns of the slice, also none or more than D
+  } p;
+  int packed_rows;
+
+  __device__ __forceinline__ HeadSlice(const AttentionRows<T>& rows, int first_column)
+      : rows(rows),
+        first_column(first_column),
+        p{rows.p.q, rows.p.head_dim - first_column},
+        packed_rows(rows.packed_rows) {}
+  __device__ __forceinline__ const Row* query(int packed_row) const {
+    return rows.query(packed_row) + first_column;
+  }
+};
+
 // The address of a chunk in a tile.
 template <int D>
 __device__ __forceinline__ unsigned chunk_at(unsigned tile, int row, int chunk) {
@@ -109,13 +132,10 @@ class WarpRows {
   // Alternative without shared memory: loads the packed rows [first, first + 16) from global
   // memory, with zeros for those that do not exist.
   __device__ __forceinline__ void start(const AttentionRows<T>& part, int first) {
-    static_assert(kKeepQueries);
-    if constexpr (kIsE4m3<T>) {
-      e4m3_scales_ = load_queries_for_e4m3(part, first, lane_, kept_);
-      return;
-    } else {
-      load_kept(part, first);
-    }
+    start_from(part, first);
+  }
+  __device__ __forceinline__ void start(const HeadSlice<T>& part, int first) {
+    start_from(part, first);
   }
 
   // Adds a tile whose first token has this number. visible[i]: the token after the last one that
@@ -125,6 +145,13 @@ class WarpRows {
   __device__ __forceinline__ void add(unsigned keys, unsigned values, int first, bool masked,
                                       const int (&visible)[2], const int (&first_seen)[2]) {
     float score[kTokens / 8][4] = {};
+    add_scores(keys, score);
+    add_scored<kWindow>(values, first, masked, visible, first_seen, score);
+  }
+
+  // The two halves of add(), between which scores of other parts of the head may be added to these,
+  // which are zeros at first.
+  __device__ __forceinline__ void add_scores(unsigned keys, float (&score)[kTokens / 8][4]) {
     if constexpr (kIsE4m3<T>) {
       multiply_e4m3_keys<Tile, D, kTokens>(keys, lane_, kept_, score);
     } else {
@@ -137,6 +164,11 @@ class WarpRows {
         score[n][i] *= kIsE4m3<T> ? scale_ * e4m3_scales_.row[i / 2] : scale_;
       }
     }
+  }
+  template <bool kWindow>
+  __device__ __forceinline__ void add_scored(unsigned values, int first, bool masked,
+                                             const int (&visible)[2], const int (&first_seen)[2],
+                                             float (&score)[kTokens / 8][4]) {
     if (masked) {
 #pragma unroll
       for (int n = 0; n < kTokens / 8; ++n) {
@@ -171,7 +203,20 @@ class WarpRows {
   // Longer heads leave no registers for the queries. Those for E4m3 are in no other place.
   static constexpr bool kKeepQueries = D <= 128 || kIsE4m3<T>;
 
-  __device__ __forceinline__ void load_kept(const AttentionRows<T>& part, int first) {
+  template <typename Part>
+  __device__ __forceinline__ void start_from(const Part& part, int first) {
+    static_assert(kKeepQueries);
+    if constexpr (kIsE4m3<T>) {
+      e4m3_scales_ = load_queries_for_e4m3(part, first, lane_, kept_);
+    } else {
+      load_kept(part, first);
+    }
+  }
+
+  // Of whole heads of D columns, or of a slice, which may have fewer.
+  template <typename Part>
+  __device__ __forceinline__ void load_kept(const Part& part, int first) {
+    constexpr bool kSlice = std::is_same_v<Part, HeadSlice<T>>;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = first + lane_ / 4 + 8 * i;
@@ -181,8 +226,9 @@ class WarpRows {
       for (int step = 0; step < D / 16; ++step) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
+          const bool there = valid && (!kSlice || step * 16 + half * 8 < part.p.head_dim);
           kept_[step].word[i + 2 * half] =
-              valid ? *reinterpret_cast<const unsigned*>(from + step * 16 + half * 8) : 0;
+              there ? *reinterpret_cast<const unsigned*>(from + step * 16 + half * 8) : 0;
         }
       }
     }

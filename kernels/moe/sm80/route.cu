@@ -3,6 +3,7 @@
 // without atomics, so the order is always the same: few of them in one block, with a count for each
 // expert and chunk of 32 entries; many by one block for each expert, which looks at all of them.
 #include "kernels/common/sm80/launch.cuh"
+#include "kernels/common/sm80/types.cuh"
 #include "kernels/moe/backends.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/sm80/choose.cuh"
@@ -16,6 +17,8 @@ struct Params {
   int *start, *source_rows, *entries;
   int rows, experts, k;
   bool renormalize;
+  const void* scales;  // of experts, of this type; nullptr: all are 1
+  DType scale_type;
 
   explicit Params(const Route& args)
       : logits(args.logits.as<float>()),
@@ -26,7 +29,17 @@ struct Params {
         rows(static_cast<int>(args.weights.shape[0])),
         experts(static_cast<int>(args.logits.shape[1])),
         k(static_cast<int>(args.weights.shape[1])),
-        renormalize(args.renormalize) {}
+        renormalize(args.renormalize),
+        scales(args.scales.data),
+        scale_type(args.scales.dtype) {}
+
+  __device__ __forceinline__ float scale_of(int expert) const {
+    switch (scale_type) {
+      case DType::f32: return static_cast<const float*>(scales)[expert];
+      case DType::bf16: return widen(static_cast<const Bf16*>(scales)[expert]);
+      default: return widen(static_cast<const F16*>(scales)[expert]);
+    }
+  }
 };
 
 // --- the experts of a row
@@ -42,7 +55,10 @@ __device__ __forceinline__ void choose(const Params& p, int row, int* chosen) {
                                p.renormalize, [&](int j, float power, int expert) {
                                  if (lane == j % 32) weights[j] = power, chosen[j] = expert;
                                });
-  for (int j = lane; j < p.k; j += 32) weights[j] = weights[j] / divisor;
+  for (int j = lane; j < p.k; j += 32) {
+    const float weight = weights[j] / divisor;
+    weights[j] = p.scales == nullptr ? weight : weight * p.scale_of(chosen[j]);
+  }
 }
 
 constexpr int kChooseWarps = 4;

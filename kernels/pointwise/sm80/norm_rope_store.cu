@@ -39,7 +39,11 @@ struct Params {
   unsigned groups;      // of a row's heads; a group's are `groups` apart
   unsigned lanes_bits;  // log2 of the lanes of a group
   bool settled;         // NormRopeStore::only_rows_are_new
+  bool norms_v;         // looked at where heads are taken element by element
 };
+
+// Which heads are normed. Those of v have no weights.
+enum class Norms : std::uint8_t { none, of_q_and_k, of_v_too };
 
 // Where thread and its lanes are.
 struct Place {
@@ -160,13 +164,21 @@ __device__ __forceinline__ void rotate(Floats<T>& x, Floats<T>& y, const Floats<
   }
 }
 
+template <typename T>
+__device__ __forceinline__ Floats<T> scaled(const Vector<T>& vector, float scale) {
+  Floats<T> x = widen(vector);
+#pragma unroll
+  for (float& element : x.element) element *= scale;
+  return x;
+}
+
 // For halves of whole vectors that lie at multiples of 16 bytes.
-template <typename T, typename Kv, int kHeads, bool kNorm>
+template <typename T, typename Kv, int kHeads, Norms kNorms>
 __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<T, Kv> p) {
   let_next_kernel_come();
   if (!p.settled) wait_for_previous_kernel();
   constexpr int kElements = Vector<T>::kElements;
-  constexpr bool kSame = std::is_same_v<T, Kv>;
+  constexpr bool kSame = std::is_same_v<T, Kv>, kNorm = kNorms != Norms::none;
   const Place at(p);
   const int half = p.rotary / 2;
   const bool rotated = at.lane * kElements < half;
@@ -227,6 +239,9 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
       }
       if (rotated) rotate<T>(x, y, cosine, sine);
       if (kSame || head < p.heads) low[h] = narrow(x), high[h] = narrow(y);
+    } else if constexpr (kNorms == Norms::of_v_too) {
+      x = scaled(low[h], scale), y = scaled(high[h], scale);
+      if constexpr (kSame) low[h] = narrow(x), high[h] = narrow(y);
     } else if constexpr (!kSame) {
       x = widen(low[h]), y = widen(high[h]);
     }
@@ -242,11 +257,12 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
   }
 }
 
-// For everything else: a warp per head, element by element.
-template <typename T, typename Kv>
+// For everything else: a warp per head, element by element. kWide: heads may have more than
+// kMaxCudaHeadDim elements, and those of v may be normed.
+template <typename T, typename Kv, bool kWide>
 __global__ void __launch_bounds__(kBlockThreads) elements_kernel(const Params<T, Kv> p) {
   begin_after_previous_kernel(true);
-  constexpr int kPairs = kMaxCudaHeadDim / 2 / 32;  // of a lane
+  constexpr int kPairs = (kWide ? kMaxHeadDim : kMaxCudaHeadDim) / 2 / 32;  // of a lane
   constexpr bool kSame = std::is_same_v<T, Kv>;
   const Place at(p);
   const int half = p.rotary / 2, pairs = p.head_dim / 2;
@@ -275,11 +291,13 @@ __global__ void __launch_bounds__(kBlockThreads) elements_kernel(const Params<T,
   for (int k = 0; k < kPairs; ++k) {
     const int i = at.lane + k * 32;
     if (i >= pairs) continue;
-    if (kSame && !rotates) {
+    const bool normed_v = kWide && p.norms_v && !rotates;
+    if (kSame && !rotates && !normed_v) {
       to[low_of(i)] = from[low_of(i)], to[high_of(i)] = from[high_of(i)];
       continue;
     }
     float a = x[k], b = y[k];
+    if (normed_v) a *= scale, b *= scale;
     if (rotates && p.q_norm != nullptr) {
       a *= scale * (p.weight_offset + widen(weight[low_of(i)]));
       b *= scale * (p.weight_offset + widen(weight[high_of(i)]));
@@ -307,7 +325,10 @@ template <typename T>
 bool in_vectors(const NormRopeStore& args) {
   constexpr int kElements = Vector<T>::kElements;
   const auto& stride = args.kv.keys.stride;
-  bool fits = args.cos_sin.shape[1] / 2 % kElements == 0 &&
+  // The vectors of half a head are those of a warp's lanes at most; norms of v alone are rare.
+  bool fits = args.kv.head_dim() <= 64 * kElements &&
+              (!args.norms_v || args.q_norm.data != nullptr) &&
+              args.cos_sin.shape[1] / 2 % kElements == 0 &&
               (args.kv.head_dim() - args.cos_sin.shape[1]) % (2 * kElements) == 0;
   for (int axis = 0; axis < 3; ++axis) fits = fits && stride[axis] % kElements == 0;
   for (const TensorView* tensor :
@@ -335,14 +356,28 @@ Params<T, Kv> params(const NormRopeStore& args) {
   p.head_stride = args.kv.keys.stride[2];
   p.rows = args.qkv.shape[0];
   p.heads = static_cast<unsigned>(args.heads);
-  p.kv_heads = static_cast<unsigned>(args.kv.kv_heads());
+  p.kv_heads = args.q_alone ? 0 : static_cast<unsigned>(args.kv.kv_heads());
   p.head_dim = static_cast<int>(args.kv.head_dim());
   p.rotary = static_cast<int>(args.cos_sin.shape[1]);
   p.inverse_head_dim = 1.0f / static_cast<float>(p.head_dim);
   p.epsilon = args.epsilon;
   p.weight_offset = args.weight_offset;
   p.settled = args.only_rows_are_new;
+  p.norms_v = args.norms_v;
   return p;
+}
+
+template <typename T, typename Kv, int kHeads>
+auto vectors_kernel_of(const NormRopeStore& args) {
+  if (args.q_norm.data == nullptr) return vectors_kernel<T, Kv, kHeads, Norms::none>;
+  return args.norms_v ? vectors_kernel<T, Kv, kHeads, Norms::of_v_too>
+                      : vectors_kernel<T, Kv, kHeads, Norms::of_q_and_k>;
+}
+
+template <typename T, typename Kv>
+auto elements_kernel_of(const NormRopeStore& args) {
+  const bool wide = args.norms_v || args.kv.head_dim() > kMaxCudaHeadDim;
+  return wide ? elements_kernel<T, Kv, true> : elements_kernel<T, Kv, false>;
 }
 
 template <typename T, typename Kv>
@@ -360,12 +395,9 @@ void launch(const NormRopeStore& args, cudaStream_t stream) {
   const long long items = p.rows * p.groups;
   NVLLM_CHECK_LT(items, 1ll << 32);
   const long long threads = items << p.lanes_bits;
-  const bool norm = p.q_norm != nullptr;
-  const auto kernel =
-      !vectors ? elements_kernel<T, Kv>
-      : few    ? (norm ? vectors_kernel<T, Kv, 1, true> : vectors_kernel<T, Kv, 1, false>)
-               : (norm ? vectors_kernel<T, Kv, kManyHeads, true>
-                       : vectors_kernel<T, Kv, kManyHeads, false>);
+  const auto kernel = !vectors ? elements_kernel_of<T, Kv>(args)
+                      : few    ? vectors_kernel_of<T, Kv, 1>(args)
+                               : vectors_kernel_of<T, Kv, kManyHeads>(args);
   launch_early("launching norm_rope_store", kernel, blocks_for(threads, kBlockThreads),
                kBlockThreads, stream, p);
 }
