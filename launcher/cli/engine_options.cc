@@ -269,7 +269,7 @@ OptionRows engine_rows() {
        "0", into.whole(&EngineOptions::seed, 0, std::numeric_limits<std::int64_t>::max())},
       {"--pp", "N",
        "how many pipeline stages the layers are divided into, each of --tp ranks,\n"
-       "which are 8 in all at most; on CPUs only so far",
+       "which are 8 in all at most",
        "1", Into(&Options::group).whole(&GroupOptions::stages, 1, ipc::kMaxRanks),
        "--pipeline-parallel-size"},
       memory_report_row(),
