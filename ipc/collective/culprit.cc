@@ -5,18 +5,18 @@
 namespace nvllm::ipc {
 namespace {
 
-// Of those from ranks[first] on, `count` of them, the one with the least of something, if that is
-// less than what ranks[self] has; else kNobody.
+// Of those from ranks[first] on, `count` of them, the one with the smallest amount of something, if
+// that is smaller than that of ranks[self]; else kNobody.
 template <typename Amount>
 int one_behind(const std::vector<RankSnapshot>& ranks, int self, int first, int count,
                const Amount& amount_of) {
   const RankSnapshot* const own = &ranks[static_cast<std::size_t>(self)];
-  const RankSnapshot* least = own;
+  const RankSnapshot* smallest = own;
   for (int rank = first; rank < first + count; ++rank) {
     const RankSnapshot& other = ranks[static_cast<std::size_t>(rank)];
-    if (amount_of(other) < amount_of(*least)) least = &other;
+    if (amount_of(other) < amount_of(*smallest)) smallest = &other;
   }
-  return least == own ? RankSnapshot::kNobody : least->rank;
+  return smallest == own ? RankSnapshot::kNobody : smallest->rank;
 }
 
 // Another rank whose main thread is in a call since before that time.

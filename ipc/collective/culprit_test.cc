@@ -58,7 +58,7 @@ TEST_CASE("a stage that gives no sign of life is named, whoever is suspected") {
   CHECK(find_culprit(ranks.group, 0, 2, 3) == 1);
 }
 
-TEST_CASE("a stage that has begun fewer steps than who waits is named") {
+TEST_CASE("a stage that has started fewer steps than who waits is named") {
   Ranks ranks(4);
   ranks.begin_call(7);
   ranks.begin_call(8, {1});
@@ -70,7 +70,7 @@ TEST_CASE("a stage whose main thread has long been in a call is named") {
   Ranks ranks(3, std::chrono::milliseconds(200));
   ranks.begin_call(7);
   const Member::ActivityScope doing(ranks[1], Member::Activity::call, "call step");
-  CHECK(find_culprit(ranks.group, 0, 2, 3) == 2);  // it has only begun
+  CHECK(find_culprit(ranks.group, 0, 2, 3) == 2);  // it has only started
   std::this_thread::sleep_for(std::chrono::milliseconds(150));
   CHECK(find_culprit(ranks.group, 0, 2, 3) == 1);
 }

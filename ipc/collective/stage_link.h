@@ -44,9 +44,9 @@ class StageLink {
   virtual bool result_ready() const = 0;
 };
 
-// Of a group in so many stages, more than one. A collective call of all ranks. communicator: of this
-// rank's stage; it must outlive the link, and its waits tell what has failed in it. On GPUs all
-// have to see the memory of their neighbours.
+// Of a group in so many stages, more than one. A collective call of all ranks. communicator: of
+// this rank's stage; it must outlive the link, and its waits tell what has failed in it. GPUs have
+// to see the memory of their neighbours.
 std::unique_ptr<StageLink> create_stage_link(Member& member, Backend& backend, int stages,
                                              Communicator& communicator);
 

@@ -81,11 +81,13 @@ class EngineGroup {
     for (std::uint64_t id = 1; id <= 4; ++id) client_.submit(id, request);
     while (client_.poll(std::chrono::seconds(1)).empty()) continue;
   }
-  // Reads until the group is aborted; the reason.
+  // Reads until the group is aborted, or rank 0 has not answered for too long; the reason.
   std::string read_until_abort() {
     try {
       while (true) client_.poll(std::chrono::seconds(1));
     } catch (const ipc::GroupAborted& error) {
+      return error.what();
+    } catch (const ipc::PeerTimeout& error) {
       return error.what();
     }
   }

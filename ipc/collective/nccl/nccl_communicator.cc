@@ -33,7 +33,8 @@ std::size_t count_of(const TensorView& tensor) {
   return static_cast<std::size_t>(tensor.elements());
 }
 
-// The first rank of each stage makes its id. All ranks exchange whether they could load NCCL, so that all fail or none.
+// The first rank of each stage makes its id. All ranks exchange whether they could load NCCL, so
+// that all fail or none.
 ncclUniqueId agree_on_id(Member& member, int first_of_stage) {
   // NVLink multicast has cost hosts their GPUs. A user's own setting counts.
   setenv("NCCL_NVLS_ENABLE", "0", 0);

@@ -11,8 +11,8 @@ namespace nvllm::ipc {
 
 class NcclCommunicator final : public CudaCommunicator {
  public:
-  // A collective call, of all stages, that starts NCCL within each. Throws, on all ranks, if NCCL cannot be loaded on one of
-  // them.
+  // A collective call, of all stages, that starts NCCL within each. Throws, on all ranks, if NCCL
+  // cannot be loaded on one of them.
   NcclCommunicator(Member& member, Backend& backend, int stages);
   ~NcclCommunicator() override;
 

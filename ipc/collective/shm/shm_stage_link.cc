@@ -82,9 +82,16 @@ void ShmStageLink::send_result(TensorView data, const Event& ready) {
   NVLLM_CHECK(data.contiguous() && rank_ == last_stage_, data.describe());
   if (device_ == DeviceKind::cpu) results_->wait(ready);
   results_->submit([this, data, &ready] {
-    if (device_ != DeviceKind::cpu) await_computed(ready);
-    put(data.as<std::byte>(), data.bytes(), 0, member_.main_bell(0),
-        [this] { return await_room_for_result(); });
+    try {
+      if (device_ != DeviceKind::cpu && !await_computed(ready)) return;
+      put(data.as<std::byte>(), data.bytes(), 0, member_.main_bell(0),
+          [this] { return await_room_for_result(); });
+    } catch (const GroupAborted&) {
+      throw;
+    } catch (const Error& error) {
+      member_.group().abort(error.what());  // rank 0 would wait for it in vain
+      throw;
+    }
   });
 }
 
@@ -179,15 +186,15 @@ bool ShmStageLink::await_room_for_result() {
   return true;
 }
 
-// A GPU's event: an event cannot be waited for with a look at the group now and then.
-void ShmStageLink::await_computed(const Event& ready) const {
+bool ShmStageLink::await_computed(const Event& ready) const {
   constexpr Nanoseconds kEager = std::chrono::microseconds(20);
   constexpr Nanoseconds kPause = std::chrono::microseconds(10);
   for (const std::int64_t start = now_ns(); !ready.reached();) {
     member_.check_abort();
-    if (dropping_) return;
+    if (dropping_) return false;
     if (Nanoseconds(now_ns() - start) > kEager) std::this_thread::sleep_for(kPause);
   }
+  return true;
 }
 
 // Rank 0's record says whom its stream waits for, not whom its main thread does.

@@ -59,7 +59,9 @@ class ShmStageLink final : public StageLink {
   // Without a limit: rank 0 may wait for its launcher, which may read results when it likes. The
   // rank's bell wakes the thread of the other stream, so this one looks now and then.
   bool await_room_for_result();
-  void await_computed(const Event& ready) const;
+  // Of a GPU, whose events cannot be waited for together with the group. False: it is not wanted
+  // any more.
+  bool await_computed(const Event& ready) const;
   void await_result();
   // Who is to blame when nothing has changed for a step timeout.
   int culprit_of_results() const;
