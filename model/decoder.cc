@@ -181,9 +181,10 @@ layers::Batch batch_of(const layers::Batch& all, const layers::BatchPart& part) 
 }
 
 // What is called behind each layer of a pass that is not in parts. Steps that decode are short, and
-// may be graphs.
+// may be graphs; so are all steps of GPUs, which would wait for the host there.
 std::function<void()> progress_of(const layers::Batch& batch, const Device& device) {
-  return device.link != nullptr && batch.max_query_rows > 1 ? device.progress : nullptr;
+  const bool reports = device.link != nullptr && device.stream.kind() == DeviceKind::cpu;
+  return reports && batch.max_query_rows > 1 ? device.progress : nullptr;
 }
 
 // As a number of the type in which embeddings are multiplied by it.

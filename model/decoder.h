@@ -87,10 +87,12 @@ class DecoderMemory {
 struct Device {
   Stream& stream;
   kernels::Gemm& gemm;
-  ipc::Communicator* communicator = nullptr;  // of the stage's ranks; nullptr: one rank
-  ipc::StageLink* link = nullptr;             // nullptr: one stage
+  // Of the stage's ranks; nullptr, or of one: there is one rank.
+  ipc::Communicator* communicator = nullptr;
+  ipc::StageLink* link = nullptr;  // nullptr: one stage
   // Called by the stream behind each layer of a pass in parts, which may take minutes, and of a
-  // prompt's in a pipeline, where other stages wait for it; by what thread is the stream's affair.
+  // prompt's in a pipeline of CPUs, where other stages wait for it; by what thread is the stream's
+  // affair.
   std::function<void()> progress = {};
 };
 

@@ -309,11 +309,13 @@ TEST_CASE("float32 on 4 ranks: logits, hidden states and continuations are trans
 
 // All but Gemma 4 with inputs of layers, which is in one stage (runtime/model/open_model.h).
 void are_right_in_stages(int stages, int ranks) {
-  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("stages are on CPUs only so far");
+  RANKS_OR_SKIP(stages * ranks);
   std::vector<std::string> models(std::begin(kModels), std::end(kModels));
   models.insert(models.end(), std::begin(kMixtures), std::end(kMixtures));
   models.insert(models.end(), std::begin(kHybrids), std::end(kHybrids));
-  models.insert(models.end(), {"gemma4-dense", "gemma4-moe"});
+  if (testing::device_under_test() == DeviceKind::cpu) {
+    models.insert(models.end(), {"gemma4-dense", "gemma4-moe"});
+  }
   testing::run_in_stages(stages, ranks, [&](DeviceRank& rank) {
     for (const std::string& name : models) {
       if (layers_of_model(name) < stages) continue;
@@ -336,7 +338,9 @@ TEST_CASE("float32 in 2 stages of 2 ranks: logits and continuations are transfor
 }
 
 TEST_CASE("two stages give the bits of the whole decoder") {
-  if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("stages are on CPUs only so far");
+  if (testing::device_under_test() != DeviceKind::cpu) {
+    SKIP_TEST("GPUs sum up a deferred RMSNorm in another order than one at the end of a stage");
+  }
   testing::run_in_stages(2, 1, [&](DeviceRank& rank) {
     for (const char* name :
          {"qwen3-gqa-tied", "qwen2-bias", "gemma3-text", "mixtral", "qwen3next"}) {

@@ -20,11 +20,18 @@ void run(int stages, int ranks, const std::function<void(DeviceRank&)>& body,
     rank.stream = rank.backend->create_stream();
     rank.stage = member.rank() / ranks;
     rank.stages = stages;
-    if (ranks > 1) {
+    if (stages * ranks > 1) {
       rank.communicator = ipc::create_communicator(member, *rank.backend, {.stages = stages});
     }
-    if (stages > 1) rank.link = ipc::create_stage_link(member, *rank.backend, stages);
+    if (stages > 1) {
+      rank.link = ipc::create_stage_link(member, *rank.backend, stages, *rank.communicator);
+    }
     body(rank);
+    // A GPU of the next stage may still say that it has taken what it was sent.
+    if (stages > 1) {
+      rank.wait();
+      member.exchange({}, "the end of the test");
+    }
   };
   run_ranks(stages * ranks, run, options);
 }

@@ -21,9 +21,10 @@ struct DeviceRank {
   ipc::Member& member;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Stream> stream;
-  std::unique_ptr<ipc::Communicator> communicator;  // of the stage's ranks; nullptr for one
-  int stage = 0, stages = 1;                        // of a pipeline
-  std::unique_ptr<ipc::StageLink> link;             // nullptr for one stage
+  // Of the stage's ranks; nullptr for one rank in one stage.
+  std::unique_ptr<ipc::Communicator> communicator;
+  int stage = 0, stages = 1;             // of a pipeline
+  std::unique_ptr<ipc::StageLink> link;  // nullptr for one stage
 
   void wait();  // for the stream's work
 };

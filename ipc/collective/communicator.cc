@@ -18,17 +18,22 @@ namespace {
 
 #ifdef NVLLM_CUDA
 std::unique_ptr<Communicator> create_cuda(Member& member, Backend& backend,
-                                          const std::string& name) {
+                                          const CommunicatorOptions& options) {
+  const std::string& name = options.implementation;
+  const auto nccl = [&] {
+    return std::make_unique<NcclCommunicator>(member, backend, options.stages);
+  };
   if (name != "auto" && name != "peer" && name != "nccl") {
     fail_unknown(backend, name, "auto, peer or nccl");
   }
-  if (name == "nccl") return std::make_unique<NcclCommunicator>(member, backend);
+  if (name == "nccl") return nccl();
   std::string why;
-  if (auto peer = PeerCommunicator::create(member, backend, why)) return peer;
+  if (auto peer = PeerCommunicator::create(member, backend, options.stages, why)) {
+    return peer;
+  }
   if (name == "peer") fail("no peer memory: ", why, "; use auto or nccl");
   if (member.rank() == 0) log_info("collectives go through NCCL, no peer memory: ", why);
-  return with_context(str("no peer memory (", why, "), so NCCL is needed"),
-                      [&] { return std::make_unique<NcclCommunicator>(member, backend); });
+  return with_context(str("no peer memory (", why, "), so NCCL is needed"), nccl);
 }
 #endif
 
@@ -39,13 +44,7 @@ std::unique_ptr<Communicator> create_communicator(Member& member, Backend& backe
   NVLLM_CHECK(options.stages > 0 && member.size() % options.stages == 0, member.size(),
               " ranks in ", options.stages, " stages");
 #ifdef NVLLM_CUDA
-  if (options.stages > 1 && backend.kind() == DeviceKind::cuda) {
-    fail("collectives of ", options.stages,
-         " pipeline stages: are on CPUs only so far; pass --pp 1");
-  }
-  if (backend.kind() == DeviceKind::cuda) {
-    return create_cuda(member, backend, options.implementation);
-  }
+  if (backend.kind() == DeviceKind::cuda) return create_cuda(member, backend, options);
 #endif
   if (options.implementation != "auto" && options.implementation != "shm") {
     fail_unknown(backend, options.implementation, "auto or shm");

@@ -64,7 +64,7 @@ struct CommunicatorOptions {
   // else is an Error.
   std::string implementation = "auto";
   // The group's ranks are in so many stages of equally many neighbours, and a communicator is of
-  // those of one stage. More than one: on CPUs only so far, and beside a StageLink (stage_link.h).
+  // those of one stage. More than one: beside a StageLink (stage_link.h).
   int stages = 1;
 };
 

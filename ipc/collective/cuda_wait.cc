@@ -2,9 +2,8 @@
 
 #include <sched.h>
 
-#include <vector>
-
 #include "base/error.h"
+#include "ipc/collective/culprit.h"
 #include "ipc/group.h"
 
 namespace nvllm::ipc {
@@ -14,8 +13,8 @@ constexpr Nanoseconds kLookEvery = std::chrono::milliseconds(20);
 // For kernels that were told to give up.
 constexpr Nanoseconds kLastChance = std::chrono::seconds(2);
 
-[[noreturn]] void fail_timed_out(const Member& member, Nanoseconds limit) {
-  const int peer = find_culprit(member.group(), member.rank());
+[[noreturn]] void fail_timed_out(const Member& member, int stages, Nanoseconds limit) {
+  const int peer = find_culprit(member.group(), member.rank(), RankSnapshot::kNobody, stages);
   throw PeerTimeout(peer,
                     str("waited ", format_duration(std::chrono::duration<double>(limit).count()),
                         " for a collective with ", member.group().snapshot(peer).describe()));
@@ -34,27 +33,6 @@ bool reached_within(const Event& event, Nanoseconds limit) {
 
 }  // namespace
 
-int find_culprit(const Group& group, int self, int suspect) {
-  constexpr std::int64_t kSilence = 2'000'000'000;  // ns; several heartbeats
-  std::vector<RankSnapshot> ranks;
-  for (int rank = 0; rank < group.size(); ++rank) ranks.push_back(group.snapshot(rank));
-  const RankSnapshot& own = ranks[static_cast<std::size_t>(self)];
-
-  for (const RankSnapshot& rank : ranks) {
-    if (rank.rank != self && rank.phase == Phase::ended) return rank.rank;
-  }
-  for (const RankSnapshot& rank : ranks) {
-    if (rank.heartbeat_ns + kSilence < own.heartbeat_ns) return rank.rank;
-  }
-  const RankSnapshot* slowest = &own;
-  for (const RankSnapshot& rank : ranks) {
-    if (rank.collective.number < slowest->collective.number) slowest = &rank;
-  }
-  if (slowest != &own) return slowest->rank;
-  if (suspect != RankSnapshot::kNobody) return suspect;
-  return self == 0 && group.size() > 1 ? 1 : 0;
-}
-
 template <typename DoneWithin>
 void CudaCommunicator::wait_for(const DoneWithin& done_within) {
   const Nanoseconds limit = wait_limit();
@@ -71,10 +49,11 @@ void CudaCommunicator::wait_for(const DoneWithin& done_within) {
     try {
       if (!done) member_.check_abort();  // its reason tells more than what follows from it
       check();
-      if (!done && clock.expired()) fail_timed_out(member_, limit);
+      if (beside_ != nullptr) beside_->check();
+      if (!done && clock.expired()) fail_timed_out(member_, stages_, limit);
     } catch (const Error& error) {
       member_.group().abort(error.what());  // the first reason counts
-      give_up();
+      give_up_all();
       try {
         done_within(kLastChance);
       } catch (const Error&) {  // the first error is the one to tell
@@ -96,7 +75,12 @@ void CudaCommunicator::wait(const Event& event) {
 
 void CudaCommunicator::abort(const std::string& reason) {
   member_.group().abort(reason);
+  give_up_all();
+}
+
+void CudaCommunicator::give_up_all() {
   give_up();
+  if (beside_ != nullptr) beside_->give_up();
 }
 
 }  // namespace nvllm::ipc

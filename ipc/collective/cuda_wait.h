@@ -14,10 +14,15 @@
 
 namespace nvllm::ipc {
 
-// The rank that most likely holds up the group, out of the ranks' records: one that has ended; one
-// that shows no sign of life while this rank does; one that has started fewer collectives than the
-// rest; else the suspect (kNobody: the lowest other rank).
-int find_culprit(const Group& group, int self, int suspect = RankSnapshot::kNobody);
+// Work on this rank's GPU that waits for other ranks, and is no collective: a StageLink's.
+class CudaWork {
+ public:
+  virtual ~CudaWork() = default;
+  // Throws if it has failed.
+  virtual void check() = 0;
+  // Makes what is in flight end soon, without results. No later work may start.
+  virtual void give_up() = 0;
+};
 
 // Used by one thread at a time. It must outlive its work and the graphs captured with it.
 class CudaCommunicator : public Communicator {
@@ -28,9 +33,17 @@ class CudaCommunicator : public Communicator {
   void wait(const Event& event) final;
   void abort(const std::string& reason) final;
 
+  // What the waits look at, and end with their own, from now on; nullptr: nothing.
+  void set_beside(CudaWork* work) { beside_ = work; }
+
  protected:
-  CudaCommunicator(Member& member, Backend& backend)
-      : member_(member), backend_(backend), site_{member.rank(), member.size(), DeviceKind::cuda} {}
+  // Of the ranks of this rank's stage, of so many.
+  CudaCommunicator(Member& member, Backend& backend, int stages)
+      : member_(member),
+        backend_(backend),
+        stages_(stages),
+        site_{member.rank() % (member.size() / stages), member.size() / stages, DeviceKind::cuda},
+        first_(member.rank() - site_.rank) {}
 
   // Throws if a collective has failed.
   virtual void check() = 0;
@@ -46,7 +59,9 @@ class CudaCommunicator : public Communicator {
 
   Member& member_;
   Backend& backend_;
-  const CallSite site_;
+  const int stages_;
+  const CallSite site_;  // within the stage
+  const int first_;      // rank of the stage
 
  private:
   // done_within(limit): whether what is waited for has come, waiting so long at most. If a
@@ -54,7 +69,9 @@ class CudaCommunicator : public Communicator {
   // is in flight and throws an Error that names the culprit.
   template <typename DoneWithin>
   void wait_for(const DoneWithin& done_within);
+  void give_up_all();
 
+  CudaWork* beside_ = nullptr;
   std::optional<Member::ActivityScope> last_;  // the collective that was enqueued last
 };
 

@@ -16,12 +16,13 @@
 
 #include "device/backend.h"
 #include "device/tensor_view.h"
+#include "ipc/collective/communicator.h"
 #include "ipc/group.h"
 
 namespace nvllm::ipc {
 
-// Used by one thread, with one stream, and another one for results. It must outlive the streams'
-// work, and the graphs that were captured with it.
+// Used by one thread, with one stream. It must outlive the stream's work, and the graphs that were
+// captured with it.
 class StageLink {
  public:
   virtual ~StageLink() = default;
@@ -31,10 +32,11 @@ class StageLink {
   virtual void send(TensorView data, Stream& stream) = 0;
   virtual void receive(TensorView data, Stream& stream) = 0;
 
-  // The first rank of the last stage: enqueues that rank 0 gets `data`. In a stream of its own: it
-  // waits for rank 0's host, which may be busy, or wait for what the stages do next.
-  virtual void send_result(TensorView data, Stream& results) = 0;
-  // At the end: results that rank 0 has not taken are left out.
+  // The first rank of the last stage: rank 0 gets `data`, host memory, when the event has been
+  // reached. By a thread of the link's own: it waits for rank 0's host, which may be busy, or wait
+  // for what the stages do next. Data and event stay until rank 0 has it.
+  virtual void send_result(TensorView data, const Event& ready) = 0;
+  // At the end: results that rank 0 has not taken are left out. Waits until none is being sent.
   virtual void drop_results() = 0;
   // Rank 0's main thread: waits for it. An Error as above.
   virtual void receive_result(void* to, std::size_t bytes) = 0;
@@ -42,7 +44,10 @@ class StageLink {
   virtual bool result_ready() const = 0;
 };
 
-// Of a group in so many stages, more than one. A collective call of all ranks.
-std::unique_ptr<StageLink> create_stage_link(Member& member, Backend& backend, int stages);
+// Of a group in so many stages, more than one. A collective call of all ranks. communicator: of
+// this rank's stage; it must outlive the link, and its waits tell what has failed in it. GPUs have
+// to see the memory of their neighbours.
+std::unique_ptr<StageLink> create_stage_link(Member& member, Backend& backend, int stages,
+                                             Communicator& communicator);
 
 }  // namespace nvllm::ipc

@@ -48,13 +48,13 @@ void show_progress(EngineSession& session, LoadGenerator& load, BenchProgress& p
 
 // With the weights as the ranks keep them.
 ModelCost session_cost(const runtime::OpenModel& model, const runtime::EngineOptions& engine,
-                       const runtime::EngineInfo& info) {
+                       const runtime::EngineInfo& info, int stages) {
   const bool fp8 = engine.kv_cache_dtype == runtime::KvCacheDtype::fp8_e4m3;
-  const int ranks = static_cast<int>(info.ranks.size());
+  const int ranks = static_cast<int>(info.ranks.size()) / stages;
   ModelCost cost = cost_of(model.config, model.dtype, fp8 ? DType::u8 : model.dtype, ranks);
   const DeviceKind device = kind_of_device(info.ranks.at(0).report.device);
   count_weights(cost, runtime::describe_model(model, ranks, device));
-  return cost;
+  return cost_in_stages(cost, stages);
 }
 
 // Runs a benchmark within an engine session; if it throws, the run has failed for that reason.
@@ -66,6 +66,7 @@ int run_bench(const Options& options, runtime::OpenModel model, std::int64_t sta
   subject.dtype = model.dtype;
   subject.dummy = model.dummy;
   subject.engine = options.engine;
+  subject.stages = options.group.stages;
   try {
     EngineSession session(session_options(options), std::move(model));
     const model::ModelConfig& config = session.model().config;
@@ -80,7 +81,7 @@ int run_bench(const Options& options, runtime::OpenModel model, std::int64_t sta
       if (const std::string line = progress.clear(); !line.empty()) {
         session.workers().console().draw(line);
       }
-      subject.cost = session_cost(session.model(), options.engine, subject.info);
+      subject.cost = session_cost(session.model(), options.engine, subject.info, subject.stages);
       if (options.engine.profile) write_profile(options.profile, session, trace, started_ns);
     } catch (const Error& failure) {
       error = subject.failure = failure.what();

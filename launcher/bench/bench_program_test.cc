@@ -118,6 +118,25 @@ TEST_CASE("throughput: every token that was asked for, nothing from a cache") {
   }
 }
 
+TEST_CASE("pipeline stages are measured, and the report says how many they are") {
+  const std::vector<std::string> stages = {"--pp", "2", "--tp", "1", "--output-len", "8"};
+  for (const char* benchmark : {"throughput", "latency"}) {
+    std::vector<std::string> more = stages;
+    if (benchmark == std::string("throughput")) {
+      more.insert(more.end(), {"--num-prompts", "6", "--input-len", "4:20"});
+    } else {
+      more.insert(more.end(), {"--batch-size", "1,6", "--input-len", "20"});
+    }
+    const Json report = report_of(benchmark, more);
+    CHECK(report.at("ranks") == 2);
+    CHECK(report.at("stages") == 2);
+    const std::string table = output_of(benchmark, more);
+    CHECK(table.find("2 ranks in 2 stages on ") != std::string::npos);
+    CHECK(table.find("stages that share all work evenly and never wait") != std::string::npos);
+  }
+  CHECK(refusal("long", {"--pp", "2"}).find("--pp") != std::string::npos);
+}
+
 TEST_CASE("throughput: the same seed asks for the same tokens") {
   const std::vector<std::string> more = {"--num-prompts", "4",   "--input-len",    "4:40",
                                          "--output-len",  "3:9", "--dataset-seed", "5"};

@@ -122,6 +122,14 @@ ModelCost cost_of(const model::ModelConfig& config, DType dtype, DType kv_dtype,
   return max;
 }
 
+ModelCost cost_in_stages(ModelCost cost, int stages) {
+  for (const auto shared : {&ModelCost::kv_bytes, &ModelCost::layer_flops, &ModelCost::head_flops,
+                            &ModelCost::attention_flops}) {
+    cost.*shared /= stages;
+  }
+  return cost;
+}
+
 void count_weights(ModelCost& cost, const runtime::ModelDescription& model) {
   const std::string head = model.config.tied_embeddings ? "embedding.weight" : "head.weight";
   cost.layer_bytes = cost.expert_bytes = cost.head_bytes = 0;

@@ -2,7 +2,9 @@
 // configuration alone. It assumes that weights are read once per step, that every token reads the K
 // and V of its context once, and that GEMMs and attention run at the device's speed. Of a mixture's
 // experts those are read that some row has chosen: as many as if every choice were by chance.
-// Communication between ranks is not counted, so several ranks cannot reach their floor.
+// Communication between ranks is not counted, so several ranks cannot reach their floor. Pipeline
+// stages are assumed never to wait, to share all work evenly, and to read their weights for each of
+// the steps in flight: as many times as there are stages for a token of every sequence.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +52,9 @@ struct ModelCost {
   double attended_by_prompt(double tokens) const;
 };
 ModelCost cost_of(const model::ModelConfig& config, DType dtype, DType kv_dtype, int ranks);
+// The cost of a pipeline of so many stages, out of that of the whole model on the ranks of one: all
+// stages together read the weights once, one after the other, and share the rest.
+ModelCost cost_in_stages(ModelCost cost, int stages);
 // Counts the weights with the bytes that they take as they are kept: quantized ones take fewer than
 // the configuration says.
 void count_weights(ModelCost& cost, const runtime::ModelDescription& model);

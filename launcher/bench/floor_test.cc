@@ -211,4 +211,20 @@ TEST_CASE("on several ranks the one with most to do counts") {
         doctest::Approx(cost_of(uneven, DType::bf16, DType::bf16, 1).kv_bytes * 2 / 3));
 }
 
+TEST_CASE("stages of a pipeline read all weights one after the other, and share the rest") {
+  const ModelCost one = cost_of(qwen3(4096, 12288, 36, 32), DType::bf16, DType::bf16, 1);
+  const ModelCost four = cost_in_stages(one, 4);
+  CHECK(cost_in_stages(one, 1).kv_bytes == one.kv_bytes);
+  // Weights bound a few sequences, keys and values many, and computing bounds a prompt.
+  const double weights =
+      (one.layer_bytes + one.head_bytes + one.expert_bytes) / kH200.bytes_per_second;
+  const auto beside_weights = [&](const ModelCost& cost) {
+    return decode_floor(cost, kH200, 64, 1024) - weights;
+  };
+  CHECK(beside_weights(four) == doctest::Approx(beside_weights(one) / 4));
+  CHECK(prefill_floor(four, kH200, 1, 8192) ==
+        doctest::Approx(prefill_floor(one, kH200, 1, 8192) / 4));
+  CHECK(decode_floor(four, kH200, 1, 1) == doctest::Approx(weights).epsilon(1e-3));
+}
+
 }  // namespace nvllm::launcher

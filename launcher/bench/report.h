@@ -25,6 +25,7 @@ struct BenchSubject {
   DeviceSpeed speed = {};
   runtime::EngineOptions engine = {};
   runtime::EngineInfo info = {};
+  int stages = 1;            // of a pipeline, which divide the ranks
   std::string failure = {};  // why the run failed, where it did
 };
 

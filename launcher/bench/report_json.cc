@@ -52,6 +52,7 @@ Json subject_of(const BenchSubject& subject) {
           {"dtype", name_of(subject.dtype)},
           {"device", first.device},
           {"ranks", subject.info.ranks.size()},
+          {"stages", subject.stages},
           {"collectives", first.collectives},
           {"engine", engine_of(subject)}};
 }

@@ -15,7 +15,8 @@ std::string percent(double share) {
 std::string title(const BenchSubject& subject) {
   return str("nvllm ", kVersion, " bench ", subject.benchmark, ": ", subject.model,
              subject.dummy ? " (random weights), " : ", ", name_of(subject.dtype), ", ",
-             counted(subject.info.ranks.size(), "rank"), " on ",
+             counted(subject.info.ranks.size(), "rank"),
+             subject.stages > 1 ? str(" in ", subject.stages, " stages") : "", " on ",
              subject.info.ranks.at(0).report.device, '\n');
 }
 
@@ -43,7 +44,9 @@ std::string floor_line(const BenchSubject& subject) {
   }
   return note + str("  floor (roofline): ", rate(speed.bytes_per_second, "B/s"), " and ",
                     rate(speed.flops_per_second, "FLOP/s"), " of each device (", speed.source, ')',
-                    ranks > 1 ? ", communication between ranks not counted" : "", '\n');
+                    ranks > 1 ? ", communication between ranks not counted" : "",
+                    subject.stages > 1 ? "; stages that share all work evenly and never wait" : "",
+                    '\n');
 }
 
 std::string work_line(const EngineWork& work) {

@@ -101,16 +101,16 @@ void check_startup(const Options& options) {
   }
 }
 
-// Floors of times are those of one stage.
-OptionRows bench_engine_rows() {
+// Most ways of keeping a KV cache do not go with pipeline stages.
+OptionRows rows_without_stages() {
   OptionRows rows = engine_rows();
   std::erase_if(rows, [](const OptionRow& row) { return row.name == std::string_view("--pp"); });
   return rows;
 }
 
 Command command(const char* name, const char* summary, OptionRows own,
-                void (*check)(const Options&)) {
-  return {name, summary, join_rows({model_rows(), own, bench_engine_rows(), group_rows()}), check};
+                void (*check)(const Options&), OptionRows engine = engine_rows()) {
+  return {name, summary, join_rows({model_rows(), own, engine, group_rows()}), check};
 }
 
 Command throughput_command() {
@@ -173,7 +173,7 @@ Command long_command() {
             {"--link", "GB/S", "bandwidth between a device and the host, for the floor", "measured",
              kInto.real(&BenchOptions::link_gb_s, 1e-3, 1e6)}},
            floor_rows()}),
-      check_long);
+      check_long, rows_without_stages());
 }
 
 Command startup_command() {

@@ -268,8 +268,8 @@ OptionRows engine_rows() {
        "same tokens",
        "0", into.whole(&EngineOptions::seed, 0, std::numeric_limits<std::int64_t>::max())},
       {"--pp", "N",
-       "how many pipeline stages the layers are divided into, each of --tp ranks,\n"
-       "which are 8 in all at most; on CPUs only so far",
+       "how many pipeline stages the layers are divided into, each of --tp ranks\n"
+       "(by default all GPUs, divided by this); 8 ranks in all at most",
        "1", Into(&Options::group).whole(&GroupOptions::stages, 1, ipc::kMaxRanks),
        "--pipeline-parallel-size"},
       memory_report_row(),

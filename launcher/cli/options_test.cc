@@ -168,7 +168,7 @@ TEST_CASE("the machine decides what the defaults are") {
   CHECK(plan({"--device", "cpu", "--tp", "3"}, {"0"}).ranks == 3);
 }
 
-TEST_CASE("pipeline stages have so many ranks each, on CPUs and one box so far") {
+TEST_CASE("pipeline stages have so many ranks each, on one box so far") {
   const auto planned = [](std::vector<std::string> arguments, std::vector<std::string> gpus,
                           int boxes = 1) {
     arguments.insert(arguments.begin(), {"generate", "--model=m", "--prompt-ids=1"});
@@ -179,18 +179,37 @@ TEST_CASE("pipeline stages have so many ranks each, on CPUs and one box so far")
   CHECK(planned({"--pp=3"}, {}).ranks == 3);
   CHECK(planned({"--pipeline-parallel-size=2", "--tp=4"}, {}).ranks == 8);
   CHECK(planned({"--pp=2", "--device=cpu"}, {"0", "1"}).ranks == 2);
+  CHECK(planned({"--pp=2", "--device=cpu"}, {"0", "1"}).gpus.empty());
+  CHECK(planned({"--pp=2", "--tp=1"}, {"4", "5", "6"}).gpus == std::vector<std::string>{"4", "5"});
   CHECK_THROWS_WITH_AS(planned({"--pp=3", "--tp=3"}, {}),
                        "--pp 3: so many stages of 3 ranks (--tp) are 9 ranks, and there can be 8; "
                        "pass --pp 2 or less, or a smaller --tp",
                        UsageError);
-  CHECK_THROWS_WITH_AS(planned({"--pp=2"}, {"0", "1"}),
-                       "--pp 2: pipeline stages are on CPUs only so far, and this run is on GPUs; "
-                       "pass --device cpu, or --pp 1",
+  CHECK_THROWS_WITH_AS(planned({"--pp=2"}, {"0"}),
+                       "--pp 2: so many stages of 1 rank (--tp) are 2 GPUs, and this machine has 1 "
+                       "for us; pass a smaller --pp, or --device cpu",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(planned({"--pp=2", "--tp=2"}, {"0", "1"}),
+                       "--pp 2: so many stages of 2 ranks (--tp) are 4 GPUs, and this machine has "
+                       "2 for us; pass a smaller --pp or --tp, or --device cpu",
                        UsageError);
   CHECK_THROWS_WITH_AS(planned({"--pp=2"}, {}, 2),
                        "--pp 2: pipeline stages are on one box only so far; pass --pp 1, or start "
                        "one box without mpirun",
                        UsageError);
+}
+
+TEST_CASE("without --tp all GPUs are divided among the pipeline stages") {
+  const auto ranks = [](const char* stages, std::size_t gpus) {
+    const GroupOptions options =
+        parse_command_line({"generate", "--model=m", "--prompt-ids=1", stages}).group;
+    const auto found = [&](std::string*) { return std::vector<std::string>(gpus, "0"); };
+    return plan_launch(options, true, found).ranks;
+  };
+  CHECK(ranks("--pp=2", 4) == 4);
+  CHECK(ranks("--pp=2", 5) == 4);
+  CHECK(ranks("--pp=4", 4) == 4);
+  CHECK(ranks("--pp=3", 16) == 6);
 }
 
 TEST_CASE("a CPU run does not ask for GPUs") {

@@ -46,11 +46,6 @@ void check_boxes(const GroupOptions& options, DeviceKind device) {
 void plan_stages(const GroupOptions& options, LaunchPlan& plan) {
   const int stages = options.stages, ranks = plan.ranks;
   if (stages == 1) return;
-  if (plan.device == DeviceKind::cuda) {
-    refuse("--pp ", stages,
-           ": pipeline stages are on CPUs only so far, and this run is on GPUs; "
-           "pass --device cpu, or --pp 1");
-  }
   if (options.task.boxes > 1) {
     refuse("--pp ", stages,
            ": pipeline stages are on one box only so far; pass --pp 1, or start "
@@ -63,6 +58,29 @@ void plan_stages(const GroupOptions& options, LaunchPlan& plan) {
            " or less, or a smaller --tp");
   }
   plan.ranks = stages * ranks;
+}
+
+// Gives each rank of all stages its GPU.
+void deal_gpus(const GroupOptions& options, LaunchPlan& plan) {
+  if (plan.device == DeviceKind::cpu) return;
+  const int gpus = static_cast<int>(plan.gpus.size()), ranks = plan.ranks / options.stages;
+  const char* const found = gpus == 1 ? " GPU" : " GPUs";
+  if (plan.ranks > gpus && options.stages > 1) {
+    refuse("--pp ", options.stages, ": so many stages of ", ranks, ranks == 1 ? " rank" : " ranks",
+           " (--tp) are ", plan.ranks, " GPUs, and this machine has ", gpus,
+           " for us; pass a smaller --pp", ranks == 1 ? "" : " or --tp", ", or --device cpu");
+  }
+  if (plan.ranks > gpus) {
+    refuse("--tp ", plan.ranks, ": this machine has ", gpus, found, " for us; pass --tp ", gpus,
+           gpus == 1 ? "" : " or less", ", or --device cpu");
+  }
+  plan.gpus.resize(static_cast<std::size_t>(plan.ranks));
+}
+
+// Where --tp does not say it: all GPUs, divided among the stages.
+int ranks_of_stage(const GroupOptions& options, std::size_t gpus) {
+  const int all = std::min(static_cast<int>(gpus), ipc::kMaxRanks);
+  return options.ranks.value_or(std::max(1, all / options.stages));
 }
 
 void deal_ranks(const GroupOptions& options, LaunchPlan& plan) {
@@ -90,14 +108,9 @@ LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindG
   check_collectives(options, plan.device);
   check_boxes(options, plan.device);
 
-  const int gpus = static_cast<int>(plan.gpus.size());
-  plan.ranks = options.ranks.value_or(std::clamp(gpus, 1, ipc::kMaxRanks));
-  if (plan.device == DeviceKind::cuda && plan.ranks > gpus) {
-    refuse("--tp ", plan.ranks, ": this machine has ", gpus, gpus == 1 ? " GPU" : " GPUs",
-           " for us; pass --tp ", gpus, gpus == 1 ? "" : " or less", ", or --device cpu");
-  }
-  if (plan.device == DeviceKind::cuda) plan.gpus.resize(static_cast<std::size_t>(plan.ranks));
+  plan.ranks = ranks_of_stage(options, plan.gpus.size());
   plan_stages(options, plan);
+  deal_gpus(options, plan);
   deal_ranks(options, plan);
   return plan;
 }

@@ -24,8 +24,10 @@ void EngineRank::bind(ipc::Registry& methods) {
   methods.bind<&EngineRank::take_trace>("take_trace", this);
 }
 
+// In a pipeline also the one rank of a stage waits for others, which its communicator can name.
 Peers EngineRank::peers() {
-  return {.communicator = communicator_.size() > 1 ? &communicator_ : nullptr, .link = link_};
+  const bool alone = communicator_.size() == 1 && link_ == nullptr;
+  return {.communicator = alone ? nullptr : &communicator_, .link = link_};
 }
 
 void EngineRank::make_runner(const RunnerOptions& options, const std::string& gemm_tuning_file,

@@ -35,8 +35,9 @@ namespace nvllm::runtime {
 
 // How a runner reaches those of other ranks.
 struct Peers {
-  ipc::Communicator* communicator = nullptr;  // of the stage's ranks; nullptr: one rank
-  ipc::StageLink* link = nullptr;             // nullptr: one stage
+  // Of the stage's ranks, also if it has one; nullptr: one rank in all.
+  ipc::Communicator* communicator = nullptr;
+  ipc::StageLink* link = nullptr;  // nullptr: one stage
 };
 
 // Used by the rank's main thread.

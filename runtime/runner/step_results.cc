@@ -39,7 +39,7 @@ T at(const TensorView& tensor, std::int64_t row, std::int64_t column = 0) {
 
 ResultSender::ResultSender(Backend& backend, std::int64_t logit_rows, std::int64_t max_logprobs,
                            int buffers, ipc::StageLink& link)
-    : backend_(backend), link_(link), results_(backend.create_stream()) {
+    : backend_(backend), link_(link) {
   for (int i = 0; i < buffers; ++i) {
     steps_.push_back(
         {backend.allocate(MemoryKind::pinned, bytes_of(logit_rows, max_logprobs), "step results"),
@@ -49,10 +49,6 @@ ResultSender::ResultSender(Backend& backend, std::int64_t logit_rows, std::int64
 
 ResultSender::~ResultSender() {
   link_.drop_results();
-  try {
-    results_->synchronize_for(std::chrono::seconds(10));
-  } catch (const std::exception&) {  // it was told, or nobody wants to know
-  }
 }
 
 // The memory is free again: rank 0 takes the results of so many steps before it sends another one.
@@ -67,8 +63,7 @@ void ResultSender::send(const layers::Sampled& sampled, Stream& stream) {
     tensor.data = here;
   });
   step.copied->record(stream);
-  results_->wait(*step.copied);
-  for_each(results, [&](TensorView& tensor) { link_.send_result(tensor, *results_); });
+  for_each(results, [&](TensorView& tensor) { link_.send_result(tensor, *step.copied); });
 }
 
 layers::Sampled shape_of_results(std::int64_t rows, std::int32_t logprobs) {

@@ -36,7 +36,7 @@ class ResultSender {
   ResultSender(const ResultSender&) = delete;
   ResultSender& operator=(const ResultSender&) = delete;
 
-  // Enqueues it behind the stream's work, which does not wait for rank 0.
+  // Enqueues it behind the stream's work, which waits neither for rank 0 nor for the host.
   void send(const layers::Sampled& sampled, Stream& stream);
 
  private:
@@ -49,7 +49,6 @@ class ResultSender {
   ipc::StageLink& link_;
   std::vector<Step> steps_;
   std::size_t next_ = 0;
-  std::unique_ptr<Stream> results_;
 };
 
 // What results so many rows of logits will give there; logprobs: as in layers::SampleStep.

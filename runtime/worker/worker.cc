@@ -130,7 +130,9 @@ void live(ipc::Member& me, const WorkerOptions& options) {
   const std::unique_ptr<ipc::Communicator> communicator = ipc::create_communicator(
       me, *backend, {.implementation = options.collectives, .stages = options.stages});
   std::unique_ptr<ipc::StageLink> link;
-  if (options.stages > 1) link = ipc::create_stage_link(me, *backend, options.stages);
+  if (options.stages > 1) {
+    link = ipc::create_stage_link(me, *backend, options.stages, *communicator);
+  }
   start.communicator_ns = now_ns();
   if (options.device == DeviceKind::cpu) load();
 

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "device/cuda/stream.h"
 #include "device/libraries.h"
+#include "ipc/collective/culprit.h"
 
 namespace nvllm::ipc {
 namespace {
@@ -32,15 +33,16 @@ std::size_t count_of(const TensorView& tensor) {
   return static_cast<std::size_t>(tensor.elements());
 }
 
-// Rank 0 makes the id. All ranks exchange whether they could load NCCL, so that all fail or none.
-ncclUniqueId agree_on_id(Member& member) {
+// The first rank of each stage makes its id. All ranks exchange whether they could load NCCL, so
+// that all fail or none.
+ncclUniqueId agree_on_id(Member& member, int first_of_stage) {
   // NVLink multicast has cost hosts their GPUs. A user's own setting counts.
   setenv("NCCL_NVLS_ENABLE", "0", 0);
   ncclUniqueId id{};
   std::string problem;
   if (const char* error = load_nccl()) {
     problem = str("NCCL cannot be loaded: ", error, "; install libnccl.so.2");
-  } else if (member.rank() == 0) {
+  } else if (member.rank() == first_of_stage) {
     const ncclResult_t result = ncclGetUniqueId(&id);
     if (result != ncclSuccess) problem = str("NCCL gave no id: ", ncclGetErrorString(result));
   }
@@ -60,19 +62,19 @@ ncclUniqueId agree_on_id(Member& member) {
          std::string_view(reinterpret_cast<const char*>(all[rank].data()) + 1,
                           all[rank].size() - 1));
   }
-  std::memcpy(&id, all[0].data() + 1, sizeof(id));
+  std::memcpy(&id, all[static_cast<std::size_t>(first_of_stage)].data() + 1, sizeof(id));
   return id;
 }
 
 }  // namespace
 
-NcclCommunicator::NcclCommunicator(Member& member, Backend& backend)
-    : CudaCommunicator(member, backend),
+NcclCommunicator::NcclCommunicator(Member& member, Backend& backend, int stages)
+    : CudaCommunicator(member, backend, stages),
       token_(backend.allocate(MemoryKind::device, sizeof(float), "collectives")) {
   const auto stream = backend.create_stream();
   backend.fill(token_.data(), 0, sizeof(float), *stream);
   stream->synchronize();
-  start(agree_on_id(member));
+  start(agree_on_id(member, first_));
 }
 
 void NcclCommunicator::start(const ncclUniqueId& id) {
@@ -115,7 +117,8 @@ void NcclCommunicator::finish(ncclResult_t result, const char* what, Nanoseconds
     member_.check_abort();
     clock.look(now_ns());
     if (clock.expired()) {
-      const int peer = find_culprit(member_.group(), site_.rank);
+      const int peer =
+          find_culprit(member_.group(), member_.rank(), RankSnapshot::kNobody, stages_);
       throw PeerTimeout(
           peer, str(what, " did not end; to blame is ", member_.group().snapshot(peer).describe()));
     }

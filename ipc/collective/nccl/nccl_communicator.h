@@ -11,9 +11,9 @@ namespace nvllm::ipc {
 
 class NcclCommunicator final : public CudaCommunicator {
  public:
-  // A collective call that starts NCCL. Throws, on all ranks, if NCCL cannot be loaded on one of
-  // them.
-  NcclCommunicator(Member& member, Backend& backend);
+  // A collective call, of all stages, that starts NCCL within each. Throws, on all ranks, if NCCL
+  // cannot be loaded on one of them.
+  NcclCommunicator(Member& member, Backend& backend, int stages);
   ~NcclCommunicator() override;
 
   std::string name() const override { return "nccl"; }

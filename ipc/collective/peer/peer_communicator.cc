@@ -8,6 +8,8 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "device/cuda/stream.h"
+#include "ipc/collective/culprit.h"
+#include "ipc/collective/peer/ipc_exchange.h"
 #include "ipc/collective/peer/peer_kernels.h"
 
 namespace nvllm::ipc {
@@ -16,33 +18,6 @@ namespace {
 std::vector<std::byte> blob_of(const void* data, std::size_t bytes) {
   const auto* begin = static_cast<const std::byte*>(data);
   return {begin, begin + bytes};
-}
-
-std::string text_of(const std::vector<std::byte>& blob) {
-  return {reinterpret_cast<const char*>(blob.data()), blob.size()};
-}
-
-// Exchanges the errors of all ranks (empty: none). Returns the first one, with its rank.
-std::string first_error(Member& member, std::string mine) {
-  mine.resize(std::min(mine.size(), Member::kExchangeBytes));
-  const auto all =
-      member.exchange(std::as_bytes(std::span(mine)), "its part of opening peer memory");
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank].empty()) return str("rank ", rank, ": ", text_of(all[rank]));
-  }
-  return "";
-}
-
-// Runs the function; "" or what went wrong.
-template <typename Function>
-std::string error_of(Function function) {
-  try {
-    function();
-    return "";
-  } catch (const Error& error) {
-    cudaGetLastError();  // or the next call would report it
-    return error.what();
-  }
 }
 
 // What the ranks exchange before they open each other's memory.
@@ -80,9 +55,9 @@ Nanoseconds PeerCommunicator::wait_limit() const {
 }
 
 std::unique_ptr<PeerCommunicator> PeerCommunicator::create(Member& member, Backend& backend,
-                                                           std::string& why) {
-  std::unique_ptr<PeerCommunicator> communicator(new PeerCommunicator(member, backend));
-  if (member.size() > 1) {
+                                                           int stages, std::string& why) {
+  std::unique_ptr<PeerCommunicator> communicator(new PeerCommunicator(member, backend, stages));
+  if (communicator->size() > 1) {
     why.clear();
     communicator->open_peers(why);
     if (!why.empty()) return nullptr;
@@ -114,14 +89,14 @@ void PeerCommunicator::open_peers(std::string& why) {
   if (error.empty()) {
     error = error_of([&] {
       for (int peer = 0; peer < site_.size; ++peer) {
-        const auto& blob = infos[static_cast<std::size_t>(peer)];
+        const auto& blob = infos[static_cast<std::size_t>(first_ + peer)];
         if (blob.size() != sizeof(info)) continue;  // that rank has an error
         std::memcpy(&info, blob.data(), sizeof(info));
         capabilities.push_back(info.capabilities);
         if (peer == site_.rank) continue;
         void*& opened = opened_[static_cast<std::size_t>(peer)];
         cuda::check(cudaIpcOpenMemHandle(&opened, info.handle, cudaIpcMemLazyEnablePeerAccess),
-                    str("opening the memory of rank ", peer));
+                    str("opening the memory of rank ", first_ + peer));
         links_.boxes[peer] = opened;
       }
     });
@@ -168,10 +143,11 @@ void PeerCommunicator::check() {
     member_.check_abort();
     fail("this communicator was aborted");
   }
-  const int peer = find_culprit(member_.group(), site_.rank, static_cast<int>(report.missing_rank));
+  const int missing = first_ + static_cast<int>(report.missing_rank);
+  const int peer = find_culprit(member_.group(), member_.rank(), missing, stages_);
   const double seconds = std::chrono::duration<double>(member_.group().step_timeout()).count();
   throw PeerTimeout(
-      peer, str("waited ", format_duration(seconds), " on the GPU for rank ", report.missing_rank,
+      peer, str("waited ", format_duration(seconds), " on the GPU for rank ", missing,
                 "'s part of ", name_of(report.operation), " (call ", report.call,
                 " of this communicator); to blame is ", member_.group().snapshot(peer).describe()));
 }

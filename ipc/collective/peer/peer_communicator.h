@@ -15,8 +15,9 @@ namespace nvllm::ipc {
 
 class PeerCommunicator final : public CudaCommunicator {
  public:
-  // A collective call. nullptr on all ranks if one of them cannot; `why` then says which and why.
-  static std::unique_ptr<PeerCommunicator> create(Member& member, Backend& backend,
+  // A collective call, of all stages. nullptr on all ranks if one of them cannot; `why` then says
+  // which and why.
+  static std::unique_ptr<PeerCommunicator> create(Member& member, Backend& backend, int stages,
                                                   std::string& why);
   ~PeerCommunicator() override;
 
@@ -33,7 +34,8 @@ class PeerCommunicator final : public CudaCommunicator {
   void force(std::optional<Algorithm> algorithm) { forced_ = algorithm; }
 
  private:
-  PeerCommunicator(Member& member, Backend& backend) : CudaCommunicator(member, backend) {}
+  PeerCommunicator(Member& member, Backend& backend, int stages)
+      : CudaCommunicator(member, backend, stages) {}
   void open_peers(std::string& why);
 
   void check() override;

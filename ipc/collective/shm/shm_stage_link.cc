@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "device/cpu/stream.h"
 #include "ipc/collective/arguments.h"
+#include "ipc/collective/culprit.h"
 #include "ipc/collective/shm/stage_memory.h"
 
 namespace nvllm::ipc {
@@ -23,8 +24,10 @@ std::uint64_t read(const Member& member, int rank, std::size_t flag) {
 
 }  // namespace
 
-ShmStageLink::ShmStageLink(Member& member, int stages)
+ShmStageLink::ShmStageLink(Member& member, int stages, DeviceKind device)
     : member_(member),
+      device_(device),
+      stages_(stages),
       rank_(member.rank()),
       next_(rank_ + member.size() / stages),
       previous_(rank_ - member.size() / stages),
@@ -33,6 +36,9 @@ ShmStageLink::ShmStageLink(Member& member, int stages)
   NVLLM_CHECK_EQ(member.group().boxes(), 1);
   const std::size_t staging = member.staging(rank_).size();
   if (bytes_ == 0) fail("staging_bytes ", staging, " is too small for pipeline stages; use 512");
+  if (rank_ == last_stage_) {
+    results_ = std::make_unique<cpu::Stream>("results", Nanoseconds(0));
+  }
 }
 
 std::byte* ShmStageLink::slot(int of, std::uint64_t piece) const {
@@ -72,12 +78,30 @@ void ShmStageLink::receive(TensorView data, Stream& stream) {
 }
 
 // The rank's record says what its other stream does.
-void ShmStageLink::send_result(TensorView data, Stream& results) {
+void ShmStageLink::send_result(TensorView data, const Event& ready) {
   NVLLM_CHECK(data.contiguous() && rank_ == last_stage_, data.describe());
-  cpu::stream(results).submit([this, data] {
-    put(data.as<std::byte>(), data.bytes(), 0, member_.main_bell(0),
-        [this] { return await_room_for_result(); });
+  if (device_ == DeviceKind::cpu) results_->wait(ready);
+  results_->submit([this, data, &ready] {
+    try {
+      if (device_ != DeviceKind::cpu && !await_computed(ready)) return;
+      put(data.as<std::byte>(), data.bytes(), 0, member_.main_bell(0),
+          [this] { return await_room_for_result(); });
+    } catch (const GroupAborted&) {
+      throw;
+    } catch (const Error& error) {
+      member_.group().abort(error.what());  // rank 0 would wait for it in vain
+      throw;
+    }
   });
+}
+
+void ShmStageLink::drop_results() {
+  dropping_ = true;
+  if (results_ == nullptr) return;
+  try {
+    results_->synchronize_for(std::chrono::seconds(10));
+  } catch (const Error&) {  // it was told, or nobody wants to know
+  }
 }
 
 void ShmStageLink::receive_result(void* to, std::size_t bytes) {
@@ -162,6 +186,17 @@ bool ShmStageLink::await_room_for_result() {
   return true;
 }
 
+bool ShmStageLink::await_computed(const Event& ready) const {
+  constexpr Nanoseconds kEager = std::chrono::microseconds(20);
+  constexpr Nanoseconds kPause = std::chrono::microseconds(10);
+  for (const std::int64_t start = now_ns(); !ready.reached();) {
+    member_.check_abort();
+    if (dropping_) return false;
+    if (Nanoseconds(now_ns() - start) > kEager) std::this_thread::sleep_for(kPause);
+  }
+  return true;
+}
+
 // Rank 0's record says whom its stream waits for, not whom its main thread does.
 void ShmStageLink::await_result() {
   Standing last = end_of_chain(last_stage_);
@@ -169,9 +204,15 @@ void ShmStageLink::await_result() {
       member_.main_bell(rank_), [&] { return is_sent(last_stage_); },
       member_.group().step_timeout())) {
     const Standing now = end_of_chain(last_stage_);
-    if (now == last) fail_timed_out(now.rank, "a step's result");
+    if (now == last) fail_timed_out(culprit_of_results(), "a step's result");
     last = now;
   }
+}
+
+// Whom a CPU stream waits for is in its rank's record, and whom a GPU waits for is not.
+int ShmStageLink::culprit_of_results() const {
+  if (device_ == DeviceKind::cpu) return end_of_chain(last_stage_).rank;
+  return find_culprit(member_.group(), rank_, last_stage_, stages_);
 }
 
 ShmStageLink::Standing ShmStageLink::end_of_chain(int rank) const {
@@ -186,15 +227,6 @@ void ShmStageLink::fail_timed_out(int culprit, const char* what) const {
   const double seconds = std::chrono::duration<double>(member_.group().step_timeout()).count();
   throw PeerTimeout(culprit, str("waited ", format_duration(seconds), " for ", what, ", with ",
                                  member_.group().snapshot(culprit).describe()));
-}
-
-std::unique_ptr<StageLink> create_stage_link(Member& member, Backend& backend, int stages) {
-  NVLLM_CHECK(stages > 1 && member.size() % stages == 0, member.size(), " ranks in ", stages,
-              " stages");
-  if (backend.kind() != DeviceKind::cpu) {
-    fail("--pp ", stages, ": pipeline stages are on CPUs only so far; pass --pp 1");
-  }
-  return std::make_unique<ShmStageLink>(member, stages);
 }
 
 }  // namespace nvllm::ipc

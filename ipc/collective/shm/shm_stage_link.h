@@ -1,4 +1,5 @@
-// The StageLink of CPU ranks: tasks on CPU streams that move data through shared memory.
+// The StageLink of CPU ranks: tasks on CPU streams that move data through shared memory. GPU ranks
+// send their results by it.
 //
 // The sender's part of the staging memory is two slots. Piece n, counted from 0, goes through slot
 // n % 2: the sender waits until n - 1 pieces have been taken, writes, and publishes n + 1 in its
@@ -14,20 +15,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
+#include "device/cpu/stream.h"
 #include "ipc/collective/stage_link.h"
 
 namespace nvllm::ipc {
 
 class ShmStageLink final : public StageLink {
  public:
-  ShmStageLink(Member& member, int stages);
+  // device: that what is sent is computed on; not the CPU: only results are sent.
+  ShmStageLink(Member& member, int stages, DeviceKind device = DeviceKind::cpu);
 
   void send(TensorView data, Stream& stream) override;
   void receive(TensorView data, Stream& stream) override;
-  void send_result(TensorView data, Stream& results) override;
-  void drop_results() override { dropping_ = true; }
+  void send_result(TensorView data, const Event& ready) override;
+  void drop_results() override;
   void receive_result(void* to, std::size_t bytes) override;
   bool result_ready() const override { return is_sent(last_stage_); }
 
@@ -55,7 +59,12 @@ class ShmStageLink final : public StageLink {
   // Without a limit: rank 0 may wait for its launcher, which may read results when it likes. The
   // rank's bell wakes the thread of the other stream, so this one looks now and then.
   bool await_room_for_result();
+  // Of a GPU, whose events cannot be waited for together with the group. False: it is not wanted
+  // any more.
+  bool await_computed(const Event& ready) const;
   void await_result();
+  // Who is to blame when nothing has changed for a step timeout.
+  int culprit_of_results() const;
   // Whom the rank waits for in the end, through others that wait; itself, if for nobody.
   Standing end_of_chain(int rank) const;
   [[noreturn]] void fail_timed_out(int culprit, const char* what) const;
@@ -63,6 +72,8 @@ class ShmStageLink final : public StageLink {
   std::size_t slot_bytes() const { return bytes_ / 2; }
 
   Member& member_;
+  const DeviceKind device_;
+  const int stages_;
   const int rank_;
   const int next_, previous_;  // of the neighbouring stages; of no use at the ends
   const int last_stage_;       // its first rank
@@ -70,6 +81,7 @@ class ShmStageLink final : public StageLink {
   std::atomic<bool> dropping_ = false;
   // Pieces. A rank of the last stage sends results alone, so each has one thread.
   std::uint64_t sent_ = 0, taken_ = 0;
+  std::unique_ptr<cpu::Stream> results_;  // of the rank that sends them
 };
 
 }  // namespace nvllm::ipc

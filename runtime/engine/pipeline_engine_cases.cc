@@ -1,4 +1,4 @@
-// An engine in pipeline stages, on CPUs: what it refuses, how its steps are divided, and its cache.
+// An engine in pipeline stages: what it refuses, how its steps are divided, and its cache.
 // That its tokens are those of one rank is in golden_engine_cases.cc and equivalence_cases.cc.
 #include <doctest/doctest.h>
 
@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "runtime/engine/testing/test_engine.h"
+#include "testing/device_ranks.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -49,6 +50,7 @@ std::string refusal(const OpenModel& model, const Change& change) {
 }
 
 TEST_CASE("what cannot go with pipeline stages is refused in one line, with the fix") {
+  RANKS_OR_SKIP(2);
   const OpenModel model = small_model();
   for (const KvOffload offload : {KvOffload::chunked, KvOffload::layerwise, KvOffload::automatic}) {
     const std::string why = refusal(model, [&](EngineOptions& o) { o.kv_offload = offload; });
@@ -64,6 +66,7 @@ TEST_CASE("what cannot go with pipeline stages is refused in one line, with the 
 }
 
 TEST_CASE("sequences that decode are divided among the stages") {
+  RANKS_OR_SKIP(3);
   const OpenModel model = small_model();
   const auto steps_of = [&](int stages) {
     TestEngine engine(model, 1, small_options(), stages);
@@ -80,6 +83,7 @@ TEST_CASE("sequences that decode are divided among the stages") {
 }
 
 TEST_CASE("a stage's cache has its own layers alone, and the largest one decides how many blocks") {
+  RANKS_OR_SKIP(3);
   const OpenModel model = small_model();
   const auto blocks_of = [&](int stages) {
     EngineOptions options = small_options();
@@ -95,6 +99,7 @@ TEST_CASE("a stage's cache has its own layers alone, and the largest one decides
 }
 
 TEST_CASE("log-probabilities of a long prompt come back in pieces") {
+  RANKS_OR_SKIP(3);
   const OpenModel model = small_model("{\"max_position_embeddings\": 2048}");
   Request request = request_of(1000, 2);
   request.sampling.prompt_logprobs = 20;
@@ -110,6 +115,7 @@ TEST_CASE("log-probabilities of a long prompt come back in pieces") {
 }
 
 TEST_CASE("a pipeline that is told to stop in the middle of its work ends in order") {
+  RANKS_OR_SKIP(4);
   const OpenModel model = small_model("{\"max_position_embeddings\": 4096}");
   TestEngine engine(model, 2, small_options(), 2);
   for (std::uint64_t id = 1; id <= 8; ++id) engine.client().submit(id, request_of(20, 300));
@@ -119,6 +125,7 @@ TEST_CASE("a pipeline that is told to stop in the middle of its work ends in ord
 }
 
 TEST_CASE("aborted requests leave nothing behind in a pipeline") {
+  RANKS_OR_SKIP(3);
   const OpenModel model = small_model("{\"max_position_embeddings\": 4096}");
   TestEngine engine(model, 1, small_options(), 3);
   EngineClient& client = engine.client();
