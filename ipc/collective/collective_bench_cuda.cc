@@ -135,16 +135,17 @@ class Bench {
 };
 
 GpuTimes measure_rank(Member& member, const std::vector<std::string>& gpus) {
+  constexpr int kStages = 1;
   setenv("CUDA_VISIBLE_DEVICES", gpus[static_cast<std::size_t>(member.rank())].c_str(), 1);
   const auto backend = create_backend(DeviceKind::cuda);
   GpuTimes times{};
   member.exchange({}, "its GPU");  // so that nobody's start is waiting for somebody's driver
   std::int64_t start = now_ns();
-  NcclCommunicator nccl(member, *backend);
+  NcclCommunicator nccl(member, *backend, kStages);
   times.nccl_start_ms = seconds_since(start) * 1e3;
   start = now_ns();
   std::string why;
-  const auto peer = PeerCommunicator::create(member, *backend, why);
+  const auto peer = PeerCommunicator::create(member, *backend, kStages, why);
   times.peer_start_ms = seconds_since(start) * 1e3;
 
   Bench bench(*backend);

@@ -15,6 +15,8 @@ struct Params {
   const T* residual;  // nullptr: none
   const float* weights;
   const int* entries;
+  const int* own_start;  // nullptr: all entries are own
+  int own_experts;
   const T* shared;  // nullptr: none
   const float* shared_gate;
   int k;
@@ -38,8 +40,11 @@ __global__ void __launch_bounds__(kTileBlockThreads)
   const float* const weights = p.weights + place.row * p.k;
   const int* const entries = p.entries + place.row * p.k;
   Floats<T> sum{};
+  const int own_begin = p.own_start == nullptr ? 0 : p.own_start[0];
+  const int own_end = p.own_start == nullptr ? 0x7fffffff : p.own_start[p.own_experts];
 #pragma unroll 8
   for (int j = 0; j < p.k; ++j) {
+    if (entries[j] < own_begin || entries[j] >= own_end) continue;
     const T* const row = p.experts + static_cast<long long>(entries[j]) * tiles.columns;
     add_scaled(sum, weights[j], load_of_row<kAligned>(row, place.vector, tiles.columns));
   }
@@ -74,6 +79,8 @@ void combine_experts(const CombineExperts& args, Stream& stream) {
                            .residual = args.residual.as<const T>(),
                            .weights = args.weights.as<const float>(),
                            .entries = args.entries.as<const int>(),
+                           .own_start = args.own_start.as<const int>(),
+                           .own_experts = static_cast<int>(args.own_start.elements()) - 1,
                            .shared = args.shared.as<const T>(),
                            .shared_gate = args.shared_gate.as<const float>(),
                            .k = static_cast<int>(args.weights.shape[1])};

@@ -11,7 +11,7 @@ namespace {
 constexpr int kActivationVectors = 2;  // of a thread, of the gates and of the values they gate
 
 template <typename T>
-__device__ __forceinline__ Vector<T> clamped_swiglu(const Vector<T>& gates, const Vector<T>& ups,
+__device__ __forceinline__ Vector<T> clamped_gated(const Vector<T>& gates, const Vector<T>& ups,
                                                     float limit) {
   Floats<T> values = widen(gates);
   const Floats<T> factors = widen(ups);
@@ -25,7 +25,7 @@ __device__ __forceinline__ Vector<T> clamped_swiglu(const Vector<T>& gates, cons
 template <Activation kActivation, typename T>
 __device__ __forceinline__ Vector<T> gated(const Vector<T>& gates, const Vector<T>& ups,
                                            float limit) {
-  if constexpr (kActivation == Activation::clamped_swiglu) return clamped_swiglu(gates, ups, limit);
+  if constexpr (kActivation == Activation::clamped_swiglu) return clamped_gated(gates, ups, limit);
   return activate_gated<kActivation>(gates, ups);
 }
 
