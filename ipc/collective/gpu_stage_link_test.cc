@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -156,14 +155,14 @@ void hand_over_often(Rig& rig, int rounds, int late) {
 
 #define GPUS_OR_SKIP(gpus, count)                       \
   const std::vector<std::string> gpus = visible_gpus(); \
-  if (gpus.size() < count) SKIP_TEST(str("needs ", count, " GPUs, found ", gpus.size()))
+  if (std::ssize(gpus) < (count)) SKIP_TEST(str("needs ", count, " GPUs, found ", gpus.size()))
 
 const GroupOptions kImpatient{.step_timeout = std::chrono::seconds(2)};
 
 }  // namespace
 
 TEST_CASE("gpu: tensors of all sizes and alignments go from stage to stage, bit for bit") {
-  GPUS_OR_SKIP(gpus, 2u);
+  GPUS_OR_SKIP(gpus, 2);
   const int stages = static_cast<int>(std::min<std::size_t>(4, gpus.size()));
   run_ranks(stages, [&](Member& me) {
     Rig rig(me, gpus, stages);
@@ -172,7 +171,7 @@ TEST_CASE("gpu: tensors of all sizes and alignments go from stage to stage, bit 
 }
 
 TEST_CASE("gpu: a tensor of several pieces goes from stage to stage, bit for bit") {
-  GPUS_OR_SKIP(gpus, 2u);
+  GPUS_OR_SKIP(gpus, 2);
   constexpr std::size_t kBytes = 3 * peer::kLinkSlotBytes + 1'000'003;
   run_ranks(2, [&](Member& me) {
     Rig rig(me, gpus, 2, kBytes + 64);
@@ -181,7 +180,7 @@ TEST_CASE("gpu: a tensor of several pieces goes from stage to stage, bit for bit
 }
 
 TEST_CASE("gpu: thousands of hand-overs in a row, with stages that come late, keep their order") {
-  GPUS_OR_SKIP(gpus, 2u);
+  GPUS_OR_SKIP(gpus, 2);
   const int stages = static_cast<int>(std::min<std::size_t>(4, gpus.size()));
   for (int late = 0; late < stages; ++late) {
     run_ranks(stages, [&](Member& me) {
@@ -192,7 +191,7 @@ TEST_CASE("gpu: thousands of hand-overs in a row, with stages that come late, ke
 }
 
 TEST_CASE("gpu: stages of two ranks hand over beside their collectives") {
-  GPUS_OR_SKIP(gpus, 4u);
+  GPUS_OR_SKIP(gpus, 4);
   for (const char* collectives : {"auto", "nccl"}) {
     run_ranks(4, [&](Member& me) {
       Rig rig(me, gpus, 2);
@@ -221,7 +220,7 @@ TEST_CASE("gpu: stages of two ranks hand over beside their collectives") {
 }
 
 TEST_CASE("gpu: a captured graph hands over in every replay") {
-  GPUS_OR_SKIP(gpus, 2u);
+  GPUS_OR_SKIP(gpus, 2);
   run_ranks(2, [&](Member& me) {
     Rig rig(me, gpus, 2);
     const TensorView value = rig.view(0, 4096);
@@ -244,7 +243,7 @@ TEST_CASE("gpu: a captured graph hands over in every replay") {
 }
 
 TEST_CASE("gpu: results of the last stage come to rank 0's host in order") {
-  GPUS_OR_SKIP(gpus, 2u);
+  GPUS_OR_SKIP(gpus, 2);
   run_ranks(2, [&](Member& me) {
     Rig rig(me, gpus, 2);
     for (int round = 0; round < 1000; ++round) {
@@ -266,7 +265,7 @@ TEST_CASE("gpu: results of the last stage come to rank 0's host in order") {
 }
 
 TEST_CASE("gpu: a stage runs no further ahead than the next one has room, and waits for it") {
-  GPUS_OR_SKIP(gpus, 2u);
+  GPUS_OR_SKIP(gpus, 2);
   run_ranks(2, [&](Member& me) {
     Rig rig(me, gpus, 2);
     const TensorView value = rig.view(0, 1000);
@@ -283,7 +282,7 @@ TEST_CASE("gpu: a stage runs no further ahead than the next one has room, and wa
 }
 
 TEST_CASE("gpu: a stage that expects another size than it is handed is told so") {
-  GPUS_OR_SKIP(gpus, 2u);
+  GPUS_OR_SKIP(gpus, 2);
   run_ranks(2, [&](Member& me) {
     Rig rig(me, gpus, 2);
     if (me.rank() == 0) {
@@ -300,7 +299,7 @@ TEST_CASE("gpu: a stage that expects another size than it is handed is told so")
 }
 
 TEST_CASE("gpu: a stage that does not come is named by the deadline on the device") {
-  GPUS_OR_SKIP(gpus, 2u);
+  GPUS_OR_SKIP(gpus, 2);
   for (const bool sends : {false, true}) {  // what the other one waits with
     CAPTURE(sends);
     run_ranks(
@@ -334,7 +333,7 @@ TEST_CASE("gpu: a stage that does not come is named by the deadline on the devic
 }
 
 TEST_CASE("gpu: an abort ends a wait on the device long before its deadline") {
-  GPUS_OR_SKIP(gpus, 2u);
+  GPUS_OR_SKIP(gpus, 2);
   run_ranks(2, [&](Member& me) {
     Rig rig(me, gpus, 2);
     if (me.rank() == 0) {
@@ -351,7 +350,7 @@ TEST_CASE("gpu: an abort ends a wait on the device long before its deadline") {
 }
 
 TEST_CASE("gpu: a killed stage ends the others' wait once the group is aborted") {
-  GPUS_OR_SKIP(gpus, 2u);
+  GPUS_OR_SKIP(gpus, 2);
   for (const int victim : {0, 1}) {
     RankProcesses processes(2, [&](Member& me) {
       Rig rig(me, gpus, 2);
@@ -373,7 +372,7 @@ TEST_CASE("gpu: a killed stage ends the others' wait once the group is aborted")
 
 TEST_CASE("gpu: two stages that share a GPU hand over to each other") {
   // Slow, since they take turns on it, but it needs only one GPU, so memory checkers can run it.
-  GPUS_OR_SKIP(gpus, 1u);
+  GPUS_OR_SKIP(gpus, 1);
   run_ranks(2, [&](Member& me) {
     Rig rig(me, {gpus[0]}, 2);
     CHECK(pass(rig, random_pieces(20, std::size_t{1} << 20)) == "");

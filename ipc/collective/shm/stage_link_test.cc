@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <deque>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -38,6 +39,7 @@ struct Rig {
   std::unique_ptr<Stream> stream;
   std::unique_ptr<Event> computed;
   std::unique_ptr<Communicator> communicator;
+  std::deque<std::vector<std::int32_t>> values;  // of all passes: the link may still send them
   std::unique_ptr<StageLink> link;
 };
 
@@ -48,12 +50,9 @@ TensorView view(std::vector<std::int32_t>& values) {
 // Sends these numbers of values through the pipeline; each stage adds 1 to all of them. Rank 0 gets
 // the last stage's as results. Returns what is wrong at the end.
 std::string pass(Rig& rig, const std::vector<std::int64_t>& sizes) {
-  std::vector<std::vector<std::int32_t>> all;
   for (const std::int64_t size : sizes) {
-    std::vector<std::int32_t>& values = all.emplace_back(static_cast<std::size_t>(size));
+    std::vector<std::int32_t>& values = rig.values.emplace_back(static_cast<std::size_t>(size));
     if (rig.stage == 0) std::iota(values.begin(), values.end(), static_cast<std::int32_t>(size));
-  }
-  for (std::vector<std::int32_t>& values : all) {
     if (rig.stage > 0) rig.link->receive(view(values), *rig.stream);
     rig.stream->host_call([&values] {
       for (std::int32_t& value : values) ++value;
@@ -75,7 +74,6 @@ std::string pass(Rig& rig, const std::vector<std::int64_t>& sizes) {
     }
   }
   rig.communicator->wait(*rig.stream);
-  rig.member.exchange({}, "the end of a pass");  // its values are still being sent until then
   return wrong;
 }
 
