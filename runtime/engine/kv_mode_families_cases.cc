@@ -134,14 +134,20 @@ TEST_CASE("layers that differ in their heads give the same tokens in every mode 
   check_modes(kSharedKv, modes_on_the_device());
 }
 
+// Modes cut prompts into other steps. On GPUs a row's float32 then differs in its last bits, and a
+// key or value in the middle between two numbers of 8 bits is rounded to the other one, up to an
+// eighth of it away: log-probabilities differ by some thousandths. So there it is invariant results
+// that are compared.
 TEST_CASE("an 8-bit cache of layers that differ in their heads: the same tokens in every mode") {
   RANKS_OR_SKIP(1);
+  const bool gpu = testing::device_under_test() == DeviceKind::cuda;
   for (const char* path : {kOtherHeads, kBesideMlp, kSharedKv}) {
     CAPTURE(path);
     const OpenModel model = open_model({.path = path, .dtype = DType::f32});
     const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
-    const auto in_8_bits = [](EngineOptions options) {
+    const auto in_8_bits = [&](EngineOptions options) {
       options.kv_cache_dtype = KvCacheDtype::fp8_e4m3;
+      if (gpu) options.invariance = Invariance::batch;
       return options;
     };
     const Answers exact = run(model, 1, paged(), requests);
