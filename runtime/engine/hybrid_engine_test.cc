@@ -108,7 +108,7 @@ TEST_CASE("one line says how many snapshots there may be, or why there are none"
   options.state_snapshots = 3;
   CHECK(notes_of(options) ==
         std::vector<std::string>{"prefix caching: 3 snapshots of linear attention's states, of 57 "
-                                 "KiB, may be kept (--state-snapshots)"});
+                                 "KiB each, may be kept (--state-snapshots)"});
   options.state_snapshots = 0;
   CHECK(notes_of(options).empty());
   options = paged();

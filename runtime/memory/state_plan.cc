@@ -67,7 +67,7 @@ std::string describe_snapshots(std::span<const RankMemory> ranks, std::int64_t s
         each, "; pass --state-snapshots, or a smaller --max-model-len");
   }
   return str("prefix caching: ", snapshots, snapshots == 1 ? " snapshot" : " snapshots",
-             " of linear attention's states, of ", each, ", may be kept (--state-snapshots)");
+             " of linear attention's states, of ", each, " each, may be kept (--state-snapshots)");
 }
 
 std::int64_t choose_host_states(const EngineOptions& options, std::uint64_t swap_bytes,

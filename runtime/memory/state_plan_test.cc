@@ -34,8 +34,8 @@ TEST_CASE(
   CHECK(got.host_blocks == 2048);
   CHECK(got.notes ==
         std::vector<std::string>{
-            "prefix caching: 128 snapshots of linear attention's states, of 8 MiB, may "
-            "be kept (--state-snapshots)"});
+            "prefix caching: 128 snapshots of linear attention's states, of 8 MiB each, "
+            "may be kept (--state-snapshots)"});
 }
 
 TEST_CASE("states: no more snapshots than there are places for them in all sequences") {
