@@ -179,9 +179,10 @@ void check_layers(const EngineOptions& options, const model::ModelConfig& config
   }
 }
 
-// Where states of linear attention are not copied, a sequence that is preempted is computed anew,
-// and none can begin behind the tokens of another: in a pipeline; and, as snapshots would cut
-// prompts in two, where each of them is one pass through all layers.
+// Linear attention has one state of a sequence, after its newest token. So no other sequence can
+// begin with some of the tokens, and one that is preempted is computed anew, where states are not
+// copied: in a pipeline; and layer-wise, where a prompt is one pass through all layers, which
+// snapshots would cut in two.
 void adapt_to_states(const model::ModelConfig& config, int stages, EngineOptions& options,
                      std::vector<std::string>& notes) {
   const bool keeps_states = config.linear_attention.key_heads > 0;
