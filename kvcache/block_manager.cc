@@ -93,6 +93,8 @@ BlockId BlockManager::allocate_free_block() {
   const BlockId block = free_.front();
   free_.remove(block);
   if (at(block).position.content != kNoContent) {
+    // No other block holds the same: a free one never does.
+    if (options_.names_evicted) evicted_.push_back(at(block).position.content);
     unpublish(block);
     ++statistics_.evicted_blocks;
   }

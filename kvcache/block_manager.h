@@ -21,6 +21,7 @@
 #include <limits>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/math.h"
@@ -37,7 +38,8 @@ struct BlockManagerOptions {
   std::int64_t blocks = 0;
   std::int64_t block_size = 0;  // tokens
   bool prefix_caching = true;
-  BlockHash hash = nullptr;  // nullptr: xxHash; tests pass worse ones
+  bool names_evicted = false;  // take_evicted() is called now and then
+  BlockHash hash = nullptr;    // nullptr: xxHash; tests pass worse ones
 };
 
 // Counted since the start.
@@ -108,6 +110,8 @@ class BlockManager {
   std::int64_t ref_count(BlockId block) const;  // how many sequences use it
   PrefixStatistics statistics() const { return statistics_; }
   void reset_prefix_cache();  // nothing that is cached now is found any more
+  // names_evicted: what blocks held that were evicted since the last call. No block holds it now.
+  std::vector<Content> take_evicted() { return std::exchange(evicted_, {}); }
 
   // For tests: everything that must always hold, or a failed check.
   void check_invariants() const;
@@ -178,6 +182,7 @@ class BlockManager {
   std::vector<BlockId> buckets_;
   FreeBlocks free_;
   Content contents_ = kNoContent;  // numbers used so far
+  std::vector<Content> evicted_;
   std::unordered_map<SequenceId, Sequence> sequences_;
   PrefixStatistics statistics_;
 };

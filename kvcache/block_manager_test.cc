@@ -354,6 +354,20 @@ TEST_CASE("hashes: a predecessor whose block holds something else now is no pred
   CHECK(blocks.ref_count(first) + blocks.ref_count(second) == 2);
 }
 
+TEST_CASE("eviction: what blocks held is named once, and only what no block holds any more") {
+  BlockManager blocks({.blocks = 4, .block_size = 4, .names_evicted = true});
+  const Tokens prompt = counted(9);
+  run(blocks, 1, prompt);
+  const auto first = blocks.content_of(1, 0), second = blocks.content_of(1, 1);
+  blocks.remove_sequence(1);
+  CHECK(blocks.take_evicted().empty());
+  run(blocks, 2, counted(12, 100));  // three blocks, of which two were free of tokens
+  CHECK(blocks.take_evicted() == std::vector{second});
+  CHECK(blocks.take_evicted().empty());
+  run(blocks, 3, counted(4, 200));
+  CHECK(blocks.take_evicted() == std::vector{first});
+}
+
 TEST_CASE("statistics: tokens asked for, tokens found") {
   BlockManager blocks({.blocks = 10, .block_size = 4});
   run_and_end(blocks, 1, counted(9));

@@ -62,6 +62,20 @@ class DecoderMemory {
   // Of the states of linear attention.
   static std::size_t state_bytes(const Decoder& decoder, std::int64_t slots);
 
+  // Calls piece(data, bytes) for each piece of what is kept of the sequence in a slot. A slot's
+  // pieces have the same sizes as another's, and together, each rounded up to Scratch::kAlignment,
+  // state_bytes(decoder, 1).
+  template <typename Piece>
+  void for_each_state_piece(std::int64_t slot, const Piece& piece) const {
+    for (const layers::DeltaNetState& state : states_) {
+      for (const TensorView& all : {state.conv, state.heads}) {
+        if (all.data == nullptr) continue;
+        const TensorView one = all.rows(slot, 1);
+        if (one.bytes() > 0) piece(one.data, one.bytes());
+      }
+    }
+  }
+
   // Where forward() leaves the first `rows` rows of logits: also a captured one, in every replay.
   TensorView logits(const Decoder& decoder, std::int64_t rows) const;
 

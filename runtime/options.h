@@ -67,6 +67,11 @@ struct EngineOptions {
   // take. Layer-wise prefill is not cut.
   double prefill_step_s = 0;
   bool prefix_caching = true;
+  // Linear attention: snapshots of a sequence's states that are kept on the device for prefix
+  // caching; absent: as many as a quarter of the cache's memory holds. And how far apart those of a
+  // prompt are (runtime/scheduler/sequence_memory.h).
+  std::optional<std::int64_t> state_snapshots;
+  std::int64_t state_snapshot_tokens = 128;
   Scheduling scheduling = Scheduling::mixed;
   Preemption preemption = Preemption::swap;  // recompute where the swap space is full
   // Pinned host memory of each rank at most; by default what there is, up to that.
@@ -109,10 +114,11 @@ struct EngineOptions {
   void serialize(Archive& archive) {
     archive(block_size, gpu_memory_utilization, kv_cache_memory_bytes, kv_cache_dtype,
             max_model_len, max_num_seqs, max_num_batched_tokens, prefill_step_s, prefix_caching,
-            scheduling, preemption, swap_space_bytes, kv_offload, kv_offloading_bytes, ring_slots,
-            resident_blocks, host_attention, host_threads, transfer_block, kv_buffers, max_seq_len,
-            prefill_attention, decode_attention, invariance, graphs, async_scheduling, tuning,
-            gemm_tuning_file, seed, profile);
+            state_snapshots, state_snapshot_tokens, scheduling, preemption, swap_space_bytes,
+            kv_offload, kv_offloading_bytes, ring_slots, resident_blocks, host_attention,
+            host_threads, transfer_block, kv_buffers, max_seq_len, prefill_attention,
+            decode_attention, invariance, graphs, async_scheduling, tuning, gemm_tuning_file, seed,
+            profile);
   }
 };
 

@@ -32,7 +32,7 @@ Json engine_of(const BenchSubject& subject) {
       {"block_size", subject.info.block_size},
       {"blocks", subject.info.blocks},
       {"host_blocks", subject.info.host_blocks},
-      {"prefix_caching", options.prefix_caching},
+      {"prefix_caching", subject.info.prefix_caching},
       {"scheduling", options.scheduling == runtime::Scheduling::mixed ? "mixed" : "prefill-first"},
       {"graphs", options.graphs},
       {"async_scheduling", options.async_scheduling},

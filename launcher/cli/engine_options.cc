@@ -119,6 +119,12 @@ void store_resident_blocks(Options& options, const OptionValue& value) {
   options.engine.resident_blocks = value.whole(0, kMaxTokens);
 }
 
+void store_state_snapshots(Options& options, const OptionValue& value) {
+  if (value.text() == "auto") return options.engine.state_snapshots.reset();
+  require_digits(value, "number of snapshots; pass auto, or 0 or more");
+  options.engine.state_snapshots = value.whole(0, kMaxTokens);
+}
+
 void store_host_attention(Options& options, const OptionValue& value) {
   if (value.text() == "auto") return options.engine.host_attention.reset();
   if (value.text() != "off") require_digits(value, "share; pass off, auto, or 0 to 1");
@@ -174,6 +180,11 @@ OptionRows engine_rows() {
        "whether prompts with the same beginning share its KV cache, in whole\n"
        "blocks (--block-size; with --kv-offload those of --transfer-block)",
        "on", into.on(&EngineOptions::prefix_caching), "--no-enable-prefix-caching"},
+      {"--state-snapshots", "auto|N",
+       "linear attention: snapshots of a sequence's states on the device, behind\n"
+       "which prompts with the same beginning may start; auto: as many as a\n"
+       "quarter of the KV cache's memory holds; 0: no prefix caching",
+       "auto", store_state_snapshots},
       {"--scheduling", "prefill-first|mixed",
        "prefill-first: a step is either prefill or decode, prefill first; mixed:\n"
        "a step does both",

@@ -238,7 +238,8 @@ TEST_CASE("the table tells what linear attention and a shared expert are") {
   CHECK(has_line(text, "  linear attention  2 key heads of 32, 4 value heads of 16, in 1 layer"));
   CHECK(has_line(text, "  shared expert     48"));
   CHECK(has_line(text, "  KV cache          64 B per token"));  // of one layer
-  CHECK(has_line(text, "  states            4 KiB per sequence (linear attention)"));
+  CHECK(has_line(text,
+                 "  states            4 KiB per sequence, and per snapshot for prefix caching"));
   CHECK(parse_json(format_json(report)).at("state_bytes_per_sequence") == 4096);
 }
 

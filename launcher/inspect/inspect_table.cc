@@ -202,7 +202,8 @@ std::string format_model(const InspectReport& report) {
   }
   table.add_row({"KV cache", kv_cache_of(report)});
   if (const std::uint64_t bytes = state_bytes_per_sequence(model); bytes > 0) {
-    table.add_row({"states", format_bytes(bytes) + " per sequence (linear attention)"});
+    table.add_row(
+        {"states", format_bytes(bytes) + " per sequence, and per snapshot for prefix caching"});
   }
   const runtime::CheckpointDescription& checkpoint = model.checkpoint;
   if (model.dummy) table.add_row({"weights", "random values (--load-format dummy)"});

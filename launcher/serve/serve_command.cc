@@ -170,14 +170,13 @@ class Serving {
     ApiContext context = api_context(options_, text_ ? &*text_ : nullptr,
                                      session.sampling_defaults(), info.max_model_len);
     const std::string name = context.model_names.front();
-    const bool is_hybrid = session.model().config.linear_attention.key_heads > 0;
     server_.open(port, std::move(context),
                  {.model_name = name,
                   .max_model_len = info.max_model_len,
                   .blocks = info.blocks,
                   .block_size = info.block_size,
                   .host_blocks = info.host_blocks,
-                  .prefix_caching = options_.engine.prefix_caching && !is_hybrid});
+                  .prefix_caching = info.prefix_caching});
     log_info(str("listening on ", server_.address(), options_.serve.root_path, ", model ", name));
   }
 

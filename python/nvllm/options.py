@@ -108,6 +108,7 @@ PROGRAM = {
     'kv_cache_memory_bytes': option('--kv-cache-memory-bytes'),
     'kv_cache_dtype': option('--kv-cache-dtype'),
     'enable_prefix_caching': switch('--enable-prefix-caching', '--no-enable-prefix-caching'),
+    'state_snapshots': option('--state-snapshots'),
     'scheduling': option('--scheduling'),
     'preemption': option('--preemption'),
     'swap_space': option('--swap-space'),

@@ -26,6 +26,9 @@ struct EngineInfo {
   std::int64_t resident_blocks = 0;  // chunked: how many of the blocks may stay on the device
   // Where layers with a window are a group of their own: its blocks; `blocks` are the others'.
   std::int64_t window_blocks = 0, host_window_blocks = 0;
+  bool prefix_caching = false;
+  // Linear attention: snapshots of states on the device, sequences whose states fit in swap space.
+  std::int64_t state_snapshots = 0, host_states = 0;
   std::uint64_t kv_bytes_per_token = 0;  // of all ranks together, in all layers
   std::uint64_t weight_bytes = 0;        // of all ranks together
   std::uint64_t gemm_configs_known = 0, gemm_configs_measured = 0;  // of rank 0
@@ -36,8 +39,8 @@ struct EngineInfo {
   template <class Archive>
   void serialize(Archive& archive) {
     archive(kv_mode, max_model_len, blocks, block_size, host_blocks, resident_blocks, window_blocks,
-            host_window_blocks, kv_bytes_per_token, weight_bytes, gemm_configs_known,
-            gemm_configs_measured, ranks, notes, ready_ns);
+            host_window_blocks, prefix_caching, state_snapshots, host_states, kv_bytes_per_token,
+            weight_bytes, gemm_configs_known, gemm_configs_measured, ranks, notes, ready_ns);
   }
 };
 

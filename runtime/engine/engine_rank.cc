@@ -88,6 +88,7 @@ RankMemory EngineRank::memory() {
       .device_slot = cache.device_slot,
       .host_available = host_memory().available,
       .window_block = cache.window_block,
+      .state = model::DecoderMemory::state_bytes(model_.decoder(), 1),
   };
 }
 

@@ -63,7 +63,8 @@ RunnerOptions runner_options(const EngineOptions& options, const model::ModelCon
 // on the device. 0: any number.
 std::int64_t window_of_all_layers(const EngineOptions& options, const model::ModelConfig& config) {
   const std::vector<std::int64_t>& windows = config.windows;
-  const bool all = !windows.empty() && std::ranges::find(windows, 0) == windows.end();
+  const bool all = !windows.empty() && std::ranges::find(windows, 0) == windows.end() &&
+                   config.linear_attention.key_heads == 0;
   return all && options.kv_mode() == KvMode::paged ? std::ranges::max(windows) : 0;
 }
 
@@ -84,6 +85,10 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
       .window_group = {.window = runner.window_group,
                        .blocks = plan.window_blocks,
                        .host_blocks = plan.host_window_blocks},
+      .states = {.kept = config.linear_attention.key_heads > 0,
+                 .snapshots = plan.state_snapshots,
+                 .snapshot_tokens = options.state_snapshot_tokens,
+                 .host = plan.host_states},
       .resident_blocks = plan.resident_blocks,
       .chunked_seqs = plan.chunked_seqs,
       .stages = stages,
@@ -188,14 +193,25 @@ void check_sparse_heads(const EngineOptions& options, const model::ModelConfig& 
 }
 
 // Linear attention has one state of a sequence, after its newest token. So no other sequence can
-// begin with some of the tokens, and one that is preempted is computed anew.
-void adapt_to_states(const model::ModelConfig& config, EngineOptions& options,
+// begin with some of the tokens, and one that is preempted is computed anew, where states are not
+// copied: in a pipeline; and layer-wise, where a prompt is one pass through all layers, which
+// snapshots would cut in two.
+void adapt_to_states(const model::ModelConfig& config, int stages, EngineOptions& options,
                      std::vector<std::string>& notes) {
-  if (config.linear_attention.key_heads == 0) return;
-  options.preemption = Preemption::recompute;
-  if (!options.prefix_caching) return;
+  const bool keeps_states = config.linear_attention.key_heads > 0;
+  if (options.state_snapshots.value_or(0) > 0 && (!keeps_states || !options.prefix_caching)) {
+    fail("--state-snapshots ", *options.state_snapshots, ": ",
+         keeps_states ? "only prefix caching has a use for them, and it is off"
+                      : "only models with linear attention have states",
+         "; leave it out");
+  }
+  if (!keeps_states) return;
+  const bool layerwise = options.kv_mode() == KvMode::layerwise;
+  if (stages > 1) options.preemption = Preemption::recompute;
+  if (!options.prefix_caching || (stages == 1 && !layerwise)) return;
   options.prefix_caching = false;
-  notes.push_back("prefix caching is off: linear attention keeps a state of each sequence's end");
+  notes.push_back(str("prefix caching is off: no snapshots of linear attention's states are taken ",
+                      layerwise ? "with --kv-offload layerwise" : "in a pipeline"));
 }
 
 Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
@@ -203,7 +219,6 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
   const DeviceKind device = own.device();
   const std::int64_t model_limit = config.max_model_len();
   Runners made;
-  adapt_to_states(config, requested, made.notes);
   const auto make = [&] {
     check_stages(requested, own.stages());
     check_sparse_attention(requested);
@@ -223,13 +238,17 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
                       requested.profile);
   };
   make();
-  if (requested.kv_offload != KvOffload::automatic) return made;
+  if (requested.kv_offload != KvOffload::automatic) {
+    adapt_to_states(config, own.stages(), made.options, made.notes);
+    return made;
+  }
   // The choice depends on how much memory a runner of a paged cache leaves on the devices.
   const auto memory = caller.call<RankMemory>("engine_memory");
   requested.kv_offload = choose_offload(made.options, model_limit, device, memory, made.notes,
                                         made.runner.window_group);
   check_host_attention(requested);
   if (requested.kv_offload != KvOffload::off) make();
+  adapt_to_states(config, own.stages(), made.options, made.notes);
   return made;
 }
 
@@ -258,7 +277,9 @@ EngineSetup set_up_engine(const EngineOptions& requested, ipc::Member& me, ipc::
                                             .window_blocks = plan.window_blocks,
                                             .host_window_blocks = plan.host_window_blocks,
                                             .device_slots = plan.device_slots,
-                                            .all_resident = plan.all_resident()});
+                                            .all_resident = plan.all_resident(),
+                                            .state_snapshots = plan.state_snapshots,
+                                            .host_states = plan.host_states});
 
   if (is_committed(options, own.device(), plan, memory)) caller.call<void>("commit_cache");
 
@@ -273,6 +294,10 @@ EngineSetup set_up_engine(const EngineOptions& requested, ipc::Member& me, ipc::
   info.resident_blocks = plan.resident_blocks;
   info.window_blocks = plan.window_blocks;
   info.host_window_blocks = plan.host_window_blocks;
+  const bool keeps_states = config.linear_attention.key_heads > 0;
+  info.prefix_caching = options.prefix_caching && (!keeps_states || plan.state_snapshots > 0);
+  info.state_snapshots = plan.state_snapshots;
+  info.host_states = plan.host_states;
   for (const RankMemory& rank : memory) {
     const std::uint64_t block = rank.host_block > 0 ? rank.host_block : rank.block;
     info.kv_bytes_per_token +=

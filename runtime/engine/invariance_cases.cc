@@ -57,6 +57,7 @@ EngineOptions usual(std::int64_t rows) {
   options.max_num_seqs = std::min<std::int64_t>(32, rows);
   options.max_num_batched_tokens = rows;
   options.swap_space_bytes = std::int64_t{64} << 20;
+  options.state_snapshot_tokens = 16;
   return options;
 }
 
@@ -76,8 +77,7 @@ class Ways {
     for (const std::int64_t block : {4, 32}) {
       add(str("blocks of ", block)).options.block_size = block;
     }
-    // Linear attention has no prefixes, and its states are not swapped.
-    if (!is_hybrid()) add("prefixes cached").prompts_first = true;
+    add("prefixes cached").prompts_first = true;
     add("no prefixes cached").options.prefix_caching = false;
     add("not ahead").options.async_scheduling = false;
     add("without graphs").options.graphs = false;
@@ -97,15 +97,21 @@ class Ways {
   bool is_hybrid() const { return model_.config.linear_attention.key_heads > 0; }
 
   void add_preempted() {
-    Way* way = &add(is_hybrid() ? "preempted, not by swapping" : "preempted by swapping");
+    Way* way = &add("preempted by swapping");
     make_tiny(*way);
-    way->happened = is_hybrid() ? &SchedulerStatistics::recomputed_tokens
-                                : &SchedulerStatistics::swapped_blocks;
+    way->happened =
+        is_hybrid() ? &SchedulerStatistics::swapped_states : &SchedulerStatistics::swapped_blocks;
     way = &add("preempted by recomputing");
+    way->options.prefix_caching = false;  // which might still have all tokens
     make_tiny(*way);
     way->options.preemption = Preemption::recompute;
-    way->options.prefix_caching = false;  // which might still have all tokens
     way->happened = &SchedulerStatistics::recomputed_tokens;
+    if (!is_hybrid()) return;
+    way = &add("from snapshots of states, of which there are few, after preemption");
+    way->prompts_first = true;
+    make_tiny(*way);
+    way->options.preemption = Preemption::recompute;
+    way->happened = &SchedulerStatistics::restored_states;
   }
 
   void add_offloaded() {
@@ -134,6 +140,12 @@ class Ways {
     const auto token =
         static_cast<std::int64_t>(decoder.block_shape(/*block_size=*/1, model_.dtype).kv_bytes());
     way.options.kv_cache_memory_bytes = (kMaxModelLen + 16) * token;
+    if (is_hybrid() && way.options.prefix_caching) {
+      constexpr std::int64_t kSnapshots = 4;
+      way.options.state_snapshots = kSnapshots;
+      *way.options.kv_cache_memory_bytes +=
+          kSnapshots * static_cast<std::int64_t>(model::DecoderMemory::state_bytes(decoder, 1));
+    }
     if (config.window_group() == 0) return;
     const std::int64_t all = std::ranges::count(config.windows, 0);
     const auto block_bytes = [&](std::int64_t layers) {

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/math.h"
 #include "kvcache/chunked/device_slots.h"
+#include "runtime/memory/state_plan.h"
 #include "runtime/memory/window_plan.h"
 
 namespace nvllm::runtime {
@@ -61,25 +62,29 @@ void choose_host_blocks(const EngineOptions& options, DeviceKind device,
                         std::span<const RankMemory> ranks, std::int64_t useful, MemoryPlan& plan) {
   if (options.preemption != Preemption::swap) return;
   std::uint64_t left = std::numeric_limits<std::uint64_t>::max();
-  std::uint64_t cache = 0, largest_block = 0, largest_cache = 0;
+  std::uint64_t cache = 0, largest_block = 0, largest_cache = 0, largest_state = 0;
   for (const RankMemory& rank : ranks) {
     left = std::min(left, rank.host_available);
     const std::uint64_t own = static_cast<std::uint64_t>(plan.blocks) * rank.block +
                               static_cast<std::uint64_t>(plan.window_blocks) * rank.window_block;
-    cache += own;
+    cache += own + static_cast<std::uint64_t>(plan.state_snapshots) * rank.state;
+    largest_state = std::max(largest_state, rank.state);
     largest_cache = std::max(largest_cache, own);
     largest_block = std::max(largest_block, rank.block);
   }
   if (device == DeviceKind::cpu) left -= std::min(left, cache);
   const auto requested = static_cast<std::uint64_t>(options.swap_space_bytes);
   const std::uint64_t bytes = std::min(requested, left / 4 / ranks.size());
-  const double part = static_cast<double>(bytes) / static_cast<double>(largest_cache);
+  plan.host_states = choose_host_states(options, bytes, largest_state);
+  const std::uint64_t for_blocks =
+      bytes - static_cast<std::uint64_t>(plan.host_states) * largest_state;
+  const double part = static_cast<double>(for_blocks) / static_cast<double>(largest_cache);
   const auto part_of = [&](std::int64_t blocks) {
     return static_cast<std::int64_t>(part * static_cast<double>(blocks));
   };
   const std::int64_t fits = plan.window_blocks > 0
                                 ? part_of(plan.blocks)
-                                : static_cast<std::int64_t>(bytes / largest_block);
+                                : static_cast<std::int64_t>(for_blocks / largest_block);
   if (bytes < requested && fits < useful &&
       options.swap_space_bytes != EngineOptions::kUsualSwapSpace) {
     plan.notes.push_back(str("swap space is ", format_bytes(bytes), " of each rank instead of ",
@@ -185,7 +190,9 @@ MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, D
   MemoryPlan plan;
   if (window > 0)
     plan.window_blocks = choose_window_blocks(options, model_limit, device, all_ranks, window);
-  const std::vector<RankMemory> ranks = ranks_beside_windows(all_ranks, plan.window_blocks);
+  std::vector<RankMemory> ranks = ranks_beside_windows(all_ranks, plan.window_blocks);
+  plan.state_snapshots = choose_state_snapshots(options, model_limit, device, ranks);
+  ranks = ranks_beside_snapshots(ranks, plan.state_snapshots);
   const MemoryBudget budget(options, device, ranks);
   plan.max_model_len =
       choose_model_len(options, wanted_model_len(options, model_limit), budget, plan.notes);
@@ -204,6 +211,9 @@ MemoryPlan plan_memory(const EngineOptions& options, std::int64_t model_limit, D
                              plan.window_blocks * options.block_size,
                              ", since they keep their windows alone"));
   }
+  const bool has_states = std::ranges::any_of(ranks, &RankMemory::state);
+  if (has_states && options.prefix_caching && options.state_snapshots != 0)
+    plan.notes.push_back(describe_snapshots(ranks, plan.state_snapshots));
   if (plan.all_resident()) {
     plan.notes.push_back(str("KV cache: ", plan.blocks, " blocks of ", options.block_size,
                              " tokens, all of them on the device; none is written to the host",

@@ -42,11 +42,13 @@ struct RankMemory {
   // Of one block of the group of layers with a window (kvcache/window_blocks.h), on the device;
   // `block` is then of the other layers. 0: there is one group.
   std::uint64_t window_block = 0;
+  // Of the states that linear attention keeps of a sequence (model/decoder.h); 0: there are none.
+  std::uint64_t state = 0;
 
   template <class Archive>
   void serialize(Archive& archive) {
     archive(total, available, taken, graphs, block, fixed, host_block, device_slot, host_available,
-            window_block);
+            window_block, state);
   }
 };
 
@@ -71,6 +73,8 @@ struct MemoryPlan {
   std::int64_t resident_blocks = 0;  // so many may stay
   // Of the group of layers with a window, if there is one; the others are of all other layers.
   std::int64_t window_blocks = 0, host_window_blocks = 0;
+  // Of every rank: places for states of linear attention, for snapshots and to swap to.
+  std::int64_t state_snapshots = 0, host_states = 0;
   // Every block has a slot on the device, for good.
   bool all_resident() const { return device_slots > 0 && resident_blocks == blocks; }
   std::int64_t max_model_len = 0;

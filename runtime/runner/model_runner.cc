@@ -71,6 +71,7 @@ GemmTuningReport ModelRunner::gemm_tuning() {
 
 void ModelRunner::make_cache(const CacheSize& size, std::vector<float> kv_scales) {
   cache_.make(size, std::move(kv_scales));
+  states_.emplace(decoder_, memory_, backend_, size.state_snapshots, size.host_states);
 }
 
 kvcache::KvTraffic ModelRunner::kv_traffic() const {
@@ -86,6 +87,7 @@ void ModelRunner::step(const StepMessage& message) {
   follow(message);
   const std::span<const StepPart> parts = slots_.parts();
   const layers::Sampled sampled = parts.empty() ? layers::Sampled{} : run(message.number, parts);
+  states_->save(message.states, stream_);
   timer_.end(stream_);
   if (results_) results_->enqueue_copies(message.number, parts, slots_, sampled, stream_);
   if (sender_) sender_->send(sampled, stream_);
@@ -96,6 +98,7 @@ void ModelRunner::follow(const StepMessage& message) {
   slots_.follow(message);
   for (const std::uint32_t slot : message.ended) cache_->end_sequence(slot);
   cache_.swap(message);
+  states_->load(message.states, stream_);
   if (sampler_) {
     for (const SlotStart& start : message.started) sampler_->set(start.slot, start.rules, stream_);
   }

@@ -27,6 +27,7 @@
 #include "runtime/runner/runner_cache.h"
 #include "runtime/runner/runner_options.h"
 #include "runtime/runner/slot_table.h"
+#include "runtime/runner/state_store.h"
 #include "runtime/runner/step_results.h"
 #include "runtime/runner/step_staging.h"
 #include "runtime/scheduler/step.h"
@@ -111,6 +112,7 @@ class ModelRunner {
   DecodeGraphs graphs_;
   StepTimer timer_;
   RunnerCache cache_;
+  std::optional<StateStore> states_;  // with the cache
   std::optional<StepResults> results_;
   std::optional<ResultSender> sender_;            // on the first rank of a pipeline's last stage
   std::vector<kvcache::StepSequence> sequences_;  // of the step; kept for its memory

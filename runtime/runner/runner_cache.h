@@ -41,10 +41,14 @@ struct CacheSize {
   // one of its own for good.
   std::int64_t device_slots = 0;
   bool all_resident = false;
+  // Of models with linear attention: places for states, on the device and on the host
+  // (runtime/runner/state_store.h).
+  std::int64_t state_snapshots = 0, host_states = 0;
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(blocks, host_blocks, window_blocks, host_window_blocks, device_slots, all_resident);
+    archive(blocks, host_blocks, window_blocks, host_window_blocks, device_slots, all_resident,
+            state_snapshots, host_states);
   }
 };
 

@@ -116,6 +116,37 @@ TEST_CASE("rows without a block, without a token, without a sequence, beyond the
   CHECK(wrong(next_step({})) == "step 2 has no rows");
 }
 
+// Slot 0 has three tokens and leaves a snapshot behind two of them; then slot 1 starts with these
+// tokens computed, and states that come from `copies`. What is wrong with that.
+std::string wrong_with_states(std::vector<std::int32_t> tokens, const StateCopies& copies) {
+  SchedulerLimits limits = kLimits;
+  limits.states = {.kept = true, .snapshots = 2, .snapshot_tokens = 2, .host = 1};
+  MockRank rank(limits, {});
+  StepMessage message = first_step();
+  message.states.save = {{0, 1}};
+  rank.step(message);
+  message = next_step({{1, 1}});
+  message.started = {start(1, std::move(tokens), 2)};
+  message.blocks = {{1, 0}, {1, 2}};
+  message.states = copies;
+  try {
+    rank.step(message);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("states of linear attention that are not those of all tokens before a row") {
+  CHECK(wrong_with_states({5, 6, 7}, {.restore = {{1, 1}}}) == "");
+  CHECK(wrong_with_states({5, 6, 7}, {.swap_out = {{0, 0}}, .swap_in = {{0, 1}}}) == "");
+  const std::string others = "slot 1: its states are not those behind 2 tokens";
+  CHECK(wrong_with_states({5, 6, 7}, {}) == others);
+  CHECK(wrong_with_states({5, 6, 7}, {.restore = {{0, 1}}}) == others);
+  CHECK(wrong_with_states({5, 6, 7}, {.swap_in = {{0, 1}}}) == others);
+  CHECK(wrong_with_states({5, 6, 7}, {.restore = {{2, 1}}}) == "step 2 copies states from 2 to 1");
+}
+
 TEST_CASE("a slot that starts twice") {
   StepMessage message = next_step({{0, 1}});
   message.started = {start(0, {1, 2})};

@@ -91,7 +91,7 @@ void Scheduler::schedule_prefills() {
     const std::int64_t rows = rows_that_fit(*sequence, sequence->computed, budget_);
     if (rows == 0) continue;
     --budget_.prompts;
-    schedule_rows_in_window(*sequence, rows);
+    schedule_prefill(*sequence, rows);
   }
 }
 
@@ -130,7 +130,7 @@ void Scheduler::admit_waiting(Admit which) {
     --budget_.prompts;
     reserved += grows(&next) ? 1 : 0;
     NVLLM_CHECK_EQ(next.computed, fit.computed);
-    schedule_rows_in_window(next, rows);
+    schedule_prefill(next, rows);
   }
 }
 
@@ -170,9 +170,11 @@ void Scheduler::send_tokens(Sequence& sequence) {
   }
 }
 
-// Of so many rows as many as the group of windows has blocks for. If these are fewer, newer
-// sequences wait for the next step: no prompt is complete before an older one.
-void Scheduler::schedule_rows_in_window(Sequence& sequence, std::int64_t rows) {
+// Of so many rows as many as there are before a snapshot of states, and as the group of windows has
+// blocks for. If it has fewer, newer sequences wait for the next step: no prompt is complete before
+// an older one. (Behind a snapshot little is left of a prompt, so others need not wait for that.)
+void Scheduler::schedule_prefill(Sequence& sequence, std::int64_t rows) {
+  rows = memory_.rows_to_snapshot(sequence, rows);
   const std::int64_t in_window = memory_.rows_in_window(sequence);
   schedule_rows(sequence, std::min(rows, in_window));
   if (in_window < rows) budget_.rows = 0;
@@ -199,6 +201,7 @@ void Scheduler::schedule_rows(Sequence& sequence, std::int64_t rows) {
     ++sequence.results_due;
   }
   memory_.commit(sequence);
+  memory_.take_snapshot(sequence, message_);
 }
 
 StepMessage Scheduler::finish_step() {
@@ -209,6 +212,9 @@ StepMessage Scheduler::finish_step() {
   if (!message.same_rows) message.rows = rows_;
   last_rows_.swap(rows_);
   statistics_.rows += static_cast<std::uint64_t>(step_.rows);
+  statistics_.saved_states += message.states.save.size();
+  statistics_.restored_states += message.states.restore.size();
+  statistics_.swapped_states += message.states.swap_out.size();
 
   // A sequence that reaches max_length with this step no longer needs slot and blocks: the last
   // token has no row.

@@ -16,6 +16,7 @@ Scheduler::Scheduler(const SchedulerLimits& limits)
               limits.max_num_seqs, ", max_num_batched_tokens ", limits.max_num_batched_tokens,
               ", max_logit_rows ", limits.max_logit_rows, ", max_model_len ", limits.max_model_len,
               ", blocks ", limits.blocks);
+  NVLLM_CHECK(limits.stages == 1 || limits.states.snapshots == 0, limits.stages, " stages");
   for (std::int64_t slot = slots_; slot-- > 0;)
     free_slots_.push_back(static_cast<std::uint32_t>(slot));
   slot_ended_.resize(static_cast<std::size_t>(slots_));
@@ -245,8 +246,9 @@ void Scheduler::check_invariants() const {
     newest = sequence->arrival;
     ++taken.at(sequence->slot);
     NVLLM_CHECK_LT(sequence->length(), sequence->max_length);
-    NVLLM_CHECK(all.empty() || all.back()->decodes() || !sequence->decodes(), "sequence ",
-                sequence->id, " decodes before an older one");
+    NVLLM_CHECK(limits_.states.snapshots > 0 || all.empty() || all.back()->decodes() ||
+                    !sequence->decodes(),
+                "sequence ", sequence->id, " decodes before an older one");
     all.push_back(sequence);
   }
   for (const Sequence* sequence : waiting_) {

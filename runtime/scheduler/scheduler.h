@@ -23,7 +23,8 @@
 // Order is the invariant. Sequences are numbered as they arrive, and none gets blocks or rows
 // before an older one that could use them:
 //   running_  by arrival; every one of them is older than every one that waits, and those whose
-//             prompt is not computed yet are the newest
+//             prompt is not computed yet are the newest (but that a prompt whose chunk ends at a
+//             snapshot of states may be complete one step after newer ones)
 //   waiting_  by arrival; only the first is ever admitted
 // So the oldest sequence of all always runs, is never preempted (the newest is), and finishes some
 // day; then the next one is the oldest.
@@ -65,6 +66,14 @@ struct SchedulerLimits {
     std::int64_t window = 0;
     std::int64_t blocks = 0, host_blocks = 0;
   } window_group{};
+  // Linear attention: each sequence has states, in the place of its slot, that belong to all of its
+  // computed tokens. Without places for snapshots of them no prefix is shared.
+  struct States {
+    bool kept = false;
+    std::int64_t snapshots = 0;        // places on the device
+    std::int64_t snapshot_tokens = 0;  // a prompt's are so far apart; an answer's twice as far
+    std::int64_t host = 0;             // states of so many sequences can be swapped
+  } states{};
   // Chunked: blocks that may stay on the device, and sequences at a time that do not stay there
   // whole (at least 1).
   std::int64_t resident_blocks = 0;
@@ -93,6 +102,8 @@ struct SchedulerStatistics {
   std::uint64_t steps = 0, rows = 0;
   std::uint64_t completed_rows = 0;  // of the rows, those whose steps are complete
   std::uint64_t preemptions = 0, swapped_blocks = 0, recomputed_tokens = 0;
+  // States of linear attention that were copied: to snapshots, from them, and to the host.
+  std::uint64_t saved_states = 0, restored_states = 0, swapped_states = 0;
   std::int64_t waiting = 0, running = 0;  // now
   std::int64_t free_blocks = 0, total_blocks = 0;
   std::int64_t free_window_blocks = 0, total_window_blocks = 0;  // of the group of windows
@@ -102,7 +113,8 @@ struct SchedulerStatistics {
   void serialize(Archive& archive) {
     archive(steps, rows, completed_rows, preemptions, swapped_blocks, recomputed_tokens, waiting,
             running, free_blocks, total_blocks, free_window_blocks, total_window_blocks,
-            prefix.query_tokens, prefix.hit_tokens, prefix.evicted_blocks);
+            prefix.query_tokens, prefix.hit_tokens, prefix.evicted_blocks, saved_states,
+            restored_states, swapped_states);
   }
 };
 
@@ -199,7 +211,7 @@ class Scheduler {
   }
   void send_tokens(Sequence& sequence);
   void schedule_rows(Sequence& sequence, std::int64_t rows);
-  void schedule_rows_in_window(Sequence& sequence, std::int64_t rows);
+  void schedule_prefill(Sequence& sequence, std::int64_t rows);
   StepMessage finish_step();
   bool same_rows_as_last(const std::vector<std::uint32_t>& ended);
 

@@ -101,6 +101,16 @@ SchedulerLimits random_limits(Random& random) {
   return limits;
 }
 
+// Some layers have linear attention. Random numbers of their own leave other workloads as they are.
+void add_states(std::uint64_t seed, SchedulerLimits& limits) {
+  Random random(seed ^ 0x57a7e);
+  if (limits.window > 0 || limits.window_group.window > 0 || random.chance(40)) return;
+  limits.states = {.kept = true,
+                   .snapshots = random.chance(15) ? 0 : random.from(1, random.chance(50) ? 3 : 20),
+                   .snapshot_tokens = random.chance(50) ? 1 : random.from(1, 24),
+                   .host = random.chance(15) ? 0 : random.from(1, 8)};
+}
+
 std::vector<std::int32_t> random_tokens(Random& random, std::int64_t count, int vocabulary) {
   std::vector<std::int32_t> tokens;
   for (std::int64_t i = 0; i < count; ++i)
@@ -132,6 +142,7 @@ Workload random_workload(std::uint64_t seed, std::int64_t stages) {
   Workload workload;
   workload.limits = random_limits(random);
   workload.limits.stages = stages;
+  if (stages == 1) add_states(seed, workload.limits);
   workload.model.vocabulary = static_cast<std::int32_t>(random.from(2, 60));
   workload.max_in_flight = random.from(0, 2);
   if (stages > 1) workload.max_in_flight = stages - 1;
@@ -201,6 +212,7 @@ class Simulation {
   }
 
   SchedulerStatistics statistics() const { return scheduler_.statistics(); }
+  bool has_states() const { return workload_.limits.states.kept; }
 
  private:
   void arrive() {
@@ -346,6 +358,7 @@ void simulate(std::uint64_t simulations, const std::function<std::int64_t(std::u
   const std::uint64_t last =
       only != 0 ? only : simulations * environment("NVLLM_STRESS", 1) / kSlowdown;
   std::uint64_t preemptions = 0, swapped = 0, recomputed = 0, found = 0, found_with_group = 0;
+  std::uint64_t saved = 0, restored = 0, swapped_states = 0, with_states = 0;
   struct sigaction handler = {};
   handler.sa_handler = name_seed;
   sigaction(SIGABRT, &handler, &handler_before);
@@ -365,6 +378,10 @@ void simulate(std::uint64_t simulations, const std::function<std::int64_t(std::u
     swapped += statistics.swapped_blocks;
     recomputed += statistics.recomputed_tokens;
     found += statistics.prefix.hit_tokens;
+    saved += statistics.saved_states;
+    restored += statistics.restored_states;
+    swapped_states += statistics.swapped_states;
+    with_states += simulation.has_states() ? 1 : 0;
     if (statistics.total_window_blocks > 0) found_with_group += statistics.prefix.hit_tokens;
   }
   sigaction(SIGABRT, &handler_before, nullptr);
@@ -375,6 +392,9 @@ void simulate(std::uint64_t simulations, const std::function<std::int64_t(std::u
   CHECK(recomputed > last);
   CHECK(found > last);
   CHECK(found_with_group > last / 4);
+  CHECK(saved >= with_states);
+  CHECK(restored >= with_states / 4);
+  CHECK(swapped_states >= with_states / 8);
 }
 
 TEST_CASE("random workloads: everybody's answer is what it is alone, and nothing is left behind") {

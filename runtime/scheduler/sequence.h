@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kvcache/block_manager.h"
+#include "kvcache/state_snapshots.h"
 #include "layers/sampler.h"
 #include "runtime/options.h"
 
@@ -60,6 +61,18 @@ struct Sequence {
   std::int64_t blocks_before_host = 0;
   // Likewise of the group of windows, if there is one: of the blocks that the next row needs.
   std::vector<kvcache::BlockId> host_window_blocks = {};
+
+  // Linear attention, where snapshots of states are taken: the number of tokens behind which the
+  // next one is, and the one at the end of what was known when it was admitted; 0: none.
+  std::int64_t next_snapshot = 0, end_snapshot = 0;
+  // Taken, but not in the prefix cache yet: not all tokens before them are known.
+  struct Snapshot {
+    std::int64_t tokens = 0;
+    kvcache::SnapshotId place = kvcache::kNoSnapshot;
+  };
+  std::vector<Snapshot> snapshots_due = {};
+  kvcache::BlockManager::Content answer_snapshot = kvcache::BlockManager::kNoContent;  // the newest
+  std::vector<kvcache::BlockId> host_state = {};  // waiting: where its states are, if any are kept
 
   std::int64_t lost = 0;            // tokens that preemption makes the device compute once more
   std::int32_t cached_tokens = -1;  // of the prompt, when it was first scheduled; -1: not yet

@@ -4,8 +4,10 @@
 #include <iterator>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "base/check.h"
+#include "base/math.h"
 #include "runtime/scheduler/scheduler.h"
 
 namespace nvllm::runtime {
@@ -18,6 +20,11 @@ void copy_out(std::span<const kvcache::BlockId> blocks, HostBlocks& free_host,
     host.push_back(free_host.take());
     copies.push_back({.from = block, .to = host.back()});
   }
+}
+
+// A prefix of keys and values alone is of no use to linear attention.
+bool caches_prefixes(const SchedulerLimits& limits) {
+  return limits.prefix_caching && (!limits.states.kept || limits.states.snapshots > 0);
 }
 
 }  // namespace
@@ -50,16 +57,26 @@ void HostBlocks::end_message() {
 SequenceMemory::SequenceMemory(const SchedulerLimits& limits)
     : device_({.blocks = limits.blocks,
                .block_size = limits.block_size,
-               .prefix_caching = limits.prefix_caching}),
+               .prefix_caching = caches_prefixes(limits),
+               .names_evicted = limits.states.snapshots > 0}),
       resident_(limits.resident_blocks, limits.blocks),
       max_chunked_(limits.chunked_seqs),
-      prefix_caching_(limits.prefix_caching),
+      prefix_caching_(caches_prefixes(limits)),
       window_(limits.window),
       host_blocks_(limits.host_blocks),
       free_host_(limits.host_blocks),
       host_window_blocks_(limits.window_group.host_blocks),
-      free_host_window_(limits.window_group.host_blocks) {
+      free_host_window_(limits.window_group.host_blocks),
+      keeps_states_(limits.states.kept),
+      snapshot_tokens_(
+          round_up(std::max<std::int64_t>(limits.states.snapshot_tokens, 1), limits.block_size)),
+      host_states_(limits.states.host),
+      free_host_states_(limits.states.host) {
   const SchedulerLimits::WindowGroup& group = limits.window_group;
+  if (keeps_states_) {
+    NVLLM_CHECK(limits.window == 0 && group.window == 0, "windows beside linear attention");
+    if (prefix_caching_) snapshots_.emplace(limits.states.snapshots);
+  }
   if (group.window == 0) return;
   NVLLM_CHECK(limits.window == 0, "a window of all layers, ", limits.window, ", beside a group");
   windows_.emplace(kvcache::WindowBlocksOptions{.blocks = group.blocks,
@@ -73,17 +90,40 @@ bool SequenceMemory::looks_up(const Sequence& sequence) const {
   return prefix_caching_ && !sequence.wants_prompt_logprobs() && sequence.blocks_before_host == 0;
 }
 
-// Tokens that a prefix from the cache may have: behind it the group of windows must have what the
-// next row attends to. A sequence that was swapped brings that along, of where it was.
-std::int64_t SequenceMemory::max_prefix(const Sequence& sequence) const {
-  if (!windows_) return kvcache::BlockManager::kAnyLength;
-  if (!sequence.host_blocks.empty()) return sequence.computed;
-  return windows_->find_prefix(device_.contents_of_prefix(sequence.tokens));
+// A prefix from the cache: behind it the group of windows must have what the next row attends to,
+// and linear attention its states. A sequence that was swapped brings these along, of where it was.
+SequenceMemory::Prefix SequenceMemory::find_prefix(const Sequence& sequence) const {
+  if (!looks_up(sequence)) return {};
+  Prefix prefix{.tokens = kvcache::BlockManager::kAnyLength};
+  if (!windows_ && !snapshots_) return prefix;
+  if (!sequence.host_blocks.empty()) {
+    prefix.tokens = sequence.computed;
+  } else if (snapshots_) {
+    prefix = find_snapshot(sequence);
+  } else {
+    prefix.tokens = windows_->find_prefix(device_.contents_of_prefix(sequence.tokens));
+  }
+  return prefix;
+}
+
+SequenceMemory::Prefix SequenceMemory::find_snapshot(const Sequence& sequence) const {
+  const std::vector<kvcache::BlockManager::Content> contents =
+      device_.contents_of_prefix(sequence.tokens);
+  Prefix prefix{.shared = std::ssize(contents) * device_.block_size(),
+                .shared_is_kept = !contents.empty() && snapshots_->knows(contents.back())};
+  for (std::int64_t blocks = std::ssize(contents); blocks > 0; --blocks) {
+    prefix.snapshot = snapshots_->find(contents[static_cast<std::size_t>(blocks - 1)]);
+    if (prefix.snapshot == kvcache::kNoSnapshot) continue;
+    prefix.tokens = blocks * device_.block_size();
+    break;
+  }
+  return prefix;
 }
 
 SequenceMemory::Fit SequenceMemory::fit(const Sequence& sequence, std::int64_t reserved) const {
   kvcache::BlockManager::Prefix prefix;
-  if (looks_up(sequence)) prefix = device_.find_prefix(sequence.tokens, max_prefix(sequence));
+  if (looks_up(sequence))
+    prefix = device_.find_prefix(sequence.tokens, find_prefix(sequence).tokens);
   const std::int64_t needed =
       device_.blocks_for(sequence.known()) - device_.blocks_for(prefix.tokens);
   return {.enough = needed + prefix.free_blocks + reserved <= device_.free_blocks(),
@@ -95,9 +135,9 @@ bool SequenceMemory::can_be_chunked_or_resident(const Sequence& sequence) const 
 }
 
 void SequenceMemory::allocate(Sequence& sequence, StepMessage& message) {
-  const bool looks_up = this->looks_up(sequence);
-  const std::int64_t cached = device_.add_sequence(sequence.id, sequence.tokens, looks_up,
-                                                   looks_up ? max_prefix(sequence) : 0);
+  const Prefix prefix = find_prefix(sequence);
+  const std::int64_t cached =
+      device_.add_sequence(sequence.id, sequence.tokens, looks_up(sequence), prefix.tokens);
   const bool grown = device_.allocate(sequence.id, sequence.known());
   NVLLM_CHECK(grown, "sequence ", sequence.id, " is allocated without room");
   sequence.capacity = device_.blocks_for(sequence.known()) * device_.block_size();
@@ -122,12 +162,13 @@ void SequenceMemory::allocate(Sequence& sequence, StepMessage& message) {
     }
     message.swap_in.push_back({.from = sequence.host_blocks[i], .to = to});
   }
+  sequence.computed = std::max(sequence.computed, cached);
+  if (keeps_states_) allocate_state(sequence, prefix, message);
   free_host_blocks(sequence);
   if (left_behind > 0) {
     device_.stop_sharing(sequence.id);
     device_.release_first(sequence.id, left_behind);
   }
-  sequence.computed = std::max(sequence.computed, cached);
   commit(sequence);
 }
 
@@ -191,12 +232,79 @@ void SequenceMemory::append_window_to_message(const Sequence& sequence, std::int
     message.windows.blocks.push_back({.slot = sequence.slot, .block = std::max(block, 0)});
 }
 
+// The states come from where the computed tokens come from; without any they begin as zeros.
+void SequenceMemory::allocate_state(Sequence& sequence, const Prefix& prefix,
+                                    StepMessage& message) {
+  const auto slot = static_cast<std::int32_t>(sequence.slot);
+  if (!sequence.host_state.empty()) {
+    message.states.swap_in.push_back({.from = sequence.host_state.front(), .to = slot});
+  } else if (sequence.computed > 0) {
+    NVLLM_CHECK(prefix.snapshot != kvcache::kNoSnapshot && prefix.tokens == sequence.computed,
+                "sequence ", sequence.id, " begins behind ", sequence.computed, " tokens");
+    snapshots_->use(prefix.snapshot);
+    message.states.restore.push_back({.from = prefix.snapshot, .to = slot});
+  }
+  if (snapshots_) plan_snapshots(sequence, prefix);
+}
+
+void SequenceMemory::plan_snapshots(Sequence& sequence, const Prefix& prefix) const {
+  const std::int64_t block = device_.block_size();
+  std::int64_t last = sequence.computed / block * block;
+  sequence.next_snapshot = sequence.end_snapshot = 0;
+  if (prefix.shared - last >= snapshot_tokens_) {
+    last = prefix.shared;
+    if (!prefix.shared_is_kept) sequence.next_snapshot = last;
+  }
+  const std::int64_t end = (sequence.known() - 1) / block * block;
+  if (end - last >= snapshot_tokens_) last = sequence.end_snapshot = end;
+  if (sequence.next_snapshot == 0) {
+    sequence.next_snapshot =
+        sequence.end_snapshot > 0 ? sequence.end_snapshot : last + 2 * snapshot_tokens_;
+  }
+}
+
+std::int64_t SequenceMemory::rows_to_snapshot(const Sequence& sequence, std::int64_t rows) const {
+  const std::int64_t left = sequence.next_snapshot - sequence.computed;
+  return left > 0 ? std::min(rows, left) : rows;
+}
+
+void SequenceMemory::take_snapshot(Sequence& sequence, StepMessage& message) {
+  const std::int64_t tokens = sequence.computed;
+  if (!snapshots_ || tokens != sequence.next_snapshot) return;
+  sequence.next_snapshot =
+      sequence.end_snapshot > tokens ? sequence.end_snapshot : tokens + 2 * snapshot_tokens_;
+  if (sequence.length() >= sequence.max_length) return;  // it ends before the token is known
+  if (tokens <= sequence.committed) {
+    const auto content = device_.content_of(sequence.id, tokens / device_.block_size() - 1);
+    if (snapshots_->knows(content)) return;
+  }
+  snapshots_->forget(device_.take_evicted());
+  const kvcache::SnapshotId place = snapshots_->take();
+  if (place == kvcache::kNoSnapshot) return;
+  message.states.save.push_back({.from = static_cast<std::int32_t>(sequence.slot), .to = place});
+  sequence.snapshots_due.push_back({.tokens = tokens, .place = place});
+  publish_snapshots(sequence);
+}
+
+// Those whose tokens are in the prefix cache now. The newest of an answer replaces the one before.
+void SequenceMemory::publish_snapshots(Sequence& sequence) {
+  std::erase_if(sequence.snapshots_due, [&](const Sequence::Snapshot& due) {
+    if (due.tokens > sequence.committed) return false;
+    const auto content = device_.content_of(sequence.id, due.tokens / device_.block_size() - 1);
+    snapshots_->publish(due.place, content);
+    if (due.tokens >= sequence.prompt_length && content != sequence.answer_snapshot)
+      snapshots_->drop_unused(std::exchange(sequence.answer_snapshot, content));
+    return true;
+  });
+}
+
 void SequenceMemory::commit(Sequence& sequence) {
   const std::int64_t known = std::min(sequence.known(), sequence.computed);
   if (known < sequence.committed + device_.block_size()) return;
   device_.cache_full_blocks(sequence.id,
                             std::span(sequence.tokens).first(static_cast<std::size_t>(known)));
   sequence.committed = known / device_.block_size() * device_.block_size();
+  if (snapshots_) publish_snapshots(sequence);
   if (!windows_) return;
   windows_->cache_blocks(sequence.id, known / device_.block_size(), [&](std::int64_t block) {
     return device_.content_of(sequence.id, block);
@@ -215,6 +323,8 @@ void SequenceMemory::free(Sequence& sequence) {
   resident_.release(device_.blocks_of(sequence.id), sequence.resident);
   device_.remove_sequence(sequence.id);
   if (windows_) windows_->remove_sequence(sequence.id);
+  for (const Sequence::Snapshot& due : sequence.snapshots_due) snapshots_->give_back(due.place);
+  sequence.snapshots_due.clear();
   sequence.capacity = 0;
 }
 
@@ -224,6 +334,7 @@ bool SequenceMemory::swap_out(Sequence& sequence, StepMessage& message) {
                           .first(static_cast<std::size_t>(device_.blocks_for(sequence.computed)))
                           .subspan(static_cast<std::size_t>(left_behind));
   if (blocks.empty() || blocks.size() > free_host_.count()) return false;
+  if (keeps_states_ && free_host_states_.count() == 0) return false;
   if (windows_) {
     windows_->release_unseen(sequence.id, sequence.computed);
     const auto in_window =
@@ -231,6 +342,11 @@ bool SequenceMemory::swap_out(Sequence& sequence, StepMessage& message) {
             .subspan(static_cast<std::size_t>(windows_->released_of(sequence.id)));
     if (in_window.size() > free_host_window_.count()) return false;
     copy_out(in_window, free_host_window_, sequence.host_window_blocks, message.windows.swap_out);
+  }
+  if (keeps_states_) {
+    sequence.host_state.push_back(free_host_states_.take());
+    message.states.swap_out.push_back(
+        {.from = static_cast<std::int32_t>(sequence.slot), .to = sequence.host_state.front()});
   }
   sequence.blocks_before_host = left_behind;
   copy_out(blocks, free_host_, sequence.host_blocks, message.swap_out);
@@ -241,12 +357,17 @@ bool SequenceMemory::swap_out(Sequence& sequence, StepMessage& message) {
 void SequenceMemory::free_host_blocks(Sequence& sequence) {
   free_host_.give_back(sequence.host_blocks);
   free_host_window_.give_back(sequence.host_window_blocks);
+  free_host_states_.give_back(sequence.host_state);
   sequence.blocks_before_host = 0;
 }
 
 void SequenceMemory::end_message() {
   free_host_.end_message();
   free_host_window_.end_message();
+  free_host_states_.end_message();
+  if (!snapshots_) return;
+  snapshots_->forget(device_.take_evicted());
+  snapshots_->end_message();
 }
 
 void SequenceMemory::check_invariants(std::span<const Sequence* const> sequences) const {
@@ -296,6 +417,28 @@ void SequenceMemory::check_invariants(std::span<const Sequence* const> sequences
   }
   for (const int holder : holders) NVLLM_CHECK_EQ(holder, 1);
   if (windows_) check_window_invariants(sequences);
+  if (keeps_states_) check_state_invariants(sequences);
+}
+
+void SequenceMemory::check_state_invariants(std::span<const Sequence* const> sequences) const {
+  std::vector<int> holders(static_cast<std::size_t>(host_states_), 0);
+  const auto count = [&](const std::vector<kvcache::BlockId>& places) {
+    for (const kvcache::BlockId place : places) ++holders.at(static_cast<std::size_t>(place));
+  };
+  count(free_host_states_.free());
+  count(free_host_states_.given_back());
+  std::int64_t due = 0;
+  for (const Sequence* sequence : sequences) {
+    count(sequence->host_state);
+    NVLLM_CHECK_EQ(sequence->host_state.empty(), sequence->host_blocks.empty());
+    NVLLM_CHECK(sequence->state == Sequence::State::running || sequence->snapshots_due.empty(),
+                "sequence ", sequence->id);
+    due += std::ssize(sequence->snapshots_due);
+  }
+  for (const int holder : holders) NVLLM_CHECK_EQ(holder, 1);
+  if (!snapshots_) return;
+  snapshots_->check_invariants();
+  NVLLM_CHECK_EQ(snapshots_->held(), due);
 }
 
 void SequenceMemory::check_window_invariants(std::span<const Sequence* const> sequences) const {

@@ -1,6 +1,18 @@
 // SequenceMemory: the blocks of sequences, on the device and on the host, and what step messages
 // say of them. ResidentBlocks: which blocks stay on the device, where keys and values are in host
 // memory.
+//
+// Models with linear attention have, beside blocks, states of each sequence in its slot, which
+// belong to all of its computed tokens. A sequence shares a cached prefix only up to a snapshot of
+// the states behind it (kvcache/state_snapshots.h). Snapshots are taken at ends of full blocks:
+//   1. where a prompt leaves what others have computed before: as many of its tokens are in the
+//      prefix cache, but there is no snapshot behind them. So the second prompt with a system
+//      prompt leaves one behind it for all that follow;
+//   2. at the end of a prompt, but for the last block, of which a token is left to be computed;
+//   3. in an answer at regular distances, each in place of the one before: the next turn of a chat
+//      continues from there.
+// Those of 1 and 2 are at least snapshot_tokens behind the one before, those of 3 twice as much.
+// A prompt's chunks end where a snapshot is to be taken.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +21,7 @@
 #include <vector>
 
 #include "kvcache/block_manager.h"
+#include "kvcache/state_snapshots.h"
 #include "kvcache/window_blocks.h"
 #include "runtime/scheduler/sequence.h"
 #include "runtime/scheduler/step.h"
@@ -113,6 +126,12 @@ class SequenceMemory {
     if (windows_) windows_->release_unseen(sequence.id, sequence.computed);
   }
 
+  // Of so many rows of a prompt: how many, before its states are to be kept.
+  std::int64_t rows_to_snapshot(const Sequence& sequence, std::int64_t rows) const;
+  // The rows up to sequence.computed are in the message: if a snapshot is to be taken behind them,
+  // it is in the message, too.
+  void take_snapshot(Sequence& sequence, StepMessage& message);
+
   // Puts full blocks of tokens that are known and computed into the prefix cache.
   void commit(Sequence& sequence);
   // Where all layers have a window and are one group: frees the blocks that no row of it attends to
@@ -139,7 +158,19 @@ class SequenceMemory {
  private:
   void check_window_invariants(std::span<const Sequence* const> sequences) const;
   bool looks_up(const Sequence& sequence) const;
-  std::int64_t max_prefix(const Sequence& sequence) const;
+  // Where a waiting sequence can begin by the prefix cache, in tokens.
+  struct Prefix {
+    std::int64_t tokens = 0;
+    kvcache::SnapshotId snapshot = kvcache::kNoSnapshot;  // behind it
+    std::int64_t shared = 0;      // tokens whose keys and values are cached: at least as many
+    bool shared_is_kept = false;  // a snapshot behind those is taken, perhaps by this very message
+  };
+  Prefix find_prefix(const Sequence& sequence) const;
+  Prefix find_snapshot(const Sequence& sequence) const;
+  void allocate_state(Sequence& sequence, const Prefix& prefix, StepMessage& message);
+  void plan_snapshots(Sequence& sequence, const Prefix& prefix) const;
+  void publish_snapshots(Sequence& sequence);
+  void check_state_invariants(std::span<const Sequence* const> sequences) const;
   void allocate_window(Sequence& sequence, std::int64_t cached, StepMessage& message);
   void append_window_to_message(const Sequence& sequence, std::int64_t first_block,
                                 StepMessage& message) const;
@@ -158,6 +189,12 @@ class SequenceMemory {
   std::optional<kvcache::WindowBlocks> windows_;
   const std::int64_t host_window_blocks_;
   HostBlocks free_host_window_;
+  // Linear attention.
+  const bool keeps_states_;
+  const std::int64_t snapshot_tokens_;                // a multiple of the block size
+  std::optional<kvcache::StateSnapshots> snapshots_;  // if prefixes are cached
+  const std::int64_t host_states_;
+  HostBlocks free_host_states_;
 };
 
 }  // namespace nvllm::runtime

@@ -66,6 +66,29 @@ struct WindowBlocksDelta {
   }
 };
 
+// A copy of all states that linear attention keeps of a sequence.
+struct StateCopy {
+  std::int32_t from = 0, to = 0;
+};
+
+// Copies of such states between slots, places of snapshots (kvcache/state_snapshots.h) and places
+// in host memory. Each slot, and each place but those of `save`, is copied to once.
+struct StateCopies {
+  std::vector<StateCopy> swap_out = {};  // slot to host
+  std::vector<StateCopy> swap_in = {};   // host to slot
+  std::vector<StateCopy> restore = {};   // snapshot to slot
+  std::vector<StateCopy> save =
+      {};  // slot to snapshot, behind the step's rows, one after the other
+
+  bool empty() const {
+    return swap_out.empty() && swap_in.empty() && restore.empty() && save.empty();
+  }
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(swap_out, swap_in, restore, save);
+  }
+};
+
 // In the order in which it is followed.
 struct StepMessage {
   std::uint64_t number = 0;                  // 1, 2, ...
@@ -76,19 +99,22 @@ struct StepMessage {
   std::vector<BlockAppend> blocks;
   std::vector<SlotToken> tokens;
   WindowBlocksDelta windows;
+  StateCopies states;
   // One row of each slot of the last step, in its order, but the ended ones.
   bool same_rows = false;
   std::vector<StepRows> rows;  // otherwise: these
 
   template <class Archive>
   void serialize(Archive& archive) {
-    // Of windows nothing travels where nothing is new, as in models without such a group.
-    constexpr std::uint8_t kSameRows = 1, kWindows = 2;
+    // Of windows and states nothing travels where nothing is new, as in models without them.
+    constexpr std::uint8_t kSameRows = 1, kWindows = 2, kStates = 4;
     auto flags =
-        static_cast<std::uint8_t>((same_rows ? kSameRows : 0) | (windows.empty() ? 0 : kWindows));
+        static_cast<std::uint8_t>((same_rows ? kSameRows : 0) | (windows.empty() ? 0 : kWindows) |
+                                  (states.empty() ? 0 : kStates));
     archive(number, ended, swap_out, swap_in, started, blocks, tokens, flags, rows);
     same_rows = (flags & kSameRows) != 0;
     if ((flags & kWindows) != 0) archive(windows);
+    if ((flags & kStates) != 0) archive(states);
   }
 };
 
@@ -116,5 +142,7 @@ template <>
 inline constexpr bool nvllm::ipc::kArchiveAsBytes<nvllm::runtime::BlockAppend> = true;
 template <>
 inline constexpr bool nvllm::ipc::kArchiveAsBytes<nvllm::runtime::SlotToken> = true;
+template <>
+inline constexpr bool nvllm::ipc::kArchiveAsBytes<nvllm::runtime::StateCopy> = true;
 template <>
 inline constexpr bool nvllm::ipc::kArchiveAsBytes<nvllm::runtime::StepRows> = true;

@@ -66,7 +66,9 @@ RunnerUnderTest::RunnerUnderTest(testing::DeviceRank& rank, const GoldenModel& g
       {.blocks = options.blocks,
        .host_blocks = options.kv_mode == KvMode::paged ? options.host_blocks : 0,
        .device_slots = kvcache::max_write_slots(options.slots, options.rows, options.block_size) +
-                       options.slots * options.resident});
+                       options.slots * options.resident,
+       .state_snapshots = options.state_snapshots,
+       .host_states = options.host_states});
   // Neighbours in a sequence are no neighbours in memory.
   for (std::size_t i = 0; i < free_.size(); ++i) {
     free_[i] = static_cast<kvcache::BlockId>(i * 23 % free_.size());
@@ -159,6 +161,11 @@ RunnerUnderTest& RunnerUnderTest::rows(std::uint32_t slot, std::int64_t rows) {
   grow(slot, sequence.computed + rows);
   sequence.computed += rows;
   message_.rows.push_back({slot, static_cast<std::uint32_t>(rows)});
+  return *this;
+}
+
+RunnerUnderTest& RunnerUnderTest::copy_states(const StateCopies& copies) {
+  message_.states = copies;
   return *this;
 }
 

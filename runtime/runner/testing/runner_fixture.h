@@ -46,6 +46,7 @@ struct RunnerTestOptions {
   std::int64_t rows = 224;
   std::int64_t logit_rows = 224;
   std::int64_t blocks = 64, host_blocks = 32;
+  std::int64_t state_snapshots = 0, host_states = 0;
   std::int64_t block_size = 16;
   bool graphs = true;
   int steps_ahead = 1;
@@ -88,6 +89,8 @@ class RunnerUnderTest {
   RunnerUnderTest& swap_in(std::uint32_t slot, const std::vector<std::int32_t>& tokens,
                            std::int64_t blocks);
   RunnerUnderTest& rows(std::uint32_t slot, std::int64_t rows);
+  // Copies of states of linear attention.
+  RunnerUnderTest& copy_states(const StateCopies& copies);
 
   // Enqueues it; takes results until no more than steps_ahead are left.
   void step();

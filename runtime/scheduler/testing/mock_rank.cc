@@ -47,6 +47,9 @@ MockRank::MockRank(const SchedulerLimits& limits, const MockModel& model)
       host_(static_cast<std::size_t>(limits.host_blocks * limits.block_size)),
       window_device_(static_cast<std::size_t>(limits.window_group.blocks * limits.block_size)),
       window_host_(static_cast<std::size_t>(limits.window_group.host_blocks * limits.block_size)),
+      states_(limits.states.kept ? static_cast<std::size_t>(limits.max_num_seqs) : 0),
+      snapshots_(static_cast<std::size_t>(limits.states.snapshots)),
+      host_states_(static_cast<std::size_t>(limits.states.host)),
       slots_(static_cast<std::size_t>(limits.max_num_seqs)) {}
 
 void MockRank::Slot::append(std::int32_t token) {
@@ -75,6 +78,26 @@ void MockRank::copy(std::span<const kvcache::BlockCopy> copies, Memory& from, Me
   std::sort(targets.begin(), targets.end());
   require(std::adjacent_find(targets.begin(), targets.end()) == targets.end(), "step ", number_,
           ": two copies go to one block");
+}
+
+void MockRank::copy_states(std::span<const StateCopy> copies, const Memory& from,
+                           Memory& to) const {
+  for (const StateCopy& copy : copies) {
+    require(copy.from >= 0 && static_cast<std::size_t>(copy.from) < from.size() && copy.to >= 0 &&
+                static_cast<std::size_t>(copy.to) < to.size(),
+            "step ", number_, " copies states from ", copy.from, " to ", copy.to);
+    to[static_cast<std::size_t>(copy.to)] = from[static_cast<std::size_t>(copy.from)];
+  }
+}
+
+// A sequence's first rows begin without a state, whatever is there.
+void MockRank::advance_state(const StepRows& rows) {
+  const Slot& slot = taken(rows.slot);  // its rows are computed
+  const std::int64_t first = slot.computed - rows.rows;
+  std::uint64_t& state = states_[rows.slot];
+  require(first == 0 || state == slot.hashes[static_cast<std::size_t>(first - 1)], "slot ",
+          rows.slot, ": its states are not those behind ", first, " tokens");
+  state = slot.hashes[static_cast<std::size_t>(slot.computed - 1)];
 }
 
 void MockRank::start(const SlotStart& started) {
@@ -174,6 +197,7 @@ void MockRank::attend(const StepRows& rows, StepResult& result) {
   if (limits_.window_group.window > 0) {
     check_seen(rows, slot, window_device_, slot.window_table, limits_.window_group.window);
   }
+  if (limits_.states.kept) advance_state(rows);
 
   if (slot.prompt_logprobs) {
     StepResult::PromptLogprobs scores{.slot = rows.slot, .tokens = {}};
@@ -219,6 +243,9 @@ StepResult MockRank::step(const StepMessage& message) {
   copy(message.swap_in, host_, device_);
   copy(message.windows.swap_out, window_device_, window_host_);
   copy(message.windows.swap_in, window_host_, window_device_);
+  copy_states(message.states.swap_out, states_, host_states_);
+  copy_states(message.states.swap_in, host_states_, states_);
+  copy_states(message.states.restore, snapshots_, states_);
   for (const SlotStart& started : message.started) start(started);
   append_blocks(message);
   require(limits_.stages > 1 || message.tokens.empty(), "tokens that the device has");
@@ -231,6 +258,7 @@ StepResult MockRank::step(const StepMessage& message) {
   logit_rows_ = 0;
   for (const StepRows& rows : rows_) store(rows);
   for (const StepRows& rows : rows_) attend(rows, result);
+  copy_states(message.states.save, states_, snapshots_);
   require(logit_rows_ <= limits_.max_logit_rows, "step ", message.number, " wants logits of ",
           logit_rows_, " rows");
   return result;

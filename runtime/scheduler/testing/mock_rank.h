@@ -5,7 +5,8 @@
 // tokens. Blocks on the "device" and on the "host" hold such hashes, rows store them, swaps copy
 // them. Before a row's sequence goes on, everything that the row attends to must be what the
 // sequence's own tokens give: a block used twice, shared wrongly, missing, or lost on its way to
-// the host and back shows there.
+// the host and back shows there. So it is with states of linear attention: a slot's is the hash of
+// all tokens whose rows it has seen, and a row goes on from that of all tokens before it.
 #pragma once
 
 #include <cstdint>
@@ -57,6 +58,9 @@ class MockRank {
 
   Slot& taken(std::uint32_t slot);
   std::uint64_t& at(Memory& memory, std::int64_t block, std::int64_t offset) const;
+  // An Error if there are no such places.
+  void copy_states(std::span<const StateCopy> copies, const Memory& from, Memory& to) const;
+  void advance_state(const StepRows& rows);
   void copy(std::span<const kvcache::BlockCopy> copies, Memory& from, Memory& to) const;
   void start(const SlotStart& started);
   void take_token(const SlotToken& sampled);
@@ -73,6 +77,7 @@ class MockRank {
   const MockModel model_;
   Memory device_, host_;
   Memory window_device_, window_host_;  // of the group of windows
+  Memory states_, snapshots_, host_states_;
   std::vector<Slot> slots_;
   std::vector<StepRows> rows_;
   std::uint64_t number_ = 0;
