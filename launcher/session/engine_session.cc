@@ -40,6 +40,7 @@ int follow_first_box(const Options& options) {
   if (options.command == "generate") {
     model.emplace(runtime::open_model(options.model));
     check_has_weights(*model);
+    model->tp_invariant = options.engine.invariance == runtime::Invariance::tp;
   }
   return follow_first_box(options.group, launch, model ? &*model : nullptr);
 }
@@ -84,6 +85,7 @@ EngineSession::EngineSession(const SessionOptions& options, runtime::OpenModel m
   check_has_weights(model_);
   runtime::check_device(model_, launch.device);
   runtime::check_pipeline(model_, options.group.stages);
+  model_.tp_invariant = options.engine.invariance == runtime::Invariance::tp;
   WorkerGroup::Options group = group_to_start(options.group, launch, &model_);
   group.on_signal = options.on_signal;
   if (options.ends_process) group.on_late = [this](int exit_code) { end_process(exit_code); };

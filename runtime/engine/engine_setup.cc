@@ -199,7 +199,9 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
     check_kv_cache_dtype(requested, config.full_head_dim());
     check_layers(requested, config);
     check_windows(requested, config);
-    check_invariance(requested, own.quantized() && device == DeviceKind::cuda);
+    check_invariance(requested, device, own.quantized());
+    NVLLM_CHECK(own.model().tp_invariant == (requested.invariance == Invariance::tp),
+                "the model is divided among ranks in another way");
     made.options = resolve_options(requested, model_limit);
     made.runner = runner_options(made.options, config, wanted_model_len(made.options, model_limit),
                                  requested.max_num_batched_tokens, own.stages());
