@@ -156,9 +156,11 @@ void check_sparse_attention(const EngineOptions& options);
 
 // Why results cannot be invariant with what else the options ask for, in one line; empty: they can.
 std::string invariance_refusal(const EngineOptions& options);
-// The same as an Error, also for what the devices, or weights of which some are quantized, are not
-// invariant with.
-void check_invariance(const EngineOptions& options, DeviceKind device, bool quantized);
+// The same as an Error, also where the ranks are on GPUs, or some weights are quantized.
+struct RanksHave {
+  bool gpus = false, quantized_weights = false;
+};
+void check_invariance(const EngineOptions& options, const RanksHave& have);
 
 // What a cache of FP8 can be used with.
 
