@@ -101,8 +101,7 @@ DecoderLayer::AttentionBlock DecoderLayer::attention_block_of(const std::string&
       .sinks = {},
       .output =
           RowParallelLinear(name + ".out", config.output, config.hidden, config.heads * head_dim_,
-                            scaled(part_.q, head_dim_), config.output_bias, shard,
-                            part_.segments)};
+                            scaled(part_.q, head_dim_), config.output_bias, shard, part_.segments)};
   if (config.output_gate) {
     block.gate.emplace(name + ".gate", config.qkv.q, config.heads, config.kv_heads, head_dim_,
                        config.hidden, config.qkv_bias, shard);
@@ -241,8 +240,8 @@ DecoderLayer::GateUp DecoderLayer::gate_up(kernels::GemmOperands in, std::int64_
 // The same for a down GEMM without a prologue.
 TensorView DecoderLayer::activated(const GateUp& rows, const Context& context) const {
   if (rows.prepared.data == nullptr) return rows.x;
-  kernels::gated_activation(
-      {.out = rows.prepared, .x = rows.x, .activation = mlp_->activation}, context.stream);
+  kernels::gated_activation({.out = rows.prepared, .x = rows.x, .activation = mlp_->activation},
+                            context.stream);
   return rows.prepared;
 }
 

@@ -108,8 +108,7 @@ RowParallelLinear::RowParallelLinear(const std::string& name, const std::string&
     std::int64_t to = 0;
     for (std::int64_t n = sum_.own().begin; n < sum_.own().end; ++n, to += outputs) {
       const Range columns{n * width_, (n + 1) * width_};
-      weight_.slices.push_back(
-          {module + ".weight", {outputs, inputs}, {0, outputs}, columns, to});
+      weight_.slices.push_back({module + ".weight", {outputs, inputs}, {0, outputs}, columns, to});
     }
   } else {
     weight_.shape = {outputs, own.size()};

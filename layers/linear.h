@@ -114,10 +114,10 @@ class RowParallelLinear {
 
   std::int64_t inputs_;
   std::int64_t outputs_;
-  SegmentSum sum_;           // of no segments: not tp_invariant
-  std::int64_t width_ = 0;   // of a segment
-  Parameter weight_;  // [outputs, inputs()]; tp_invariant: [own segments * outputs, width_]
-  Parameter bias_;    // [outputs]; no shape: none, or another rank's
+  SegmentSum sum_;          // of no segments: not tp_invariant
+  std::int64_t width_ = 0;  // of a segment
+  Parameter weight_;        // [outputs, inputs()]; tp_invariant: [own segments * outputs, width_]
+  Parameter bias_;          // [outputs]; no shape: none, or another rank's
 };
 
 }  // namespace nvllm::layers

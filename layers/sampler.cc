@@ -353,7 +353,8 @@ void Sampler::sample_tokens(const Piece& piece) const {
 
 void Sampler::log_probabilities(const Piece& piece) const {
   const std::int64_t rows = piece.range.size(), alternatives = piece.step.logprobs;
-  const std::int64_t parts = max_parts_of(shard_), words = kernels::logprob_record_words(alternatives);
+  const std::int64_t parts = max_parts_of(shard_),
+                     words = kernels::logprob_record_words(alternatives);
   const Memory::Exchange records(memory_->records, shard_, parts * rows, words);
   const Memory::Exchange higher(memory_->higher, shard_, rows, 1);
   const auto results = [&](const TensorView& memory, std::int64_t columns) {

@@ -133,12 +133,10 @@ void SegmentSum::run_rows(TensorView out, TensorView bias, Range rows, const Sum
 std::size_t SegmentSum::scratch_bytes(std::int64_t rows, std::int64_t columns) const {
   const std::int64_t count = std::min(rows, kRowsAtOnce);
   const std::size_t gathered =
-      shard_.ranks == 1
-          ? 0
-          : Scratch::bytes_of(DType::f32, shard_.ranks * max_nodes_ * count, columns);
-  return segments_ == 0
-             ? 0
-             : Scratch::bytes_of(DType::f32, own_.size() * count, columns) + gathered;
+      shard_.ranks == 1 ? 0
+                        : Scratch::bytes_of(DType::f32, shard_.ranks * max_nodes_ * count, columns);
+  return segments_ == 0 ? 0
+                        : Scratch::bytes_of(DType::f32, own_.size() * count, columns) + gathered;
 }
 
 }  // namespace nvllm::layers

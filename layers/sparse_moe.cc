@@ -69,9 +69,9 @@ void SparseMoe::set_shared(const std::string& name, const SparseMoeConfig& confi
   shared_.emplace(Shared{
       .gate_up = MergedColumnParallelLinear(name + ".gate_up", config.shared.gate, config.shared.up,
                                             inner, hidden, /*bias=*/false, shard),
-      .down = RowParallelLinear(name + ".down", config.shared.down, hidden, inner,
-                                part_of(inner, shard), /*bias=*/false, shard,
-                                segments_of_parts(inner)),
+      .down =
+          RowParallelLinear(name + ".down", config.shared.down, hidden, inner,
+                            part_of(inner, shard), /*bias=*/false, shard, segments_of_parts(inner)),
       .gate = {}});
   Parameter& gate = shared_->gate;
   gate.name = name + ".gate";
@@ -240,15 +240,14 @@ void SparseMoe::sum_experts(TensorView out, TensorView of_experts, const Routed&
       return tensor.data == nullptr ? tensor : tensor.rows(rows.begin, rows.size());
     };
     const bool has_shared = segment == 0;
-    kernels::combine_experts(
-        {.out = to,
-         .experts = of_experts,
-         .weights = some(routed.weights),
-         .entries = some(routed.entries),
-         .own_start = routed.expert_start.rows(segment * width, width + 1),
-         .shared = has_shared ? some(shared.out) : TensorView{},
-         .shared_gate = has_shared ? some(shared.gate) : TensorView{}},
-        context.stream);
+    kernels::combine_experts({.out = to,
+                              .experts = of_experts,
+                              .weights = some(routed.weights),
+                              .entries = some(routed.entries),
+                              .own_start = routed.expert_start.rows(segment * width, width + 1),
+                              .shared = has_shared ? some(shared.out) : TensorView{},
+                              .shared_gate = has_shared ? some(shared.gate) : TensorView{}},
+                             context.stream);
   };
   sum_.run(out, {}, combine, context);
 }
@@ -259,11 +258,10 @@ std::size_t SparseMoe::scratch_bytes(std::int64_t rows, DType dtype) const {
   // counted so.
   std::size_t shared = 0;
   if (shared_) {
-    shared = Scratch::bytes_of(dtype, rows, router_.shape[1]) +
-             Scratch::bytes_of(DType::f32, rows, 1) +
-             Scratch::bytes_of(dtype, rows, shared_->gate_up.outputs()) +
-             Scratch::bytes_of(dtype, rows, shared_->down.inputs()) +
-             shared_->down.scratch_bytes(rows);
+    shared =
+        Scratch::bytes_of(dtype, rows, router_.shape[1]) + Scratch::bytes_of(DType::f32, rows, 1) +
+        Scratch::bytes_of(dtype, rows, shared_->gate_up.outputs()) +
+        Scratch::bytes_of(dtype, rows, shared_->down.inputs()) + shared_->down.scratch_bytes(rows);
   }
   const std::size_t router =
       router_norm_ ? Scratch::bytes_of(dtype, rows, router_.shape[1]) : std::size_t{0};

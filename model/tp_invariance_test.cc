@@ -38,12 +38,9 @@ std::vector<std::vector<std::int32_t>> prompts_of(const std::string& folder) {
 Rows logits_of(DeviceRank& rank, const std::string& name, DType dtype, bool tp_invariant) {
   const std::string folder = "tests/data/golden-models/" + name;
   const Checkpoint checkpoint = open_checkpoint(folder);
-  TestModel model(rank, parse_config(checkpoint.config_json(), "", folder),
-                  {.dtype = dtype,
-                   .sequences = 3,
-                   .tokens = 224,
-                   .rows = 224,
-                   .tp_invariant = tp_invariant});
+  TestModel model(
+      rank, parse_config(checkpoint.config_json(), "", folder),
+      {.dtype = dtype, .sequences = 3, .tokens = 224, .rows = 224, .tp_invariant = tp_invariant});
   model.load(checkpoint);
   const auto prompts = prompts_of(folder);
   TestModel::Parts parts;

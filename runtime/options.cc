@@ -19,9 +19,9 @@ void check_sparse_attention(const EngineOptions& options) {
 }
 
 std::string invariance_refusal(const EngineOptions& options) {
-  const Invariance asked = options.invariance;
-  if (asked != Invariance::batch && asked != Invariance::tp) return "";
-  const std::string what = str("--invariant ", name_of(asked), ": ");
+  const Invariance wanted = options.invariance;
+  if (wanted != Invariance::batch && wanted != Invariance::tp) return "";
+  const std::string what = str("--invariant ", name_of(wanted), ": ");
   if (options.prefill_attention != PrefillAttention::full) {
     return what +
            "--prefill-attention chooses tokens by the chunk that a row is in; pass "

@@ -79,15 +79,20 @@ TEST_CASE("tree_sum refuses what does not fit, by name") {
   };
   CHECK(refusal([](TreeSum&) {}).empty());
   CHECK(refusal([](TreeSum& a) { a.count = 0; }) == "tree_sum: count is 0; it must be 1 to 8");
-  CHECK(refusal([](TreeSum& a) { a.merges = {0, 0}; }) ==
-        "tree_sum: merges do not leave one of 2 sources");
-  CHECK(refusal([](TreeSum& a) { a.merges = {1, 0}; }) ==
-        "tree_sum: merges do not leave one of 2 sources");
-  CHECK(refusal([](TreeSum& a) { a.blocks = {0, 2}; }) ==
-        "tree_sum: block 2 of 2 rows is not in sources float32 [4, 3]");
-  CHECK(refusal([](TreeSum& a) { a.sources.dtype = DType::bf16; }).starts_with("tree_sum: sources"));
-  CHECK(refusal([&](TreeSum& a) { a.bias = {memory, DType::f32, {2}}; })
-            .starts_with("tree_sum: bias"));
+  CHECK(refusal([](TreeSum& a) {
+          a.merges = {0, 0};
+        }) == "tree_sum: merges do not leave one of 2 sources");
+  CHECK(refusal([](TreeSum& a) {
+          a.merges = {1, 0};
+        }) == "tree_sum: merges do not leave one of 2 sources");
+  CHECK(refusal([](TreeSum& a) {
+          a.blocks = {0, 2};
+        }) == "tree_sum: block 2 of 2 rows is not in sources float32 [4, 3]");
+  CHECK(
+      refusal([](TreeSum& a) { a.sources.dtype = DType::bf16; }).starts_with("tree_sum: sources"));
+  CHECK(refusal([&](TreeSum& a) {
+          a.bias = {memory, DType::f32, {2}};
+        }).starts_with("tree_sum: bias"));
 }
 
 }  // namespace

@@ -86,7 +86,8 @@ EngineSession::EngineSession(const SessionOptions& options)
     : EngineSession(options, runtime::open_model(options.model)) {}
 
 EngineSession::EngineSession(const SessionOptions& options, runtime::OpenModel model)
-    : model_(divided_as(options.engine, std::move(model))), sampling_defaults_(sampling_defaults_of(model_)) {
+    : model_(divided_as(options.engine, std::move(model))),
+      sampling_defaults_(sampling_defaults_of(model_)) {
   const LaunchPlan launch = plan_launch(options.group, cuda_built(), visible_gpus);
   check_has_weights(model_);
   runtime::check_device(model_, launch.device);

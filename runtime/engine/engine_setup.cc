@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "base/trace.h"
@@ -200,8 +200,8 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
     check_kv_cache_dtype(requested, config.full_head_dim());
     check_layers(requested, config);
     check_windows(requested, config);
-    check_invariance(requested, {.gpus = device == DeviceKind::cuda,
-                                 .quantized_weights = own.quantized()});
+    check_invariance(requested,
+                     {.gpus = device == DeviceKind::cuda, .quantized_weights = own.quantized()});
     NVLLM_CHECK(own.model().tp_invariant == (requested.invariance == Invariance::tp),
                 "the model is divided among ranks in another way");
     made.options = resolve_options(requested, model_limit);

@@ -155,8 +155,7 @@ class Ways {
   void make_tiny(Way& way) const {
     way.options.block_size = 4;  // so that answers soon need more
     const model::ModelConfig& config = model_.config;
-    const layers::Shard shard{
-        .rank = 0, .ranks = way.ranks, .tp_invariant = model_.tp_invariant};
+    const layers::Shard shard{.rank = 0, .ranks = way.ranks, .tp_invariant = model_.tp_invariant};
     const model::Decoder decoder(config, shard, model_.dtype);
     const auto token =
         static_cast<std::int64_t>(decoder.block_shape(/*block_size=*/1, model_.dtype).kv_bytes());
@@ -425,10 +424,10 @@ TEST_CASE("inputs of layers: the same bits with any number of ranks") {
 TEST_CASE("--invariant tp is refused with quantized weights") {
   OpenModel model = open_model({.path = "tests/data/golden-models/qwen3-awq"});
   model.tp_invariant = true;
-  CHECK_THROWS_WITH_AS(TestEngine(model, 1, usual(model, kFewRows)),
-                       doctest::Contains(on_gpu() ? "runs on CPUs so far"
-                                                  : "not with quantized weights so far"),
-                       Error);
+  CHECK_THROWS_WITH_AS(
+      TestEngine(model, 1, usual(model, kFewRows)),
+      doctest::Contains(on_gpu() ? "runs on CPUs so far" : "not with quantized weights so far"),
+      Error);
 }
 
 }  // namespace
