@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "kernels/pointwise/activation.h"
 #include "kernels/pointwise/norm_rope_store.h"
 #include "kernels/pointwise/scaled_sum.h"
 #include "kernels/pointwise/sigmoid_gate.h"
@@ -55,7 +56,8 @@ DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& co
         Mlp{.gate_up = MergedColumnParallelLinear(name + ".mlp.gate_up", mlp.gate, mlp.up,
                                                   mlp.intermediate, mlp.hidden, mlp.bias, shard),
             .down = RowParallelLinear(name + ".mlp.down", mlp.down, mlp.hidden, mlp.intermediate,
-                                      part_of(mlp.intermediate, shard), mlp.bias, shard),
+                                      part_of(mlp.intermediate, shard), mlp.bias, shard,
+                                      segments_of_parts(mlp.intermediate)),
             .activation = mlp.activation});
   }
   const auto norm = [&](const char* part, const std::string& tensor) {
@@ -99,7 +101,7 @@ DecoderLayer::AttentionBlock DecoderLayer::attention_block_of(const std::string&
       .sinks = {},
       .output =
           RowParallelLinear(name + ".out", config.output, config.hidden, config.heads * head_dim_,
-                            scaled(part_.q, head_dim_), config.output_bias, shard)};
+                            scaled(part_.q, head_dim_), config.output_bias, shard, part_.segments)};
   if (config.output_gate) {
     block.gate.emplace(name + ".gate", config.qkv.q, config.heads, config.kv_heads, head_dim_,
                        config.hidden, config.qkv_bias, shard);
@@ -192,6 +194,10 @@ void DecoderLayer::attention_block(ResidualStream& stream, const Pass& pass,
     attention_->gate->forward(gate, in.x, context);
     kernels::sigmoid_gate({.x = heads, .gate = gate}, context.stream);
   }
+  if (attention_->output.tp_invariant()) {
+    return attention_->output.forward(add_whole(stream, pointer(attention_result_norm_)), heads,
+                                      context);
+  }
   context.gemm.run({plan.output, attention_->output.weight(),
                     add_operands(stream, heads, plan.output, &mlp_norm_, context,
                                  pointer(attention_result_norm_))},
@@ -206,6 +212,10 @@ void DecoderLayer::mlp_block(ResidualStream& stream, const Pass& pass,
     in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.next_layer, 0, pass.next->window_);
   }
   const GateUp rows = gate_up(in, stream.rows(), plan, context);
+  if (mlp_->down.tp_invariant()) {
+    return mlp_->down.forward(add_whole(stream, pointer(mlp_result_norm_)),
+                              activated(rows, context), context);
+  }
   kernels::GemmOperands out = add_operands(
       stream, rows.x, plan.down, pass.next == nullptr ? nullptr : &pass.next->attention_norm_,
       context, pointer(mlp_result_norm_));
@@ -227,6 +237,14 @@ DecoderLayer::GateUp DecoderLayer::gate_up(kernels::GemmOperands in, std::int64_
   return {.x = in.out, .prepared = fused ? TensorView() : activated};
 }
 
+// The same for a down GEMM without a prologue.
+TensorView DecoderLayer::activated(const GateUp& rows, const Context& context) const {
+  if (rows.prepared.data == nullptr) return rows.x;
+  kernels::gated_activation({.out = rows.prepared, .x = rows.x, .activation = mlp_->activation},
+                            context.stream);
+  return rows.prepared;
+}
+
 // Both read the stream as it is behind the attention block. What they make is summed over the ranks
 // in one collective, since their norms come before they are added.
 void DecoderLayer::mlp_and_moe_block(ResidualStream& stream, const kernels::LayerPlan& plan,
@@ -241,9 +259,13 @@ void DecoderLayer::mlp_and_moe_block(ResidualStream& stream, const kernels::Laye
   {
     const Scratch::Frame of_block(context.scratch);
     const GateUp inner = gate_up(norm_operands(stream, mlp_norm_, context), rows, plan, context);
-    kernels::GemmOperands down{.out = of_mlp, .x = inner.x};
-    down.prologue.prepared = inner.prepared;
-    context.gemm.run({plan.down, mlp_->down.weight(), down}, context.stream);
+    if (mlp_->down.tp_invariant()) {
+      mlp_->down.forward(of_mlp, activated(inner, context), context);
+    } else {
+      kernels::GemmOperands down{.out = of_mlp, .x = inner.x};
+      down.prologue.prepared = inner.prepared;
+      context.gemm.run({plan.down, mlp_->down.weight(), down}, context.stream);
+    }
   }
   {
     const Scratch::Frame of_block(context.scratch);
@@ -251,7 +273,9 @@ void DecoderLayer::mlp_and_moe_block(ResidualStream& stream, const kernels::Laye
     run_norm(x, stream.sum, beside_mlp_->norm, context);
     moe_->forward(of_moe, x, stream.sum, context);
   }
-  if (!context.alone()) context.communicator->all_reduce(both, context.stream);
+  if (!context.alone() && !mlp_->down.tp_invariant()) {
+    context.communicator->all_reduce(both, context.stream);
+  }
   run_norm(of_mlp, of_mlp, beside_mlp_->mlp_result_norm, context);
   run_norm(of_moe, of_moe, beside_mlp_->moe_result_norm, context);
   kernels::scaled_sum(
@@ -340,14 +364,16 @@ std::size_t DecoderLayer::scratch_bytes(std::int64_t rows, DType dtype) const {
   if (delta_net_) return std::max(delta_net_->scratch_bytes(rows, dtype), mlp);
   const std::size_t heads = Scratch::bytes_of(dtype, rows, attention_->output.inputs());
   const std::size_t attention = Scratch::bytes_of(dtype, rows, attention_->qkv.outputs()) +
-                                heads * (attention_->gate ? 2 : 1);
+                                heads * (attention_->gate ? 2 : 1) +
+                                attention_->output.scratch_bytes(rows);
   return std::max(attention, mlp);
 }
 
 std::size_t DecoderLayer::mlp_scratch_bytes(std::int64_t rows, DType dtype) const {
   const std::size_t moe = moe_ ? moe_->scratch_bytes(rows, dtype) : 0;
   const std::size_t mlp = mlp_ ? Scratch::bytes_of(dtype, rows, mlp_->gate_up.outputs()) +
-                                     Scratch::bytes_of(dtype, rows, mlp_->down.inputs())
+                                     Scratch::bytes_of(dtype, rows, mlp_->down.inputs()) +
+                                     mlp_->down.scratch_bytes(rows)
                                : 0;
   if (beside_mlp_) {
     const std::int64_t hidden = attention_norm_.weight.shape[0];

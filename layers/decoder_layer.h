@@ -149,6 +149,7 @@ class DecoderLayer {
   };
   GateUp gate_up(kernels::GemmOperands in, std::int64_t rows, const kernels::LayerPlan& plan,
                  const Context& context) const;
+  TensorView activated(const GateUp& rows, const Context& context) const;
   void mlp_and_moe_block(ResidualStream& stream, const kernels::LayerPlan& plan,
                          const Context& context) const;
   void norm_rope_and_store(TensorView qkv, const Pass& pass, const Context& context) const;

@@ -1,5 +1,7 @@
 #include "layers/embedding.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "kernels/gemm/quantized_embedding.h"
 #include "kernels/pointwise/soft_cap.h"
@@ -11,7 +13,7 @@ namespace {
 
 Parameter vocabulary_rows(const std::string& name, const std::string& tensor,
                           std::int64_t vocabulary, std::int64_t columns, Shard shard) {
-  const Range own = part_of(vocabulary, shard);
+  const Range own = vocabulary_part_of(vocabulary, shard);
   Parameter weight;
   weight.name = name + ".weight";
   weight.shape = {own.size(), columns};
@@ -33,7 +35,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(const std::string& name, const st
       scale_(scale) {}
 
 void VocabParallelEmbedding::forward(TensorView out, TensorView ids, const Context& context) const {
-  const std::int64_t first_id = part_of(vocabulary_, shard_).begin;
+  const std::int64_t first_id = vocabulary_part_of(vocabulary_, shard_).begin;
   if (weight_.quantization) {
     kernels::quantized_embedding({.out = out,
                                   .ids = ids,
@@ -48,6 +50,7 @@ void VocabParallelEmbedding::forward(TensorView out, TensorView ids, const Conte
         {.out = out, .ids = ids, .table = weight_.view, .first_id = first_id, .scale = scale_},
         context.stream);
   }
+  // Exact: all summands but one are zeros. Only -0 becomes +0, which no sum of a GEMM tells apart.
   if (!context.alone()) context.communicator->all_reduce(out, context.stream);
 }
 
@@ -57,15 +60,24 @@ LmHead::LmHead(const std::string& name, const std::string& tensor, std::int64_t 
       weight_(&own_weight_),
       vocabulary_(vocabulary),
       shard_(shard),
-      own_(part_of(vocabulary, shard)),
+      own_(vocabulary_part_of(vocabulary, shard)),
       cap_(cap) {}
 
 LmHead::LmHead(const VocabParallelEmbedding& tied, float cap)
     : weight_(&tied.weight_),
       vocabulary_(tied.vocabulary_),
       shard_(tied.shard_),
-      own_(part_of(vocabulary_, shard_)),
+      own_(vocabulary_part_of(vocabulary_, shard_)),
       cap_(cap) {}
+
+std::int64_t LmHead::stride() const {
+  std::int64_t widest = 0;
+  Shard shard = shard_;
+  for (shard.rank = 0; shard.rank < shard.ranks; ++shard.rank) {
+    widest = std::max(widest, vocabulary_part_of(vocabulary_, shard).size());
+  }
+  return widest;
+}
 
 void LmHead::declare(std::vector<Parameter*>& all) {
   if (weight_ == &own_weight_) all.push_back(&own_weight_);

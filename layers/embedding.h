@@ -55,7 +55,7 @@ class LmHead {
 
   Range vocabulary() const { return own_; }
   // Of the widest part of all ranks.
-  std::int64_t stride() const { return part_of(vocabulary_, {0, shard_.ranks}).size(); }
+  std::int64_t stride() const;
 
   // logits: [rows, vocabulary().size()], float32; rows may lie apart. in: x, and the prologue's
   // RMSNorm if norm_weight is there.

@@ -14,7 +14,7 @@ GatedDeltaNet::GatedDeltaNet(const std::string& name, const GatedDeltaNetConfig&
       input_(name + ".in", input_modules(config), config.hidden, /*bias=*/false),
       norm_(name + ".norm", config.norm, config.dv, config.epsilon),
       output_(name + ".out", config.output, config.hidden, config.value_heads * dv_,
-              scaled(own_, group_ * dv_), /*bias=*/false, shard) {
+              scaled(own_, group_ * dv_), /*bias=*/false, shard, segments_of(config.key_heads)) {
   set_gates(name, config);
   set_conv(name, config);
   a_log_ = head_parameter(name + ".a_log", config.a_log, config.value_heads);
@@ -138,6 +138,7 @@ void GatedDeltaNet::forward(ResidualStream& stream, const RmsNorm& norm, const B
                              .key_heads = key_heads(),
                              .epsilon = norm_.epsilon},
                             context.stream);
+  if (output_.tp_invariant()) return output_.forward(add_whole(stream), heads, context);
   context.gemm.run(
       context.gemm.call(output_.weight(), add_operands(stream, heads, {}, nullptr, context)),
       context.stream);
@@ -147,7 +148,7 @@ std::size_t GatedDeltaNet::scratch_bytes(std::int64_t rows, DType dtype) const {
   return Scratch::bytes_of(dtype, rows, input_.outputs()) +
          Scratch::bytes_of(dtype, rows, channels()) +
          Scratch::bytes_of(dtype, rows, value_heads() * dv_) +
-         Scratch::bytes_of(DType::f32, rows, gates_.shape[0]);
+         Scratch::bytes_of(DType::f32, rows, gates_.shape[0]) + output_.scratch_bytes(rows);
 }
 
 std::size_t GatedDeltaNet::state_bytes(std::int64_t slots, DType dtype) const {

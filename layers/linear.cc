@@ -1,5 +1,7 @@
 #include "layers/linear.h"
 
+#include "base/check.h"
+
 namespace nvllm::layers {
 namespace {
 
@@ -94,15 +96,29 @@ OutputGateParallelLinear::OutputGateParallelLinear(const std::string& name, cons
 
 RowParallelLinear::RowParallelLinear(const std::string& name, const std::string& module,
                                      std::int64_t outputs, std::int64_t inputs, Range own,
-                                     bool bias, Shard shard) {
+                                     bool bias, Shard shard, std::int64_t segments)
+    : inputs_(own.size()), outputs_(outputs) {
   weight_.name = name + ".weight";
-  weight_.shape = {outputs, own.size()};
-  weight_.may_be_quantized = MayBeQuantized::yes;
-  if (own.size() > 0) {
-    weight_.slices = {{module + ".weight", {outputs, inputs}, {0, outputs}, own, 0}};
+  if (shard.tp_invariant) {
+    sum_ = SegmentSum(segments, shard);
+    width_ = inputs / segments;
+    NVLLM_CHECK(width_ * segments == inputs && scaled(sum_.own(), width_).size() == own.size(),
+                inputs, " inputs in ", segments, " segments, of which ", own.size(), " are own");
+    weight_.shape = {sum_.own().size() * outputs, width_};
+    std::int64_t to = 0;
+    for (std::int64_t n = sum_.own().begin; n < sum_.own().end; ++n, to += outputs) {
+      const Range columns{n * width_, (n + 1) * width_};
+      weight_.slices.push_back({module + ".weight", {outputs, inputs}, {0, outputs}, columns, to});
+    }
+  } else {
+    weight_.shape = {outputs, own.size()};
+    weight_.may_be_quantized = MayBeQuantized::yes;
+    if (own.size() > 0) {
+      weight_.slices = {{module + ".weight", {outputs, inputs}, {0, outputs}, own, 0}};
+    }
   }
   bias_.name = name + ".bias";
-  if (bias && shard.rank == 0) {
+  if (bias && (shard.rank == 0 || shard.tp_invariant)) {
     bias_.shape = {outputs};
     bias_.slices = {{module + ".bias", {outputs}, {0, outputs}, {0, 1}, 0}};
   }
@@ -113,7 +129,26 @@ void RowParallelLinear::declare(std::vector<Parameter*>& all) {
   if (!bias_.shape.empty()) all.push_back(&bias_);
 }
 
+void RowParallelLinear::add_segment(TensorView out, TensorView x, std::int64_t segment,
+                                    const Context& context) const {
+  const std::int64_t own = segment - sum_.own().begin;
+  const kernels::GemmWeight weight{.values = weight_.view.rows(own * outputs_, outputs_)};
+  context.gemm.run(
+      context.gemm.call(weight, {.out = out, .x = columns_of(x, own * width_, width_)}),
+      context.stream);
+}
+
+std::size_t RowParallelLinear::scratch_bytes(std::int64_t rows) const {
+  return sum_.scratch_bytes(rows, outputs_);
+}
+
 void RowParallelLinear::forward(TensorView out, TensorView x, const Context& context) const {
+  if (tp_invariant()) {
+    const auto add = [&](TensorView to, std::int64_t segment, Range rows) {
+      add_segment(to, x.rows(rows.begin, rows.size()), segment, context);
+    };
+    return sum_.run(out, bias_.view, add, context);
+  }
   context.gemm.run(context.gemm.call(weight(), {.out = out, .x = x}), context.stream);
   if (!context.alone()) context.communicator->all_reduce(out, context.stream);
 }

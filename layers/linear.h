@@ -12,6 +12,7 @@
 #include "layers/context.h"
 #include "layers/parameter.h"
 #include "layers/partition.h"
+#include "layers/segment_sum.h"
 
 namespace nvllm::layers {
 
@@ -83,24 +84,40 @@ class OutputGateParallelLinear : public ColumnParallelLinear {
 
 // The sum over ranks of x · weightᵀ [+ bias], where each rank has some of the inputs. A rank takes
 // part in the sum also where it has none. The bias is rank 0's, which adds it to its summand.
+//
+// With Shard::tp_invariant the sum is one over segments of the inputs (segment_sum.h). The weight
+// of each is a matrix of its own, one behind the other, and every rank adds the bias, to the sum.
 class RowParallelLinear {
  public:
-  // own: this rank's inputs
+  // own: this rank's inputs; segments: with tp_invariant, of all inputs
   RowParallelLinear(const std::string& name, const std::string& module, std::int64_t outputs,
-                    std::int64_t inputs, Range own, bool bias, Shard shard);
+                    std::int64_t inputs, Range own, bool bias, Shard shard,
+                    std::int64_t segments = 1);
 
   void declare(std::vector<Parameter*>& all);
-  std::int64_t inputs() const { return weight_.shape[1]; }  // of this rank
+  std::int64_t inputs() const { return inputs_; }  // of this rank
+  bool tp_invariant() const { return sum_.segments() > 0; }
 
-  // [outputs, inputs()]
+  // [outputs, inputs()]; with tp_invariant of no use, but as a weight of its format
   kernels::GemmWeight weight() const { return gemm_weight(weight_, bias_.view); }
 
   // The GEMM and the sum over ranks. out: [rows, outputs], the same on all ranks.
   void forward(TensorView out, TensorView x, const Context& context) const;
 
+  // Of Context::scratch, by forward().
+  std::size_t scratch_bytes(std::int64_t rows) const;
+
  private:
-  Parameter weight_;  // [outputs, inputs()]
-  Parameter bias_;    // [outputs]; no shape: none, or another rank's
+  // What a segment of the inputs adds to out, in float32.
+  void add_segment(TensorView out, TensorView x, std::int64_t segment,
+                   const Context& context) const;
+
+  std::int64_t inputs_;
+  std::int64_t outputs_;
+  SegmentSum sum_;          // of no segments: not tp_invariant
+  std::int64_t width_ = 0;  // of a segment
+  Parameter weight_;        // [outputs, inputs()]; tp_invariant: [own segments * outputs, width_]
+  Parameter bias_;          // [outputs]; no shape: none, or another rank's
 };
 
 }  // namespace nvllm::layers

@@ -45,6 +45,60 @@ TEST_CASE("a pipeline's layers are divided as evenly as can be, and the first st
   CHECK(layers(3, 3) == std::vector<Range>{{0, 1}, {1, 2}, {2, 3}});
 }
 
+TEST_CASE("with tp_invariant ranks own whole segments, of which there are as many for all ranks") {
+  CHECK(segments_of(32) == 8);
+  CHECK(segments_of(14) == 7);
+  CHECK(segments_of(9) == 3);
+  CHECK(segments_of(11) == 1);
+  CHECK(segments_of_parts(4864) == 8);  // of 608
+  CHECK(segments_of_parts(80) == 5);    // of 16
+  CHECK(segments_of_parts(13) == 1);
+  CHECK(segments_of_parts(0) == 1);
+  const auto part = [](std::int64_t total, int rank, int ranks) {
+    return part_of(total, {.rank = rank, .ranks = ranks, .tp_invariant = true});
+  };
+  CHECK(part(4864, 0, 3) == Range{0, 3 * 608});
+  CHECK(part(4864, 1, 3) == Range{3 * 608, 6 * 608});
+  CHECK(part(4864, 2, 3) == Range{6 * 608, 4864});
+  CHECK(part(13, 0, 2) == Range{0, 13});
+  CHECK(part(13, 1, 2).size() == 0);
+}
+
+TEST_CASE("with tp_invariant heads are cut at segments, of KV heads where there are four or more") {
+  const auto heads = [](std::int64_t all, std::int64_t kv, int rank, int ranks) {
+    return heads_of(all, kv, {.rank = rank, .ranks = ranks, .tp_invariant = true});
+  };
+  CHECK(heads(32, 8, 0, 1).segments == 8);
+  CHECK(heads(32, 8, 1, 3).q == Range{12, 24});  // three KV heads of four
+  CHECK(heads(32, 8, 1, 3).kv == Range{3, 6});
+  CHECK(heads(16, 2, 0, 1).segments == 8);  // of two query heads
+  CHECK(heads(16, 2, 1, 3).q == Range{6, 12});
+  CHECK(heads(16, 2, 1, 3).kv == Range{0, 2});
+  CHECK(heads(16, 2, 1, 3).first_head == 6);
+  CHECK(heads(16, 2, 1, 2).first_head == 0);
+  CHECK(heads(9, 3, 3, 4).q.size() == 0);  // three segments
+}
+
+TEST_CASE("a vocabulary has eight segments, whatever its size") {
+  for (const std::int64_t vocabulary : {5, 131, 256, 1003, 151936}) {
+    for (int ranks = 1; ranks <= 8; ++ranks) {
+      std::int64_t end = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Range own =
+            vocabulary_part_of(vocabulary, {.rank = rank, .ranks = ranks, .tp_invariant = true});
+        CHECK(own.begin == end);
+        end = own.end;
+        bool at_border = own.size() == 0;
+        for (int segment = 0; segment < kMaxSegments; ++segment) {
+          at_border |= vocabulary_segment(vocabulary, segment).end == own.end;
+        }
+        CHECK(at_border);
+      }
+      CHECK(end == vocabulary);
+    }
+  }
+}
+
 TEST_CASE("dimensions are cut at aligned places, and the first ranks own more") {
   using Sizes = std::vector<std::int64_t>;
   CHECK(sizes_of(49152, 2) == Sizes{24576, 24576});

@@ -43,7 +43,7 @@ PerLayerInput::PerLayerInput(const std::string& name, const PerLayerInputConfig&
     : own_(part_of(config.width, shard)),
       gate_(name + ".gate", config.gate, config.width, config.hidden, /*bias=*/false, shard),
       projection_(name + ".projection", config.projection, config.hidden, config.width, own_,
-                  /*bias=*/false, shard),
+                  /*bias=*/false, shard, segments_of_parts(config.width)),
       result_norm_(name + ".result_norm", config.result_norm, config.hidden, config.epsilon),
       activation_(config.activation) {}
 
@@ -67,6 +67,9 @@ void PerLayerInput::forward(ResidualStream& stream, TensorView embedding,
       context.stream);
   kernels::gated_activation({.out = activated, .x = both, .activation = activation_},
                             context.stream);
+  if (projection_.tp_invariant()) {
+    return projection_.forward(add_whole(stream, &result_norm_), activated, context);
+  }
   context.gemm.run(
       context.gemm.call(projection_.weight(),
                         add_operands(stream, activated, {}, nullptr, context, &result_norm_)),
@@ -75,7 +78,7 @@ void PerLayerInput::forward(ResidualStream& stream, TensorView embedding,
 
 std::size_t PerLayerInput::scratch_bytes(std::int64_t rows, DType dtype) const {
   return Scratch::bytes_of(dtype, rows, 2 * own_.size()) +
-         Scratch::bytes_of(dtype, rows, own_.size());
+         Scratch::bytes_of(dtype, rows, own_.size()) + projection_.scratch_bytes(rows);
 }
 
 }  // namespace nvllm::layers

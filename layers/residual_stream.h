@@ -10,7 +10,9 @@
 // Some models norm what a block makes before it is added (result_norm), or have norms that GEMMs
 // and collectives do not know. There (norms_apart) GEMMs leave parts also with one rank, and the
 // norms are kernels of their own. So it is, with one rank, where results must be invariant: a GEMM
-// of many rows by cuBLASLt that adds to its result in place does so in another order.
+// of many rows by cuBLASLt that adds to its result in place does so in another order. And so it is
+// with any number of ranks where that must not matter (Shard::tp_invariant): there blocks leave
+// what is summed over the ranks already (add_whole()).
 #pragma once
 
 #include "layers/context.h"
@@ -49,7 +51,7 @@ kernels::GemmOperands add_operands(ResidualStream& stream, TensorView x,
                                    const Context& context, const RmsNorm* result_norm = nullptr);
 
 // With norms_apart: where a block leaves what it adds to the stream if that is whole on every rank.
-TensorView add_whole(ResidualStream& stream, const RmsNorm* result_norm);
+TensorView add_whole(ResidualStream& stream, const RmsNorm* result_norm = nullptr);
 
 // A norm as a kernel of its own: of x, or with a residual (data == nullptr: none), to which x is
 // added, of that sum. out may be x.

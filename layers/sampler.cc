@@ -33,6 +33,22 @@ std::int64_t bitmap_words(std::int64_t bits) {
   return (bits + 31) / 32;
 }
 
+// Parts of the vocabulary whose logits a rank summarizes apart for log-probabilities, at most: all
+// that it has, or, where sums must not depend on the number of ranks, each segment.
+std::int64_t max_parts_of(Shard shard) {
+  if (!shard.tp_invariant) return 1;
+  shard.rank = 0;  // the largest
+  return even_part_of(kMaxSegments, shard).size();
+}
+
+// Part `part` of rank `shard`, of a vocabulary's ids; may be empty.
+Range part_of_rank(Range own, std::int64_t part, std::int64_t vocabulary, Shard shard) {
+  if (!shard.tp_invariant) return own;
+  const Range segments = even_part_of(kMaxSegments, shard);
+  if (part >= segments.size()) return {own.end, own.end};
+  return vocabulary_segment(vocabulary, segments.begin + part);
+}
+
 constexpr float kMinTemperature = 1e-5f;
 
 bool is_random(const SamplingRules& rules) {
@@ -115,6 +131,7 @@ struct Sampler::Memory {
   struct Sizes {
     Shard shard;
     std::int64_t stride, slots, rows, piece_rows, copied_rows, max_logprobs;
+    std::int64_t summaries;  // of a row: parts of all ranks
 
     Sizes(std::int64_t stride, Shard shard, const SamplerLimits& limits)
         : shard(shard),
@@ -123,7 +140,8 @@ struct Sampler::Memory {
           rows(limits.rows),
           piece_rows(std::min(limits.rows, kPieceRows)),
           copied_rows(std::min(limits.rows, kCopiedRows)),
-          max_logprobs(limits.max_logprobs) {}
+          max_logprobs(limits.max_logprobs),
+          summaries(shard.ranks * max_parts_of(shard)) {}
   };
 
   // Hands out parts of one piece of memory, or, without one, only adds them up.
@@ -187,9 +205,9 @@ Sampler::Memory::Memory(const Sizes& sizes, Places& places) {
   maxima = places.allocate(DType::i32, 1, pieces);
   truncation_state = places.allocate(DType::u8, pieces, sizeof(kernels::TruncationState));
   thresholds = places.allocate(DType::f32, 1, pieces);
-  records = places.allocate(DType::i32, ranks * pieces,
+  records = places.allocate(DType::i32, sizes.summaries * pieces,
                             kernels::logprob_record_words(sizes.max_logprobs));
-  higher = places.allocate(DType::i32, ranks, pieces);
+  higher = places.allocate(DType::i32, sizes.summaries, pieces);
   gathered_histograms = ranks == 1
                             ? histograms
                             : places.allocate(DType::i64, ranks * pieces, kernels::kTruncationBins);
@@ -210,7 +228,7 @@ struct Sampler::Piece {
 
 Sampler::Sampler(Range own, std::int64_t stride, std::int64_t vocabulary, Shard shard,
                  const SamplerLimits& limits, Backend& backend)
-    : own_(own), shard_(shard), limits_(limits), memory_([&] {
+    : own_(own), vocabulary_(vocabulary), shard_(shard), limits_(limits), memory_([&] {
         NVLLM_CHECK(own.size() <= stride && own.end <= vocabulary, "no part of the vocabulary");
         NVLLM_CHECK(limits.max_logprobs <= kernels::kMaxAlternatives, "too many alternatives");
         Buffer buffer = backend.allocate(MemoryKind::device,
@@ -335,8 +353,9 @@ void Sampler::sample_tokens(const Piece& piece) const {
 
 void Sampler::log_probabilities(const Piece& piece) const {
   const std::int64_t rows = piece.range.size(), alternatives = piece.step.logprobs;
-  const Memory::Exchange records(memory_->records, shard_, rows,
-                                 kernels::logprob_record_words(alternatives));
+  const std::int64_t parts = max_parts_of(shard_),
+                     words = kernels::logprob_record_words(alternatives);
+  const Memory::Exchange records(memory_->records, shard_, parts * rows, words);
   const Memory::Exchange higher(memory_->higher, shard_, rows, 1);
   const auto results = [&](const TensorView& memory, std::int64_t columns) {
     return rows_of(TensorView(memory.data, memory.dtype, {limits_.rows, columns}), piece.range);
@@ -344,23 +363,34 @@ void Sampler::log_probabilities(const Piece& piece) const {
   const auto flat = [&](const TensorView& memory) {
     return TensorView(memory.as<std::int32_t>() + piece.range.begin, memory.dtype, {rows});
   };
-  const kernels::LogProbabilities args{
+  kernels::LogProbabilities args{
       .rows = piece.rows,
       .tokens = piece.tokens,
-      .records = records.own,
-      .all_records = records.all,
+      .records = rows_of(records.own, {0, rows}),
+      .all_records = {records.all.data, DType::i32, {shard_.ranks * parts, rows, words}},
       .higher = higher.own_flat(),
-      .all_higher = higher.all_flat(),
+      .all_higher = {memory_->higher.data, DType::i32, {shard_.ranks * parts, rows}},
       .logprob = flat(memory_->logprob),
       .rank = flat(memory_->rank),
       .top_ids = results(memory_->top_ids, alternatives),
       .top_logprobs = results(memory_->top_logprobs, alternatives)};
   Stream& stream = piece.context.stream;
-  kernels::summarize_logits(args, stream);
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const Range ids = part_of_rank(own_, part, vocabulary_, shard_);
+    kernels::LogProbabilities of_part = args;
+    of_part.rows.logits = columns_of(args.rows.logits, ids.begin - own_.begin, ids.size());
+    of_part.rows.changed_logits = {};  // log-probabilities are of the raw ones
+    of_part.rows.first_id = ids.begin;
+    of_part.records = rows_of(records.own, {part * rows, (part + 1) * rows});
+    kernels::summarize_logits(of_part, stream);
+  }
   records.with_all_ranks(piece.context);
   kernels::log_probabilities(args, stream);
-  if (piece.context.alone()) return;
+  if (shard_.ranks * parts == 1) return;
+  // Ranks, too, count in all that they have, at once.
   higher.with_all_ranks(piece.context);
+  args.all_records.shape[0] = shard_.ranks;
+  args.all_higher.shape[0] = shard_.ranks;
   kernels::rank_tokens(args, stream);
 }
 

@@ -136,6 +136,7 @@ class Sampler {
   void log_probabilities(const Piece& piece) const;
 
   const Range own_;
+  const std::int64_t vocabulary_;
   const Shard shard_;
   const SamplerLimits limits_;
   const std::unique_ptr<Memory> memory_;

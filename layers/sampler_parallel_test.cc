@@ -54,6 +54,33 @@ TEST_CASE("any number of ranks samples what one samples, with all rules at once"
   });
 }
 
+TEST_CASE("with tp_invariant log-probabilities of any number of ranks have the bits of one") {
+  on_groups([](LayerRank& rank) {
+    const World world(70, 5);
+    const auto answer_of = [&](bool alone, bool tp_invariant) {
+      return SamplerRank(rank, world, alone, tp_invariant).sample(world.rows);
+    };
+    const auto wanted = [&](const std::vector<float>& values, std::int64_t columns) {
+      std::vector<float> of_rows;
+      for (std::size_t row = 0; row < world.rows.size(); ++row) {
+        if (!has_logprobs(world, world.rows[row])) continue;
+        const float* begin = values.data() + row * columns;
+        of_rows.insert(of_rows.end(), begin, begin + columns);
+      }
+      return of_rows;
+    };
+    const Answer one = answer_of(true, true), all = answer_of(false, true);
+    CHECK(difference(world, world.rows, all, one) == "");
+    CHECK((wanted(all.logprob, 1) == wanted(one.logprob, 1)));
+    CHECK((wanted(all.top_logprobs, kLimits.max_logprobs) ==
+           wanted(one.top_logprobs, kLimits.max_logprobs)));
+    // Otherwise they are near, but others.
+    const Answer plain = answer_of(true, false), plain_all = answer_of(false, false);
+    CHECK(difference(world, world.rows, all, plain) == "");
+    CHECK((wanted(plain.logprob, 1) != wanted(plain_all.logprob, 1)));
+  });
+}
+
 // A row's logits after bias and penalties, by the words of the documentation.
 std::vector<double> plain_penalties(const World& world, const TestRow& row) {
   const SamplingRules& rules = world.rules[row.slot];

@@ -18,13 +18,14 @@ struct SparseMoe::Routed {
 SparseMoe::SparseMoe(const std::string& name, const SparseMoeConfig& config, Shard shard)
     : experts_per_token_(config.experts_per_token),
       renormalize_(config.renormalize),
-      expert_parallel_(config.expert_parallel && shard.ranks > 1),
+      expert_parallel_(shard.tp_invariant || (config.expert_parallel && shard.ranks > 1)),
       activation_(config.activation),
       limit_(config.limit) {
   const auto experts = static_cast<std::int64_t>(config.experts.size());
   own_experts_ = expert_parallel_ ? even_part_of(experts, shard) : Range{0, experts};
   slice_ = expert_parallel_ ? Range{0, config.intermediate}
                             : part_of(config.intermediate, shard, config.max_granule);
+  if (shard.tp_invariant) sum_ = SegmentSum(segments_of(experts), shard);
   router_.name = name + ".router.weight";
   router_.shape = {experts, config.hidden};
   router_.slices = {
@@ -69,8 +70,9 @@ void SparseMoe::set_shared(const std::string& name, const SparseMoeConfig& confi
   shared_.emplace(Shared{
       .gate_up = MergedColumnParallelLinear(name + ".gate_up", config.shared.gate, config.shared.up,
                                             inner, hidden, /*bias=*/false, shard),
-      .down = RowParallelLinear(name + ".down", config.shared.down, hidden, inner,
-                                part_of(inner, shard), /*bias=*/false, shard),
+      .down =
+          RowParallelLinear(name + ".down", config.shared.down, hidden, inner,
+                            part_of(inner, shard), /*bias=*/false, shard, segments_of_parts(inner)),
       .gate = {}});
   Parameter& gate = shared_->gate;
   gate.name = name + ".gate";
@@ -149,8 +151,12 @@ SparseMoe::SharedResult SparseMoe::run_shared(TensorView x, const Context& conte
   shared_->gate_up.forward(gate_up, x, context);
   kernels::gated_activation({.out = activated, .x = gate_up, .activation = activation_},
                             context.stream);
-  context.gemm.run(context.gemm.call(shared_->down.weight(), {.out = result.out, .x = activated}),
-                   context.stream);
+  if (shared_->down.tp_invariant()) {
+    shared_->down.forward(result.out, activated, context);
+  } else {
+    context.gemm.run(context.gemm.call(shared_->down.weight(), {.out = result.out, .x = activated}),
+                     context.stream);
+  }
   context.gemm.run(context.gemm.call(gemm_weight(shared_->gate), {.out = result.gate, .x = x}),
                    context.stream);
   return result;
@@ -162,6 +168,9 @@ void SparseMoe::forward(ResidualStream& stream, const RmsNorm& norm, const Conte
   const TensorView x = normed(stream, norm, context);
   const Routed routed = route(x, context);
   const SharedResult shared = shared_ ? run_shared(x, context) : SharedResult{};
+  if (sum_.segments() > 0) {
+    return run_experts(add_whole(stream), {}, x, routed, shared, context);
+  }
   const kernels::GemmOperands add = add_operands(stream, x, {}, nullptr, context);
   run_experts(add.out, add.residual, x, routed, shared, context);
 }
@@ -249,7 +258,7 @@ void SparseMoe::run_experts(TensorView out, TensorView residual, TensorView x, c
                                   .x = activated},
                                  context.stream);
   }
-
+  if (sum_.segments() > 0) return sum_experts(out, of_experts, routed, shared, context);
   kernels::combine_experts({.out = out,
                             .experts = of_experts,
                             .weights = routed.weights,
@@ -261,20 +270,43 @@ void SparseMoe::run_experts(TensorView out, TensorView residual, TensorView x, c
                            context.stream);
 }
 
+// tp_invariant: segments are of whole experts. The shared expert's result, which all ranks have
+// whole, is part of the first.
+void SparseMoe::sum_experts(TensorView out, TensorView of_experts, const Routed& routed,
+                            const SharedResult& shared, const Context& context) const {
+  const std::int64_t width = experts() / sum_.segments();
+  const auto combine = [&](TensorView to, std::int64_t segment, Range rows) {
+    const auto some = [&](TensorView tensor) {
+      return tensor.data == nullptr ? tensor : tensor.rows(rows.begin, rows.size());
+    };
+    const bool has_shared = segment == 0;
+    kernels::combine_experts({.out = to,
+                              .experts = of_experts,
+                              .weights = some(routed.weights),
+                              .entries = some(routed.entries),
+                              .own_start = routed.expert_start.rows(segment * width, width + 1),
+                              .shared = has_shared ? some(shared.out) : TensorView{},
+                              .shared_gate = has_shared ? some(shared.gate) : TensorView{}},
+                             context.stream);
+  };
+  sum_.run(out, {}, combine, context);
+}
+
 std::size_t SparseMoe::scratch_bytes(std::int64_t rows, DType dtype) const {
   const std::int64_t entries = rows * experts_per_token_;
   // What the shared expert makes stays beside the experts' rows; its own rows do not, but are
   // counted so.
   std::size_t shared = 0;
   if (shared_) {
-    shared = Scratch::bytes_of(dtype, rows, router_.shape[1]) +
-             Scratch::bytes_of(DType::f32, rows, 1) +
-             Scratch::bytes_of(dtype, rows, shared_->gate_up.outputs()) +
-             Scratch::bytes_of(dtype, rows, shared_->down.inputs());
+    shared =
+        Scratch::bytes_of(dtype, rows, router_.shape[1]) + Scratch::bytes_of(DType::f32, rows, 1) +
+        Scratch::bytes_of(dtype, rows, shared_->gate_up.outputs()) +
+        Scratch::bytes_of(dtype, rows, shared_->down.inputs()) + shared_->down.scratch_bytes(rows);
   }
   const std::size_t router =
       router_norm_ ? Scratch::bytes_of(dtype, rows, router_.shape[1]) : std::size_t{0};
-  return shared + router + Scratch::bytes_of(DType::f32, rows, experts_per_token_) +
+  const std::size_t sum = sum_.scratch_bytes(rows, router_.shape[1]);
+  return shared + router + sum + Scratch::bytes_of(DType::f32, rows, experts_per_token_) +
          Scratch::bytes_of(DType::i32, 1, experts() + 1) +
          Scratch::bytes_of(DType::i32, 1, entries) +
          Scratch::bytes_of(DType::i32, rows, experts_per_token_) +

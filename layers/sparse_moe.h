@@ -88,6 +88,8 @@ class SparseMoe {
   TensorView normed_for_router(TensorView x, const Context& context) const;
   void run_experts(TensorView out, TensorView residual, TensorView x, const Routed& routed,
                    const SharedResult& shared, const Context& context) const;
+  void sum_experts(TensorView out, TensorView of_experts, const Routed& routed,
+                   const SharedResult& shared, const Context& context) const;
   void set_weights(const std::string& name, const SparseMoeConfig& config);
   void set_biases(const std::string& name, const SparseMoeConfig& config, Shard shard);
   std::int64_t experts() const { return router_.shape[0]; }
@@ -97,6 +99,7 @@ class SparseMoe {
   bool renormalize_, expert_parallel_;
   kernels::Activation activation_;
   float limit_;
+  SegmentSum sum_;     // with Shard::tp_invariant, over whole experts; else of no segments
   Range own_experts_;  // of this rank, and which part of each
   Range slice_;
   Parameter router_;   // [experts, hidden]

@@ -462,7 +462,8 @@ layers::ResidualStream Decoder::stream_of(const DecoderMemory& memory, std::int6
           .normed = memory.normed_.rows(0, rows),
           .part = memory.part_.rows(0, rows),
           .squares = memory.squares_,
-          .norms_apart = config_.norms_apart() || (memory.limits_.invariant && shard_.ranks == 1)};
+          .norms_apart = config_.norms_apart() || shard_.tp_invariant ||
+                         (memory.limits_.invariant && shard_.ranks == 1)};
 }
 
 std::size_t Decoder::rope_bytes(std::int64_t positions) const {

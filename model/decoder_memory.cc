@@ -8,7 +8,8 @@ using layers::Scratch;
 
 // Whether GEMMs norm the residual stream that they read, and add to it.
 bool gemms_add(const Decoder& decoder, const DecoderLimits& limits) {
-  return decoder.shard().ranks == 1 && !decoder.config().norms_apart() && !limits.invariant;
+  return decoder.shard().ranks == 1 && !decoder.config().norms_apart() && !limits.invariant &&
+         !decoder.shard().tp_invariant;
 }
 
 // Rows of a deferred norm's sums of squares; where GEMMs do not norm, none is deferred.

@@ -99,6 +99,7 @@ class Check {
     bool keep_quantized = false;  // weights that are so in the checkpoint
     bool unstretched = false;     // without RoPE scaling
     bool expert_parallel = false;
+    bool tp_invariant = false;
   };
   Check(DeviceRank& rank, const std::string& name, DType dtype, const How& how)
       : name_(str(name, ' ', name_of(dtype), ' ', rank.member.size(), " ranks")),
@@ -111,6 +112,7 @@ class Check {
                 .tokens = kTokens,
                 .rows = kRows,
                 .paged = how.paged,
+                .tp_invariant = how.tp_invariant,
                 .keep_quantized = how.keep_quantized ? &checkpoint_ : nullptr}) {
     model_.load(checkpoint_);
   }
@@ -488,6 +490,26 @@ TEST_CASE("models are right with tuned GEMMs") {
       for (const char* name : {"qwen3-gqa-tied", "gemma3-text"}) {
         CHECK(Check(rank, name, dtype, {}).tuned() == "");
       }
+    }
+  });
+}
+
+// Other numbers of ranks have the same bits (tp_invariance_test.cc).
+TEST_CASE("with sums in the order of a tree over segments models are transformers'") {
+  if (!runs_all_models()) SKIP_TEST("--invariant tp runs on CPUs so far");
+  testing::run_on_devices(1, [](DeviceRank& rank) {
+    const auto check_model = [&](const char* name, DType dtype) {
+      Check check(rank, name, dtype, {.tp_invariant = true});
+      CHECK(check.first_prompt() == "");
+      CHECK(check.continuations() == "");
+      CHECK(check.in_a_graph() == "");
+    };
+    for (const char* name : {"qwen3-uneven", "qwen2-bias", "gemma3-text"}) {
+      for (const DType dtype : {DType::f32, DType::bf16}) check_model(name, dtype);
+    }
+    for (const char* name : {"mixtral", "gptoss-bf16", "qwen35-moe", "qwen3next", "gemma4-dense",
+                             "gemma4-ple", "gemma4-moe"}) {
+      check_model(name, DType::f32);
     }
   });
 }

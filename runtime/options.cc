@@ -19,26 +19,37 @@ void check_sparse_attention(const EngineOptions& options) {
 }
 
 std::string invariance_refusal(const EngineOptions& options) {
-  if (options.invariance != Invariance::batch) return "";
+  const Invariance wanted = options.invariance;
+  if (wanted != Invariance::batch && wanted != Invariance::tp) return "";
+  const std::string what = str("--invariant ", name_of(wanted), ": ");
   if (options.prefill_attention != PrefillAttention::full) {
-    return "--invariant batch: --prefill-attention chooses tokens by the chunk that a row is in; "
-           "pass --prefill-attention full, or --invariant off";
+    return what +
+           "--prefill-attention chooses tokens by the chunk that a row is in; pass "
+           "--prefill-attention full, or --invariant off";
   }
   if (options.decode_attention != DecodeAttention::full) {
-    return "--invariant batch: --decode-attention quest attends to other tokens than prefill does; "
-           "pass --decode-attention full, or --invariant off";
+    return what +
+           "--decode-attention quest attends to other tokens than prefill does; pass "
+           "--decode-attention full, or --invariant off";
   }
   if (options.kv_offload == KvOffload::chunked) {
-    return "--invariant batch: --kv-offload chunked combines the results of chunks; pass "
-           "--kv-offload layerwise, or off, or --invariant off";
+    return what +
+           "--kv-offload chunked combines the results of chunks; pass --kv-offload layerwise, or "
+           "off, or --invariant off";
   }
   return "";
 }
 
-void check_invariance(const EngineOptions& options, bool quantized_on_gpus) {
-  if (options.invariance != Invariance::batch) return;
+void check_invariance(const EngineOptions& options, const RanksHave& have) {
   if (const std::string why = invariance_refusal(options); !why.empty()) fail(why);
-  if (quantized_on_gpus) {
+  if (options.invariance == Invariance::tp && have.gpus) {
+    fail("--invariant tp: runs on CPUs so far; pass --device cpu, or --invariant batch");
+  }
+  if (options.invariance == Invariance::tp && have.quantized_weights) {
+    fail("--invariant tp: not with quantized weights so far; pass --quantization none, or ",
+         "--invariant off");
+  }
+  if (options.invariance == Invariance::batch && have.quantized_weights && have.gpus) {
     fail(
         "--invariant batch: not with quantized weights on GPUs so far; pass --quantization none, "
         "or --invariant off");

@@ -36,9 +36,17 @@ constexpr const char* name_of(KvMode mode, Residence residence) {
 enum class PrefillAttention : std::uint8_t { full, minference, xattention, automatic };
 enum class DecodeAttention : std::uint8_t { full, quest };
 // What the bits of a request's log-probabilities, and so its tokens, may depend on beside the
-// model, the request and its seed. `batch`: on the number of ranks and the kind of GPU alone, not
-// on what else runs, chunks, caches and preemption. `automatic`: as the environment says, else off.
-enum class Invariance : std::uint8_t { automatic, off, batch };
+// model, the request and its seed. `batch`: on the number of ranks and the kind of device alone,
+// not on what else runs, chunks, caches and preemption. `tp`: nor on the number of ranks.
+// `automatic`: as the environment says, else off.
+enum class Invariance : std::uint8_t { automatic, off, batch, tp };
+constexpr const char* name_of(Invariance invariance) {
+  switch (invariance) {
+    case Invariance::batch: return "batch";
+    case Invariance::tp: return "tp";
+    default: return "off";
+  }
+}
 // The type of keys and values in the cache; `automatic`: that of the computation.
 enum class KvCacheDtype : std::uint8_t { automatic, fp8_e4m3 };
 
@@ -154,8 +162,11 @@ void check_sparse_attention(const EngineOptions& options);
 
 // Why results cannot be invariant with what else the options ask for, in one line; empty: they can.
 std::string invariance_refusal(const EngineOptions& options);
-// The same as an Error, also if some weights are quantized and on GPUs.
-void check_invariance(const EngineOptions& options, bool quantized_on_gpus);
+// The same as an Error, also where the ranks are on GPUs, or some weights are quantized.
+struct RanksHave {
+  bool gpus = false, quantized_weights = false;
+};
+void check_invariance(const EngineOptions& options, const RanksHave& have);
 
 // What a cache of FP8 can be used with.
 

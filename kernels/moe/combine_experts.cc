@@ -1,5 +1,7 @@
 #include "kernels/moe/combine_experts.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "kernels/common/arguments.h"
 #include "kernels/moe/backends.h"
@@ -18,7 +20,11 @@ void check_combine_experts(const CombineExperts& args) {
   }
   check.require_dense(args.weights, "weights", DType::f32, {rows, k});
   check.require_dense(args.entries, "entries", DType::i32, {rows, k});
-  check.require_dense(args.experts, "experts", args.out.dtype, {rows * k, columns});
+  const bool mixed = args.out.dtype == DType::f32 && args.residual.data == nullptr;
+  const DType type = mixed ? args.experts.dtype : args.out.dtype;
+  check.require_floats(args.experts, "experts", 2, "[rows * k, columns]");
+  const std::int64_t entries = std::max(rows * k, args.experts.shape[0]);
+  check.require_dense(args.experts, "experts", type, {entries, columns});
   if (args.residual.data != nullptr) {
     check.require_dense(args.residual, "residual", args.out.dtype, {rows, columns});
   }
@@ -31,7 +37,7 @@ void check_combine_experts(const CombineExperts& args) {
     check.require_dense(args.own_start, "own_start", DType::i32, {starts});
   }
   if (args.shared.data != nullptr) {
-    check.require_dense(args.shared, "shared", args.out.dtype, {rows, columns});
+    check.require_dense(args.shared, "shared", type, {rows, columns});
     check.require_dense(args.shared_gate, "shared_gate", DType::f32, {rows, 1});
   }
 }
@@ -40,7 +46,13 @@ void combine_experts(const CombineExperts& args, Stream& stream) {
   check_combine_experts(args);
   if (args.out.elements() == 0) return;
 #ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::combine_experts(args, stream);
+  if (stream.kind() == DeviceKind::cuda) {
+    if (args.out.dtype != args.experts.dtype) {
+      fail("combine_experts: out is ", args.out.describe(), " and experts ",
+           args.experts.describe(), "; on GPUs both must have one type");
+    }
+    return cuda::combine_experts(args, stream);
+  }
 #endif
   cpu::combine_experts(args, stream);
 }

@@ -22,6 +22,7 @@ struct ScaledSum;
 struct SigmoidGate;
 struct SoftCap;
 struct StepInput;
+struct TreeSum;
 
 namespace cpu {
 
@@ -33,6 +34,7 @@ void rms_norm(const RmsNorm& args, Stream& stream);
 void scaled_sum(const ScaledSum& args, Stream& stream);
 void sigmoid_gate(const SigmoidGate& args, Stream& stream);
 void soft_cap(const SoftCap& args, Stream& stream);
+void tree_sum(const TreeSum& args, Stream& stream);
 
 }  // namespace cpu
 

@@ -255,13 +255,15 @@ OptionRows engine_rows() {
        "full",
        into.one_of(&EngineOptions::decode_attention, "kind of decode attention",
                    {{"full", DecodeAttention::full}, {"quest", DecodeAttention::quest}})},
-      {"--invariant", "off|batch",
+      {"--invariant", "off|batch|tp",
        "batch: a request's tokens and log-probabilities are the same bits\n"
        "whatever else runs, however its prompt is cut, cached or not; on the CPU\n"
-       "they are so anyway",
+       "they are so anyway. tp: with any number of ranks, too; on CPUs so far",
        "off; batch if VLLM_BATCH_INVARIANT=1",
        into.one_of(&EngineOptions::invariance, "kind of invariance",
-                   {{"off", runtime::Invariance::off}, {"batch", runtime::Invariance::batch}})},
+                   {{"off", runtime::Invariance::off},
+                    {"batch", runtime::Invariance::batch},
+                    {"tp", runtime::Invariance::tp}})},
       {"--enforce-eager", nullptr, "runs without CUDA graphs", "off",
        [](Options& o, const OptionValue& v) { o.engine.graphs = !v.on(); }, "--no-enforce-eager"},
       {"--async-scheduling", nullptr, "whether the next step is scheduled while one runs", "on",

@@ -67,7 +67,7 @@ RunRecord run_record(const Options& options, const runtime::OpenModel& model,
   record["--activation-quant"] = model.quantization.weight_only ? "off" : "auto";
   record["--kv-cache-dtype"] =
       engine.kv_cache_dtype == runtime::KvCacheDtype::automatic ? "auto" : "fp8";
-  record["--invariant"] = engine.invariance == runtime::Invariance::batch ? "batch" : "off";
+  record["--invariant"] = runtime::name_of(engine.invariance);
   record["--hf-overrides"] = options.model.overrides;
   record["--seed"] = text_of(engine.seed);
   record["--max-model-len"] = text_of(engine.max_model_len);

@@ -27,6 +27,12 @@ void check_has_weights(const runtime::OpenModel& model) {
                        ": is a configuration alone; pass its folder, or --load-format dummy"));
 }
 
+// The model as ranks divide it with these options.
+runtime::OpenModel divided_as(const runtime::EngineOptions& options, runtime::OpenModel model) {
+  model.tp_invariant = options.invariance == runtime::Invariance::tp;
+  return model;
+}
+
 template <typename Value, typename Field>
 void set_if(const std::optional<Value>& value, Field& field) {
   if (value) field = *value;
@@ -40,6 +46,7 @@ int follow_first_box(const Options& options) {
   if (options.command == "generate") {
     model.emplace(runtime::open_model(options.model));
     check_has_weights(*model);
+    model = divided_as(options.engine, std::move(*model));
   }
   return follow_first_box(options.group, launch, model ? &*model : nullptr);
 }
@@ -79,7 +86,8 @@ EngineSession::EngineSession(const SessionOptions& options)
     : EngineSession(options, runtime::open_model(options.model)) {}
 
 EngineSession::EngineSession(const SessionOptions& options, runtime::OpenModel model)
-    : model_(std::move(model)), sampling_defaults_(sampling_defaults_of(model_)) {
+    : model_(divided_as(options.engine, std::move(model))),
+      sampling_defaults_(sampling_defaults_of(model_)) {
   const LaunchPlan launch = plan_launch(options.group, cuda_built(), visible_gpus);
   check_has_weights(model_);
   runtime::check_pipeline(model_, options.group.stages);

@@ -33,10 +33,13 @@ std::vector<BadCommandLine> engine_lines() {
       {{"generate", "--prompt-ids=1", "--kv-cache-dtype=fp8", "--decode-attention=quest"},
        "--kv-cache-dtype fp8: --decode-attention quest selects pages by keys that are not "
        "quantized; pass --decode-attention full, or --kv-cache-dtype auto"},
-      bad("--invariant=tp", "--invariant 'tp': no such kind of invariance; pass off or batch"),
+      bad("--invariant=ep", "--invariant 'ep': no such kind of invariance; pass off, batch or tp"),
       {{"generate", "--prompt-ids=1", "--invariant=batch", "--prefill-attention=xattention"},
        "--invariant batch: --prefill-attention chooses tokens by the chunk that a row is in; pass "
        "--prefill-attention full, or --invariant off"},
+      {{"generate", "--prompt-ids=1", "--invariant=tp", "--kv-offload=chunked"},
+       "--invariant tp: --kv-offload chunked combines the results of chunks; pass --kv-offload "
+       "layerwise, or off, or --invariant off"},
       {{"generate", "--prompt-ids=1", "--invariant=batch", "--decode-attention=quest"},
        "--invariant batch: --decode-attention quest attends to other tokens than prefill does; "
        "pass --decode-attention full, or --invariant off"},

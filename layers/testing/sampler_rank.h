@@ -102,13 +102,13 @@ struct World {
 // One rank's sampler with a world in its memory.
 class SamplerRank {
  public:
-  SamplerRank(LayerRank& rank, const World& world, bool alone)
+  SamplerRank(LayerRank& rank, const World& world, bool alone, bool tp_invariant = false)
       : rank_(rank),
         world_(world),
         context_(alone ? rank.alone() : rank.together()),
-        shard_(alone ? Shard{0, 1} : rank.shard()),
-        own_(part_of(kVocabulary, shard_)),
-        stride_(part_of(kVocabulary, {0, shard_.ranks}).size()),
+        shard_(shard_of(rank, alone, tp_invariant)),
+        own_(vocabulary_part_of(kVocabulary, shard_)),
+        stride_(vocabulary_part_of(kVocabulary, {0, shard_.ranks, tp_invariant}).size()),
         sampler_(own_, stride_, kVocabulary, shard_, kLimits, rank.backend()),
         history_(rank.ids(world.history)),
         last_tokens_(rank.ids(std::vector<std::int32_t>(kLimits.slots, -9))) {
@@ -116,6 +116,12 @@ class SamplerRank {
     for (std::size_t slot = 0; slot < world.rules.size(); ++slot) {
       sampler_.set(static_cast<std::int64_t>(slot), world.rules[slot], rank.stream());
     }
+  }
+
+  static Shard shard_of(LayerRank& rank, bool alone, bool tp_invariant) {
+    Shard shard = alone ? Shard{0, 1} : rank.shard();
+    shard.tp_invariant = tp_invariant;
+    return shard;
   }
 
   Sampler& sampler() { return sampler_; }

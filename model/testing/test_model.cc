@@ -7,9 +7,12 @@
 namespace nvllm::model {
 namespace {
 
-layers::Shard shard_of(const testing::DeviceRank& rank) {
-  if (rank.communicator == nullptr) return {};
-  return {rank.communicator->rank(), rank.communicator->size()};
+layers::Shard shard_of(const testing::DeviceRank& rank, bool tp_invariant) {
+  layers::Shard shard{.tp_invariant = tp_invariant};
+  if (rank.communicator == nullptr) return shard;
+  shard.rank = rank.communicator->rank();
+  shard.ranks = rank.communicator->size();
+  return shard;
 }
 
 std::size_t logit_bytes(const Decoder& decoder, std::int64_t rows) {
@@ -56,7 +59,7 @@ Buffer bind(const Decoder& decoder, const TestModelShape& shape, Backend& backen
 TestModel::TestModel(testing::DeviceRank& rank, const ModelConfig& config,
                      const TestModelShape& shape)
     : rank_(rank),
-      decoder_(config, shard_of(rank), shape.dtype, {rank.stage, rank.stages}),
+      decoder_(config, shard_of(rank, shape.tp_invariant), shape.dtype, {rank.stage, rank.stages}),
       gemm_(kernels::create_gemm(*rank.backend, {.quantized = shape.keep_quantized != nullptr})),
       weights_(bind(decoder_, shape, *rank.backend)),
       cache_(*rank.backend, cache_shape(decoder_, shape)),
@@ -125,7 +128,9 @@ std::vector<std::vector<float>> TestModel::gathered(TensorView logits) {
   const std::vector<float> flat = values(all);
   std::vector<std::vector<float>> result(static_cast<std::size_t>(rows));
   for (int rank = 0; rank < ranks; ++rank) {
-    const auto own = layers::part_of(decoder_.config().vocab_size, {rank, ranks}).size();
+    layers::Shard shard = decoder_.shard();
+    shard.rank = rank;
+    const auto own = layers::vocabulary_part_of(decoder_.config().vocab_size, shard).size();
     for (std::int64_t row = 0; row < rows; ++row) {
       const auto begin = flat.begin() + (rank * rows + row) * stride;
       auto& whole = result[static_cast<std::size_t>(row)];

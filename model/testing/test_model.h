@@ -23,6 +23,7 @@ struct TestModelShape {
   std::int64_t tokens = 0;  // of a sequence
   std::int64_t rows = 0;    // of a forward pass
   bool paged = true;
+  bool tp_invariant = false;  // layers::Shard
   // Quantized weights of this checkpoint stay so; activations are not quantized.
   const Checkpoint* keep_quantized = nullptr;
 };

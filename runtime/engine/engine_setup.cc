@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -228,7 +229,10 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
     check_layers(requested, config);
     check_sparse_heads(requested, config, device);
     check_windows(requested, config);
-    check_invariance(requested, own.quantized() && device == DeviceKind::cuda);
+    check_invariance(requested,
+                     {.gpus = device == DeviceKind::cuda, .quantized_weights = own.quantized()});
+    NVLLM_CHECK(own.model().tp_invariant == (requested.invariance == Invariance::tp),
+                "the model is divided among ranks in another way");
     made.options = resolve_options(requested, model_limit);
     made.runner = runner_options(made.options, config, wanted_model_len(made.options, model_limit),
                                  requested.max_num_batched_tokens, own.stages());

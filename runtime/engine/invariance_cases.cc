@@ -1,7 +1,8 @@
 // One result: the bits of a request's log-probabilities, and so its tokens, do not depend on what
 // else runs, how its prompt is cut, whether its prefix is cached, whether it is swapped out or
 // recomputed, and where its keys and values lie. Fresh random requests, on one rank: on the CPU,
-// and with --invariant batch on a GPU.
+// and with --invariant batch on a GPU. With --invariant tp, on CPUs, nor do they depend on the
+// number of ranks.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/text.h"
 #include "runtime/engine/testing/random_requests.h"
 #include "runtime/engine/testing/test_engine.h"
@@ -40,6 +42,7 @@ struct Way {
   bool prompts_first = false;                              // so that they are cached
   std::uint64_t SchedulerStatistics::*happened = nullptr;  // must not be 0
   std::string exception = {};  // why its bits are others, known and not compared
+  int ranks = 1, stages = 1;
 };
 
 bool on_gpu() {
@@ -50,9 +53,11 @@ bool on_gpu() {
 // rows, and others among more (kernels/gemm/cpu/row_invariance_test.cc).
 constexpr std::int64_t kManyRows = 512, kFewRows = 16;
 
-EngineOptions usual(std::int64_t rows) {
+EngineOptions usual(const OpenModel& model, std::int64_t rows) {
   EngineOptions options;
-  options.invariance = on_gpu() ? Invariance::batch : Invariance::off;
+  options.invariance = model.tp_invariant ? Invariance::tp
+                       : on_gpu()         ? Invariance::batch
+                                          : Invariance::off;
   options.max_model_len = kMaxModelLen;
   options.max_num_seqs = std::min<std::int64_t>(32, rows);
   options.max_num_batched_tokens = rows;
@@ -88,9 +93,30 @@ class Ways {
     return ways_;
   }
 
+  // With so many ranks, and some of the above.
+  std::vector<Way> with_ranks() {
+    for (const int ranks : {1, 2, 3, 4}) add(str(ranks, " ranks")).ranks = ranks;
+    Way* way = &add("2 ranks, in chunks of 7");
+    way->ranks = 2;
+    way->options.max_num_batched_tokens = way->options.max_num_seqs = 7;
+    if (!is_hybrid()) {
+      way = &add("2 ranks, prefixes cached");
+      way->ranks = 2;
+      way->prompts_first = true;
+      way = &add("3 ranks, preempted by swapping");
+      way->ranks = 3;
+      make_tiny(*way);
+      way->happened = &SchedulerStatistics::swapped_blocks;
+    }
+    if (model_.config.kv_shared_layers > 0) return ways_;
+    way = &add("2 stages of 2 ranks");
+    way->ranks = way->stages = 2;
+    return ways_;
+  }
+
  private:
   Way& add(const std::string& name) {
-    ways_.push_back({.name = name, .options = usual(rows_)});
+    ways_.push_back({.name = name, .options = usual(model_, rows_)});
     return ways_.back();
   }
 
@@ -136,7 +162,8 @@ class Ways {
   void make_tiny(Way& way) const {
     way.options.block_size = 4;  // so that answers soon need more
     const model::ModelConfig& config = model_.config;
-    const model::Decoder decoder(config, {}, model_.dtype);
+    const layers::Shard shard{.rank = 0, .ranks = way.ranks, .tp_invariant = model_.tp_invariant};
+    const model::Decoder decoder(config, shard, model_.dtype);
     const auto token =
         static_cast<std::int64_t>(decoder.block_shape(/*block_size=*/1, model_.dtype).kv_bytes());
     way.options.kv_cache_memory_bytes = (kMaxModelLen + 16) * token;
@@ -234,7 +261,7 @@ Differences compare(const Answers& got, const Answers& right) {
 bool check_way(const OpenModel& model, const Way& way, const std::vector<Request>& requests,
                const Answers& right) {
   CAPTURE(way.name);
-  TestEngine engine(model, 1, way.options);
+  TestEngine engine(model, way.ranks, way.options, way.stages);
   if (way.prompts_first) {
     std::vector<Request> prompts;
     for (const Request& request : requests) prompts.emplace_back().prompt = request.prompt;
@@ -259,7 +286,7 @@ std::vector<Way> check_ways(const OpenModel& model, const std::vector<Way>& ways
   const std::uint32_t seed = std::random_device()();
   std::cout << name_of(model.dtype) << ", seed " << seed << "\n";
   const std::vector<Request> requests = random_requests(model, seed);
-  const Answers right = plain_answers(model, requests, usual(rows));
+  const Answers right = plain_answers(model, requests, usual(model, rows));
   for (const std::vector<Answer>& answers : right) {
     for (const Answer& answer : answers) CHECK(answer.error == "");
   }
@@ -270,10 +297,24 @@ std::vector<Way> check_ways(const OpenModel& model, const std::vector<Way>& ways
   return left;
 }
 
-void check_all_ways(const OpenModel& model, std::int64_t rows) {
-  std::vector<Way> left = check_ways(model, Ways(model, rows).all(), rows);
+void check_until_taken(const OpenModel& model, const std::vector<Way>& ways, std::int64_t rows) {
+  std::vector<Way> left = check_ways(model, ways, rows);
   for (int more = 0; more < 3 && !left.empty(); ++more) left = check_ways(model, left, rows);
   for (const Way& way : left) FAIL_CHECK("not taken: ", way.name);
+}
+
+void check_all_ways(const OpenModel& model, std::int64_t rows) {
+  check_until_taken(model, Ways(model, rows).all(), rows);
+}
+
+// With --invariant tp: the answers of one rank, in float32 and in bfloat16.
+void check_all_ranks(const char* path) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    OpenModel model = open_model({.path = path, .dtype = dtype});
+    model.tp_invariant = true;
+    check_until_taken(model, Ways(model, kManyRows).with_ranks(), kManyRows);
+    if (testing::kSanitized) return;  // the engine's memory is the same
+  }
 }
 
 // In float32 and in bfloat16.
@@ -370,6 +411,40 @@ TEST_CASE("experts in mxfp4: the same bits while steps have few rows, whichever 
 TEST_CASE("attention sinks and experts with biases: the same bits, whichever way") {
   RANKS_OR_SKIP(1);
   check_all_ways("tests/data/golden-models/gptoss-bf16");
+}
+
+TEST_CASE("a dense model: the same bits with any number of ranks") {
+  if (on_gpu()) SKIP_TEST("--invariant tp runs on CPUs so far");
+  check_all_ranks(kDense);
+}
+
+TEST_CASE("a mixture of experts: the same bits with any number of ranks") {
+  if (on_gpu()) SKIP_TEST("--invariant tp runs on CPUs so far");
+  check_all_ranks(kMixture);
+}
+
+TEST_CASE("results normed before they are added: the same bits with any number of ranks") {
+  if (on_gpu()) SKIP_TEST("--invariant tp runs on CPUs so far");
+  check_all_ranks(kLocalAndGlobal);
+}
+
+TEST_CASE("linear attention and a shared expert: the same bits with any number of ranks") {
+  if (on_gpu()) SKIP_TEST("--invariant tp runs on CPUs so far");
+  check_all_ranks("tests/data/golden-models/qwen3next");
+}
+
+TEST_CASE("inputs of layers: the same bits with any number of ranks") {
+  if (on_gpu()) SKIP_TEST("--invariant tp runs on CPUs so far");
+  check_all_ranks("tests/data/golden-models/gemma4-ple");
+}
+
+TEST_CASE("--invariant tp is refused with quantized weights") {
+  OpenModel model = open_model({.path = "tests/data/golden-models/qwen3-awq"});
+  model.tp_invariant = true;
+  CHECK_THROWS_WITH_AS(
+      TestEngine(model, 1, usual(model, kFewRows)),
+      doctest::Contains(on_gpu() ? "runs on CPUs so far" : "not with quantized weights so far"),
+      Error);
 }
 
 }  // namespace

@@ -99,7 +99,11 @@ std::size_t sampler_bytes(const model::Decoder& decoder, const RunnerOptions& op
 std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
   const model::ModelConfig& config = decoder.config();
   const model::LinearAttentionConfig& linear = config.linear_attention;
-  const auto share = [&](std::int64_t size) { return divide_up(size, decoder.shard().ranks); };
+  // (Segments of what ranks sum over may make a rank's share any part of it.)
+  const layers::Shard shard = decoder.shard();
+  const auto share = [&](std::int64_t size) {
+    return shard.tp_invariant ? size : divide_up(size, shard.ranks);
+  };
   // Linear attention's value heads are split with the key heads that they share.
   const std::int64_t group = linear.key_heads == 0 ? 0 : linear.value_heads / linear.key_heads;
   const std::int64_t of_experts = config.mixture.expert_parallel

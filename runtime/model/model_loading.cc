@@ -10,6 +10,11 @@
 namespace nvllm::runtime {
 namespace {
 
+layers::Shard shard_in(const OpenModel& model, layers::Shard shard) {
+  shard.tp_invariant = model.tp_invariant;
+  return shard;
+}
+
 // The seed of a dummy's random values, which are the same in every run.
 constexpr std::uint64_t kDummySeed = 0;
 
@@ -17,7 +22,9 @@ constexpr std::uint64_t kDummySeed = 0;
 
 ModelRank::ModelRank(const OpenModel& model, layers::Shard shard, layers::Stage stage,
                      Backend& backend)
-    : model_(model), backend_(backend), decoder_(model.config, shard, model.dtype, stage) {
+    : model_(model),
+      backend_(backend),
+      decoder_(model.config, shard_in(model, shard), model.dtype, stage) {
   choose_quantization(decoder_, model_, backend.kind());
   times_.started_ns = now_ns();
   thread_ = start_thread("that loads the model", [this] {

@@ -27,6 +27,7 @@ struct OpenModel {
   bool dummy = false;  // loaded, it has random weights
   // Absent: dummy, or a config.json alone.
   std::optional<model::Checkpoint> checkpoint;
+  bool tp_invariant = false;  // layers::Shard: how ranks divide it
 };
 
 // Decides which of a decoder's parameters are kept quantized, before they get their memory.

@@ -9,6 +9,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/cpu/stream.h"
@@ -136,6 +137,49 @@ TEST_CASE("a row has the same bits among few rows, and among many, with quantize
       Setting setting = setting_of(type, 576, 41);
       setting.quantized = quantized;
       check(setting, seed);
+    }
+  }
+}
+
+// x · weightᵀ of some outputs, which are all that the GEMM has, in float32.
+template <typename T>
+std::vector<float> outputs_alone(Gemm& gemm, Stream& stream, std::vector<T>& x,
+                                 std::vector<T>& weight, std::int64_t inputs, std::int64_t first,
+                                 std::int64_t count) {
+  const auto rows = static_cast<std::int64_t>(x.size()) / inputs;
+  std::vector<float> out(static_cast<std::size_t>(rows * count));
+  const GemmWeight some{.values = {weight.data() + first * inputs, dtype_of<T>, {count, inputs}}};
+  gemm.run(gemm.call(some, {.out = {out.data(), DType::f32, {rows, count}},
+                            .x = {x.data(), dtype_of<T>, {rows, inputs}}}),
+           stream);
+  stream.synchronize();
+  return out;
+}
+
+// So ranks may divide the outputs among them.
+TEST_CASE_TEMPLATE("an output has the same bits whichever others are computed with it", T, float,
+                   Bf16, F16) {
+  constexpr std::int64_t kInputs = 901, kOutputs = 143;
+  constexpr std::pair<std::int64_t, std::int64_t> kParts[] = {{0, 1}, {5, 17}, {31, 64}, {90, 53}};
+  std::vector<T> weight = normal_values<T>(kOutputs * kInputs, 3);
+  const auto backend = create_backend(DeviceKind::cpu);
+  const auto stream = backend->create_stream();
+  for (const InstructionSet set : cpu::instruction_sets()) {
+    const auto gemm = cpu::create_gemm(*backend, set);
+    for (const std::int64_t rows : {1, 2, 5, 16, 17, 70}) {
+      std::vector<T> x = normal_values<T>(rows * kInputs, 4);
+      const auto all = outputs_alone(*gemm, *stream, x, weight, kInputs, 0, kOutputs);
+      int differing = 0;
+      for (const auto& [first, count] : kParts) {
+        const auto some = outputs_alone(*gemm, *stream, x, weight, kInputs, first, count);
+        for (std::int64_t row = 0; row < rows; ++row) {
+          differing += std::memcmp(some.data() + row * count, all.data() + row * kOutputs + first,
+                                   count * sizeof(float)) != 0;
+        }
+      }
+      CAPTURE(cpu::name_of(set));
+      CAPTURE(rows);
+      CHECK(differing == 0);
     }
   }
 }

@@ -20,9 +20,9 @@ __m256 rounded(__m256 values) {
   return load8(elements);
 }
 
-template <typename T>
+template <typename T, typename Out>
 struct CombineJob {
-  T* out;
+  Out* out;
   const T* experts;
   const T* residual;
   const T* shared;  // nullptr: none
@@ -70,24 +70,33 @@ struct CombineJob {
   }
 };
 
+template <typename T, typename Out>
+void submit_job(const CombineExperts& args, Stream& stream) {
+  const std::int64_t columns = args.out.shape[1], k = args.weights.shape[1];
+  const CombineJob<T, Out> job{.out = args.out.as<Out>(),
+                               .experts = args.experts.as<const T>(),
+                               .residual = args.residual.as<const T>(),
+                               .shared = args.shared.as<const T>(),
+                               .shared_gate = args.shared_gate.as<const float>(),
+                               .weights = args.weights.as<const float>(),
+                               .entries = args.entries.as<const std::int32_t>(),
+                               .own_start = args.own_start.as<const std::int32_t>(),
+                               .own_experts = args.own_start.elements() - 1,
+                               .columns = columns,
+                               .k = k};
+  const auto row_bytes = (k + 2) * columns * static_cast<std::int64_t>(sizeof(T));
+  submit_rows(stream, args.out.shape[0], row_bytes, job);
+}
+
 }  // namespace
 
 void combine_experts(const CombineExperts& args, Stream& stream) {
-  with_element_type(args.out.dtype, [&]<typename T>(T) {
-    const std::int64_t columns = args.out.shape[1], k = args.weights.shape[1];
-    const CombineJob<T> job{.out = args.out.as<T>(),
-                            .experts = args.experts.as<const T>(),
-                            .residual = args.residual.as<const T>(),
-                            .shared = args.shared.as<const T>(),
-                            .shared_gate = args.shared_gate.as<const float>(),
-                            .weights = args.weights.as<const float>(),
-                            .entries = args.entries.as<const std::int32_t>(),
-                            .own_start = args.own_start.as<const std::int32_t>(),
-                            .own_experts = args.own_start.elements() - 1,
-                            .columns = columns,
-                            .k = k};
-    const auto row_bytes = (k + 2) * columns * static_cast<std::int64_t>(sizeof(T));
-    submit_rows(stream, args.out.shape[0], row_bytes, job);
+  with_element_type(args.experts.dtype, [&]<typename T>(T) {
+    if (args.out.dtype == args.experts.dtype) {
+      submit_job<T, T>(args, stream);
+    } else {
+      submit_job<T, float>(args, stream);
+    }
   });
 }
 
