@@ -1,5 +1,6 @@
 // What a layer of a mixture computes, with the shapes of Qwen3-30B-A3B, by rows of the step: the
-// router, the two grouped GEMMs (gate-up with its gather and its activation) and the sums. Bytes
+// router, the two grouped GEMMs (gate-up with its gather and its activation) and the sums; of one
+// row all of it but the router's GEMM. Bytes
 // per second count weights of the experts that have rows, and rows read and written; large GEMMs
 // are bound by arithmetic instead. A call is 8 of the operation, of other routings each, so that
 // few experts' weights are in no cache.
@@ -8,6 +9,7 @@
 #include "device/e4m3.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/moe/combine_experts.h"
+#include "kernels/moe/one_row_experts.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/testing/references.h"
 #include "kernels/pointwise/random_fill.h"
@@ -166,6 +168,33 @@ void measure_down(GraphBenchmark& bench, std::int64_t rows) {
   });
 }
 
+// All of a row's experts: the norm, the choice, both GEMMs and the sums.
+template <WeightFormat kFormat>
+void measure_one_row(GraphBenchmark& bench, std::int64_t rows) {
+  const Routings routings(bench, rows);
+  const Weights gate_up(bench, kFormat, kExperts * 2 * kInner, kHidden);
+  const Weights down(bench, kFormat, kExperts * kHidden, kInner);
+  OneRowExperts args{.out = bench.tensor(DType::bf16, {1, kHidden}),
+                     .x = random(bench, 1, kHidden, 1),
+                     .logits = {},
+                     .gate_up = gate_up.weight,
+                     .down = down.weight,
+                     .k = kPerToken,
+                     .renormalize = true,
+                     .activated = bench.tensor(DType::bf16, {kPerToken, kInner})};
+  const TensorView norm = random(bench, 1, kHidden, 1);
+  args.norm_weight = TensorView(norm.data, DType::bf16, {kHidden});
+  const std::size_t traffic =
+      kRoutings * kPerToken *
+      static_cast<std::size_t>(2 * kInner * gate_up.row_bytes + kHidden * down.row_bytes);
+  bench.run(traffic, [&] {
+    for (const Route& routed : routings.all) {
+      args.logits = routed.logits;
+      one_row_experts(args, bench.stream());
+    }
+  });
+}
+
 void measure_combine(GraphBenchmark& bench, std::int64_t rows) {
   const Routings routings(bench, rows);
   CombineExperts args{.out = bench.tensor(DType::bf16, {rows, kHidden}),
@@ -200,6 +229,10 @@ const bool registered = [] {
       add("moe_gate_up_mxfp4", measure_gate_up<WeightFormat::mxfp4>);
       add("moe_down_mxfp4", measure_down<WeightFormat::mxfp4>);
       add("moe_combine", measure_combine);
+      if (rows > 1 || kind == DeviceKind::cpu) continue;
+      add("moe_one_row", measure_one_row<WeightFormat::bf16>);
+      add("moe_one_row_fp8", measure_one_row<WeightFormat::fp8>);
+      add("moe_one_row_mxfp4", measure_one_row<WeightFormat::mxfp4>);
     }
   }
   return true;

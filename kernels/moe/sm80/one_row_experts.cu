@@ -461,11 +461,16 @@ int down_stages(const OneRowExperts& args) {
   return kFewStages;
 }
 
+// With as much shared memory on a multiprocessor as there is, so that blocks of both kernels have
+// room there together.
 template <typename... Args>
 void launch_with_memory(const char* what, void (*kernel)(Args...), unsigned blocks, int threads,
                         int shared, cudaStream_t stream, const Args&... args) {
   nvllm::cuda::check(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), what);
+  nvllm::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                          cudaSharedmemCarveoutMaxShared),
+                     what);
   launch_early(what, kernel,
                LaunchShape{dim3(blocks), dim3(static_cast<unsigned>(threads)),
                            static_cast<std::size_t>(shared)},

@@ -12,7 +12,7 @@ constexpr int kActivationVectors = 2;  // of a thread, of the gates and of the v
 
 template <typename T>
 __device__ __forceinline__ Vector<T> clamped_gated(const Vector<T>& gates, const Vector<T>& ups,
-                                                    float limit) {
+                                                   float limit) {
   Floats<T> values = widen(gates);
   const Floats<T> factors = widen(ups);
 #pragma unroll
