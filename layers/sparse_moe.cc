@@ -180,18 +180,18 @@ bool SparseMoe::run_one_row(ResidualStream& stream, const RmsNorm& norm,
   // With more rows other kernels take sums in another order.
   const bool may = stream.rows() == 1 && !context.invariant && !expert_parallel_;
   if (!may || !expert_scales_.shape.empty()) return false;
-  kernels::OneRowExperts one{
-      .out = stream.sum,
-      .x = stream.sum,
-      .logits = context.scratch.allocate(DType::f32, 1, experts()),
-      .gate_up = gemm_weight(gate_up_, gate_up_bias_.view),
-      .down = gemm_weight(down_, down_bias_.view),
-      .k = experts_per_token_,
-      .renormalize = renormalize_,
-      .activation = activation_,
-      .limit = limit_,
-      .activated = context.scratch.allocate(stream.dtype(), experts_per_token_, intermediate())};
+  kernels::OneRowExperts one{.out = stream.sum,
+                             .x = stream.sum,
+                             .logits = {nullptr, DType::f32, {1, experts()}},
+                             .gate_up = gemm_weight(gate_up_, gate_up_bias_.view),
+                             .down = gemm_weight(down_, down_bias_.view),
+                             .k = experts_per_token_,
+                             .renormalize = renormalize_,
+                             .activation = activation_,
+                             .limit = limit_};
   if (!kernels::takes_one_row(context.stream.kind(), one)) return false;
+  one.logits = context.scratch.allocate(DType::f32, 1, experts());
+  one.activated = context.scratch.allocate(stream.dtype(), experts_per_token_, intermediate());
   kernels::GemmOperands in;
   if (shared_) {  // it reads the norm, too
     in.x = normed(stream, norm, context);

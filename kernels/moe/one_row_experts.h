@@ -23,8 +23,8 @@ struct OneRowExperts {
   std::int64_t k = 0;
   bool renormalize = false;  // Route::renormalize
   Activation activation = Activation::silu;
-  float limit = 0;       // GatedActivation::limit
-  TensorView activated;  // [k, inner]: what gate_up leaves to down
+  float limit = 0;         // GatedActivation::limit
+  TensorView activated{};  // [k, inner]: what gate_up leaves to down
   TensorView norm_weight{};
   float epsilon = 1e-6f;
   TensorView residual{}, shared{}, shared_gate{};  // as in CombineExperts

@@ -158,7 +158,13 @@ void StepResults::enqueue_copies_from_here(Pending& pending, std::int32_t buffer
 
 bool StepResults::ready() const {
   if (count_ == 0) return false;
-  return link_ != nullptr ? link_->result_ready() : pending_[oldest_].copied->reached();
+  const Pending& oldest = pending_[oldest_];
+  if (link_ == nullptr) return oldest.copied->reached();
+  // The last stage sends nothing of a step that neither samples nor has log-probabilities.
+  layers::Sampled results = oldest.sampled;
+  bool has_any = false;
+  for_each(results, [&](const TensorView&) { has_any = true; });
+  return !has_any || link_->result_ready();
 }
 
 TokenLogprobs StepResults::logprobs_of(const layers::Sampled& sampled, std::int64_t row,

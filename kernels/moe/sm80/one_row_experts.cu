@@ -25,13 +25,20 @@ using quantized_groups::copy_words;
 
 constexpr int kTile = 16;       // outputs of a warp at a time
 constexpr int kMaxOneRow = 16;  // experts of a row
-constexpr int kWarps = 4,
-              kBlocks = 2;         // of the first kernel: of a block; blocks of a multiprocessor
-constexpr int kGateUpStages = 10;  // of a warp's ring
-constexpr int kDownWarps = 8;      // at least so many in a block
-constexpr int kMaxSharedBytes = 120 << 10;  // of the second kernel, beside two blocks of the first
+// Of the first kernel: warps of a block, of which two share an item's inputs; blocks of a
+// multiprocessor; stages of a warp's ring.
+constexpr int kWarps = 8, kSplits = 2, kBlocks = 2, kGateUpStages = 4;
+constexpr int kDownWarps = 16;              // at most, of a block of the second kernel
+constexpr int kMaxSharedBytes = 120 << 10;  // of that, beside two blocks of the first
 
 // --- formats -------------------------------------------------------------------------------------
+
+// A warp's sums of 16 outputs: lanes that are multiples of 4 have those of output lane / 4, and of
+// 8 more.
+__device__ __forceinline__ void put_sums(float (&to)[kTile], float low, float high) {
+  const int lane = threadIdx.x % 32;
+  if (lane % 4 == 0) to[lane / 4] = low, to[8 + lane / 4] = high;
+}
 
 // A warp's stage: a block of 64 bytes of each of 16 outputs' weights, and their scales.
 template <WeightFormat kFormat, typename T>
@@ -48,16 +55,22 @@ struct Stage {
     arrange_step<kFormat, T>(step);
   }
 
-  // Sums of 16 outputs: those of lane l / 4, and of 8 more, in lanes that are multiples of 4.
+  // In registers: weights and x of a stage, in shared memory.
+  struct Operands {
+    quantized_groups::Loaded<OfBlock> weights;
+    RowsFragments<kFormat, T, 1> row;
+    __device__ __forceinline__ Operands(const char* stage, unsigned x)
+        : weights(stage, kScalesAt, 0) {
+      row.load(x, 0, 1);
+    }
+  };
   struct Sums {
     PassSums<T, kFormat, OfBlock::kUnit, 1> sums;
-    __device__ __forceinline__ void add(const char* stage, unsigned x) {
-      RowsFragments<kFormat, T, 1> row;
-      row.load(x, 0, 1);
-      sums.add(quantized_groups::Loaded<OfBlock>(stage, kScalesAt, 0), row);
+    __device__ __forceinline__ void add(const Operands& stage) {
+      sums.add(stage.weights, stage.row);
     }
-    __device__ __forceinline__ float get(int half) const {
-      return sums.d[0][half * 2] * kSumUnit<kFormat, T>;
+    __device__ __forceinline__ void put(float (&to)[kTile]) const {
+      put_sums(to, sums.d[0][0] * kSumUnit<kFormat, T>, sums.d[0][2] * kSumUnit<kFormat, T>);
     }
   };
 };
@@ -70,26 +83,27 @@ struct FloatStage {
   static __device__ __forceinline__ int first_scale(int) { return 0; }
   static __device__ __forceinline__ void arrange(unsigned (&)[2]) {}
 
-  struct Sums {
-    float d[4] = {};
-    __device__ __forceinline__ void add(const char* stage, unsigned x) {
+  struct Operands {
+    Vector<T> a, a8;
+    unsigned b[4] = {};
+    __device__ __forceinline__ Operands(const char* stage, unsigned x) {
       const int lane = threadIdx.x % 32;
       const auto* const weights = reinterpret_cast<const Vector<T>*>(stage);
-      const Vector<T> a = weights[lane], a8 = weights[32 + lane];
-      unsigned b[4] = {};
-      if (lane < 4) load_row(b, x + lane * 16);
-      multiply(T{}, d, a.word[0], a8.word[0], a.word[1], a8.word[1], b[0], b[1]);
-      multiply(T{}, d, a.word[2], a8.word[2], a.word[3], a8.word[3], b[2], b[3]);
-    }
-    __device__ __forceinline__ float get(int half) const { return d[half * 2]; }
-
-   private:
-    static __device__ __forceinline__ void load_row(unsigned (&b)[4], unsigned from) {
+      a = weights[lane], a8 = weights[32 + lane];
+      if (lane >= 4) return;
       asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                    : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                   : "r"(from)
+                   : "r"(x + lane * 16)
                    : "memory");
     }
+  };
+  struct Sums {
+    float d[4] = {};
+    __device__ __forceinline__ void add(const Operands& s) {
+      multiply(T{}, d, s.a.word[0], s.a8.word[0], s.a.word[1], s.a8.word[1], s.b[0], s.b[1]);
+      multiply(T{}, d, s.a.word[2], s.a8.word[2], s.a.word[3], s.a8.word[3], s.b[2], s.b[3]);
+    }
+    __device__ __forceinline__ void put(float (&to)[kTile]) const { put_sums(to, d[0], d[2]); }
   };
 };
 template <>
@@ -158,17 +172,17 @@ struct Params {
         limit(args.limit) {}
 };
 
-// Of lane j: the row's expert number j and its weight.
+// The experts of the row, in shared memory, and what their weights are to be divided by.
 struct Chosen {
-  int expert = 0;
-  float weight = 0;
+  int experts[kMaxOneRow];
+  float powers[kMaxOneRow], divisor;
 };
 
+// By one warp.
 template <typename T>
-__device__ __forceinline__ Chosen choose(const Params<T>& p) {
-  Chosen own;
+__device__ __forceinline__ void choose(const Params<T>& p, Chosen& chosen) {
   const auto put = [&](int j, float power, int expert) {
-    if (threadIdx.x % 32 == j) own.expert = expert, own.weight = power;
+    if (threadIdx.x % 32 == j) chosen.experts[j] = expert, chosen.powers[j] = power;
   };
   float divisor = 0;
   if (p.experts <= 128) {
@@ -178,8 +192,7 @@ __device__ __forceinline__ Chosen choose(const Params<T>& p) {
   } else {
     divisor = choose_experts<32>(p.logits, p.experts, p.k, p.renormalize, put);
   }
-  own.weight /= divisor;
-  return own;
+  if (threadIdx.x % 32 == 0) chosen.divisor = divisor;
 }
 
 // Up to 8 rows of a weight, from the first on.
@@ -235,6 +248,43 @@ class Tile {
   bool there_[2], has_scales_;
 };
 
+// Multiplies a tile: its stages number first, first + step, ... below the last, of which the ring has
+// kStages at a time, and the first ones already. Two go together, since one alone is a chain of
+// loads and multiplications that each wait for the one before. ring: of the warp. row: of x.
+template <typename Here, int kStages>
+__device__ __forceinline__ typename Here::Sums multiply_tile(const Tile<Here>& tile, int first,
+                                                             int step, const char* ring,
+                                                             unsigned row) {
+  static_assert(kStages % 2 == 0);
+  const int count = (tile.stages() - first + step - 1) / step;
+  const unsigned to = address_of(ring);
+  typename Here::Sums sums;
+  int slot = 0;
+#pragma unroll 1
+  for (int i = 0; i < count; i += 2) {
+    wait_for_copies<kStages - 2>();
+    __syncwarp();
+    const char* const from = ring + slot * Here::kBytes;
+    const unsigned x = row + (first + i * step) * Here::kInputs * 2;
+    const bool both = i + 1 < count;
+    const typename Here::Operands one(from, x);
+    // Without a second one the first once more, whose sums nobody takes.
+    const typename Here::Operands two(from + (both ? Here::kBytes : 0),
+                                      x + (both ? step * Here::kInputs * 2 : 0));
+    sums.add(one);
+    if (both) sums.add(two);
+    __syncwarp();
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const int next = i + k + kStages;
+      if (next < count) tile.copy(first + next * step, to + (slot + k) * Here::kBytes);
+      commit_copies();
+    }
+    slot = slot + 2 == kStages ? 0 : slot + 2;
+  }
+  return sums;
+}
+
 // Bytes of a row in shared memory: whole stages, which are of 128 inputs at most.
 __host__ __device__ constexpr int row_bytes_of(int inputs) {
   return (inputs + 127) / 128 * 256;
@@ -262,19 +312,16 @@ __device__ __forceinline__ void put_row(Vector<T>* row, int inputs, int thread, 
   }
 }
 
-// The norm's factor of x, by all threads of the block. sums: in shared memory.
+// The sums of x's squares, of 32 vectors each, by so many warps.
 template <typename T>
-__device__ __forceinline__ float norm_scale(const Params<T>& p, float* sums) {
+__device__ __forceinline__ void sum_squares(const Params<T>& p, float* sums, int warp, int warps) {
   const int lane = threadIdx.x % 32, slots = norm_slots(p.columns);
-  for (int chunk = threadIdx.x / 32; chunk < slots; chunk += blockDim.x / 32) {
+  for (int chunk = warp; chunk < slots; chunk += warps) {
     const int vector = chunk * 32 + lane;
     const float sum =
         rms_norm_chunk(vector < p.columns / 8 ? load_vector(p.x + vector * 8) : Vector<T>{});
     if (lane == 0) sums[chunk] = sum;
   }
-  __syncthreads();
-  return rms_norm_scale(rms_norm_add_chunks(sums, slots), 1.0f / static_cast<float>(p.columns),
-                        p.epsilon);
 }
 
 template <typename T>
@@ -289,39 +336,53 @@ constexpr int gate_up_shared(int stage_bytes, int columns) {
   return kWarps * kGateUpStages * stage_bytes + row_bytes_of(columns) + norm_slots(columns) * 4;
 }
 
+// Starts a warp's copies of a tile: as many stages as its ring has.
+template <int kStages, typename Here>
+__device__ __forceinline__ void start_tile(const Tile<Here>& tile, int first, int step,
+                                           const char* ring) {
+#pragma unroll 1
+  for (int i = 0; i < kStages; ++i) {
+    const int stage = first + i * step;
+    if (stage < tile.stages()) tile.copy(stage, address_of(ring) + i * Here::kBytes);
+    commit_copies();
+  }
+}
+
 template <typename T, WeightFormat kFormat>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks) gate_up_kernel(const Params<T> p) {
   using Here = Stage<kFormat, T>;
+  constexpr int kRing = kGateUpStages * Here::kBytes, kGroups = kWarps / kSplits;
   extern __shared__ __align__(128) char shared[];
-  constexpr int kRing = kGateUpStages * Here::kBytes;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  __shared__ Chosen chosen;
+  __shared__ float sums[2][kGroups][kSplits][kTile];  // of items in turns
+  const int warp = threadIdx.x / 32, group = warp / kSplits, split = warp % kSplits;
   const char* const ring = shared + warp * kRing;
-  const unsigned ring_address = address_of(ring);
   auto* const row = reinterpret_cast<Vector<T>*>(shared + kWarps * kRing);
-  auto* const sums = reinterpret_cast<float*>(shared + kWarps * kRing + row_bytes_of(p.columns));
+  auto* const squares = reinterpret_cast<float*>(shared + kWarps * kRing + row_bytes_of(p.columns));
 
   begin_after_previous_kernel();
-  const Chosen chosen = choose(p);
+  if (warp == 0) {
+    choose(p, chosen);
+  } else if (p.norm_weight != nullptr) {
+    sum_squares(p, squares, warp - 1, kWarps - 1);
+  }
+  __syncthreads();
   const int tiles = (p.inner + 7) / 8, items = p.k * tiles;
-  const int workers = static_cast<int>(gridDim.x) * kWarps;
+  const int workers = static_cast<int>(gridDim.x) * kGroups;
   const auto tile_of = [&](int item) {
-    const int expert = __shfl_sync(~0u, chosen.expert, item / tiles);
     const int column = item % tiles * 8, count = p.inner - column;
-    const long long first = static_cast<long long>(expert) * 2 * p.inner + column;
+    const long long first =
+        static_cast<long long>(chosen.experts[item / tiles]) * 2 * p.inner + column;
     return Tile<Here>(p.gate_up, {first, count}, {first + p.inner, count});
   };
-  int item = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
-  const auto start = [&](const Tile<Here>& tile) {
-#pragma unroll 1
-    for (int stage = 0; stage < kGateUpStages; ++stage) {
-      if (stage < tile.stages()) tile.copy(stage, ring_address + stage * Here::kBytes);
-      commit_copies();
-    }
-  };
-  // Weights first: x and its norm come while these are on their way.
-  if (item < items) start(tile_of(item));
+  int item = group * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
+  // Weights first: the row is arranged while these are on their way.
+  if (item < items) start_tile<kGateUpStages>(tile_of(item), split, kSplits, ring);
   float scale = 1;
-  if (p.norm_weight != nullptr) scale = norm_scale(p, sums);
+  if (p.norm_weight != nullptr) {
+    scale = rms_norm_scale(rms_norm_add_chunks(squares, norm_slots(p.columns)),
+                           1.0f / static_cast<float>(p.columns), p.epsilon);
+  }
   put_row<Here>(row, p.columns, threadIdx.x, kWarps * 32, [&](int vector) {
     const Vector<T> x = load_vector(p.x + vector * 8);
     return p.norm_weight == nullptr
@@ -330,60 +391,45 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) gate_up_kernel(const Par
   });
   __syncthreads();
 
-  for (bool first = true; item < items; item += workers, first = false) {
+  for (int n = 0; item < items; item += workers, ++n) {
     const Tile<Here> tile = tile_of(item);
-    if (!first) start(tile);
-    typename Here::Sums d;
-    int slot = 0;
-#pragma unroll 1
-    for (int stage = 0; stage < tile.stages(); ++stage) {
-      wait_for_copies<kGateUpStages - 1>();
-      __syncwarp();
-      d.add(ring + slot * Here::kBytes, address_of(row) + stage * Here::kInputs * 2);
-      __syncwarp();
-      if (stage + kGateUpStages < tile.stages())
-        tile.copy(stage + kGateUpStages, ring_address + slot * Here::kBytes);
-      commit_copies();
-      slot = slot + 1 == kGateUpStages ? 0 : slot + 1;
-    }
-    const int of_row = item / tiles, column = item % tiles * 8 + lane / 4;
-    const int expert = __shfl_sync(~0u, chosen.expert, of_row);
-    if (lane % 4 == 0 && column < p.inner) {
-      const long long output = static_cast<long long>(expert) * 2 * p.inner + column;
-      p.activated[of_row * p.inner + column] = activate(
-          p, d.get(0) + p.gate_up.bias_of(output), d.get(1) + p.gate_up.bias_of(output + p.inner));
-    }
+    if (n > 0) start_tile<kGateUpStages>(tile, split, kSplits, ring);
+    const auto d = multiply_tile<Here, kGateUpStages>(tile, split, kSplits, ring, address_of(row));
+    float(&of_item)[kSplits][kTile] = sums[n % 2][group];
+    d.put(of_item[split]);
+    wait_for_group<kSplits * 32>(group);
+    const int lane = threadIdx.x % 32, of_row = item / tiles, column = item % tiles * 8 + lane;
+    if (split > 0 || lane >= 8 || column >= p.inner) continue;
+    const long long output = static_cast<long long>(chosen.experts[of_row]) * 2 * p.inner + column;
+    float gate = p.gate_up.bias_of(output), up = p.gate_up.bias_of(output + p.inner);
+#pragma unroll
+    for (int i = 0; i < kSplits; ++i) gate += of_item[i][lane], up += of_item[i][8 + lane];
+    p.activated[of_row * p.inner + column] = activate(p, gate, up);
   }
 }
 
 // Warps of the second kernel that share an expert's inputs.
 __host__ __device__ constexpr int splits_of(int k) {
-  return (kDownWarps + k - 1) / k;
+  return kDownWarps / k;
 }
-// Of the second kernel: rows of `activated`, then the warps' rings, then their sums.
+// Of the second kernel: rows of `activated`, then the warps' rings.
 constexpr int down_shared(int stage_bytes, int stages, int k, int inner) {
-  const int warps = k * splits_of(k);
-  return k * row_bytes_of(inner) + warps * (stages * stage_bytes + kTile * 4);
+  return k * (row_bytes_of(inner) + splits_of(k) * stages * stage_bytes);
 }
 
-// Of a warp that has the sums of all experts: the end of a row's outputs, one of each lane.
+// By one warp: the end of a row's outputs, one of each lane.
 template <typename T>
-__device__ __forceinline__ void combine(const Params<T>& p, const Chosen& chosen, const float* sums,
-                                        int first) {
+__device__ __forceinline__ void combine(const Params<T>& p, const Chosen& chosen,
+                                        const float (*sums)[kTile], int first) {
   const int lane = threadIdx.x % 32, column = first + lane, splits = splits_of(p.k);
-  const bool inside = lane < kTile && column < p.columns;
+  if (lane >= kTile || column >= p.columns) return;
   float sum = 0;
   for (int j = 0; j < p.k; ++j) {
-    const float weight = __shfl_sync(~0u, chosen.weight, j);
-    const int expert = __shfl_sync(~0u, chosen.expert, j);
-    if (!inside) continue;
-    float of_expert = 0;
-    for (int split = 0; split < splits; ++split)
-      of_expert += sums[(j * splits + split) * kTile + lane];
-    of_expert += p.down.bias_of(static_cast<long long>(expert) * p.columns + column);
-    sum = fmaf(weight, widen(narrow<T>(of_expert)), sum);
+    float of_expert =
+        p.down.bias_of(static_cast<long long>(chosen.experts[j]) * p.columns + column);
+    for (int split = 0; split < splits; ++split) of_expert += sums[j * splits + split][lane];
+    sum = fmaf(chosen.powers[j] / chosen.divisor, widen(narrow<T>(of_expert)), sum);
   }
-  if (!inside) return;
   if (p.shared != nullptr) {
     const float gate = 1.0f / (1.0f + expf(-p.shared_gate[0]));
     sum = fmaf(gate, widen(p.shared[column]), sum);
@@ -396,66 +442,43 @@ __device__ __forceinline__ void combine(const Params<T>& p, const Chosen& chosen
 
 // grid: tiles of 16 columns.
 template <typename T, WeightFormat kFormat, int kStages>
-__global__ void __launch_bounds__(512, 1) down_kernel(const Params<T> p) {
+__global__ void __launch_bounds__(kDownWarps * 32, 1) down_kernel(const Params<T> p) {
   using Here = Stage<kFormat, T>;
   extern __shared__ __align__(128) char shared[];
-  constexpr int kRing = kStages * Here::kBytes;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  __shared__ Chosen chosen;
+  __shared__ float sums[kDownWarps][kTile];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int splits = splits_of(p.k), of_row = warp / splits, split = warp % splits;
   const int row_bytes = row_bytes_of(p.inner), first = static_cast<int>(blockIdx.x) * kTile;
   char* const row = shared + of_row * row_bytes;
-  char* const ring = shared + p.k * row_bytes + warp * kRing;
-  auto* const sums = reinterpret_cast<float*>(shared + p.k * row_bytes + warps * kRing);
+  char* const ring = shared + p.k * row_bytes + warp * kStages * Here::kBytes;
 
   // The logits were there before the kernel before this one began.
-  const Chosen chosen = choose(p);
-  const int expert = __shfl_sync(~0u, chosen.expert, of_row);
-  const long long first_row = static_cast<long long>(expert) * p.columns + first;
+  if (warp == 0) choose(p, chosen);
+  __syncthreads();
+  const long long first_row = static_cast<long long>(chosen.experts[of_row]) * p.columns + first;
   const Tile<Here> tile(p.down, {first_row, p.columns - first},
                         {first_row + 8, p.columns - first - 8});
-  const int stages = (tile.stages() - split + splits - 1) / splits;
-#pragma unroll 1
-  for (int stage = 0; stage < kStages; ++stage) {
-    if (stage < stages) tile.copy(stage * splits + split, address_of(ring) + stage * Here::kBytes);
-    commit_copies();
-  }
+  start_tile<kStages>(tile, split, splits, ring);
   begin_after_previous_kernel();
   put_row<Here>(
       reinterpret_cast<Vector<T>*>(row), p.inner, split * 32 + lane, splits * 32,
       [&](int vector) { return load_vector(p.activated + of_row * p.inner + vector * 8); });
   __syncthreads();
-
-  typename Here::Sums d;
-  int slot = 0;
-#pragma unroll 1
-  for (int stage = 0; stage < stages; ++stage) {
-    wait_for_copies<kStages - 1>();
-    __syncwarp();
-    d.add(ring + slot * Here::kBytes,
-          address_of(row) + (stage * splits + split) * Here::kInputs * 2);
-    __syncwarp();
-    if (stage + kStages < stages)
-      tile.copy((stage + kStages) * splits + split, address_of(ring) + slot * Here::kBytes);
-    commit_copies();
-    slot = slot + 1 == kStages ? 0 : slot + 1;
-  }
-  if (lane % 4 == 0) {
-    sums[warp * kTile + lane / 4] = d.get(0);
-    sums[warp * kTile + 8 + lane / 4] = d.get(1);
-  }
+  multiply_tile<Here, kStages>(tile, split, splits, ring, address_of(row)).put(sums[warp]);
   __syncthreads();
   if (warp == 0) combine(p, chosen, sums, first);
 }
 
 // --- launching -----------------------------------------------------------------------------------
 
-constexpr int kManyStages = 12, kFewStages = 4;
+constexpr int kManyStages = 6, kSomeStages = 4, kFewStages = 2;
 
 // Of the second kernel: as many as have room beside the first.
 template <int kStageBytes>
 int down_stages(const OneRowExperts& args) {
   const int k = static_cast<int>(args.k), inner = static_cast<int>(args.down.inputs());
-  for (const int stages : {kManyStages, 8}) {
+  for (const int stages : {kManyStages, kSomeStages}) {
     if (down_shared(kStageBytes, stages, k, inner) <= kMaxSharedBytes) return stages;
   }
   return kFewStages;
@@ -486,9 +509,9 @@ void launch(const OneRowExperts& args, cudaStream_t stream) {
                      static_cast<unsigned>(multiprocessors * kBlocks), kWarps * 32,
                      gate_up_shared(Here::kBytes, p.columns), stream, p);
   const int stages = down_stages<Here::kBytes>(args);
-  const auto kernel = stages == kManyStages ? down_kernel<T, kFormat, kManyStages>
-                      : stages == 8         ? down_kernel<T, kFormat, 8>
-                                            : down_kernel<T, kFormat, kFewStages>;
+  const auto kernel = stages == kManyStages   ? down_kernel<T, kFormat, kManyStages>
+                      : stages == kSomeStages ? down_kernel<T, kFormat, kSomeStages>
+                                              : down_kernel<T, kFormat, kFewStages>;
   launch_with_memory("launching one_row_experts", kernel, blocks_for(p.columns, kTile),
                      p.k * splits_of(p.k) * 32, down_shared(Here::kBytes, stages, p.k, p.inner),
                      stream, p);
