@@ -99,6 +99,33 @@ class Case {
     return wrong;
   }
 
+  // An MLP of this gate-up GEMM and that down GEMM has the same bits in one call as in two.
+  bool is_mlp_of_two_calls(Case& down) {
+    const std::int64_t m = groups_.m(), inner = groups_.outputs / 2;
+    const Matrix activated(fixture_.backend, groups_.type, m, inner);
+    const Matrix gate_up(fixture_.backend, groups_.type, m + 1, groups_.outputs);
+    GroupedGemm first = grouped(), second = down.grouped();
+    first.out = second.x = activated.there;
+    first.epilogue = Epilogue::gated_activation;
+    first.gate_up = gate_up.there;
+    const auto bytes = [&](const auto& run) {
+      down.clear_out();
+      down.fixture_.stream->synchronize();
+      run();
+      fixture_.stream->synchronize();
+      down.out_.fetch(*down.fixture_.stream);
+      CHECK(down.out_.touched() == 0);
+      return bytes_of_rows(down.out_.here);
+    };
+    const std::vector<char> right = bytes([&] {
+      fixture_.gemm->run_grouped(first, *fixture_.stream);
+      fixture_.gemm->run_grouped(second, *fixture_.stream);
+    });
+    const std::vector<char> got =
+        bytes([&] { fixture_.gemm->run_grouped_mlp(first, second, *fixture_.stream); });
+    return got == right;
+  }
+
   // Rows that are gathered, in any order and again and again, have the bits of rows that are there.
   bool gathers(unsigned seed) {
     run();
@@ -328,6 +355,27 @@ TEST_CASE("fp8 weights in blocks by rows that may become fp8, too") {
       CHECK(tested.count_wrong() == 0);
       CHECK(tested.gathers(seed));
       if (outputs % 256 == 0) CHECK(tested.activates(Activation::silu));
+      ++seed;
+    }
+    if (nvllm::testing::kSanitized) break;
+  }
+}
+
+TEST_CASE("a grouped MLP has the same bits in one call as in two") {
+  BACKEND_OR_SKIP(backend);
+  unsigned seed = 1;
+  for (const std::vector<std::int32_t>& sizes : all_sizes()) {
+    for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::fp8}) {
+      Groups gate_up{.sizes = sizes, .outputs = 512, .inputs = 384, .bias = seed % 3 == 0};
+      if (format == WeightFormat::fp8) {
+        gate_up.quantized = {.format = format, .group = 128, .weight_only = false, .blocks = true};
+      }
+      Groups down = gate_up;
+      down.outputs = 128, down.inputs = gate_up.outputs / 2;
+      INFO(gate_up.describe());
+      Case tested(*backend, gate_up, seed);
+      Case behind(*backend, down, seed + 1);
+      CHECK(tested.is_mlp_of_two_calls(behind));
       ++seed;
     }
     if (nvllm::testing::kSanitized) break;

@@ -156,7 +156,7 @@ class Case {
   struct Sum {
     double value = 0, terms = 0;  // terms: sum of magnitudes
   };
-  static Sum product(const Matrix& weight, std::int64_t output, const std::vector<double>& x) {
+  static Sum row_sum(const Matrix& weight, std::int64_t output, const std::vector<double>& x) {
     Sum sum;
     for (std::size_t i = 0; i < x.size(); ++i) {
       const double term = x[i] * get(weight.here, output, static_cast<std::int64_t>(i));
@@ -177,8 +177,8 @@ class Case {
     std::vector<double> row;
     for (std::int64_t i = 0; i < shape_.inner; ++i) {
       const std::int64_t gate = expert * 2 * shape_.inner + i, up = gate + shape_.inner;
-      row.push_back(activate(rounded(product(gate_up_, gate, x).value + bias(gate_up_bias_, gate)),
-                             rounded(product(gate_up_, up, x).value + bias(gate_up_bias_, up))));
+      row.push_back(activate(rounded(row_sum(gate_up_, gate, x).value + bias(gate_up_bias_, gate)),
+                             rounded(row_sum(gate_up_, up, x).value + bias(gate_up_bias_, up))));
     }
     return row;
   }
@@ -191,7 +191,7 @@ class Case {
       const std::vector<double> row = activated(expert, x);
       for (std::int64_t i = 0; i < shape_.columns; ++i) {
         const std::int64_t output = expert * shape_.columns + i;
-        const Sum of_expert = product(down_, output, row);
+        const Sum of_expert = row_sum(down_, output, row);
         const double value = of_expert.value + bias(down_bias_, output);
         sums[static_cast<std::size_t>(i)].value += weight * rounded(value);
         // What is activated is off by some roundings of what it comes from.

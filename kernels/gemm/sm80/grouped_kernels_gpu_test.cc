@@ -2,11 +2,13 @@
 // them computed by.
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <vector>
 
+#include "device/cuda/stream.h"
 #include "kernels/gemm/sm80/grouped_gemm.h"
-#include "kernels/gemm/testing/guarded_matrix.h"
+#include "kernels/gemm/testing/gemm_case.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels::testing {
@@ -81,6 +83,102 @@ TEST_CASE("grouped GEMMs for few rows and in tiles give the same bits") {
     CAPTURE(shape.start.back());
     CHECK(same_bits(*backend, shape, random));
   }
+}
+
+// Experts in fp8, and rows of theirs.
+struct Fp8Case {
+  static constexpr std::int64_t kGroups = 5, kOutputs = 256, kInputs = 384, kRows = 300;
+
+  std::unique_ptr<Stream> stream;
+  std::mt19937 random{18};
+  Matrix x;
+  PackedWeight weight;
+  Placed<std::int32_t> start;
+  Buffer memory;
+
+  explicit Fp8Case(Backend& backend)
+      : stream(backend.create_stream()),
+        x(backend, DType::bf16, kRows, kInputs),
+        weight(backend, setting(), random,
+               Matrix(backend, DType::f32, kGroups * kOutputs, kInputs)),
+        start(backend, *stream, {0, 3, 3, 140, 141, 300}),
+        memory(backend.allocate(MemoryKind::device, kRows * (kInputs + 64), "test")) {
+    x.fill(random, 0, 1);
+    x.upload(*stream);
+    weight.upload(*stream);
+  }
+
+  GroupedGemm grouped(const TensorView& out) const {
+    return {.weight = weight.there(), .start = start.view({kGroups + 1}), .out = out, .x = x.there};
+  }
+  // Rows [first, first + count) of x, in fp8.
+  cuda::Fp8Rows rows(std::int64_t first, std::int64_t count) const {
+    auto* const values = static_cast<std::byte*>(memory.data());
+    const cuda::Fp8Rows rows{values, reinterpret_cast<float*>(values + kRows * kInputs), count};
+    cuda::quantize_rows(x.there.rows(first, count), rows, *stream, false);
+    return rows;
+  }
+
+  static Setting setting() {
+    Setting setting{.outputs = kGroups * kOutputs, .inputs = kInputs, .type = DType::bf16};
+    setting.quantized = {
+        .format = WeightFormat::fp8, .group = kFp8Group, .weight_only = false, .blocks = true};
+    return setting;
+  }
+};
+
+bool has_fp8_kernel() {
+  return nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) == 9;
+}
+
+TEST_CASE("rows by fp8 experts have the same bits in parts as all at once") {
+  BACKEND_OR_SKIP(backend);
+  if (!has_fp8_kernel()) SKIP_TEST("the kernel is Hopper's");
+  const Fp8Case fp8(*backend);
+  Matrix out(*backend, DType::bf16, Fp8Case::kRows, Fp8Case::kOutputs);
+  std::mt19937 random(19);
+  const auto bytes = [&](const std::vector<std::int64_t>& parts) {
+    out.fill(random, std::nanf(""), 0);
+    out.upload(*fp8.stream);
+    std::int64_t first = 0;
+    for (const std::int64_t count : parts) {
+      cuda::grouped_fp8(fp8.grouped(out.there), fp8.rows(first, count), first, count, {},
+                        *fp8.stream);
+      first += count;
+    }
+    out.fetch(*fp8.stream);
+    CHECK(out.touched() == 0);
+    return bytes_of_rows(out.here);
+  };
+  const std::vector<char> whole = bytes({Fp8Case::kRows});
+  CHECK(std::isfinite(get(out.here, Fp8Case::kRows - 1, Fp8Case::kOutputs - 1)));
+  CHECK(bytes({100, 41, 159}) == whole);
+}
+
+TEST_CASE("rows in fp8 that a gated activation leaves are those that quantize_rows() makes") {
+  BACKEND_OR_SKIP(backend);
+  if (!has_fp8_kernel()) SKIP_TEST("the kernel is Hopper's");
+  const Fp8Case fp8(*backend);
+  constexpr std::int64_t kRows = Fp8Case::kRows, kColumns = Fp8Case::kOutputs / 2;
+  const Matrix activated(*backend, DType::bf16, kRows, kColumns);
+  GroupedGemm grouped = fp8.grouped(activated.there);
+  grouped.epilogue = Epilogue::gated_activation;
+  const cuda::Fp8Rows x = fp8.rows(0, kRows);
+  // A scale for each row follows the values.
+  const auto quantized = [&](const auto& make) {
+    const std::vector<std::int32_t> zeros(kRows * (kColumns / 4 + 1));
+    Placed<std::int32_t> words(*backend, *fp8.stream, zeros);
+    auto* const values = reinterpret_cast<std::byte*>(words.data());
+    make(cuda::Fp8Rows{values, reinterpret_cast<float*>(values + kRows * kColumns), kRows});
+    return words.fetch();
+  };
+  const auto right = quantized([&](const cuda::Fp8Rows& out) {
+    cuda::grouped_fp8(grouped, x, 0, kRows, {}, *fp8.stream);
+    cuda::quantize_rows(activated.there, out, *fp8.stream, false);
+  });
+  const auto got = quantized(
+      [&](const cuda::Fp8Rows& out) { cuda::grouped_fp8(grouped, x, 0, kRows, out, *fp8.stream); });
+  CHECK(got == right);
 }
 
 }  // namespace

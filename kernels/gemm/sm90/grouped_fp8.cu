@@ -235,8 +235,8 @@ __device__ __forceinline__ void leave_registers() {
 #endif
 
 // grid: blocks that run at once. `weight` [1, groups * outputs, inputs / 2], `x` likewise [1, rows,
-// inputs / 2], of pairs of bytes, in boxes of 128 bytes and 128 outputs or rows. kGated and kGathers
-// are what they are in grouped_wgmma_kernel.
+// inputs / 2], of pairs of bytes, in boxes of 128 bytes and 128 outputs or rows. kGated and
+// kGathers are what they are in grouped_wgmma_kernel.
 template <typename T, bool kGated, bool kGathers>
 __global__ void __launch_bounds__(kConsumers + kProducers, 1)
     grouped_fp8_kernel(const __grid_constant__ CUtensorMap weight,

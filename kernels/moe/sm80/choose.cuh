@@ -25,8 +25,8 @@ __device__ __forceinline__ float warp_sum(float value) {
 }
 
 // By one warp, whose lanes hold the row's logits as keys that sort like them, every 32nd, and take
-// the largest k times: put(j, e^(logit - largest), expert), the largest first, by all lanes. Returns
-// what these powers are to be divided by. kPerLane: logits of a lane.
+// the largest k times: put(j, e^(logit - largest), expert), the largest first, by all lanes.
+// Returns what these powers are to be divided by. kPerLane: logits of a lane.
 template <int kPerLane, typename Put>
 __device__ __forceinline__ float choose_experts(const float* logits, int experts, int k,
                                                 bool renormalize, const Put& put) {

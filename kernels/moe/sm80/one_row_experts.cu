@@ -248,9 +248,9 @@ class Tile {
   bool there_[2], has_scales_;
 };
 
-// Multiplies a tile: its stages number first, first + step, ... below the last, of which the ring has
-// kStages at a time, and the first ones already. Two go together, since one alone is a chain of
-// loads and multiplications that each wait for the one before. ring: of the warp. row: of x.
+// Multiplies a tile: its stages number first, first + step, ..., of which the ring has kStages at a
+// time, and the first ones already. Two go together, since one alone is a chain of loads and
+// multiplications that each wait for the one before. ring: of the warp. row: of x.
 template <typename Here, int kStages>
 __device__ __forceinline__ typename Here::Sums multiply_tile(const Tile<Here>& tile, int first,
                                                              int step, const char* ring,
@@ -545,9 +545,10 @@ bool takes_one_row(const OneRowExperts& args) {
   }
   const int k = static_cast<int>(args.k);
   constexpr int kStageBytes = 1024 + kTile * 4;
-  const int most = nvllm::cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  return down_shared(kStageBytes, kFewStages, k, static_cast<int>(args.down.inputs())) <= most &&
-         gate_up_shared(kStageBytes, static_cast<int>(args.out.shape[1])) <= most &&
+  const int max_shared = nvllm::cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  return down_shared(kStageBytes, kFewStages, k, static_cast<int>(args.down.inputs())) <=
+             max_shared &&
+         gate_up_shared(kStageBytes, static_cast<int>(args.out.shape[1])) <= max_shared &&
          args.x.aligned(16) && args.norm_weight.aligned(16) && args.activated.aligned(16);
 }
 
