@@ -221,6 +221,20 @@ class Case {
   std::optional<PackedWeight> packed_gate_up_, packed_down_;
 };
 
+constexpr Shape kSmall{.experts = 4,
+                       .k = 2,
+                       .columns = 64,
+                       .inner = 32,
+                       .type = DType::bf16,
+                       .format = WeightFormat::bf16};
+
+void check(Backend& backend, const Shape& shape, std::mt19937& random) {
+  INFO(shape.describe());
+  Case tested(backend, shape, random);
+  REQUIRE(tested.taken());
+  CHECK(tested.count_wrong() == 0);
+}
+
 TEST_CASE("the experts of one row are what their definition says") {
   BACKEND_OR_SKIP(backend);
   if (backend->kind() == DeviceKind::cpu) SKIP_TEST("the CPU has no kernels for one row");
@@ -239,10 +253,7 @@ TEST_CASE("the experts of one row are what their definition says") {
     shape.shared = random() % 3 == 0, shape.bias = random() % 3 == 0;
     shape.renormalize = random() % 2 == 0;
     if (random() % 3 == 0) shape.activation = Activation::clamped_swiglu;
-    INFO(shape.describe());
-    Case tested(*backend, shape, random);
-    REQUIRE(tested.taken());
-    CHECK(tested.count_wrong() == 0);
+    check(*backend, shape, random);
   }
 }
 
@@ -265,10 +276,7 @@ TEST_CASE("the experts of one row, of more experts than a few and with longer ro
                         .format = format,
                         .norm = true,
                         .residual = true};
-      INFO(shape.describe());
-      Case tested(*backend, shape, random);
-      REQUIRE(tested.taken());
-      CHECK(tested.count_wrong() == 0);
+      check(*backend, shape, random);
     }
   }
 }
@@ -276,15 +284,9 @@ TEST_CASE("the experts of one row, of more experts than a few and with longer ro
 TEST_CASE("which experts of one row are taken") {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(23);
-  const Shape shape{.experts = 4,
-                    .k = 2,
-                    .columns = 64,
-                    .inner = 32,
-                    .type = DType::bf16,
-                    .format = WeightFormat::bf16};
   const bool has_kernels = backend->kind() == DeviceKind::cuda;
-  CHECK(Case(*backend, shape, random).taken() == has_kernels);
-  OneRowExperts args = Case(*backend, shape, random).args();
+  CHECK(Case(*backend, kSmall, random).taken() == has_kernels);
+  OneRowExperts args = Case(*backend, kSmall, random).args();
   args.activation = Activation::gelu_tanh;
   CHECK_FALSE(takes_one_row(backend->kind(), args));
   args.activation = Activation::silu;
@@ -295,13 +297,7 @@ TEST_CASE("which experts of one row are taken") {
 TEST_CASE("the experts of one row refuse what does not fit, by name") {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(24);
-  const Shape shape{.experts = 4,
-                    .k = 2,
-                    .columns = 64,
-                    .inner = 32,
-                    .type = DType::bf16,
-                    .format = WeightFormat::bf16};
-  const Case tested(*backend, shape, random);
+  const Case tested(*backend, kSmall, random);
   const auto with = [&](const auto& change) {
     OneRowExperts args = tested.args();
     change(args);

@@ -9,8 +9,10 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -144,6 +146,19 @@ inline double check_stopped(EngineGroup& group, int victim) {
                         ") is alive but stuck (stopped by SIGSTOP)")) != std::string::npos);
   CHECK(group.all_gone());
   return seconds;
+}
+
+// Leaves a group idle between two answers, and ends it.
+inline void check_goes_on_after(EngineGroup& group, std::chrono::milliseconds idle) {
+  group.open();
+  const std::string first = group.answer_to(1);
+  std::this_thread::sleep_for(idle);
+  CHECK_FALSE(group.workers().member().group().aborted());
+  CHECK(group.answer_to(2) == first);
+  group.workers().expect_end();
+  group.workers().member().group().request_stop();
+  CHECK(group.workers().finish() == kExitFine);
+  CHECK(group.output() == "");
 }
 
 }  // namespace nvllm::launcher

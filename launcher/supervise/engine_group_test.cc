@@ -57,15 +57,7 @@ TEST_CASE("a worker of any pipeline stage that is stopped is named after the ste
 
 TEST_CASE("a pipeline that was idle for longer than the step timeout goes on") {
   EngineGroup group(3, std::chrono::seconds(1), {}, 3);
-  group.open();
-  const std::string first = group.answer_to(1);
-  ::usleep(2'500'000);
-  CHECK_FALSE(group.workers().member().group().aborted());
-  CHECK(group.answer_to(2) == first);
-  group.workers().expect_end();
-  group.workers().member().group().request_stop();
-  CHECK(group.workers().finish() == kExitFine);
-  CHECK(group.output() == "");
+  check_goes_on_after(group, std::chrono::milliseconds(2500));
 }
 
 TEST_CASE("an engine that has worked and has nothing to do takes less than 1% of a core") {
@@ -86,15 +78,7 @@ TEST_CASE("an engine that has worked and has nothing to do takes less than 1% of
 
 TEST_CASE("an engine that was idle for longer than the step timeout goes on") {
   EngineGroup group(2, std::chrono::seconds(1));
-  group.open();
-  const std::string first = group.answer_to(1);
-  ::usleep(2'500'000);
-  CHECK_FALSE(group.workers().member().group().aborted());
-  CHECK(group.answer_to(2) == first);
-  group.workers().expect_end();
-  group.workers().member().group().request_stop();
-  CHECK(group.workers().finish() == kExitFine);
-  CHECK(group.output() == "");
+  check_goes_on_after(group, std::chrono::milliseconds(2500));
 }
 
 TEST_CASE("SIGINT in the middle of answers stops the workers in time") {

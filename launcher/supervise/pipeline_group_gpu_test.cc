@@ -1,6 +1,5 @@
 // Workers of a pipeline on GPUs, to whom something happens in the middle of answers.
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <string>
 #include <vector>
@@ -47,15 +46,7 @@ TEST_CASE("a pipeline that was idle for longer than the step timeout goes on, GP
   PIPELINE_OR_SKIP(gpus);
   const int stages = static_cast<int>(gpus.size());
   EngineGroup group(stages, std::chrono::seconds(5), {}, stages, gpus);
-  group.open();
-  const std::string first = group.answer_to(1);
-  ::usleep(7'500'000);
-  CHECK_FALSE(group.workers().member().group().aborted());
-  CHECK(group.answer_to(2) == first);
-  group.workers().expect_end();
-  group.workers().member().group().request_stop();
-  CHECK(group.workers().finish() == kExitFine);
-  CHECK(group.output() == "");
+  check_goes_on_after(group, std::chrono::milliseconds(7500));
 }
 
 }  // namespace nvllm::launcher

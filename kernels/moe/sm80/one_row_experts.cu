@@ -1,14 +1,15 @@
 // The experts of one row on the GPU, bound by the reading of their weights.
 //
-// The first kernel chooses the experts, each warp for itself, and makes gates and ups of them; the
-// second multiplies by `down` and adds up. It chooses the experts, too, and its weights are on
-// their way while the first kernel is still at work: both have room on a multiprocessor together.
+// The first kernel makes gates and ups of the row's experts; the second multiplies by `down` and
+// adds up. Each block of both chooses the experts for itself, by its first warp. So the second
+// kernel's weights are on their way while the first one is still at work: both have room on a
+// multiprocessor together.
 //
 // A warp takes 16 outputs of an expert, in the first kernel 8 gates and what they let through. Of
 // each it reads blocks of 64 bytes, one of each output in a stage of its ring in shared memory, as
 // grouped_quantized.cuh has it; weights are operand A of the tensor cores, the row is a column of
-// B. In the second kernel a block has the same outputs of all experts, and warps that share an
-// expert's inputs where there are few experts.
+// B. Warps share an item's inputs: two in the first kernel; in the second, where a block has the
+// same outputs of all experts, as many as there is room for.
 #include "device/cuda/stream.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/gemm/sm80/grouped_quantized.cuh"
@@ -79,7 +80,8 @@ struct Stage {
 template <typename T>
 struct FloatStage {
   static constexpr int kInputs = kSliceInputs, kScaleWords = 0;
-  static constexpr int kScalesAt = kTile * 64, kBytes = kScalesAt;
+  static constexpr int kScalesAt = kTile * static_cast<int>(kQuantizedBlockBytes);
+  static constexpr int kBytes = kScalesAt;
   static __device__ __forceinline__ int first_scale(int) { return 0; }
   static __device__ __forceinline__ void arrange(unsigned (&)[2]) {}
 
@@ -544,7 +546,7 @@ bool takes_one_row(const OneRowExperts& args) {
     return false;
   }
   const int k = static_cast<int>(args.k);
-  constexpr int kStageBytes = 1024 + kTile * 4;
+  constexpr int kStageBytes = Stage<WeightFormat::fp8, Bf16>::kBytes;  // no format has larger ones
   const int max_shared = nvllm::cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   return down_shared(kStageBytes, kFewStages, k, static_cast<int>(args.down.inputs())) <=
              max_shared &&
