@@ -439,6 +439,7 @@ TEST_CASE("inputs of layers: the same bits with any number of ranks") {
 }
 
 TEST_CASE("--invariant tp is refused with quantized weights") {
+  RANKS_OR_SKIP(1);
   OpenModel model = open_model({.path = "tests/data/golden-models/qwen3-awq"});
   model.tp_invariant = true;
   CHECK_THROWS_WITH_AS(
