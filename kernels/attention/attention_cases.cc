@@ -9,8 +9,8 @@
 namespace nvllm::kernels::testing {
 namespace {
 
-TEST_CASE_TEMPLATE("attention is what its definition says, for all head sizes and groups", T, float,
-                   Bf16, F16) {
+TEST_CASE_TEMPLATE("attention is what its definition says, for all head sizes and groups", T,
+                   FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(3);
   const std::int64_t groups[] = {1, 2, 3, 4, 5, 6, 7, 8, 33};
@@ -29,7 +29,7 @@ TEST_CASE_TEMPLATE("attention is what its definition says, for all head sizes an
   }
 }
 
-TEST_CASE_TEMPLATE("a rank's heads may begin and end inside groups", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("a rank's heads may begin and end inside groups", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   // 9 heads in groups of 3 over 2 ranks: heads 5 to 8; then 1 to 7 of groups of 4, and one alone.
   struct Split {
@@ -50,7 +50,7 @@ TEST_CASE_TEMPLATE("a rank's heads may begin and end inside groups", T, float, B
   }
 }
 
-TEST_CASE_TEMPLATE("sequences of one token, without rows, without tokens", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("sequences of one token, without rows, without tokens", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t rows : {1, 20}) {
     CAPTURE(rows);
@@ -69,7 +69,7 @@ TEST_CASE_TEMPLATE("sequences of one token, without rows, without tokens", T, fl
   nobody.run(*backend);
 }
 
-TEST_CASE_TEMPLATE("rows without a token give 0 and an lse of -infinity", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("rows without a token give 0 and an lse of -infinity", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t rows : {2, 40}) {
     AttentionCase<T> got = AttentionCase<T>::random(whole_groups({{rows, 1}}, 1, 2, 64), 5);
@@ -83,7 +83,7 @@ TEST_CASE_TEMPLATE("rows without a token give 0 and an lse of -infinity", T, flo
   }
 }
 
-TEST_CASE_TEMPLATE("long contexts, which several threads or blocks share", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("long contexts, which several threads or blocks share", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   const AttentionShape decode = whole_groups({{1, 2100}, {1, 3}, {2, 600}}, 2, 2, 64, 32);
   check_against_reference(*backend, AttentionCase<T>::random(decode, 1));
@@ -93,8 +93,7 @@ TEST_CASE_TEMPLATE("long contexts, which several threads or blocks share", T, fl
   check_against_reference(*backend, AttentionCase<T>::random(chunk, 3));
 }
 
-TEST_CASE_TEMPLATE("where blocks lie, and how large they are, changes no bit", T, float, Bf16,
-                   F16) {
+TEST_CASE_TEMPLATE("where blocks lie, and how large they are, changes no bit", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t rows : {1, 50}) {
     CAPTURE(rows);
@@ -113,8 +112,8 @@ TEST_CASE_TEMPLATE("where blocks lie, and how large they are, changes no bit", T
   }
 }
 
-TEST_CASE_TEMPLATE("blocks that follow one another, in whole or in part, change no bit", T, float,
-                   Bf16, F16) {
+TEST_CASE_TEMPLATE("blocks that follow one another, in whole or in part, change no bit", T,
+                   FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t head_dim : {64, 128}) {
     CAPTURE(head_dim);
@@ -137,7 +136,7 @@ TEST_CASE_TEMPLATE("blocks that follow one another, in whole or in part, change 
 }
 
 TEST_CASE_TEMPLATE("rows of q that lie apart, and bounds that are too large, change nothing", T,
-                   float, Bf16, F16) {
+                   FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   AttentionCase<T> plain = AttentionCase<T>::random(whole_groups({{33, 70}, {1, 64}}, 2, 2, 64), 6);
   AttentionCase<T> apart = plain;
@@ -154,7 +153,7 @@ TEST_CASE_TEMPLATE("rows of q that lie apart, and bounds that are too large, cha
   check_against_reference(*backend, bounded);
 }
 
-TEST_CASE_TEMPLATE("a prompt in chunks is the same as at once", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("a prompt in chunks is the same as at once", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   AttentionCase<T> whole = AttentionCase<T>::random(whole_groups({{200, 200}}, 2, 3, 64), 8);
   whole.run(*backend);
@@ -178,7 +177,7 @@ TEST_CASE_TEMPLATE("a prompt in chunks is the same as at once", T, float, Bf16, 
   }
 }
 
-TEST_CASE_TEMPLATE("a NaN spoils what attends to it and nothing else", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("a NaN spoils what attends to it and nothing else", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t rows : {1, 40}) {
     CAPTURE(rows);
@@ -203,7 +202,7 @@ TEST_CASE_TEMPLATE("a NaN spoils what attends to it and nothing else", T, float,
   }
 }
 
-TEST_CASE_TEMPLATE("infinite, huge and tiny scores do as the definition", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("infinite, huge and tiny scores do as the definition", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t rows : {1, 30}) {
     for (const float factor : {0.0f, 1e-6f, 1e-3f, 30.0f, 3000.0f}) {
@@ -220,8 +219,8 @@ TEST_CASE_TEMPLATE("infinite, huge and tiny scores do as the definition", T, flo
   }
 }
 
-TEST_CASE_TEMPLATE("scores that rise with every 128 tokens back do as the definition", T, float,
-                   Bf16, F16) {
+TEST_CASE_TEMPLATE("scores that rise with every 128 tokens back do as the definition", T,
+                   FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();
   for (const std::int64_t head_dim : {64, 128}) {
@@ -366,7 +365,7 @@ TEST_CASE(
   CHECK(same_bits(run(true), expected));
 }
 
-TEST_CASE_TEMPLATE("the CPU's threads and other sequences change no bit", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("the CPU's threads and other sequences change no bit", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   if (backend->kind() != DeviceKind::cpu) SKIP_TEST("this is promised of the CPU only");
   for (const cpu::InstructionSet set : cpu::instruction_sets()) {

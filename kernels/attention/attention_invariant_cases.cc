@@ -79,8 +79,8 @@ void check_rows(Backend& backend, const AttentionCase<T>& prompt, std::mt19937& 
   }
 }
 
-TEST_CASE_TEMPLATE("invariant: a row attends with the same bits in any company and chunk", T, float,
-                   Bf16, F16) {
+TEST_CASE_TEMPLATE("invariant: a row attends with the same bits in any company and chunk", T,
+                   FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   const unsigned seed = std::random_device()();
   std::cout << "seed " << seed << "\n";

@@ -5,7 +5,7 @@
 namespace nvllm::kernels::testing {
 namespace {
 
-TEST_CASE_TEMPLATE("few blocks share the longest of many contexts", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("few blocks share the longest of many contexts", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();
   const bool gpu = backend->kind() == DeviceKind::cuda;  // the CPU shares nothing out
@@ -19,8 +19,8 @@ TEST_CASE_TEMPLATE("few blocks share the longest of many contexts", T, float, Bf
   check_against_reference(*backend, AttentionCase<T>::random(whole_groups(uneven, 2, 2, 64), 5));
 }
 
-TEST_CASE_TEMPLATE("few rows, with all lengths, groups and ways to share the tokens out", T, float,
-                   Bf16, F16) {
+TEST_CASE_TEMPLATE("few rows, with all lengths, groups and ways to share the tokens out", T,
+                   FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();
   std::mt19937 random(31);
@@ -56,8 +56,7 @@ TEST_CASE_TEMPLATE("few rows, with all lengths, groups and ways to share the tok
   }
 }
 
-TEST_CASE_TEMPLATE("sequences of one row before others, as parts of one call", T, float, Bf16,
-                   F16) {
+TEST_CASE_TEMPLATE("sequences of one row before others, as parts of one call", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();
   std::mt19937 random(41);
@@ -82,7 +81,7 @@ TEST_CASE_TEMPLATE("sequences of one row before others, as parts of one call", T
   }
 }
 
-TEST_CASE_TEMPLATE("several tiles of rows and of tokens, for all groups", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("several tiles of rows and of tokens, for all groups", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();
   std::mt19937 random(15);
@@ -105,7 +104,7 @@ TEST_CASE_TEMPLATE("several tiles of rows and of tokens, for all groups", T, flo
   }
 }
 
-TEST_CASE_TEMPLATE("more pieces of work than a GPU has multiprocessors", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("more pieces of work than a GPU has multiprocessors", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();
   std::mt19937 random(16);

@@ -61,12 +61,12 @@ void check_all(Backend& backend, unsigned seed) {
   }
 }
 
-TEST_CASE_TEMPLATE("attention with sinks is what its definition says", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("attention with sinks is what its definition says", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   check_all<T, T>(*backend, 51);
 }
 
-TEST_CASE_TEMPLATE("the same to a cache of E4m3", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("the same to a cache of E4m3", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   check_all<T, E4m3>(*backend, 52);
 }
@@ -119,7 +119,7 @@ TEST_CASE("sinks and `visible`") {
   }
 }
 
-TEST_CASE_TEMPLATE("a sink of -infinity is none", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("a sink of -infinity is none", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t rows : {1, 70}) {
     auto none = AttentionCase<T>::random(whole_groups({{1, 900}, {rows, 400}}, 2, 2, 64), 6);

@@ -33,7 +33,7 @@ AttentionCase<T, Kv> windowed(AttentionShape shape, std::int64_t window, unsigne
   return one;
 }
 
-TEST_CASE_TEMPLATE("attention with a window is what its definition says", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("attention with a window is what its definition says", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   const bool all = backend->kind() == DeviceKind::cuda;
   std::mt19937 random(31);
@@ -84,7 +84,7 @@ TEST_CASE("windows of random sequences, also of a cache of E4m3") {
 }
 
 // Heads that Hopper's kernels have, and rows for each of them.
-TEST_CASE_TEMPLATE("windows in a cache of E4m3, in blocks of all sizes", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("windows in a cache of E4m3, in blocks of all sizes", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();
   std::mt19937 random(37);
@@ -104,11 +104,13 @@ TEST_CASE_TEMPLATE("windows in a cache of E4m3, in blocks of all sizes", T, floa
   }
 }
 
-TEST_CASE_TEMPLATE("long contexts with windows that several blocks share", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("long contexts with windows that several blocks share", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();
+  const bool gpu = backend->kind() == DeviceKind::cuda;  // with kernels for windows and heads
   for (const std::int64_t window : {100, 1000, 3000}) {
     for (const std::int64_t head_dim : {64, 128}) {
+      if (!gpu && (window != 1000 || head_dim != 64)) continue;
       CAPTURE(window);
       auto decode = windowed<T>(whole_groups({{1, 5003}, {1, 70}}, 1, 4, head_dim), window, 1);
       decode.forget = true;
@@ -153,7 +155,7 @@ TEST_CASE("a small call of every kernel with a window") {
   check_small<F16, E4m3>(*backend);
 }
 
-TEST_CASE_TEMPLATE("a window as long as the context changes no bit", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("a window as long as the context changes no bit", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t slack : {0, 3000}) {
     for (const std::int64_t rows : {1, 70}) {
@@ -173,8 +175,7 @@ TEST_CASE_TEMPLATE("a window as long as the context changes no bit", T, float, B
 }
 
 // Splits are planned from the window, so no bit depends on how much comes before it.
-TEST_CASE_TEMPLATE("the length of the context before the window changes no bit", T, float, Bf16,
-                   F16) {
+TEST_CASE_TEMPLATE("the length of the context before the window changes no bit", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t rows : {1, 3, 80}) {
     for (const std::int64_t window : {1, 60, 300}) {
@@ -196,7 +197,7 @@ TEST_CASE_TEMPLATE("the length of the context before the window changes no bit",
 }
 
 TEST_CASE_TEMPLATE("where blocks lie, and how large they are, changes no bit with a window", T,
-                   float, Bf16, F16) {
+                   FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t rows : {1, 50, 150}) {
     CAPTURE(rows);
@@ -218,13 +219,15 @@ TEST_CASE_TEMPLATE("where blocks lie, and how large they are, changes no bit wit
 }
 
 TEST_CASE_TEMPLATE(
-    "tokens before the windows of all rows are not read, and NaN there does not show", T, float,
-    Bf16, F16) {
+    "tokens before the windows of all rows are not read, and NaN there does not show", T,
+    FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
+  int number = 0;
   for (const std::int64_t head_dim : {64, 128, 32}) {
     for (const std::int64_t block_size : {0, 16, 24, 128}) {
       for (const std::int64_t rows : {1, 3, 30, 100, 300}) {
         for (const std::int64_t window : {1, 40, 300}) {
+          if (nvllm::testing::kSanitized && number++ % 11 != 0) continue;
           CAPTURE(head_dim);
           CAPTURE(block_size);
           CAPTURE(rows);

@@ -96,7 +96,7 @@ void check_case(Backend& backend, const Case<Part, Out>& input) {
   CHECK(count_wrong(got, expected) == 0);
 }
 
-TEST_CASE_TEMPLATE("combined parts are what the definition says", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("combined parts are what the definition says", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(3);
   for (const Shape& shape :

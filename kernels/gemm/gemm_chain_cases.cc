@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t kLayers = 12, kHidden = 256, kInner = 384, kMaxM = 100;
 
 TEST_CASE_TEMPLATE("GEMMs in a graph wait for those ahead of them, however early they begin", T,
-                   float, Bf16, F16) {
+                   FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   const auto stream = backend->create_stream();
   const auto gemm = create_gemm(*backend);

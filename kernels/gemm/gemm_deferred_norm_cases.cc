@@ -95,7 +95,7 @@ int count_wrong_ended(const GemmTensors& second, const DeferredNorm& deferred) {
 }
 
 TEST_CASE_TEMPLATE("a norm is started by the GEMM ahead of it and ended by the one that reads it",
-                   T, Bf16, F16) {
+                   T, HALF_TYPES) {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();
   Fixture fixture(*backend);

@@ -76,7 +76,7 @@ bool check_sampled(Fixture& fixture, const Setting& setting, unsigned seed) {
   return true;
 }
 
-TEST_CASE_TEMPLATE("tokens of a GEMM are those of its logits", T, Bf16, F16) {
+TEST_CASE_TEMPLATE("tokens of a GEMM are those of its logits", T, HALF_TYPES) {
   BACKEND_OR_SKIP(backend);
   Fixture fixture(*backend);
   // M, outputs, inputs
@@ -96,7 +96,7 @@ TEST_CASE_TEMPLATE("tokens of a GEMM are those of its logits", T, Bf16, F16) {
   if (sampled > 0) CHECK(sampled == std::size(kShapes));
 }
 
-TEST_CASE_TEMPLATE("logits of a vocabulary are what their definition says", T, Bf16, F16) {
+TEST_CASE_TEMPLATE("logits of a vocabulary are what their definition says", T, HALF_TYPES) {
   GPU_SHAPES_OR_SKIP();
   BACKEND_OR_SKIP(backend);
   Fixture fixture(*backend);

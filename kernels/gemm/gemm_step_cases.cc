@@ -13,7 +13,7 @@ namespace {
 // Some for every tile M that there is a kernel for (kernels/gemm/small_m_plan.h).
 constexpr std::array<std::int64_t, 12> kSmallM = {5, 16, 17, 31, 33, 47, 63, 64, 65, 90, 100, 120};
 
-TEST_CASE_TEMPLATE("GEMMs of small M are what their definition says", T, Bf16, F16) {
+TEST_CASE_TEMPLATE("GEMMs of small M are what their definition says", T, HALF_TYPES) {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();
   Fixture fixture(*backend);
@@ -110,7 +110,7 @@ void run_activated(Fixture& fixture, GemmTensors& all, Matrix& activated) {
   activated.fetch(*fixture.stream);
 }
 
-TEST_CASE_TEMPLATE("with a gated activation as epilogue", T, Bf16, F16) {
+TEST_CASE_TEMPLATE("with a gated activation as epilogue", T, HALF_TYPES) {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();
   Fixture fixture(*backend);
@@ -134,7 +134,7 @@ TEST_CASE_TEMPLATE("with a gated activation as epilogue", T, Bf16, F16) {
   }
 }
 
-TEST_CASE_TEMPLATE("with a quantized weight and a gated activation as epilogue", T, Bf16, F16) {
+TEST_CASE_TEMPLATE("with a quantized weight and a gated activation as epilogue", T, HALF_TYPES) {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();
   Fixture fixture(*backend);
@@ -214,7 +214,7 @@ TEST_CASE("with an RMSNorm prologue and a gated activation as epilogue") {
 }
 
 // A GEMM with the identity matrix shows what it multiplies with.
-TEST_CASE_TEMPLATE("an RMSNorm prologue has the bits of rms_norm", T, Bf16, F16) {
+TEST_CASE_TEMPLATE("an RMSNorm prologue has the bits of rms_norm", T, HALF_TYPES) {
   BACKEND_OR_SKIP(backend);
   Fixture fixture(*backend);
   for (const std::int64_t inputs : {8, 200, 1000, 1024, 2048, 2560}) {

@@ -9,7 +9,7 @@
 namespace nvllm::kernels::testing {
 namespace {
 
-TEST_CASE_TEMPLATE("after tuning, GEMMs are as right as before", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("after tuning, GEMMs are as right as before", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   Fixture fixture(*backend);
   Setting setting{.m = 70, .outputs = 96, .inputs = 128, .type = dtype_of<T>};
@@ -38,8 +38,8 @@ std::vector<char> bits_of(Fixture& fixture, const Setting& setting) {
   return {data, data + tensors.out.here.bytes()};
 }
 
-TEST_CASE_TEMPLATE("what one found by tuning another takes over, and measures nothing", T, Bf16,
-                   F16) {
+TEST_CASE_TEMPLATE("what one found by tuning another takes over, and measures nothing", T,
+                   HALF_TYPES) {
   BACKEND_OR_SKIP(backend);
   Fixture first(*backend), second(*backend);
   std::vector<Setting> settings;

@@ -195,7 +195,7 @@ auto on(Backend& backend, Stream& stream, const Operation& operation) {
   };
 }
 
-TEST_CASE_TEMPLATE("causal_conv is what its definition says, for all shapes", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("causal_conv is what its definition says, for all shapes", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   const auto stream = backend->create_stream();
   std::mt19937 random(17);
@@ -232,8 +232,7 @@ void check_delta_rule(Backend& backend, Delta<T> delta, const Sequences& sequenc
   CHECK(count_wrong(delta.state, right.state, 1e-5f) == 0);
 }
 
-TEST_CASE_TEMPLATE("gated_delta_rule is what its definition says, for all shapes", T, float, Bf16,
-                   F16) {
+TEST_CASE_TEMPLATE("gated_delta_rule is what its definition says, for all shapes", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(19);
   for (int i = 0; i < (nvllm::testing::kSanitized ? 3 : 20); ++i) {

@@ -42,8 +42,7 @@ void check_against_reference(Backend& backend, std::int64_t rows, std::int64_t c
   CHECK(same_bits(table_there.fetch(), table));
 }
 
-TEST_CASE_TEMPLATE("embedding gives the rows of the table, and zeros beyond it", T, float, Bf16,
-                   F16) {
+TEST_CASE_TEMPLATE("embedding gives the rows of the table, and zeros beyond it", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   constexpr std::int64_t kShapes[][3] = {
       {1, 1, 1},     {0, 8, 5},      {5, 0, 5},     {5, 8, 0},     {3, 7, 10},  {1, 4096, 9},
@@ -57,7 +56,7 @@ TEST_CASE_TEMPLATE("embedding gives the rows of the table, and zeros beyond it",
   }
 }
 
-TEST_CASE_TEMPLATE("embedding multiplies rows by the scale, and rounds once", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("embedding multiplies rows by the scale, and rounds once", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   constexpr std::int64_t kRows = 5, kEntries = 9;
   const std::vector<std::int32_t> ids = {3, 8, 12, 3, 4};  // the third is in no row

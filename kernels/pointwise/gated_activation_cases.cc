@@ -75,8 +75,7 @@ void check_against_reference(Backend& backend, Activation activation, std::vecto
   CHECK(testing::same_bits(x_there.fetch(), x));
 }
 
-TEST_CASE_TEMPLATE("gated_activation is what its definition says, for all shapes", T, float, Bf16,
-                   F16) {
+TEST_CASE_TEMPLATE("gated_activation is what its definition says, for all shapes", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   std::vector<std::pair<std::int64_t, std::int64_t>> shapes = {
       {0, 5},   {5, 0},    {1, 1},    {3, 7},     {1, 8},    {2, 9},
@@ -100,8 +99,8 @@ TEST_CASE_TEMPLATE("gated_activation is what its definition says, for all shapes
   }
 }
 
-TEST_CASE_TEMPLATE("gates from nothing to where every activation is 0 or the gate itself", T, float,
-                   Bf16, F16) {
+TEST_CASE_TEMPLATE("gates from nothing to where every activation is 0 or the gate itself", T,
+                   FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   constexpr std::int64_t kGates = 20'001;
   constexpr std::int64_t kMiddle = kGates / 2;
@@ -118,7 +117,7 @@ TEST_CASE_TEMPLATE("gates from nothing to where every activation is 0 or the gat
 }
 
 TEST_CASE_TEMPLATE("gated_activation: infinite, huge, tiny values and NaN do as the definition", T,
-                   float, Bf16, F16) {
+                   FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   std::vector<float> values = {testing::kInfinity,
                                testing::kNan,

@@ -85,7 +85,7 @@ int count_wrong(const Case<T>& got, const Case<T>& expected) {
   return wrong;
 }
 
-TEST_CASE_TEMPLATE("rms_norm is what its definition says, for all shapes", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("rms_norm is what its definition says, for all shapes", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(7);
   std::vector<std::pair<std::int64_t, std::int64_t>> shapes = {
@@ -111,7 +111,7 @@ TEST_CASE_TEMPLATE("rms_norm is what its definition says, for all shapes", T, fl
   }
 }
 
-TEST_CASE_TEMPLATE("weights less 1 are taken with that 1, in float32", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("weights less 1 are taken with that 1, in float32", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t columns : {1, 7, 48, 257, 1152, 5376, 16392, 33000}) {
     for (const std::int64_t rows : {1, 3, 1000}) {
@@ -134,7 +134,7 @@ TEST_CASE_TEMPLATE("weights less 1 are taken with that 1, in float32", T, float,
   CHECK(exact.out[0] == doctest::Approx(4));
 }
 
-TEST_CASE_TEMPLATE("the result may take the place of the input", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("the result may take the place of the input", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const bool with_residual : {false, true}) {
     Case<T> got = Case<T>::random(9, 1000, with_residual, 1);
@@ -145,8 +145,7 @@ TEST_CASE_TEMPLATE("the result may take the place of the input", T, float, Bf16,
   }
 }
 
-TEST_CASE_TEMPLATE("the bits depend neither on alignment nor on the other rows", T, float, Bf16,
-                   F16) {
+TEST_CASE_TEMPLATE("the bits depend neither on alignment nor on the other rows", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t columns : {64, 1000, 1001, 4096}) {
     CAPTURE(columns);
@@ -170,14 +169,14 @@ TEST_CASE_TEMPLATE("the bits depend neither on alignment nor on the other rows",
   }
 }
 
-TEST_CASE_TEMPLATE("no rows: nothing happens", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("no rows: nothing happens", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   Case<T> nothing(0, 100);
   nothing.run(*backend);
   CHECK(nothing.out.empty());
 }
 
-TEST_CASE_TEMPLATE("a NaN spoils its row and no other", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("a NaN spoils its row and no other", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   Case<T> got = Case<T>::random(3, 500, false, 5);
   got.x[500 + 499] = from_float<T>(std::nanf(""));
@@ -190,7 +189,7 @@ TEST_CASE_TEMPLATE("a NaN spoils its row and no other", T, float, Bf16, F16) {
   CHECK(nans == 500);
 }
 
-TEST_CASE_TEMPLATE("infinite, huge and tiny values do as the definition", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("infinite, huge and tiny values do as the definition", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const float value : {testing::kInfinity, -testing::kInfinity, 3e38f, 1e25f, 60000.0f, 1e-4f,
                             1e-7f, 1e-25f, 1e-40f, 0.0f}) {

@@ -46,7 +46,7 @@ void check_against_reference(Backend& backend, std::int64_t rows, std::int64_t c
   CHECK(wrong == 0);
 }
 
-TEST_CASE_TEMPLATE("scaled_sum is what its definition says, for all shapes", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("scaled_sum is what its definition says, for all shapes", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   constexpr std::int64_t kShapes[][2] = {{0, 8},  {3, 0},     {1, 1},    {5, 64},
                                          {7, 13}, {300, 130}, {40, 2560}};

@@ -223,7 +223,7 @@ void check_choice(Backend& backend, const PromptShape& shape, float spread, bool
   }
 }
 
-TEST_CASE_TEMPLATE("tiles are chosen as the definition says", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("tiles are chosen as the definition says", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const PromptShape& shape : testing::prompt_shapes()) {
     for (const float spread : {1.0f, 20.0f}) {
@@ -234,7 +234,7 @@ TEST_CASE_TEMPLATE("tiles are chosen as the definition says", T, float, Bf16, F1
 }
 
 // Several tiles of strided rows and tokens, in every way that keys may lie.
-TEST_CASE_TEMPLATE("tiles of long prompts are chosen as the definition says", T, Bf16, F16) {
+TEST_CASE_TEMPLATE("tiles of long prompts are chosen as the definition says", T, HALF_TYPES) {
   BACKEND_OR_SKIP(backend);
   const PromptShape shapes[] = {
       {1100, 4931, 3, 2, 2, 1, 128, 16}, {5003, 0, 2, 1, 2, 0, 64, 32},

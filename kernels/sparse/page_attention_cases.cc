@@ -80,7 +80,7 @@ void check_pages(Backend& backend, const PageCase<T>& input) {
   CHECK(count_wrong(got.dense, expected.dense) == 0);
 }
 
-TEST_CASE_TEMPLATE("rows attend to the chosen pages only", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("rows attend to the chosen pages only", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(31);
   struct Form {
@@ -106,8 +106,7 @@ TEST_CASE_TEMPLATE("rows attend to the chosen pages only", T, float, Bf16, F16) 
   }
 }
 
-TEST_CASE_TEMPLATE("a rank's heads may begin inside a group; padding gives 0", T, float, Bf16,
-                   F16) {
+TEST_CASE_TEMPLATE("a rank's heads may begin inside a group; padding gives 0", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   const AttentionShape shape{{{1, 300}, {1, 0}, {1, 65}}, 4, 2, 64, 3, 2, 32};
   PageCase<T> c = PageCase<T>::random(shape, 32, 32);
@@ -118,7 +117,7 @@ TEST_CASE_TEMPLATE("a rank's heads may begin inside a group; padding gives 0", T
                       [](T x) { return to_float(x) == 0; }) == 4 * 64);
 }
 
-TEST_CASE_TEMPLATE("all pages are attention itself, also of long contexts", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("all pages are attention itself, also of long contexts", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   AttentionCase<T> whole =
       AttentionCase<T>::random(whole_groups({{1, 2100}, {1, 70}}, 2, 2, 64, 64), 33);

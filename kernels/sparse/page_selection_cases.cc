@@ -104,7 +104,7 @@ struct Cache {
   }
 };
 
-TEST_CASE_TEMPLATE("bounds are of the page's tokens up to the newest", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("bounds are of the page's tokens up to the newest", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t page : {1, 8, 16, 32}) {
     for (const std::int64_t head_dim : {8, 40, 64, 128, 256}) {
@@ -238,7 +238,7 @@ void make_exact(std::vector<T>& values) {
   for (T& value : values) value = from_float<T>(std::round(8 * to_float(value)) / 8);
 }
 
-TEST_CASE_TEMPLATE("pages are chosen as the definition says", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("pages are chosen as the definition says", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   unsigned seed = 1;
   for (const std::int64_t page : {8, 16, 32}) {

@@ -30,7 +30,7 @@ std::int64_t row_blocks(const AttentionShape& shape) {
   return (shape.sequences[0].rows + kSparseTile - 1) / kSparseTile;
 }
 
-TEST_CASE_TEMPLATE("rows attend to the chosen tiles only", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("rows attend to the chosen tiles only", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(21);
   for (const std::int64_t head_dim : {64, 128, 64, 128, 80, 256}) {
@@ -47,7 +47,7 @@ TEST_CASE_TEMPLATE("rows attend to the chosen tiles only", T, float, Bf16, F16) 
   }
 }
 
-TEST_CASE_TEMPLATE("rows attend to the chosen ranges and columns only", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("rows attend to the chosen ranges and columns only", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(22);
   for (const std::int64_t head_dim : {64, 128, 64, 128, 80, 256}) {
@@ -89,7 +89,7 @@ SparseLists lines_of_prompt(std::mt19937& random, const AttentionShape& shape) {
   return lines;
 }
 
-TEST_CASE_TEMPLATE("rows attend to bands and columns of a long prompt", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("rows attend to bands and columns of a long prompt", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(27);
   for (const std::int64_t head_dim : {64, 128, 128}) {
@@ -106,8 +106,7 @@ TEST_CASE_TEMPLATE("rows attend to bands and columns of a long prompt", T, float
   }
 }
 
-TEST_CASE_TEMPLATE("all tiles, or one range of all tokens, are attention itself", T, float, Bf16,
-                   F16) {
+TEST_CASE_TEMPLATE("all tiles, or one range of all tokens, are attention itself", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   const AttentionShape shape = whole_groups({{200, 333}}, 2, 2, 64);
   AttentionCase<T> whole = AttentionCase<T>::random(shape, 23);
@@ -125,7 +124,7 @@ TEST_CASE_TEMPLATE("all tiles, or one range of all tokens, are attention itself"
   }
 }
 
-TEST_CASE_TEMPLATE("tokens that are not chosen may be anything", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("tokens that are not chosen may be anything", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   // Rows 300 to 399 of 400 tokens, two heads of one KV head; tile 1 and the columns beside the
   // range are NaN.
@@ -147,8 +146,8 @@ TEST_CASE_TEMPLATE("tokens that are not chosen may be anything", T, float, Bf16,
   }
 }
 
-TEST_CASE_TEMPLATE("rows for which nothing is chosen give 0 and an lse of -infinity", T, float,
-                   Bf16, F16) {
+TEST_CASE_TEMPLATE("rows for which nothing is chosen give 0 and an lse of -infinity", T,
+                   FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   const AttentionShape shape = whole_groups({{130, 130}}, 1, 1, 64);
   SparseLists later;  // the second tile comes after all rows of the first

@@ -131,7 +131,7 @@ bool highest(const Ids& taken, const std::vector<double>& sums, std::int64_t alw
   return max_left_out <= min_taken * (1 + off);
 }
 
-TEST_CASE_TEMPLATE("columns and diagonals are those of the highest sums", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("columns and diagonals are those of the highest sums", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const PromptShape& shape : testing::prompt_shapes()) {
     for (const VerticalSlashBudget full_budget :

@@ -20,6 +20,16 @@
 #include "testing/sanitizers.h"
 #include "testing/skip.h"
 
+// Types of a TEST_CASE_TEMPLATE: all, and those of 16 bits. Sanitizers find in F16's code what they
+// find in Bf16's, whose values lie where its do.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define FLOAT_TYPES float, Bf16
+#define HALF_TYPES Bf16
+#else
+#define FLOAT_TYPES float, Bf16, F16
+#define HALF_TYPES Bf16, F16
+#endif
+
 // Shapes that fill GPUs take minutes under sanitizers, which have nothing to find in them that
 // smaller ones lack.
 #define GPU_SHAPES_OR_SKIP() \

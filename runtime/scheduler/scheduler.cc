@@ -246,8 +246,8 @@ void Scheduler::check_invariants() const {
     newest = sequence->arrival;
     ++taken.at(sequence->slot);
     NVLLM_CHECK_LT(sequence->length(), sequence->max_length);
-    // Not where a step that only decodes may come between the chunks of a prompt, and not where rows
-    // end at snapshots.
+    // Not where a step that only decodes may come between the chunks of a prompt, and not where
+    // rows end at snapshots.
     NVLLM_CHECK(limits_.scheduling == Scheduling::prefill_first || limits_.states.snapshots > 0 ||
                     all.empty() || all.back()->decodes() || !sequence->decodes(),
                 "sequence ", sequence->id, " decodes before an older one");

@@ -143,7 +143,7 @@ void check(std::int64_t window = 0) {
   }
 }
 
-TEST_CASE_TEMPLATE("a row has the same bits in prefill and decode", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("a row has the same bits in prefill and decode", T, FLOAT_TYPES) {
   check<T, T>();
 }
 

@@ -125,37 +125,37 @@ void check(std::int64_t rows, std::int64_t outputs, std::int64_t inputs) {
   }
 }
 
-TEST_CASE_TEMPLATE("every number of rows", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("every number of rows", T, FLOAT_TYPES) {
   for (const std::int64_t rows :
        {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 64, 65, 96, 97, 100}) {
     check<T>(rows, 37, 45);
   }
 }
 
-TEST_CASE_TEMPLATE("every length of a sum", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("every length of a sum", T, FLOAT_TYPES) {
   for (const std::int64_t inputs : {0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127}) {
     for (const std::int64_t rows : {1, 5, 16, 20}) check<T>(rows, 19, inputs);
   }
 }
 
-TEST_CASE_TEMPLATE("every number of outputs", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("every number of outputs", T, FLOAT_TYPES) {
   for (const std::int64_t outputs : {0, 1, 3, 4, 5, 8, 15, 16, 17, 32, 33, 63, 64, 65, 129, 200}) {
     for (const std::int64_t rows : {1, 3, 16, 33}) check<T>(rows, outputs, 23);
   }
 }
 
-TEST_CASE_TEMPLATE("sums longer than a stretch", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("sums longer than a stretch", T, FLOAT_TYPES) {
   check<T>(20, 17, 1023);
   check<T>(20, 17, 2049);
   check<T>(2, 5, 4099);
 }
 
-TEST_CASE_TEMPLATE("more rows and outputs than a block", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("more rows and outputs than a block", T, FLOAT_TYPES) {
   check<T>(512, 130, 33);
   check<T>(1201, 70, 40);
 }
 
-TEST_CASE_TEMPLATE("the number of threads changes no bit", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("the number of threads changes no bit", T, FLOAT_TYPES) {
   const auto backend = create_backend(DeviceKind::cpu);
   for (const InstructionSet set : cpu::instruction_sets()) {
     const std::string name = cpu::name_of(set);

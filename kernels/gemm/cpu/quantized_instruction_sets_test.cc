@@ -57,7 +57,7 @@ std::vector<char> result_of(Fixture& fixture, GemmTensors& tensors) {
   return result_of(fixture, tensors, tensors.arguments());
 }
 
-TEST_CASE_TEMPLATE("quantized weights with each instruction set", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("quantized weights with each instruction set", T, FLOAT_TYPES) {
   const auto backend = create_backend(DeviceKind::cpu);
   with_each_set(*backend, [&](Fixture& fixture) {
     std::mt19937 random(21);

@@ -118,13 +118,15 @@ struct Sizes {
 };
 constexpr Sizes kSizes[] = {{45, 37}, {576, 96}, {896, 33}, {2100, 81}, {16900, 17}};
 
-TEST_CASE_TEMPLATE("a row has the same bits among any number of rows", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("a row has the same bits among any number of rows", T, FLOAT_TYPES) {
+  GPU_SHAPES_OR_SKIP();
   const unsigned seed = fresh_seed();
   for (const auto& [inputs, outputs] : kSizes)
     check(setting_of(dtype_of<T>, inputs, outputs), seed);
 }
 
 TEST_CASE("a row has the same bits among few rows, and among many, with quantized weights") {
+  GPU_SHAPES_OR_SKIP();
   const unsigned seed = fresh_seed();
   const std::vector<QuantizedSetting> settings = {
       {WeightFormat::fp8, 128, true},   {WeightFormat::int8, 16, false},
@@ -157,8 +159,8 @@ std::vector<float> outputs_alone(Gemm& gemm, Stream& stream, std::vector<T>& x,
 }
 
 // So ranks may divide the outputs among them.
-TEST_CASE_TEMPLATE("an output has the same bits whichever others are computed with it", T, float,
-                   Bf16, F16) {
+TEST_CASE_TEMPLATE("an output has the same bits whichever others are computed with it", T,
+                   FLOAT_TYPES) {
   constexpr std::int64_t kInputs = 901, kOutputs = 143;
   constexpr std::pair<std::int64_t, std::int64_t> kParts[] = {{0, 1}, {5, 17}, {31, 64}, {90, 53}};
   std::vector<T> weight = normal_values<T>(kOutputs * kInputs, 3);
