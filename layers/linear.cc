@@ -105,6 +105,8 @@ RowParallelLinear::RowParallelLinear(const std::string& name, const std::string&
     NVLLM_CHECK(width_ * segments == inputs && scaled(sum_.own(), width_).size() == own.size(),
                 inputs, " inputs in ", segments, " segments, of which ", own.size(), " are own");
     weight_.shape = {sum_.own().size() * outputs, width_};
+    // Of all segments or of none, so that ranks do not differ.
+    if (width_ % kQuantizedCut == 0) weight_.may_be_quantized = MayBeQuantized::yes;
     std::int64_t to = 0;
     for (std::int64_t n = sum_.own().begin; n < sum_.own().end; ++n, to += outputs) {
       const Range columns{n * width_, (n + 1) * width_};
@@ -132,7 +134,11 @@ void RowParallelLinear::declare(std::vector<Parameter*>& all) {
 void RowParallelLinear::add_segment(TensorView out, TensorView x, std::int64_t segment,
                                     const Context& context) const {
   const std::int64_t own = segment - sum_.own().begin;
-  const kernels::GemmWeight weight{.values = weight_.view.rows(own * outputs_, outputs_)};
+  kernels::GemmWeight weight = gemm_weight(weight_, {});
+  weight.values = weight.values.rows(own * outputs_, outputs_);
+  if (weight_.quantization) {
+    weight.quantized.scales = weight.quantized.scales.rows(own * outputs_, outputs_);
+  }
   context.gemm.run(
       context.gemm.call(weight, {.out = out, .x = columns_of(x, own * width_, width_)}),
       context.stream);

@@ -87,6 +87,7 @@ class OutputGateParallelLinear : public ColumnParallelLinear {
 //
 // With Shard::tp_invariant the sum is one over segments of the inputs (segment_sum.h). The weight
 // of each is a matrix of its own, one behind the other, and every rank adds the bias, to the sum.
+// It may be quantized if segments are of whole multiples of kQuantizedCut.
 class RowParallelLinear {
  public:
   // own: this rank's inputs; segments: with tp_invariant, of all inputs

@@ -33,6 +33,9 @@ struct Quantization {
   bool operator==(const Quantization&) const = default;
 };
 
+// A part of a weight's inputs may be quantized in any format if it begins at a multiple of this.
+inline constexpr std::int64_t kQuantizedCut = 128;
+
 // Which weights may be kept quantized: those that only GEMMs read; a vocabulary's rows only as the
 // checkpoint has them, and where the backend looks rows up in quantized tables.
 enum class MayBeQuantized : std::uint8_t { no, yes, vocabulary };

@@ -45,10 +45,6 @@ void check_invariance(const EngineOptions& options, const RanksHave& have) {
   if (options.invariance == Invariance::tp && have.gpus) {
     fail("--invariant tp: runs on CPUs so far; pass --device cpu, or --invariant batch");
   }
-  if (options.invariance == Invariance::tp && have.quantized_weights) {
-    fail("--invariant tp: not with quantized weights so far; pass --quantization none, or ",
-         "--invariant off");
-  }
   if (options.invariance == Invariance::batch && have.quantized_weights && have.gpus) {
     fail(
         "--invariant batch: not with quantized weights on GPUs so far; pass --quantization none, "

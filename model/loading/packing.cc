@@ -63,7 +63,8 @@ std::optional<Packing> packing_of(QuantizationChoice::Format format) {
 
 // Whether the parameter's parts of weights begin where blocks or groups of the format may.
 bool can_be_cut(const Parameter& parameter, WeightFormat format) {
-  const std::int64_t unit = format == WeightFormat::mxfp4 ? kernels::kMxfp4Group : 128;
+  const std::int64_t unit =
+      format == WeightFormat::mxfp4 ? kernels::kMxfp4Group : layers::kQuantizedCut;
   return std::ranges::all_of(
       parameter.slices, [unit](const Slice& slice) { return slice.columns.begin % unit == 0; });
 }

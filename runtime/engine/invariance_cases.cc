@@ -307,22 +307,22 @@ void check_all_ways(const OpenModel& model, std::int64_t rows) {
   check_until_taken(model, Ways(model, rows).all(), rows);
 }
 
-// With --invariant tp: the answers of one rank, in float32 and in bfloat16.
-void check_all_ranks(const char* path) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    OpenModel model = open_model({.path = path, .dtype = dtype});
-    model.tp_invariant = true;
-    check_until_taken(model, Ways(model, kManyRows).with_ranks(), kManyRows);
-  }
+// With --invariant tp: the answers of one rank.
+void check_all_ranks(OpenModel model, std::int64_t rows) {
+  model.tp_invariant = true;
+  check_until_taken(model, Ways(model, rows).with_ranks(), rows);
+}
+
+// The same, in float32 and in bfloat16.
+void check_all_ranks(const char* path, std::int64_t rows = kManyRows) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    check_all_ranks(open_model({.path = path, .dtype = dtype}), rows);
 }
 
 // In some families' cases: sanitizers see the engine's ways in the others', and these families'
 // layers in the tests of golden models.
-#define WITHOUT_SANITIZERS()                                \
-  if (testing::kSanitized)                                  \
-  SKIP_TEST(                                                \
-      "minutes with a sanitizer, which has seen its parts " \
-      "elsewhere")
+#define WITHOUT_SANITIZERS() \
+  if (testing::kSanitized) SKIP_TEST("a sanitizer has seen its parts elsewhere")
 
 // In float32 and in bfloat16.
 void check_all_ways(const char* path, std::int64_t rows = kManyRows) {
@@ -459,14 +459,26 @@ TEST_CASE("inputs of layers: the same bits with any number of ranks") {
   check_all_ranks("tests/data/golden-models/gemma4-ple");
 }
 
-TEST_CASE("--invariant tp is refused with quantized weights") {
-  RANKS_OR_SKIP(1);
-  OpenModel model = open_model({.path = "tests/data/golden-models/qwen3-awq"});
-  model.tp_invariant = true;
-  CHECK_THROWS_WITH_AS(
-      TestEngine(model, 1, usual(model, kFewRows)),
-      doctest::Contains(on_gpu() ? "runs on CPUs so far" : "not with quantized weights so far"),
-      Error);
+TEST_CASE("weights in fp8: the same bits with any number of ranks while steps have few rows") {
+  if (on_gpu()) SKIP_TEST("--invariant tp runs on CPUs so far");
+  WITHOUT_SANITIZERS();
+  check_all_ranks("tests/data/golden-models/qwen3-fp8-block", kFewRows);
+}
+
+// Segments of 128 inputs of the MLP, whose weights stay quantized, and of the attention fewer.
+TEST_CASE("weights in int4: the same bits with any number of ranks while steps have few rows") {
+  if (on_gpu()) SKIP_TEST("--invariant tp runs on CPUs so far");
+  check_all_ranks(open_model({.path = "tests/data/golden-models/qwen3-awq",
+                              .format = LoadFormat::dummy,
+                              .overrides = R"({"intermediate_size": 1024})",
+                              .dtype = DType::bf16}),
+                  kFewRows);
+}
+
+TEST_CASE("experts in mxfp4: the same bits with any number of ranks while steps have few rows") {
+  if (on_gpu()) SKIP_TEST("--invariant tp runs on CPUs so far");
+  WITHOUT_SANITIZERS();
+  check_all_ranks("tests/data/golden-models/gptoss-mxfp4", kFewRows);
 }
 
 }  // namespace
