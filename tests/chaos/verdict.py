@@ -18,7 +18,7 @@ def orphans(token, seconds):
     return []
 
 
-TERMINATED = 143  # told to end by SIGTERM before it had begun to serve
+TERMINATED = 143  # told to end by SIGTERM before it served
 
 
 def complaints(command, fault, struck, code, seconds, errors, is_heard, told_to_end):
