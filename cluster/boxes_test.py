@@ -3,18 +3,23 @@
 import json
 import os
 import pathlib
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / 'testing'))
 import boxes as two  # noqa: E402
 
 PROGRAM = str(pathlib.Path('launcher/nvllm-launch').resolve())
 MODEL = pathlib.Path('tests/data/golden-models/qwen3-uneven').resolve()
+TOKENIZER = pathlib.Path('tokenizer/testdata/qwen.json').resolve()
+TEMPLATE = '{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}'
 LONG = ['selftest', '--device', 'cpu', '--tp', '3', '--seconds', '60']
 ENVIRONMENT = {'OMP_WAIT_POLICY': 'passive'}
 
@@ -24,6 +29,16 @@ def generate(ranks, *more, model=MODEL):
             '--dtype', 'float32', '--temperature', '0', '--ignore-eos', '--max-tokens', '24',
             '--logprobs', '0', '--kv-cache-memory-bytes', '64M', '--prompt-ids', '1,2,3,4,5,6,7',
             '--prompt-ids', ','.join(str(1 + i % 90) for i in range(300)), *more]
+
+
+def text_model(folder):
+    """Arguments with a model of random weights that speaks text, in that folder."""
+    shutil.copy(MODEL.parent / 'qwen3-gqa-tied/config.json', folder / 'config.json')
+    shutil.copy(TOKENIZER, folder / 'tokenizer.json')
+    (folder / 'chat_template.jinja').write_text(TEMPLATE)
+    return ['--model', str(folder), '--device', 'cpu', '--load-format', 'dummy', '--dtype', 'float32',
+            '--hf-overrides', '{"vocab_size": 705, "max_position_embeddings": 100000}',
+            '--kv-cache-memory-bytes', '64M', '--tp', '1', '--pp', '2']
 
 
 def answers(text):
@@ -44,10 +59,10 @@ class BoxesTest(unittest.TestCase):
         self.boxes.kill_rest()
         self.assertIsNotNone(self.boxes.gone(5))
 
-    def run_on_boxes(self, command, **how):
-        run = self.boxes.mpirun(command, environment=ENVIRONMENT, **how)
+    def run_on_boxes(self, command, talk=None, **how):
+        run = self.boxes.mpirun(command, environment=ENVIRONMENT, talks=talk is not None, **how)
         try:
-            output, errors = run.communicate(timeout=30)
+            output, errors = run.communicate(talk, timeout=30)
         except subprocess.TimeoutExpired:
             self.boxes.kill_rest()
             self.fail(f'it does not end: {run.communicate()[1]}')
@@ -79,6 +94,40 @@ class BoxesTest(unittest.TestCase):
                 self.assertEqual(self.boxes.left(), [])
                 self.assertEqual(self.boxes.session_folders(), [])
 
+    def test_stages_over_two_boxes_answer_as_one_box(self):
+        for ranks, stages in ((1, 2), (2, 2)):
+            with self.subTest(ranks=ranks, stages=stages):
+                command = generate(ranks, '--pp', str(stages))
+                here = subprocess.run(command, capture_output=True, text=True,
+                                      env={**os.environ, **ENVIRONMENT})
+                code, output, errors = self.run_on_boxes(command)
+                self.assertEqual(code, 0, errors)
+                self.assertEqual(answers(output), answers(here.stdout), errors)
+                self.assertIsNotNone(self.boxes.gone(2))
+                self.assertEqual(self.boxes.left(), [])
+
+    def test_a_benchmark_finds_the_numbers_of_one_box(self):
+        command = [PROGRAM, 'bench', 'throughput', '--model', str(MODEL), '--device', 'cpu', '--tp', '2',
+                   '--dtype', 'float32', '--num-prompts', '8', '--input-len', '20', '--output-len', '8',
+                   '--bandwidth', '1', '--tflops', '1', '--kv-cache-memory-bytes', '64M', '--max-model-len', '64',
+                   '--logprobs-hash', '--json']
+        here = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **ENVIRONMENT})
+        code, output, errors = self.run_on_boxes(command)
+        self.assertEqual(code, 0, errors)
+        self.assertEqual(json.loads(output)['logprobs_hash'], json.loads(here.stdout)['logprobs_hash'])
+
+    def test_a_chat_answers_lines_of_standard_input_as_one_box(self):
+        with tempfile.TemporaryDirectory(dir=self.boxes.folder) as folder:
+            command = [PROGRAM, 'chat', *text_model(pathlib.Path(folder)), '--temperature', '0',
+                       '--max-tokens', '8', '--log-level', 'error']
+            talk = 'What is a box?\nAnd another?\n'
+            here = subprocess.run(command, input=talk, capture_output=True, text=True,
+                                  env={**os.environ, **ENVIRONMENT})
+            code, output, errors = self.run_on_boxes(command, talk=talk)
+        self.assertEqual(code, 0, errors)
+        self.assertGreater(len(here.stdout.splitlines()), 1, here.stderr)
+        self.assertEqual(output, here.stdout)
+
     def test_calls_and_collectives_of_all_kinds(self):
         code, output, errors = self.run_on_boxes([PROGRAM, 'selftest', '--device', 'cpu', '--tp', '3', '--json'])
         self.assertEqual(code, 0, errors)
@@ -97,7 +146,8 @@ class BoxesTest(unittest.TestCase):
         self.refuses(generate(1), '--tp 1: is less than one rank for each of 2 boxes; pass --tp 2')
 
     def test_a_command_of_one_box(self):
-        self.refuses([PROGRAM, 'serve', '--model', str(MODEL)], 'serve: cannot run on 2 boxes under mpirun')
+        self.refuses([PROGRAM, 'bench', 'startup', '--model', str(MODEL)],
+                     'bench startup: boxes have clocks of their own')
 
     def test_other_options_on_the_other_box(self):
         script = 'exec "$0" "$@" --seed $OMPI_COMM_WORLD_RANK'
@@ -112,13 +162,56 @@ class BoxesTest(unittest.TestCase):
             self.refuses(['unshare', '-m', 'sh', '-c', script, *generate(2, model=f'{folder}/model')],
                          'box 1 (boxB) was started with another model')
 
+    # --- serving ---
+
+    def start_server(self, folder):
+        """The server and its address."""
+        run = self.boxes.mpirun([PROGRAM, 'serve', *text_model(folder), '--port', '0'], patient=False,
+                                environment=ENVIRONMENT)
+        for line in run.stderr:
+            found = re.search(r'listening on (http://\S+?),', line)
+            if found:
+                return run, found.group(1)
+        self.fail(f'it does not start: {run.returncode}')
+
+    def ask(self, address, tokens):
+        body = {'prompt': [1, 2, 3], 'max_tokens': tokens, 'temperature': 0, 'ignore_eos': True, 'stream': True}
+        return urllib.request.urlopen(urllib.request.Request(
+            address + '/v1/completions', json.dumps(body).encode(), {'Content-Type': 'application/json'}))
+
+    def test_a_server_finishes_its_streams_when_the_first_box_is_told_to_end(self):
+        with tempfile.TemporaryDirectory(dir=self.boxes.folder) as folder:
+            run, address = self.start_server(pathlib.Path(folder))
+            with self.ask(address, 400) as stream:
+                stream.readline()
+                # Whoever stops all boxes tells each of them.
+                for box in (1, 0):
+                    os.kill(self.boxes.launcher(box).pid, signal.SIGTERM)
+                rest = stream.read().decode()
+            self.assertTrue(rest.rstrip().endswith('data: [DONE]'), rest[-300:])
+            self.assertIn('"finish_reason":"length"', rest.replace(' ', ''))
+            errors = self.all_gone(run, 5)
+            self.assertEqual(run.returncode, 0, errors)
+
+    def test_a_server_ends_with_a_rank_of_a_stage_on_the_other_box(self):
+        with tempfile.TemporaryDirectory(dir=self.boxes.folder) as folder:
+            run, address = self.start_server(pathlib.Path(folder))
+            with self.ask(address, 20000) as stream:
+                stream.readline()
+                self.kill(self.boxes.workers(1)[1])
+                self.assertIn('rank 1', stream.read().decode())
+            errors = self.all_gone(run, 5)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertRegex(errors, r'nvllm-launch: rank 1 \(pid \d+ on box 1 \(boxB\)\) died: killed by SIGKILL')
+        self.assertIn('the workers of 2 boxes are not started again: mpirun has to be', errors)
+
     # --- failures ---
 
-    def start_long(self, *more, patient=False):
-        run = self.boxes.mpirun([PROGRAM, *LONG, *more], patient=patient, environment=ENVIRONMENT)
+    def start_long(self, *more, command=LONG, ranks=(2, 1), patient=False):
+        run = self.boxes.mpirun([PROGRAM, *command, *more], patient=patient, environment=ENVIRONMENT)
         end = time.monotonic() + 15
         while time.monotonic() < end:
-            if len(self.boxes.workers(0)) == 3 and len(self.boxes.workers(1)) == 2:
+            if [len(self.boxes.workers(box)) for box in (0, 1)] == [1 + count for count in ranks]:
                 time.sleep(0.4)  # until it is at work
                 return run
             time.sleep(0.02)
@@ -198,6 +291,27 @@ class BoxesTest(unittest.TestCase):
         self.assertNotEqual(run.returncode, 0)
         self.assertRegex(errors, r'nvllm-launch: rank 2 \(pid \d+ on box 1 \(boxB\)\) is alive but stuck '
                                  r'\(stopped by SIGSTOP\)')
+
+    def start_long_stages(self, folder, *more):
+        return self.start_long('--prompt-ids', '1,2,3', '--ignore-eos', '--max-tokens', '90000', *more,
+                               command=['generate', *text_model(pathlib.Path(folder))], ranks=(1, 1))
+
+    def test_a_stopped_stage_on_the_other_box_is_named(self):
+        with tempfile.TemporaryDirectory(dir=self.boxes.folder) as folder:
+            run = self.start_long_stages(folder, '--step-timeout', '1')
+            os.kill(self.boxes.workers(1)[1].pid, signal.SIGSTOP)
+            errors = self.all_gone(run, 8)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertRegex(errors, r'nvllm-launch: rank 1 \(pid \d+ on box 1 \(boxB\)\) is alive but stuck '
+                                 r'\(stopped by SIGSTOP\)')
+
+    def test_a_link_between_stages_is_killed(self):
+        with tempfile.TemporaryDirectory(dir=self.boxes.folder) as folder:
+            run = self.start_long_stages(folder)
+            self.kill(self.boxes.workers(0)[0])
+            errors = self.all_gone(run, 5)
+        self.assertNotEqual(run.returncode, 0)
+        self.assertRegex(errors, r'the link to the other boxes \(pid \d+\) died: killed by SIGKILL')
 
 
 if __name__ == '__main__':

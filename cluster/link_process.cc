@@ -115,7 +115,7 @@ class Link {
       : me_(me),
         group_(me.group()),
         link_(Mpi::load(), options.task.box, options.task.boxes),
-        mirror_(me),
+        mirror_(me, options.stages),
         silence_(std::clamp<Nanoseconds>(group_.step_timeout(), kMinBoxSilence, kMaxBoxSilence)),
         beat_(ipc::Heartbeat::interval(std::min(group_.step_timeout(), silence_))),
         spare_(cores_to_spare(group_.ranks_of(group_.box()))),

@@ -29,6 +29,7 @@ struct Fact {
 struct LinkOptions {
   Task task;
   std::vector<Fact> facts;
+  int stages = 1;  // of a pipeline, which divide the ranks
   LogLevel log_level = LogLevel::info;
 };
 

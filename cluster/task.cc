@@ -73,13 +73,20 @@ Task find_task(const Environment& environment) {
   return task;
 }
 
-std::vector<int> deal_ranks(int ranks, int boxes) {
-  if (ranks < boxes) {
+std::vector<int> deal_ranks(int ranks, int stages, int boxes) {
+  const int of_stage = ranks / stages;
+  if (ranks < boxes && stages == 1) {
     fail("--tp ", ranks, ": is less than one rank for each of ", boxes, " boxes; pass --tp ", boxes,
          " or more, or start fewer tasks");
   }
-  std::vector<int> dealt(static_cast<std::size_t>(boxes), ranks / boxes);
-  for (int box = 0; box < ranks % boxes; ++box) ++dealt[static_cast<std::size_t>(box)];
+  if (ranks < boxes) {
+    fail("--pp ", stages, ": so many stages of --tp ", of_stage,
+         " are less than one rank for each of ", boxes,
+         " boxes; pass a larger --tp or --pp, or start fewer tasks");
+  }
+  const int unit = stages >= boxes ? of_stage : 1, units = ranks / unit;
+  std::vector<int> dealt(static_cast<std::size_t>(boxes), units / boxes * unit);
+  for (int box = 0; box < units % boxes; ++box) dealt[static_cast<std::size_t>(box)] += unit;
   return dealt;
 }
 

@@ -20,8 +20,10 @@ using Environment = std::function<const char*(const char*)>;
 // srun with PMIx.
 Task find_task(const Environment& environment);
 
-// How many of the ranks each box gets, in rank order: as even as can be, the first boxes get one
-// more. An Error if there are fewer ranks than boxes.
-std::vector<int> deal_ranks(int ranks, int boxes);
+// How many of the ranks each box gets, in rank order. Whole pipeline stages, where there are enough
+// of them, because the ranks of a stage exchange much more than stages do; else ranks. As even as
+// can be: the first boxes get one more. An Error if there are fewer ranks than boxes. ranks: of all
+// stages.
+std::vector<int> deal_ranks(int ranks, int stages, int boxes);
 
 }  // namespace nvllm::cluster

@@ -73,12 +73,23 @@ TEST_CASE("tasks that are not one on each box are refused, and so is another MPI
 
 TEST_CASE("ranks are dealt to the boxes in order, the first ones get one more") {
   using Dealt = std::vector<int>;
-  CHECK(deal_ranks(2, 2) == Dealt{1, 1});
-  CHECK(deal_ranks(3, 2) == Dealt{2, 1});
-  CHECK(deal_ranks(8, 3) == Dealt{3, 3, 2});
-  CHECK_THROWS_WITH(deal_ranks(1, 2),
+  CHECK(deal_ranks(2, 1, 2) == Dealt{1, 1});
+  CHECK(deal_ranks(3, 1, 2) == Dealt{2, 1});
+  CHECK(deal_ranks(8, 1, 3) == Dealt{3, 3, 2});
+  CHECK_THROWS_WITH(deal_ranks(1, 1, 2),
                     "--tp 1: is less than one rank for each of 2 boxes; pass --tp 2 or more, or "
                     "start fewer tasks");
+}
+
+TEST_CASE("a pipeline stage stays on one box where there are as many stages as boxes") {
+  using Dealt = std::vector<int>;
+  CHECK(deal_ranks(2, 2, 2) == Dealt{1, 1});
+  CHECK(deal_ranks(6, 3, 2) == Dealt{4, 2});
+  CHECK(deal_ranks(8, 4, 2) == Dealt{4, 4});
+  CHECK(deal_ranks(6, 2, 3) == Dealt{2, 2, 2});
+  CHECK_THROWS_WITH(deal_ranks(2, 2, 3),
+                    "--pp 2: so many stages of --tp 1 are less than one rank for each of 3 boxes; "
+                    "pass a larger --tp or --pp, or start fewer tasks");
 }
 
 TEST_CASE("an idle link sleeps longer and longer, 8 ms at most") {

@@ -60,9 +60,10 @@ RecordMessage message_of(const RankSnapshot& record) {
 
 }  // namespace
 
-GroupMirror::GroupMirror(Member& link)
+GroupMirror::GroupMirror(Member& link, int stages)
     : link_(link),
       group_(link.group()),
+      stages_{.ranks = group_.size(), .stages = stages},
       first_(group_.first_rank(group_.box())),
       end_(first_ + group_.ranks_of(group_.box())),
       calls_(end_of(calls_ring(link))),
@@ -93,11 +94,24 @@ bool GroupMirror::has_output() const {
     const Sent& sent = sent_[static_cast<std::size_t>(rank)];
     const RankMemory& memory = group_.shared_->rank(rank);
     if (memory.exchange.published.load(std::memory_order_seq_cst) != sent.blobs) return true;
-    const std::uint64_t flag = memory.flags[0].value.load(std::memory_order_seq_cst);
-    if (static_cast<std::uint32_t>(flag) != sent.step) return true;
+    if (stage_is_split(rank) && static_cast<std::uint32_t>(flag(rank, kStepFlag)) != sent.step) {
+      return true;
+    }
+    if (is_elsewhere(stages_.receiver_of(rank)) && flag(rank, kSentFlag) != sent.pieces)
+      return true;
+    if (is_elsewhere(stages_.sender_to(rank)) && flag(rank, kTakenFlag) != sent.taken) return true;
     if (first_ > 0 && arrived(replies_[static_cast<std::size_t>(rank - 1)])) return true;
   }
   return false;
+}
+
+std::uint64_t GroupMirror::flag(int rank, std::size_t index) const {
+  return group_.shared_->rank(rank).flags[index].value.load(std::memory_order_seq_cst);
+}
+
+bool GroupMirror::stage_is_split(int rank) const {
+  const int first = stages_.first_of_stage(rank);
+  return !group_.is_here(first) || !group_.is_here(first + stages_.of_stage() - 1);
 }
 
 void GroupMirror::append_to(std::vector<std::byte>& out, const Header& header, Bytes payload) {
@@ -108,6 +122,15 @@ void GroupMirror::append_to(std::vector<std::byte>& out, const Header& header, B
 
 void GroupMirror::append(Outboxes& out, const Header& header, Bytes payload) const {
   for (int box = 0; box < group_.boxes(); ++box) {
+    if (box != group_.box()) append_to(out[static_cast<std::size_t>(box)], header, payload);
+  }
+}
+
+void GroupMirror::append_for_stage(int rank, Outboxes& out, const Header& header,
+                                   Bytes payload) const {
+  const int first = stages_.first_of_stage(rank);
+  const int last_box = group_.box_of(first + stages_.of_stage() - 1);
+  for (int box = group_.box_of(first); box <= last_box; ++box) {
     if (box != group_.box()) append_to(out[static_cast<std::size_t>(box)], header, payload);
   }
 }
@@ -125,7 +148,9 @@ void GroupMirror::collect(Outboxes& out) {
   }
   if (first_ == 0) collect_ring(calls_, Kind::call, 0, out);
   for (int rank = first_; rank < end_ && !full(out); ++rank) {
-    collect_steps(rank, out);
+    if (stage_is_split(rank)) collect_steps(rank, out);
+    collect_pieces(rank, out);
+    collect_taken(rank, out);
     collect_blobs(rank, out);
     if (first_ == 0) continue;
     collect_ring(replies_[static_cast<std::size_t>(rank - 1)], Kind::reply, rank, out);
@@ -175,9 +200,8 @@ void GroupMirror::collect_blobs(int rank, Outboxes& out) {
 // ShmExchange says why at most two steps are on their way. The earlier one's data goes first and is
 // published with the later one's: who waits for the earlier one is content with that.
 void GroupMirror::collect_steps(int rank, Outboxes& out) {
-  const std::uint64_t flag =
-      group_.shared_->rank(rank).flags[0].value.load(std::memory_order_seq_cst);
-  const auto step = static_cast<std::uint32_t>(flag);
+  const std::uint64_t published = flag(rank, kStepFlag);
+  const auto step = static_cast<std::uint32_t>(published);
   std::uint32_t& sent = sent_[static_cast<std::size_t>(rank)].step;
   if (step == sent) return;
   const std::uint32_t steps = step - sent;
@@ -185,22 +209,56 @@ void GroupMirror::collect_steps(int rank, Outboxes& out) {
   if (steps == 2) collect_data(rank, step - 1, out);
   collect_data(rank, step, out);
   sent = step;
-  append(out, {.kind = Kind::step, .rank = static_cast<std::uint8_t>(rank), .first = flag}, {});
+  append_for_stage(
+      rank, out, {.kind = Kind::step, .rank = static_cast<std::uint8_t>(rank), .first = published},
+      {});
 }
 
 void GroupMirror::collect_data(int rank, std::uint32_t step, Outboxes& out) const {
-  const std::uint64_t stretch =
-      group_.shared_->rank(rank).flags[1 + step % 2].value.load(std::memory_order_relaxed);
+  const std::uint64_t stretch = flag(rank, kStretchFlags + step % 2);
   const std::uint64_t offset = stretch >> 32, bytes = stretch & 0xffffffffU;
   if (bytes == 0) return;
   const std::span<std::byte> staging = link_.staging(rank);
   NVLLM_CHECK(offset + bytes <= staging.size(), offset, " + ", bytes, " of ", staging.size());
-  append(out,
-         {.bytes = static_cast<std::uint32_t>(bytes),
-          .kind = Kind::data,
-          .rank = static_cast<std::uint8_t>(rank),
-          .first = offset},
-         staging.subspan(offset, bytes));
+  append_for_stage(rank, out,
+                   {.bytes = static_cast<std::uint32_t>(bytes),
+                    .kind = Kind::data,
+                    .rank = static_cast<std::uint8_t>(rank),
+                    .first = offset},
+                   staging.subspan(offset, bytes));
+}
+
+// At most two are on their way: the sender writes the next one when the receiver has taken one, and
+// hears of that through the receiver's link.
+void GroupMirror::collect_pieces(int rank, Outboxes& out) {
+  const int receiver = stages_.receiver_of(rank);
+  if (!is_elsewhere(receiver)) return;
+  std::uint64_t& sent = sent_[static_cast<std::size_t>(rank)].pieces;
+  const std::uint64_t published = flag(rank, kSentFlag);
+  NVLLM_CHECK(published - sent <= kStageSlots, "rank ", rank, " has written ", published - sent,
+              " pieces that its link has not sent");
+  for (; sent < published; ++sent) {
+    const std::uint64_t left = flag(rank, kBytesFlags + sent % kStageSlots);
+    const Bytes slot = stage_slot(link_, stages_.stages, rank, sent);
+    const Bytes piece = slot.first(std::min<std::uint64_t>(left, slot.size()));
+    append_to(out[static_cast<std::size_t>(group_.box_of(receiver))],
+              {.bytes = static_cast<std::uint32_t>(piece.size()),
+               .kind = Kind::piece,
+               .rank = static_cast<std::uint8_t>(rank),
+               .first = sent,
+               .second = left},
+              piece);
+  }
+}
+
+void GroupMirror::collect_taken(int rank, Outboxes& out) {
+  const int sender = stages_.sender_to(rank);
+  if (!is_elsewhere(sender)) return;
+  std::uint64_t& sent = sent_[static_cast<std::size_t>(rank)].taken;
+  const std::uint64_t taken = flag(rank, kTakenFlag);
+  if (taken == std::exchange(sent, taken)) return;
+  append_to(out[static_cast<std::size_t>(group_.box_of(sender))],
+            {.kind = Kind::taken, .rank = static_cast<std::uint8_t>(rank), .first = taken}, {});
 }
 
 void GroupMirror::collect_records(Outboxes& out) const {
@@ -256,9 +314,11 @@ void GroupMirror::apply_one(int from, const Header& header, Bytes payload) {
     case Kind::data: return apply_data(header, payload);
     case Kind::step:
       group_.shared_->rank(header.rank)
-          .flags[0]
+          .flags[kStepFlag]
           .value.store(header.first, std::memory_order_seq_cst);
       return ring_collective_bells();
+    case Kind::piece: return apply_piece(header, payload);
+    case Kind::taken: return apply_taken(header);
     case Kind::record: return apply_record(header.rank, payload);
     case Kind::abort:
       abort_sent_ = true;  // everybody gets it from where it began
@@ -329,6 +389,36 @@ void GroupMirror::apply_data(const Header& header, Bytes payload) {
   }
   std::copy(payload.begin(), payload.end(),
             staging.begin() + static_cast<std::ptrdiff_t>(header.first));
+}
+
+void GroupMirror::apply_piece(const Header& header, Bytes payload) {
+  const int rank = header.rank, receiver = stages_.receiver_of(rank);
+  if (receiver == StageMap::kNobody || !group_.is_here(receiver)) {
+    fail("rank ", rank, " hands over to nobody on ", group_.box_text(group_.box()));
+  }
+  const std::span<std::byte> slot = stage_slot(link_, stages_.stages, rank, header.first);
+  if (payload.size() > slot.size()) {
+    fail(payload.size(), " bytes do not fit a slot of the stage link, ", slot.size());
+  }
+  std::copy(payload.begin(), payload.end(), slot.begin());
+  auto& flags = group_.shared_->rank(rank).flags;
+  flags[kBytesFlags + header.first % kStageSlots].value.store(header.second,
+                                                              std::memory_order_relaxed);
+  flags[kSentFlag].value.store(header.first + 1, std::memory_order_seq_cst);
+  // Rank 0 takes results, in its main thread; the others hidden states, in their streams.
+  receiver == 0 ? link_.main_bell(receiver).ring() : link_.collective_bell(receiver).ring();
+}
+
+void GroupMirror::apply_taken(const Header& header) {
+  const int sender = stages_.sender_to(header.rank);
+  if (sender == StageMap::kNobody || !group_.is_here(sender)) {
+    fail("rank ", static_cast<int>(header.rank), " takes from nobody on ",
+         group_.box_text(group_.box()));
+  }
+  group_.shared_->rank(header.rank)
+      .flags[kTakenFlag]
+      .value.store(header.first, std::memory_order_seq_cst);
+  link_.collective_bell(sender).ring();
 }
 
 void GroupMirror::apply_record(int rank, Bytes payload) {

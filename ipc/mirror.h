@@ -10,11 +10,15 @@
 //   calls ring              rank 0's box               all others, slot by slot
 //   replies rings           each rank's box            rank 0's box, slot by slot
 //   exchange()              each rank's box            all others
-//   steps of collectives    each rank's box            all others, with the staging memory written
+//   steps of collectives    each rank's box            other boxes of the rank's pipeline stage,
+//                                                      with the staging memory written
+//   pieces of a stage link  the sender's box           the receiver's box, if another
+//   pieces taken            the receiver's box         the sender's box, if another
 //   records, abort, end     each box                   all others, records at the heartbeat's pace
 //
 // Times in records cross as ages, since clocks of boxes differ. The mirror only packs and unpacks;
-// who carries the bytes must keep their order between two boxes (cluster/link_process.h).
+// who carries the bytes must keep their order between two boxes (cluster/link_process.h). What is
+// carried of collectives and stage links is told by rank_memory_map.h.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +28,7 @@
 #include <vector>
 
 #include "ipc/group.h"
+#include "ipc/rank_memory_map.h"
 #include "ipc/ring.h"
 
 namespace nvllm::ipc {
@@ -36,8 +41,8 @@ class GroupMirror {
   // collect() stops after so many bytes for a box, or a little more; there will be another call.
   static constexpr std::size_t kBatchBytes = std::size_t{1} << 20;
 
-  // The member must outlive it.
-  explicit GroupMirror(Member& link);
+  // Of a group in so many pipeline stages. The member must outlive it.
+  explicit GroupMirror(Member& link, int stages = 1);
 
   // Whether collect() has something to do.
   bool has_output() const;
@@ -59,7 +64,18 @@ class GroupMirror {
   bool ended(int box) const { return ended_[static_cast<std::size_t>(box)]; }
 
  private:
-  enum class Kind : std::uint8_t { call, reply, blob, data, step, record, abort, end };
+  enum class Kind : std::uint8_t {
+    call,
+    reply,
+    blob,
+    data,
+    step,
+    piece,
+    taken,
+    record,
+    abort,
+    end
+  };
   // What stands before each piece of a batch.
   struct Header {
     std::uint32_t bytes = 0;  // that follow
@@ -86,6 +102,7 @@ class GroupMirror {
   struct Sent {
     std::uint64_t blobs = 0;
     std::uint32_t step = 0;
+    std::uint64_t pieces = 0, taken = 0;
   };
 
   RingEnd end_of(BroadcastRing ring) const;
@@ -94,6 +111,14 @@ class GroupMirror {
   void collect_blobs(int rank, Outboxes& out);
   void collect_steps(int rank, Outboxes& out);
   void collect_data(int rank, std::uint32_t step, Outboxes& out) const;
+  void collect_pieces(int rank, Outboxes& out);
+  void collect_taken(int rank, Outboxes& out);
+  // Whether the ranks of this one's stage are on other boxes, too; whether a rank's neighbour is on
+  // one (of nobody it is not).
+  bool stage_is_split(int rank) const;
+  bool is_elsewhere(int rank) const { return rank != StageMap::kNobody && !group_.is_here(rank); }
+  void append_for_stage(int rank, Outboxes& out, const Header& header, Bytes payload) const;
+  std::uint64_t flag(int rank, std::size_t index) const;
   void append(Outboxes& out, const Header& header, Bytes payload) const;
   static void append_to(std::vector<std::byte>& out, const Header& header, Bytes payload);
   static bool full(const Outboxes& out);
@@ -102,6 +127,8 @@ class GroupMirror {
   void apply_fragment(RingEnd& end, const Header& header, Bytes payload);
   void apply_blob(const Header& header, Bytes payload);
   void apply_data(const Header& header, Bytes payload);
+  void apply_piece(const Header& header, Bytes payload);
+  void apply_taken(const Header& header);
   void apply_record(int rank, Bytes payload);
   bool deliver_to(RingEnd& end);
   bool has_room(const RingEnd& end) const;
@@ -110,6 +137,7 @@ class GroupMirror {
 
   Member& link_;
   const Group& group_;
+  const StageMap stages_;
   const int first_, end_;  // the ranks that are here
   RingEnd calls_;
   std::vector<RingEnd> replies_;  // by rank - 1: read for ranks here, written for ranks elsewhere

@@ -10,12 +10,15 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "device/backend.h"
 #include "ipc/collective/shm/copy_methods.h"
 #include "ipc/collective/shm/shm_exchange.h"
+#include "ipc/collective/shm/shm_stage_link.h"
 #include "ipc/rpc.h"
 
 namespace nvllm::ipc {
@@ -23,18 +26,26 @@ namespace {
 
 constexpr int kRanks = 3;
 
-// Rank 0 on box 0, ranks 1 and 2 on box 1.
-Group make_box(int box) {
-  return Group::create({.size = kRanks,
+// A group over two boxes.
+struct Shape {
+  std::vector<int> box_ranks = {1, 2};
+  int stages = 1;
+};
+
+Group make_box(int box, const Shape& shape) {
+  return Group::create({.size = shape.box_ranks[0] + shape.box_ranks[1],
                         .step_timeout = std::chrono::seconds(20),
                         .staging_bytes = std::size_t{64} << 10,
-                        .box_ranks = {1, 2},
+                        .box_ranks = shape.box_ranks,
                         .box = box});
 }
 
 struct Boxes {
-  Group first = make_box(0), second = make_box(1);
-  Group& of(int rank) { return rank == 0 ? first : second; }
+  explicit Boxes(const Shape& of = {})
+      : shape(of), first(make_box(0, of)), second(make_box(1, of)) {}
+  Shape shape;
+  Group first, second;
+  Group& of(int rank) { return rank < shape.box_ranks[0] ? first : second; }
 };
 
 // Both mirrors, with nothing between them.
@@ -42,7 +53,8 @@ class Carrier {
  public:
   explicit Carrier(Boxes& boxes)
       : links_{boxes.first.join(kLink), boxes.second.join(kLink)},
-        mirrors_{GroupMirror(links_[0]), GroupMirror(links_[1])} {}
+        mirrors_{GroupMirror(links_[0], boxes.shape.stages),
+                 GroupMirror(links_[1], boxes.shape.stages)} {}
 
   GroupMirror& mirror(std::size_t box) { return mirrors_[box]; }
 
@@ -70,10 +82,10 @@ class Carrier {
 
 // Runs the body on each rank, in a process of its own, and carries until all have ended. What the
 // ranks that failed said.
-std::string run_over_boxes(const std::function<void(Member&)>& body) {
-  Boxes boxes;
+std::string run_over_boxes(const std::function<void(Member&)>& body, const Shape& shape = {}) {
+  Boxes boxes(shape);
   std::vector<pid_t> pids;
-  for (int rank = 0; rank < kRanks; ++rank) {
+  for (int rank = 0; rank < boxes.first.size(); ++rank) {
     const pid_t pid = ::fork();
     if (pid == 0) {
       Member me = boxes.of(rank).join(rank);
@@ -133,6 +145,45 @@ std::vector<float> sum_of(std::size_t count) {
 
 std::byte* bytes_of(std::vector<float>& values) {
   return reinterpret_cast<std::byte*>(values.data());
+}
+
+TensorView view(std::vector<float>& values) {
+  return TensorView(values.data(), DType::f32, {std::ssize(values)});
+}
+
+// Sends tensors of these sizes through all stages, each of which sums over its ranks on the way; so
+// rank 0 gets a multiple of what it gave.
+void go_through_stages(Member& me, int stages, const std::vector<std::size_t>& sizes) {
+  const StageMap map{.ranks = me.size(), .stages = stages};
+  const auto backend = create_backend(DeviceKind::cpu);
+  const auto stream = backend->create_stream();
+  const auto computed = backend->create_event();
+  ShmExchange exchange(me, stages);
+  ShmStageLink link(me, stages);
+  std::vector<std::vector<float>> sent;
+  sent.reserve(sizes.size());
+  for (const std::size_t size : sizes) {
+    std::vector<float>& values = sent.emplace_back(values_of(0, size));
+    if (me.rank() >= map.of_stage()) link.receive(view(values), *stream);
+    stream->host_call([&] { exchange.all_reduce(bytes_of(values), DType::f32, values.size()); });
+    if (me.rank() < map.last_stage()) link.send(view(values), *stream);
+    if (me.rank() != map.last_stage()) continue;
+    computed->record(*stream);
+    link.send_result(view(values), *computed);
+  }
+  float factor = 1;
+  for (int stage = 0; stage < stages; ++stage) factor *= static_cast<float>(map.of_stage());
+  for (const std::size_t size : sizes) {
+    if (me.rank() != 0) break;
+    std::vector<float> got(size), want = values_of(0, size);
+    link.receive_result(got.data(), size * sizeof(float));
+    for (float& value : want) value *= factor;
+    expect(got == want, str("a result of ", size, " values"));
+  }
+  stream->synchronize();
+  const std::string last = "all results are there";
+  me.exchange(std::as_bytes(std::span(last)), "the end");
+  link.drop_results();
 }
 
 }  // namespace
@@ -229,6 +280,42 @@ TEST_CASE("exchange() gives every rank all blobs, round after round") {
         }) == "");
 }
 
+TEST_CASE("what pipeline stages hand over crosses boxes in order, whatever its size") {
+  // Stages that fill boxes; one that is on both; two on the first box. Sums of 1, 2 and 4 equal
+  // numbers are exact.
+  for (const Shape& shape :
+       {Shape{{1, 1}, 2}, {{2, 2}, 2}, {{1, 3}, 2}, {{3, 1}, 2}, {{2, 1}, 3}, {{4, 4}, 4}}) {
+    CAPTURE(shape.box_ranks[0]);
+    CAPTURE(shape.stages);
+    CHECK(run_over_boxes(
+              [&](Member& me) {
+                go_through_stages(me, shape.stages, {1, 7, 4096, 1, 50'000, 3, 3, 20'000});
+              },
+              shape) == "");
+  }
+}
+
+TEST_CASE("what a pipeline stage on one box sums up stays there") {
+  for (const int stages : {1, 2}) {
+    Boxes boxes({.box_ranks = {2, 2}, .stages = stages});
+    Carrier carrier(boxes);
+    Member ranks[2] = {boxes.first.join(0), boxes.first.join(1)};
+    const auto sum_up = [&](Member& me) {
+      ShmExchange exchange(me, stages);
+      std::vector<float> data = values_of(me.rank(), 100);
+      // With one stage this step is one that ranks elsewhere take part in.
+      if (stages == 1) me.flags(me.rank())[kStepFlag].value.store(1);
+      for (int i = 0; stages == 2 && i < 20; ++i) {
+        exchange.all_reduce(bytes_of(data), DType::f32, data.size());
+      }
+    };
+    std::thread other([&] { sum_up(ranks[1]); });
+    sum_up(ranks[0]);
+    other.join();
+    CHECK(carrier.mirror(0).has_output() == (stages == 1));
+  }
+}
+
 TEST_CASE("an abort crosses with its reason and the box that it comes from, and not back") {
   Boxes boxes;
   Carrier carrier(boxes);
@@ -285,6 +372,11 @@ TEST_CASE("what cannot come from a box is refused") {
   std::vector<std::byte> unknown = records;
   unknown[4] = std::byte{99};
   CHECK_THROWS_AS(carrier.mirror(0).apply(1, unknown), Error);
+  // A piece of a stage link, in a group of one stage; its rank, 2, has no receiver.
+  std::vector<std::byte> piece(24);
+  piece[4] = std::byte{5};
+  piece[5] = std::byte{2};
+  CHECK_THROWS_WITH(carrier.mirror(0).apply(1, piece), "rank 2 hands over to nobody on box 0");
 }
 
 TEST_CASE("groups of one box have no link") {

@@ -85,11 +85,33 @@ void complain(const std::exception& error) {
   write_error_text(str("nvllm-launch: ", visible_text(error.what(), Breaks::none), '\n'));
 }
 
-// Commands whose ranks may be on several boxes, and those whose may not so far. All others have no
-// ranks, and run on each box by themselves.
-constexpr std::string_view kOverBoxes[] = {"generate", "selftest"};
-constexpr std::string_view kOnOneBox[] = {
-    "bench latency", "bench long", "bench startup", "bench throughput", "chat", "inspect", "serve"};
+// Commands whose ranks may be on several boxes. All others but those that refusal_over_boxes()
+// names have no ranks, and run on each box by themselves.
+constexpr std::string_view kOverBoxes[] = {
+    "bench latency", "bench long", "bench throughput", "chat", "generate", "selftest", "serve"};
+
+// Why the command cannot run over boxes, and what to do; empty: it can.
+std::string refusal_over_boxes(const Options& options) {
+  if (options.engine.profile) {
+    return "--profile: boxes have clocks of their own, so there is no trace of several; run on one "
+           "box, or leave it out";
+  }
+  if (options.command == "bench startup") {
+    return "bench startup: boxes have clocks of their own, and each start would need an mpirun of "
+           "its own; run on one box";
+  }
+  if (options.command == "bench long" && options.bench.modes.size() > 1) {
+    return str(
+        "bench long: each mode starts a group, and boxes can be joined once; pass one mode, "
+        "--modes ",
+        name_of(options.bench.modes.front()));
+  }
+  if (options.command == "inspect" && options.inspect_load) {
+    return "inspect --load: boxes have clocks of their own, so there are no times of loading to "
+           "show; leave --load out, or run on one box";
+  }
+  return "";
+}
 
 // What there is to say to whoever runs mpirun, once.
 void advise(const cluster::Task& task) {
@@ -117,17 +139,10 @@ void join_boxes(Options& options, const cluster::Task& task,
   const pid_t starter = ::getppid();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != starter) ::_exit(kExitFailed);
-  const bool loads = options.command != "inspect" || options.inspect_load;
-  if (loads && std::ranges::find(kOnOneBox, options.command) != std::end(kOnOneBox)) {
-    refuse(options.command, ": cannot run on ", task.boxes, " boxes under ", task.starter,
-           " so far, as generate and selftest can; start it on each box without ", task.starter,
-           ", or unset ", task.starter == "srun" ? "PMIX_RANK" : "OMPI_COMM_WORLD_SIZE");
+  if (const std::string why = refusal_over_boxes(options); !why.empty()) {
+    refuse(why, " (this is one of ", task.boxes, " tasks of ", task.starter, ')');
   }
   if (std::ranges::find(kOverBoxes, options.command) == std::end(kOverBoxes)) return;
-  if (options.engine.profile) {
-    refuse("--profile: boxes have clocks of their own, so there is no trace of ", task.boxes,
-           " boxes; run on one box, or leave it out");
-  }
   options.group.task = task;
   for (const std::string& argument : arguments) {
     options.group.command_line += str(options.group.command_line.empty() ? "" : " ", argument);

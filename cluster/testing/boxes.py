@@ -120,7 +120,7 @@ class Boxes:
         self.init.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def mpirun(self, command, tasks_on_one=False, patient=True, environment=()):
+    def mpirun(self, command, tasks_on_one=False, patient=True, talks=False, environment=()):
         hosts = f'{ADDRESSES[0]}:2' if tasks_on_one else ','.join(f'{a}:1' for a in ADDRESSES)
         self.tmp = pathlib.Path(tempfile.mkdtemp(prefix='t', dir=self.folder / 'boxA'))
         for left in (self.folder / 'boxB').iterdir():
@@ -131,7 +131,7 @@ class Boxes:
         call += KEEPALIVE if patient else KEEPALIVE + NO_PATIENCE
         call += ['--mca', 'btl_tcp_if_include', '10.77.0.0/24']
         return subprocess.Popen(
-            [*call, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            [*call, *command], stdin=subprocess.PIPE if talks else subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,
             env={'PATH': os.environ['PATH'], 'HOME': str(self.folder), 'TMPDIR': str(self.tmp),
                  'HWLOC_COMPONENTS': '-gl', **dict(environment)})

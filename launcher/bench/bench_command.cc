@@ -73,6 +73,8 @@ int run_bench(const Options& options, runtime::OpenModel model, std::int64_t sta
     std::optional<std::string> error;
     try {
       subject.info = session.info();
+      const ipc::Group& group = session.workers().member().group();
+      subject.ranks_here = group.ranks_of(group.box());
       Trace trace;
       LoadGenerator load(session.client(), options.engine.profile ? &trace : nullptr);
       BenchProgress progress(now_ns());
@@ -95,7 +97,7 @@ int run_bench(const Options& options, runtime::OpenModel model, std::int64_t sta
 
 SpeedQuestion speed_question(const Options& options, const BenchSubject& subject) {
   return {.device = subject.info.ranks.at(0).report.device,
-          .ranks = static_cast<int>(subject.info.ranks.size()),
+          .ranks = subject.ranks_here,
           .bandwidth_tb_s = options.bench.bandwidth_tb_s,
           .tflops = options.bench.tflops,
           .link_gb_s = options.bench.link_gb_s};

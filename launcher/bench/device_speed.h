@@ -12,7 +12,7 @@ namespace nvllm::launcher {
 
 struct SpeedQuestion {
   std::string device;  // in the words of its rank: "NVIDIA H200", "CPU, 8 cores"
-  int ranks = 1;       // CPU ranks share the machine
+  int ranks = 1;       // on this box: on the CPU they share it
   std::optional<double> bandwidth_tb_s = {}, tflops = {};  // where the command line says it
   std::optional<double> link_gb_s = {};                    // both directions
   Nanoseconds limit = std::chrono::seconds(30);            // a measurement takes no longer

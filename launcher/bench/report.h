@@ -26,6 +26,7 @@ struct BenchSubject {
   runtime::EngineOptions engine = {};
   runtime::EngineInfo info = {};
   int stages = 1;            // of a pipeline, which divide the ranks
+  int ranks_here = 1;        // on this box, of those in info
   std::string failure = {};  // why the run failed, where it did
 };
 

@@ -168,12 +168,10 @@ TEST_CASE("the machine decides what the defaults are") {
   CHECK(plan({"--device", "cpu", "--tp", "3"}, {"0"}).ranks == 3);
 }
 
-TEST_CASE("pipeline stages have so many ranks each, on one box so far") {
-  const auto planned = [](std::vector<std::string> arguments, std::vector<std::string> gpus,
-                          int boxes = 1) {
+TEST_CASE("pipeline stages have so many ranks each") {
+  const auto planned = [](std::vector<std::string> arguments, std::vector<std::string> gpus) {
     arguments.insert(arguments.begin(), {"generate", "--model=m", "--prompt-ids=1"});
-    GroupOptions options = parse_command_line(arguments).group;
-    options.task = {.boxes = boxes, .starter = "mpirun"};
+    const GroupOptions options = parse_command_line(arguments).group;
     return plan_launch(options, true, [&](std::string*) { return gpus; });
   };
   CHECK(planned({"--pp=3"}, {}).ranks == 3);
@@ -193,10 +191,21 @@ TEST_CASE("pipeline stages have so many ranks each, on one box so far") {
                        "--pp 2: so many stages of 2 ranks (--tp) are 4 GPUs, and this machine has "
                        "2 for us; pass a smaller --pp or --tp, or --device cpu",
                        UsageError);
-  CHECK_THROWS_WITH_AS(planned({"--pp=2"}, {}, 2),
-                       "--pp 2: pipeline stages are on one box only so far; pass --pp 1, or start "
-                       "one box without mpirun",
-                       UsageError);
+}
+
+TEST_CASE("over several boxes pipeline stages fill them in order") {
+  const auto planned = [](std::vector<std::string> arguments, int boxes) {
+    arguments.insert(arguments.begin(), {"generate", "--model=m", "--prompt-ids=1"});
+    GroupOptions options = parse_command_line(arguments).group;
+    options.task = {.boxes = boxes, .box = 1, .starter = "mpirun"};
+    return plan_launch(options, false, nullptr).box_ranks;
+  };
+  CHECK(planned({"--pp=2"}, 2) == std::vector<int>{1, 1});
+  CHECK(planned({"--pp=3", "--tp=2"}, 2) == std::vector<int>{4, 2});
+  // Without --tp so many that each box has one.
+  CHECK(planned({"--pp=2"}, 4) == std::vector<int>{1, 1, 1, 1});
+  CHECK(planned({"--pp=2"}, 3) == std::vector<int>{2, 1, 1});
+  CHECK_THROWS_AS(planned({"--pp=2", "--tp=1"}, 3), UsageError);
 }
 
 TEST_CASE("without --tp all GPUs are divided among the pipeline stages") {

@@ -115,7 +115,7 @@ OptionRows life_rows() {
        "25", seconds(&ServeOptions::shutdown_timeout)},
       {"--restart-workers", nullptr,
        "starts the workers again when one has died or is stuck, up to five\n"
-       "times in five minutes",
+       "times in five minutes; over several boxes the server ends instead",
        "on", kIntoServe.on(&ServeOptions::restart_workers), "--no-restart-workers"},
       {"--exit-when-stdin-closes", nullptr,
        "ends everything at once when standard input is closed: for a program\n"

@@ -107,7 +107,7 @@ class Serving {
     settings.meanwhile = [this] { after_fork(); };
     settings.on_forked = [](WorkerGroup& workers) { await_workers(workers); };
     settings.on_signal = [this](int signal) { return drain(signal); };
-    if (options_.serve.restart_workers) {
+    if (restarts_workers()) {
       settings.finish_limit = kPoolLimitOfRestart + Supervisor::kFinishLimit;
     }
     std::optional<EngineSession> session;
@@ -127,7 +127,7 @@ class Serving {
     const std::optional<std::string> error = serve(*session);
     server_.close_engine(error.value_or("the server is shutting down"));
     // Threads that were about to call the engine have done so after this.
-    const bool restarts = error && options_.serve.restart_workers && !server_.draining();
+    const bool restarts = error && restarts_workers() && !server_.draining();
     const bool idle = pause(restarts ? kPoolLimitOfRestart : kPoolLimit);
     const int exit_code = session->finish(error);
     if (!idle) end_process(exit_code);
@@ -148,7 +148,8 @@ class Serving {
   static void await_workers(WorkerGroup& workers) {
     const ipc::Group& group = workers.member().group();
     const std::int64_t begin = now_ns();
-    for (int rank = 0; rank < group.size(); ++rank) {
+    const int first = group.first_rank(group.box());
+    for (int rank = first; rank < first + group.ranks_of(group.box()); ++rank) {
       while (group.snapshot(rank).pid == 0 && Nanoseconds(now_ns() - begin) < kForkLimit) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
@@ -216,9 +217,18 @@ class Serving {
     ::kill(::getpid(), SIGTERM);
   }
 
+  // Boxes can be joined once: what has started them starts them again.
+  bool restarts_workers() const {
+    return options_.serve.restart_workers && options_.group.task.boxes == 1;
+  }
+
   bool may_restart() {
-    if (stdin_closed_) return false;
-    if (!options_.serve.restart_workers || server_.draining()) return false;
+    if (stdin_closed_ || server_.draining()) return false;
+    if (options_.serve.restart_workers && !restarts_workers()) {
+      log_error(str("the workers of ", options_.group.task.boxes,
+                    " boxes are not started again: ", options_.group.task.starter, " has to be"));
+    }
+    if (!restarts_workers()) return false;
     const std::int64_t now = now_ns();
     while (!restarts_.empty() && Nanoseconds(now - restarts_.front()) > kRestartWindow) {
       restarts_.pop_front();

@@ -1,8 +1,11 @@
 #include "launcher/session/engine_session.h"
 
+#include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <utility>
@@ -33,6 +36,38 @@ runtime::OpenModel divided_as(const runtime::EngineOptions& options, runtime::Op
   return model;
 }
 
+// Where serve follows the first box: who stops all boxes at once sends each of them a signal, and
+// the first one finishes its requests then. So the workers here go on behind the first signal, for
+// as long as the first box may take.
+class DrainWatch {
+ public:
+  explicit DrainWatch(Nanoseconds limit) : limit_(limit + kMargin) {}
+  DrainWatch(const DrainWatch&) = delete;
+  DrainWatch& operator=(const DrainWatch&) = delete;
+  ~DrainWatch() {
+    if (alarm_) ::timer_delete(*alarm_);
+  }
+
+  // In the supervisor's thread. False: the signal ends the group.
+  bool see_to(int signal) {
+    if (alarm_) return false;
+    timer_t alarm = nullptr;
+    sigevent again{};
+    again.sigev_notify = SIGEV_SIGNAL;
+    again.sigev_signo = signal;
+    if (::timer_create(CLOCK_MONOTONIC, &again, &alarm) != 0) return false;
+    alarm_ = alarm;
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit_);
+    const itimerspec at{.it_interval = {}, .it_value = {.tv_sec = seconds.count(), .tv_nsec = 1}};
+    return ::timer_settime(alarm, 0, &at, nullptr) == 0;
+  }
+
+ private:
+  static constexpr Nanoseconds kMargin = std::chrono::seconds(5);
+  const Nanoseconds limit_;
+  std::optional<timer_t> alarm_;
+};
+
 template <typename Value, typename Field>
 void set_if(const std::optional<Value>& value, Field& field) {
   if (value) field = *value;
@@ -43,12 +78,18 @@ void set_if(const std::optional<Value>& value, Field& field) {
 int follow_first_box(const Options& options) {
   const LaunchPlan launch = plan_launch(options.group, cuda_built(), visible_gpus);
   std::optional<runtime::OpenModel> model;
-  if (options.command == "generate") {
+  if (options.command != "selftest") {
     model.emplace(runtime::open_model(options.model));
     check_has_weights(*model);
     model = divided_as(options.engine, std::move(*model));
   }
-  return follow_first_box(options.group, launch, model ? &*model : nullptr);
+  std::optional<DrainWatch> drain;
+  SignalHandler on_signal;
+  if (options.command == "serve") {
+    drain.emplace(options.serve.shutdown_timeout);
+    on_signal = [&](int signal) { return drain->see_to(signal); };
+  }
+  return follow_first_box(options.group, launch, model ? &*model : nullptr, on_signal);
 }
 
 void apply_environment(const Environment& environment, runtime::EngineOptions& options) {

@@ -46,12 +46,6 @@ void check_boxes(const GroupOptions& options, DeviceKind device) {
 void plan_stages(const GroupOptions& options, LaunchPlan& plan) {
   const int stages = options.stages, ranks = plan.ranks;
   if (stages == 1) return;
-  if (options.task.boxes > 1) {
-    refuse("--pp ", stages,
-           ": pipeline stages are on one box only so far; pass --pp 1, or start "
-           "one box without ",
-           options.task.starter);
-  }
   if (stages * ranks > ipc::kMaxRanks) {
     refuse("--pp ", stages, ": so many stages of ", ranks, " ranks (--tp) are ", stages * ranks,
            " ranks, and there can be ", ipc::kMaxRanks, "; pass --pp ", ipc::kMaxRanks / ranks,
@@ -77,17 +71,21 @@ void deal_gpus(const GroupOptions& options, LaunchPlan& plan) {
   plan.gpus.resize(static_cast<std::size_t>(plan.ranks));
 }
 
-// Where --tp does not say it: all GPUs, divided among the stages.
+// Where --tp does not say it: all GPUs, divided among the stages; over boxes, on CPUs, so many that
+// each box has one.
 int ranks_of_stage(const GroupOptions& options, std::size_t gpus) {
+  if (options.ranks) return *options.ranks;
+  const int boxes = options.task.boxes;
+  if (boxes > 1) return (boxes + options.stages - 1) / options.stages;
   const int all = std::min(static_cast<int>(gpus), ipc::kMaxRanks);
-  return options.ranks.value_or(std::max(1, all / options.stages));
+  return std::max(1, all / options.stages);
 }
 
 void deal_ranks(const GroupOptions& options, LaunchPlan& plan) {
   const int boxes = options.task.boxes;
   if (boxes == 1) return;
-  if (!options.ranks) plan.ranks = boxes;
-  plan.box_ranks = or_refuse([&] { return cluster::deal_ranks(plan.ranks, boxes); });
+  plan.box_ranks =
+      or_refuse([&] { return cluster::deal_ranks(plan.ranks, options.stages, boxes); });
 }
 
 }  // namespace
@@ -133,9 +131,10 @@ WorkerGroup::Options group_to_start(const GroupOptions& options, const LaunchPla
                                                 : Supervisor::kStartLimit};
   if (plan.box_ranks.empty()) return group;
   group.link = [options, model](const ipc::Group& of) {
-    return cluster::run_link(
-        of,
-        {.task = options.task, .facts = facts_of(options, model), .log_level = options.log_level});
+    return cluster::run_link(of, {.task = options.task,
+                                  .facts = facts_of(options, model),
+                                  .stages = options.stages,
+                                  .log_level = options.log_level});
   };
   return group;
 }
@@ -170,8 +169,10 @@ int run_workers(const GroupOptions& options, const LaunchPlan& plan,
 }
 
 int follow_first_box(const GroupOptions& options, const LaunchPlan& plan,
-                     const runtime::OpenModel* model) {
-  WorkerGroup workers(group_to_start(options, plan, model), worker_body(options, plan, model));
+                     const runtime::OpenModel* model, const SignalHandler& on_signal) {
+  WorkerGroup::Options group = group_to_start(options, plan, model);
+  group.on_signal = on_signal;
+  WorkerGroup workers(group, worker_body(options, plan, model));
   return workers.follow();
 }
 

@@ -47,9 +47,9 @@ int run_workers(const GroupOptions& options, const LaunchPlan& plan,
                 const runtime::OpenModel* model, const std::function<void(WorkerGroup&)>& talk);
 
 // On boxes other than the first: runs the workers of this box for as long as the first one wants
-// them. Returns the exit code.
+// them. Returns the exit code. on_signal: see Supervisor.
 int follow_first_box(const GroupOptions& options, const LaunchPlan& plan,
-                     const runtime::OpenModel* model);
+                     const runtime::OpenModel* model, const SignalHandler& on_signal = nullptr);
 
 using OnEvent = std::function<void(const ipc::RequestEvent& pushed)>;
 

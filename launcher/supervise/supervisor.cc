@@ -46,6 +46,17 @@ bool ended_well(const WorkerView& worker) {
           worker.record.last_words.empty());
 }
 
+// The signal that has ended a child because it was sent to the whole process group, if so: one that
+// the launcher has seen to, or gets within a moment.
+std::optional<int> signal_to_all(const std::optional<ExitStatus>& of_child,
+                                 const std::optional<int>& seen_to,
+                                 const std::function<std::optional<int>()>& next_signal) {
+  if (!of_child) return {};
+  if (seen_to && of_child->killed_by(*seen_to)) return seen_to;
+  if (!of_child->killed_by(SIGTERM) && !of_child->killed_by(SIGINT)) return {};
+  return next_signal();
+}
+
 // The daemon of Open MPI that has started this process, and lives for this run alone. Its own end
 // may wait for a network that is gone.
 void end_daemon() {
@@ -270,6 +281,13 @@ void Supervisor::await_starter() {
   await_signal(kStarterLimit);
 }
 
+// mpirun and srun tell the exit code of whoever fails first, and end the others then: the first
+// box's is the one to tell, and it may still have to answer its clients. Its end comes here as a
+// signal.
+void Supervisor::await_first_box() {
+  if (group_.box() != 0) await_signal(kCodeWindow);
+}
+
 void Supervisor::await_signal(Nanoseconds limit) {
   const std::int64_t end = now_ns() + limit.count();
   while (now_ns() < end && !signals_.next_signal()) wait_for_event(kRound);
@@ -437,6 +455,13 @@ void Supervisor::end_after_signal(int signal) {
 
 // Another process than a worker is to blame, so nobody's activity needs to be restored.
 void Supervisor::end_after_link(const std::string& why) {
+  const auto next_signal = [this] {
+    wait_for_event(kGroupSignalWindow);
+    return signals_.next_signal();
+  };
+  if (const auto signal = signal_to_all(link_->status(), seen_to_, next_signal)) {
+    return end_after_signal(*signal);
+  }
   const std::int64_t seen_ns = now_ns();
   const std::vector<WorkerView> views = view_workers();
   group_.abort(why);
@@ -465,21 +490,18 @@ void Supervisor::end_after_other_box() {
   }
   exit_code_ = kExitFailed;
   part();
-  // mpirun and srun tell the exit code of whoever fails first: the first box's is the one to tell,
-  // and its end comes here as a signal.
-  if (group_.box() != 0) await_signal(kCodeWindow);
+  await_first_box();
 }
 
 void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit& culprit) {
   const std::int64_t seen_ns = now_ns();
   const auto& guilty = views[static_cast<std::size_t>(culprit.rank)];
-  // A signal to the whole group has reached the workers, too.
-  if (guilty.status && seen_to_ && guilty.status->killed_by(*seen_to_)) {
-    return end_after_signal(*seen_to_);
-  }
-  if (guilty.status && (guilty.status->killed_by(SIGTERM) || guilty.status->killed_by(SIGINT))) {
+  const auto next_signal = [this] {
     wait_for_event(kGroupSignalWindow);
-    if (const auto signal = signals_.next_signal()) return end_after_signal(*signal);
+    return signals_.next_signal();
+  };
+  if (const auto signal = signal_to_all(guilty.status, seen_to_, next_signal)) {
+    return end_after_signal(*signal);
   }
 
   // The other ranks report their errors only now, when the abort ends their waits.
@@ -508,6 +530,7 @@ void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit&
   }
   exit_code_ = culprit.kind == Culprit::Kind::died ? kExitDied : kExitStuck;
   part();
+  await_first_box();
 
   // A process that holds a GPU may take a moment to end; the report does not wait for it.
   if (!await_end(kReapLimit)) log(LogLevel::warning, "not all workers have ended yet");

@@ -110,6 +110,7 @@ class Supervisor {
   // A box that has been lost, if any.
   std::optional<int> lost_box() const;
   void await_starter();
+  void await_first_box();
 
   std::vector<WorkerView> view_workers();
   WorkerView view_here(int rank) const;

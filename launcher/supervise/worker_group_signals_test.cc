@@ -122,6 +122,33 @@ TEST_CASE("so it is where the launcher sees to the signal, and would have let th
   CHECK(workers.finish("aborted") == kExitSignal + SIGTERM);
 }
 
+TEST_CASE("so it is with the link to other boxes") {
+  for (const bool sees_to_it : {false, true}) {
+    const Output output;
+    std::atomic<bool> seen = false;
+    WorkerGroup::Options options = options_for(output, 2);
+    options.group.box_ranks = {1, 1};
+    options.on_signal = [&](int) { return (seen = true) && sees_to_it; };
+    options.link = [](const ipc::Group& group) -> int {
+      ipc::Member me = group.join(ipc::kLink);
+      const ipc::Heartbeat heartbeat(me);
+      me.set_phase(ipc::Phase::ready);
+      while (true) ::usleep(100'000);
+    };
+    WorkerGroup workers(options, wait_for_abort);
+    const ipc::Group& group = workers.member().group();
+    while (group.snapshot(ipc::kLink).phase != ipc::Phase::ready) ::usleep(1000);
+    if (sees_to_it) {
+      ::kill(::getpid(), SIGTERM);
+      while (!seen) ::usleep(1000);
+    }
+    ::kill(group.snapshot(ipc::kLink).pid, SIGTERM);
+    if (!sees_to_it) ::kill(::getpid(), SIGTERM);
+    CHECK(workers.finish("aborted") == kExitSignal + SIGTERM);
+    CHECK(output.text().find("died") == std::string::npos);
+  }
+}
+
 TEST_CASE("on a box that follows the first, workers go on behind a signal that is seen to") {
   const Output output;
   std::atomic<bool> seen = false;

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "ipc/collective/shm/copy_methods.h"
-#include "ipc/collective/shm/stage_memory.h"
+#include "ipc/rank_memory_map.h"
 
 namespace nvllm::ipc {
 namespace {
@@ -45,7 +45,7 @@ ShmExchange::ShmExchange(Member& member, int stages)
       size_(member.size() / stages),
       first_(member.rank() / size_ * size_),
       rank_(member.rank() - first_),
-      several_boxes_(member.group().boxes() > 1) {
+      several_boxes_(member.group().box_of(first_) != member.group().box_of(first_ + size_ - 1)) {
   const std::size_t staging = member.staging(member.rank()).size() - link_bytes(member, stages);
   const auto ranks = static_cast<std::size_t>(size_);
   // Two round slots of an eighth each; the rest holds the slices of a chunk, the last one the
@@ -126,20 +126,20 @@ void ShmExchange::publish() {
   finish_copies();
   ++step_;
   if (several_boxes_) {
-    member_.flags(in_group(rank_))[1 + step_ % 2].value.store(
+    member_.flags(in_group(rank_))[kStretchFlags + step_ % 2].value.store(
         (std::uint64_t{put_begin_} << 32) | (put_end_ - put_begin_), std::memory_order_relaxed);
     put_begin_ = put_end_ = 0;
   }
   // Sequentially consistent, then the bells: what Member::wait asks of the one it waits for.
-  member_.flags(in_group(rank_))[0].value.store((std::uint64_t{call_hash_} << 32) | step_,
-                                                std::memory_order_seq_cst);
+  member_.flags(in_group(rank_))[kStepFlag].value.store((std::uint64_t{call_hash_} << 32) | step_,
+                                                        std::memory_order_seq_cst);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_) member_.collective_bell(in_group(peer)).ring();
   }
 }
 
 void ShmExchange::wait_for(int peer, std::uint32_t step) {
-  const auto& flag = member_.flags(in_group(peer))[0].value;
+  const auto& flag = member_.flags(in_group(peer))[kStepFlag].value;
   std::uint64_t seen = 0;
   auto ready = [&] {
     seen = flag.load(std::memory_order_seq_cst);
@@ -166,7 +166,7 @@ void ShmExchange::wait_for(int peer, std::uint32_t step) {
 void ShmExchange::fail_timed_out(int peer) const {
   auto step_of = [&](int rank) {
     return static_cast<std::uint32_t>(
-        member_.flags(in_group(rank))[0].value.load(std::memory_order_seq_cst));
+        member_.flags(in_group(rank))[kStepFlag].value.load(std::memory_order_seq_cst));
   };
   int slowest = peer;
   for (int rank = 0; rank < size_; ++rank) {

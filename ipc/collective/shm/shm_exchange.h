@@ -25,14 +25,14 @@
 //             Sums that are made in rounds use its two halves as those use their slots. Between the
 //             two uses lies an empty step, for which all wait.
 //
-// Where the group spans boxes, all sums are made in rounds: then every step is one stretch of the
-// own staging memory, which the link (ipc/mirror.h) copies to the other boxes before it publishes
-// the step there. publish() tells it the stretch. Of a rank's steps at most two are on their way:
-// step s + 1 is published after the wait for step s, for which others needed this rank's. So two
-// flags hold the stretches, and what was written in step s stays until all have it.
+// Where these ranks are on several boxes, all sums are made in rounds: then every step is one
+// stretch of the own staging memory, which the link (ipc/mirror.h) copies to the other boxes before
+// it publishes the step there. publish() tells it the stretch. Of a rank's steps at most two are on
+// their way: step s + 1 is published after the wait for step s, for which others needed this
+// rank's. So two flags hold the stretches, and what was written in step s stays until all have it.
 //
 // Where the group is in pipeline stages, the exchange is of the ranks of one, which are numbered
-// from 0 on here; and a part of the staging memory is the stage link's (stage_memory.h).
+// from 0 on here; and a part of the staging memory is the stage link's (ipc/rank_memory_map.h).
 //
 // Each kind and size of call finds out by trials how to write data there, and in chunks of what
 // size (copy_methods.h).
@@ -106,7 +106,7 @@ class ShmExchange {
   const int size_;
   const int first_;  // rank of the group
   const int rank_;
-  const bool several_boxes_;
+  const bool several_boxes_;                 // that these ranks are on
   std::size_t put_begin_ = 0, put_end_ = 0;  // what was put since the last step, if several boxes
   std::size_t round_bytes_ = 0;              // a round slot
   std::size_t chunk_bytes_ = 0;

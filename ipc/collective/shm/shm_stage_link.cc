@@ -11,12 +11,10 @@
 #include "device/cpu/stream.h"
 #include "ipc/collective/arguments.h"
 #include "ipc/collective/culprit.h"
-#include "ipc/collective/shm/stage_memory.h"
+#include "ipc/rank_memory_map.h"
 
 namespace nvllm::ipc {
 namespace {
-
-constexpr std::uint64_t kSlots = 2;
 
 std::uint64_t read(const Member& member, int rank, std::size_t flag) {
   return member.flags(rank)[flag].value.load(std::memory_order_seq_cst);
@@ -32,18 +30,18 @@ ShmStageLink::ShmStageLink(Member& member, int stages, DeviceKind device)
       next_(rank_ + member.size() / stages),
       previous_(rank_ - member.size() / stages),
       last_stage_(member.size() - member.size() / stages),
-      bytes_(link_bytes(member, stages)) {
-  NVLLM_CHECK_EQ(member.group().boxes(), 1);
+      slot_bytes_(link_bytes(member, stages) / kStageSlots) {
+  NVLLM_CHECK(device == DeviceKind::cpu || member.group().boxes() == 1, "GPUs over boxes");
   const std::size_t staging = member.staging(rank_).size();
-  if (bytes_ == 0) fail("staging_bytes ", staging, " is too small for pipeline stages; use 512");
+  if (slot_bytes_ == 0)
+    fail("staging_bytes ", staging, " is too small for pipeline stages; use 512");
   if (rank_ == last_stage_) {
     results_ = std::make_unique<cpu::Stream>("results", Nanoseconds(0));
   }
 }
 
 std::byte* ShmStageLink::slot(int of, std::uint64_t piece) const {
-  const std::span<std::byte> staging = member_.staging(of);
-  return staging.last(bytes_).data() + piece % kSlots * slot_bytes();
+  return stage_slot(member_, stages_, of, piece).data();
 }
 
 void ShmStageLink::enqueue(Stream& stream, std::string text, std::function<void()> task) {
@@ -111,11 +109,11 @@ void ShmStageLink::receive_result(void* to, std::size_t bytes) {
 
 void ShmStageLink::put(const std::byte* data, std::size_t bytes, int to, Doorbell& bell_of_receiver,
                        const std::function<bool()>& wait_for_room) {
-  for (std::size_t done = 0; done < bytes; done += slot_bytes()) {
+  for (std::size_t done = 0; done < bytes; done += slot_bytes_) {
     if (!is_taken(to) && !wait_for_room()) return;
-    std::memcpy(slot(rank_, sent_), data + done, std::min(slot_bytes(), bytes - done));
+    std::memcpy(slot(rank_, sent_), data + done, std::min(slot_bytes_, bytes - done));
     const std::span<Member::Flag> flags = member_.flags(rank_);
-    flags[kBytesFlags + sent_ % kSlots].value.store(bytes, std::memory_order_relaxed);
+    flags[kBytesFlags + sent_ % kStageSlots].value.store(bytes - done, std::memory_order_relaxed);
     flags[kSentFlag].value.store(++sent_, std::memory_order_seq_cst);
     bell_of_receiver.ring();
   }
@@ -123,21 +121,21 @@ void ShmStageLink::put(const std::byte* data, std::size_t bytes, int to, Doorbel
 
 void ShmStageLink::take(std::byte* data, std::size_t bytes, int from,
                         const std::function<void()>& wait_for_piece) {
-  for (std::size_t done = 0; done < bytes; done += slot_bytes()) {
+  for (std::size_t done = 0; done < bytes; done += slot_bytes_) {
     if (!is_sent(from)) wait_for_piece();
-    const std::uint64_t theirs = read(member_, from, kBytesFlags + taken_ % kSlots);
-    if (theirs != bytes) {
-      fail("rank ", from, " hands over ", theirs, " bytes, and rank ", rank_, " expects ", bytes,
-           "; enqueue the same steps on all stages");
+    const std::uint64_t theirs = read(member_, from, kBytesFlags + taken_ % kStageSlots);
+    if (theirs != bytes - done) {
+      fail("rank ", from, " hands over ", theirs, " bytes, and rank ", rank_, " expects ",
+           bytes - done, "; enqueue the same steps on all stages");
     }
-    std::memcpy(data + done, slot(from, taken_), std::min(slot_bytes(), bytes - done));
+    std::memcpy(data + done, slot(from, taken_), std::min(slot_bytes_, bytes - done));
     member_.flags(rank_)[kTakenFlag].value.store(++taken_, std::memory_order_seq_cst);
     member_.collective_bell(from).ring();
   }
 }
 
 bool ShmStageLink::is_taken(int by) const {
-  return sent_ - read(member_, by, kTakenFlag) < kSlots;
+  return sent_ - read(member_, by, kTakenFlag) < kStageSlots;
 }
 
 bool ShmStageLink::is_sent(int from) const {

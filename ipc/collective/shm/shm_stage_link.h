@@ -4,7 +4,9 @@
 // The sender's part of the staging memory is two slots. Piece n, counted from 0, goes through slot
 // n % 2: the sender waits until n - 1 pieces have been taken, writes, and publishes n + 1 in its
 // flag; the receiver waits for that, copies, and publishes n + 1 in its own. Nobody else reads or
-// writes there.
+// writes there. Where the receiver is on another box, the link copies the piece to the same slot
+// there before it publishes n + 1 there, and brings back what the receiver publishes
+// (ipc/mirror.h); so the sender's slot is free as late as it would be on one box.
 //
 // A stage may compute for longer than the step timeout while the next one waits. So a wait that
 // runs out looks whom its peer waits for, and that one for whom, to the end: if that rank has got
@@ -69,7 +71,6 @@ class ShmStageLink final : public StageLink {
   Standing end_of_chain(int rank) const;
   [[noreturn]] void fail_timed_out(int culprit, const char* what) const;
   std::byte* slot(int of, std::uint64_t piece) const;
-  std::size_t slot_bytes() const { return bytes_ / 2; }
 
   Member& member_;
   const DeviceKind device_;
@@ -77,7 +78,7 @@ class ShmStageLink final : public StageLink {
   const int rank_;
   const int next_, previous_;  // of the neighbouring stages; of no use at the ends
   const int last_stage_;       // its first rank
-  const std::size_t bytes_;
+  const std::size_t slot_bytes_;
   std::atomic<bool> dropping_ = false;
   // Pieces. A rank of the last stage sends results alone, so each has one thread.
   std::uint64_t sent_ = 0, taken_ = 0;

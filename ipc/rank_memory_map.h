@@ -1,0 +1,62 @@
+// What collectives and the stage link keep where in a rank's flags and staging memory: they write
+// it (ipc/collective/shm), and the mirror carries it to other boxes (mirror.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "ipc/group.h"
+
+namespace nvllm::ipc {
+
+// Flags of a rank (Member::flags).
+inline constexpr std::size_t kStepFlag = 0;  // of collectives: 32 bits of the call's hash, the step
+// Two, by step % 2: 32 bits of where the step's data begins in the staging memory, its bytes. Where
+// the collective's ranks are on several boxes.
+inline constexpr std::size_t kStretchFlags = 1;
+// Of the stage link. A rank sends to one other and receives from one other, so one counter of each
+// is enough.
+inline constexpr std::size_t kSentFlag = 3;   // pieces that it has sent
+inline constexpr std::size_t kTakenFlag = 4;  // pieces that it has taken
+// Two, by slot: bytes of the tensor from the slot's piece on.
+inline constexpr std::size_t kBytesFlags = 5;
+
+// The stage link's part of each rank's staging memory, at its end, where the group is in several
+// stages: two slots, which pieces go through in turn.
+inline constexpr std::size_t kStageSlots = 2;
+inline std::size_t link_bytes(const Member& member, int stages) {
+  constexpr std::size_t kLine = 64;
+  constexpr std::size_t kUnit = kStageSlots * kLine;
+  return stages == 1 ? 0 : member.staging(0).size() / 4 / kUnit * kUnit;
+}
+inline std::span<std::byte> stage_slot(const Member& member, int stages, int rank,
+                                       std::uint64_t piece) {
+  const std::size_t bytes = link_bytes(member, stages), slot = bytes / kStageSlots;
+  return member.staging(rank).last(bytes).subspan(piece % kStageSlots * slot, slot);
+}
+
+// Ranks of a pipeline: rank = stage * ranks of a stage + number within the stage. Each sends to the
+// rank of the next stage that has its number; the first one of the last stage to rank 0, and the
+// others of that stage to nobody.
+struct StageMap {
+  static constexpr int kNobody = -1;
+  int ranks = 1;   // of all stages
+  int stages = 1;  // that divide them
+
+  int of_stage() const { return ranks / stages; }
+  int first_of_stage(int rank) const { return rank / of_stage() * of_stage(); }
+  int last_stage() const { return ranks - of_stage(); }  // its first rank
+  int receiver_of(int rank) const {
+    if (stages == 1) return kNobody;
+    if (rank < last_stage()) return rank + of_stage();
+    return rank == last_stage() ? 0 : kNobody;
+  }
+  int sender_to(int rank) const {
+    if (stages == 1) return kNobody;
+    if (rank >= of_stage()) return rank - of_stage();
+    return rank == 0 ? last_stage() : kNobody;
+  }
+};
+
+}  // namespace nvllm::ipc
