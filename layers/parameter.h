@@ -33,7 +33,8 @@ struct Quantization {
   bool operator==(const Quantization&) const = default;
 };
 
-// A part of a weight's inputs may be quantized in any format if it begins at a multiple of this.
+// A part of a weight's inputs may be quantized in any format if it begins at a multiple of this:
+// groups of inputs have 16 to 128.
 inline constexpr std::int64_t kQuantizedCut = 128;
 
 // Which weights may be kept quantized: those that only GEMMs read; a vocabulary's rows only as the

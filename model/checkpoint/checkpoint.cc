@@ -22,7 +22,7 @@ struct BlockFormat {
 };
 
 // In the order of Encoding. Bytes of a quantized block: scales, offsets, upper bits, lower bits.
-constexpr std::array<BlockFormat, 17> kFormats = {{
+constexpr std::array<BlockFormat, 18> kFormats = {{
     {"F32", 1, 4},
     {"F16", 1, 2},
     {"BF16", 1, 2},
@@ -40,8 +40,9 @@ constexpr std::array<BlockFormat, 17> kFormats = {{
     {"I64", 1, 8},
     {"MXFP4", 32, 16},
     {"U8", 1, 1},
+    {"MXFP4", 32, 1 + 16},
 }};
-static_assert(static_cast<std::size_t>(Encoding::u8) + 1 == kFormats.size());
+static_assert(static_cast<std::size_t>(Encoding::mxfp4_blocks) + 1 == kFormats.size());
 
 const BlockFormat& format_of(Encoding encoding) {
   return kFormats[static_cast<std::size_t>(encoding)];

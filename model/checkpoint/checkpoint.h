@@ -22,8 +22,8 @@ namespace nvllm::model {
 
 // How elements are stored. GGUF's quantized types store blocks of elements with common scales. I4
 // are eight elements in an int32, MXFP4 32 in 16 bytes; I4, MXFP4 and F8_E4M3 have their scales
-// elsewhere (QuantizedWeight). I32, I64 and U8 are no weights: they are what checkpoints of INT4
-// and MXFP4 pack and order these with.
+// elsewhere (QuantizedWeight), but GGUF's blocks of MXFP4, which begin with theirs. I32, I64 and U8
+// are no weights: they are what checkpoints of INT4 and MXFP4 pack and order these with.
 enum class Encoding : std::uint8_t {
   f32,
   f16,
@@ -41,7 +41,8 @@ enum class Encoding : std::uint8_t {
   i32,
   i64,
   mxfp4,
-  u8
+  u8,
+  mxfp4_blocks
 };
 const char* name_of(Encoding encoding);          // "F32", "Q4_K"
 std::int64_t block_elements(Encoding encoding);  // 1, 8, 32 or 256
@@ -53,7 +54,7 @@ std::int64_t block_bytes(Encoding encoding);
 void decode(Encoding encoding, const std::byte* from, std::int64_t elements, DType to, void* out);
 
 // Unpacks whole blocks of GGUF's quantized types: an element is integer x scale + offset. Every 16
-// elements have a scale and an offset of their own.
+// elements have a scale and an offset of their own. (Those of MXFP4 are e2m1 twice, as integers.)
 void decode_integers(Encoding encoding, const std::byte* from, std::int64_t elements,
                      std::int8_t* values, float* scales, float* offsets);
 

@@ -226,4 +226,35 @@ std::vector<StoredTensor> split_experts(std::vector<StoredTensor> tensors,
   return all;
 }
 
+std::vector<StoredTensor> split_gguf_experts(std::vector<StoredTensor> tensors,
+                                             std::span<const CheckpointFile> files,
+                                             std::int64_t experts) {
+  std::vector<StoredTensor> all;
+  for (StoredTensor& tensor : tensors) {
+    const std::size_t star = tensor.name.find('*');
+    if (star == std::string::npos) {
+      all.push_back(std::move(tensor));
+      continue;
+    }
+    const bool bias = tensor.name.ends_with(".bias");
+    const bool fits = tensor.shape.size() == (bias ? 2U : 3U) && tensor.shape[0] == experts &&
+                      experts <= kMaxExperts && tensor.bytes > 0;
+    if (!fits) {
+      fail(files[tensor.file].path(), ": tensor ", printable(tensor.stored_name), ": expected [",
+           experts, bias ? " experts, outputs]" : " experts, outputs, inputs]", ", found ",
+           shape_text(tensor.shape));
+    }
+    StoredTensor part = tensor;
+    part.shape.erase(part.shape.begin());
+    part.bytes = tensor.bytes / static_cast<std::uint64_t>(experts);
+    for (std::int64_t expert = 0; expert < experts; ++expert) {
+      part.name = tensor.name;
+      part.name.replace(star, 1, std::to_string(expert));
+      all.push_back(part);
+      part.offset += part.bytes;
+    }
+  }
+  return all;
+}
+
 }  // namespace nvllm::model

@@ -10,8 +10,16 @@
 //
 //   experts.gate_up_proj         [E, 2 I, H]          floats, all rows of gate, then those of up
 //   experts.down_proj            [E, H, I]
+//
+// And GGUF files, whose tensors have a '*' for the number in their names by then
+// (model/checkpoint/gguf_family.h):
+//
+//   experts.*.gate_proj.weight   [E, I, H]            of any type; up_proj alike
+//   experts.*.down_proj.weight   [E, H, I]
+//   experts.*.gate_proj.bias     [E, I]
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -24,5 +32,10 @@ namespace nvllm::model {
 // missing or does not fit.
 std::vector<StoredTensor> split_experts(std::vector<StoredTensor> tensors,
                                         std::span<const CheckpointFile> files);
+
+// The same for a GGUF file of so many experts.
+std::vector<StoredTensor> split_gguf_experts(std::vector<StoredTensor> tensors,
+                                             std::span<const CheckpointFile> files,
+                                             std::int64_t experts);
 
 }  // namespace nvllm::model

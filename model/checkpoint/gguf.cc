@@ -170,9 +170,10 @@ GgufValue read_value(Cursor& cursor, GgufArrays arrays, const std::string& what,
 
 Encoding encoding_of(std::uint32_t type, const std::string& tensor) {
   constexpr std::pair<std::uint32_t, Encoding> kKnown[] = {
-      {0, Encoding::f32},   {1, Encoding::f16},   {2, Encoding::q4_0}, {3, Encoding::q4_1},
-      {6, Encoding::q5_0},  {7, Encoding::q5_1},  {8, Encoding::q8_0}, {12, Encoding::q4_k},
-      {13, Encoding::q5_k}, {14, Encoding::q6_k}, {30, Encoding::bf16}};
+      {0, Encoding::f32},   {1, Encoding::f16},   {2, Encoding::q4_0},
+      {3, Encoding::q4_1},  {6, Encoding::q5_0},  {7, Encoding::q5_1},
+      {8, Encoding::q8_0},  {12, Encoding::q4_k}, {13, Encoding::q5_k},
+      {14, Encoding::q6_k}, {30, Encoding::bf16}, {39, Encoding::mxfp4_blocks}};
   for (const auto& [known, encoding] : kKnown) {
     if (type == known) return encoding;
   }
@@ -181,12 +182,12 @@ Encoding encoding_of(std::uint32_t type, const std::string& tensor) {
       {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"},
       {22, "IQ2_S"},  {23, "IQ4_XS"},  {24, "I8"},    {25, "I16"},    {26, "I32"},
       {27, "I64"},    {28, "F64"},     {29, "IQ1_M"}, {34, "TQ1_0"},  {35, "TQ2_0"},
-      {39, "MXFP4"},  {40, "NVFP4"},   {41, "Q1_0"}};
+      {40, "NVFP4"},  {41, "Q1_0"}};
   const auto* const other =
       std::ranges::find(kOthers, type, &std::pair<std::uint32_t, const char*>::first);
   fail(tensor,
-       ": expected type F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or Q6_K, found ",
-       other == std::end(kOthers) ? str("type ", type) : other->second);
+       ": expected type F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K or MXFP4, ",
+       "found ", other == std::end(kOthers) ? str("type ", type) : other->second);
 }
 
 // The offset stays relative to the data; check_layout() makes it absolute.

@@ -5,8 +5,10 @@
 
 #include "base/error.h"
 #include "model/checkpoint/checkpoint_file.h"
+#include "model/checkpoint/expert_tensors.h"
 #include "model/checkpoint/gguf.h"
 #include "model/checkpoint/gguf_config.h"
+#include "model/checkpoint/gguf_family.h"
 
 namespace nvllm::model {
 namespace {
@@ -77,20 +79,25 @@ void set_rotary_heads(StoredTensor& tensor, const GgufHeads& heads, const std::s
   }
 }
 
-// Removes rope_freqs.weight and gives all other tensors Hugging Face's names.
-void rename(std::vector<StoredTensor>& tensors, const GgufHeads& heads,
-            const std::vector<CheckpointFile>& files) {
+// Removes rope_freqs.weight, gives all other tensors Hugging Face's names, and each expert tensors
+// of its own.
+std::vector<StoredTensor> rename(std::vector<StoredTensor> tensors, const GgufMetadata& metadata,
+                                 const GgufHeads& heads, const std::vector<CheckpointFile>& files) {
+  const GgufFamily& family = gguf_family(metadata);
   std::erase_if(tensors, [](const StoredTensor& t) { return t.stored_name == kRopeFactors; });
   for (StoredTensor& tensor : tensors) {
     const std::string& file = files[tensor.file].path();
-    auto name = hugging_face_name(tensor.stored_name, heads.gemma);
+    auto name = hugging_face_name(tensor.stored_name, family);
     if (!name) {
-      fail(file, ": tensor ", printable(tensor.stored_name), ": expected a tensor of a llama, ",
-           "qwen2, qwen3 or gemma3, found a name unknown here");
+      fail(file, ": tensor ", printable(tensor.stored_name), ": expected a tensor of a ",
+           gguf_architectures(), ", found a name unknown here");
     }
     tensor.name = std::move(*name);
     set_rotary_heads(tensor, heads, file);
   }
+  if (!family.has_experts()) return tensors;
+  const std::string key = std::string(family.architecture) + ".expert_count";
+  return split_gguf_experts(std::move(tensors), files, metadata.required_integer(key));
 }
 
 }  // namespace
@@ -129,8 +136,9 @@ Checkpoint open_gguf(const std::string& path) {
     if (tensor.stored_name == kRopeFactors) factors = read_factors(files[tensor.file], tensor);
   }
   std::string config = gguf_config_json(header, factors);
-  rename(header.tensors, heads, files);
-  return Checkpoint(std::move(files), std::move(header.tensors), std::move(config));
+  std::vector<StoredTensor> tensors =
+      rename(std::move(header.tensors), header.metadata, heads, files);
+  return Checkpoint(std::move(files), std::move(tensors), std::move(config));
 }
 
 }  // namespace nvllm::model

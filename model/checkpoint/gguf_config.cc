@@ -1,37 +1,28 @@
 #include "model/checkpoint/gguf_config.h"
 
 #include <algorithm>
-#include <array>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <utility>
+#include <set>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/json_text.h"
 #include "model/checkpoint/checkpoint_file.h"
+#include "model/checkpoint/gguf_family.h"
 
 namespace nvllm::model {
 namespace {
 
 // Keeps the order of insertion, in which people expect to read the keys.
 using Json = nlohmann::ordered_json;
-
-struct Family {
-  const char* gguf;
-  const char* class_name;
-  const char* model_type;
-  bool permuted;       // rows of q and k, see GgufHeads
-  bool always_biased;  // q, k and v: the class says it, not the configuration
-  bool gemma = false;  // what a block makes is normed, too, and layers with windows are local
-};
-// Mistral's files call themselves llama.
-constexpr Family kFamilies[] = {{"llama", "LlamaForCausalLM", "llama", true, false},
-                                {"qwen2", "Qwen2ForCausalLM", "qwen2", false, true},
-                                {"qwen3", "Qwen3ForCausalLM", "qwen3", false, false},
-                                {"gemma3", "Gemma3ForCausalLM", "gemma3_text", false, false, true}};
+using Kind = GgufFamily::Kind;
 
 // Keys (after the architecture's name) that change what is computed, unless they are 0.
-constexpr const char* kRefusedUnlessZero[] = {".expert_count",
+constexpr const char* kRefusedUnlessZero[] = {".expert_shared_count",
+                                              ".expert_shared_feed_forward_length",
+                                              ".expert_group_count",
                                               ".attention.clamp_kqv",
                                               ".attention.max_alibi_bias",
                                               ".attention.scale",
@@ -42,15 +33,16 @@ constexpr const char* kRefusedUnlessZero[] = {".expert_count",
                                               ".attn_logit_softcapping",
                                               ".rope.scaling.yarn_log_multiplier"};
 
-const Family& family_of(const GgufMetadata& metadata) {
-  const std::string name = metadata.required_text("general.architecture");
-  const auto* const found =
-      std::ranges::find_if(kFamilies, [&](const Family& family) { return name == family.gguf; });
-  if (found == std::end(kFamilies)) {
-    fail(metadata.where(), ": general.architecture: expected llama, qwen2, qwen3 or gemma3, found ",
-         printable(name));
-  }
-  return *found;
+// 7 of "blk.7" + module.
+std::optional<std::int64_t> layer_of(const StoredTensor& tensor, std::string_view module) {
+  constexpr std::string_view kPrefix = "blk.";
+  std::string_view name = tensor.stored_name;
+  if (!name.starts_with(kPrefix) || !name.ends_with(module)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  std::int64_t layer = 0;
+  const auto [end, error] = std::from_chars(name.begin(), name.end(), layer);
+  if (error != std::errc() || std::string_view(end, name.end()) != module) return std::nullopt;
+  return layer;
 }
 
 // Makes the config.json of one model. Its metadata have the architecture's name as a prefix.
@@ -59,7 +51,7 @@ class ConfigMaker {
   ConfigMaker(const GgufHeader& header, std::span<const float> rope_factors)
       : header_(header),
         metadata_(header.metadata),
-        family_(family_of(metadata_)),
+        family_(gguf_family(metadata_)),
         rope_factors_(rope_factors) {}
 
   std::string make() const {
@@ -68,14 +60,16 @@ class ConfigMaker {
     config["architectures"] = Json::array({family_.class_name});
     config["model_type"] = family_.model_type;
     add_shapes(config);
+    if (family_.has_experts()) add_experts(config);
     add_rope(config);
-    if (family_.gemma) add_gemma(config);
+    if (family_.kind == Kind::gemma3) add_gemma(config);
+    if (family_.kind == Kind::gpt_oss) add_gpt_oss(config);
     add_tokens(config);
     return json_text(config, 2);
   }
 
  private:
-  std::string key(std::string_view name) const { return str(family_.gguf, name); }
+  std::string key(std::string_view name) const { return str(family_.architecture, name); }
 
   std::int64_t size(std::string_view name) const {
     const std::int64_t value = metadata_.required_integer(key(name));
@@ -99,7 +93,9 @@ class ConfigMaker {
       const auto value = metadata_.number(key(name));
       if (value && *value != 0) fail_value(name, "none, or 0", *value);
     }
-    if (family_.gemma) return;
+    const std::int64_t experts = metadata_.integer(key(".expert_count")).value_or(0);
+    if (!family_.has_experts() && experts != 0) fail_value(".expert_count", "none, or 0", experts);
+    if (family_.kind == Kind::gemma3 || family_.kind == Kind::gpt_oss) return;
     const auto window = metadata_.integer(key(".attention.sliding_window"));
     if (window && *window > 0 && *window < size(".context_length")) {
       fail_value(".attention.sliding_window", "none, or 0", *window);
@@ -128,7 +124,9 @@ class ConfigMaker {
            embedding == nullptr ? "none" : shape_text(embedding->shape));
     }
     config["hidden_size"] = size(".embedding_length");
-    config["intermediate_size"] = size(".feed_forward_length");
+    if (family_.kind != Kind::gpt_oss) {
+      config["intermediate_size"] = size(".feed_forward_length");
+    }
     config["num_hidden_layers"] = size(".block_count");
     config["num_attention_heads"] = size(".attention.head_count");
     config["num_key_value_heads"] = gguf_heads(metadata_).kv_heads;
@@ -139,10 +137,70 @@ class ConfigMaker {
     config["hidden_act"] = "silu";
     config["tie_word_embeddings"] = tensor("output.weight") == nullptr;
     if (!family_.always_biased) config["attention_bias"] = tensor("blk.0.attn_q.bias") != nullptr;
-    if (family_.permuted) config["mlp_bias"] = tensor("blk.0.ffn_gate.bias") != nullptr;
+    if (family_.permuted && !family_.has_experts()) {
+      config["mlp_bias"] = tensor("blk.0.ffn_gate.bias") != nullptr;
+    }
     const bool f32 = embedding->encoding == Encoding::f32;
     const bool f16 = embedding->encoding == Encoding::f16;
     config["torch_dtype"] = f32 ? "float32" : f16 ? "float16" : "bfloat16";
+  }
+
+  // How many experts there are, how many a token goes through, and what their size is. That the
+  // chosen ones' probabilities are divided by their sum is said by no file: llama.cpp always does.
+  void add_experts(Json& config) const {
+    const std::int64_t experts = size(".expert_count"), used = size(".expert_used_count");
+    if (used > experts) {
+      fail_value(".expert_used_count", str("at most ", experts, ", the number of experts"), used);
+    }
+    const double scale = metadata_.number(key(".expert_weights_scale")).value_or(1);
+    if (scale != 1 && scale != 0) fail_value(".expert_weights_scale", "none, 0 or 1", scale);
+    constexpr std::int64_t kSoftmax = 1;
+    const std::int64_t gating = metadata_.integer(key(".expert_gating_func")).value_or(kSoftmax);
+    if (gating != kSoftmax) fail_value(".expert_gating_func", "none, or 1 (softmax)", gating);
+    const bool normed = metadata_.flag(key(".expert_weights_norm")).value_or(true);
+    config["num_experts_per_tok"] = used;
+    if (family_.kind == Kind::qwen3_moe) {
+      config["num_experts"] = experts;
+      config["norm_topk_prob"] = normed;
+      const std::int64_t own = metadata_.integer(key(".expert_feed_forward_length")).value_or(0);
+      config["moe_intermediate_size"] = own != 0 ? own : size(".feed_forward_length") / used;
+      config["mlp_only_layers"] = layers_without_router();
+      return;
+    }
+    config["num_local_experts"] = experts;
+    if (!normed) fail_value(".expert_weights_norm", "none, or true", "false");
+    if (family_.kind == Kind::mixtral && tensor("blk.0.attn_q.bias") != nullptr) {
+      fail(metadata_.where(), ": tensor blk.0.attn_q.bias: a llama with experts has none");
+    }
+  }
+
+  // Those that have an MLP instead of experts.
+  std::set<std::int64_t> layers_without_router() const {
+    std::set<std::int64_t> layers;
+    for (const StoredTensor& tensor : header_.tensors) {
+      if (const auto layer = layer_of(tensor, ".ffn_gate.weight")) layers.insert(*layer);
+    }
+    for (const StoredTensor& tensor : header_.tensors) {
+      if (const auto layer = layer_of(tensor, ".ffn_gate_inp.weight")) layers.erase(*layer);
+    }
+    return layers;
+  }
+
+  // Windows are in every other layer from the first on, unless a file says otherwise. Files do not
+  // say that the ends of YaRN's ramp are not rounded, nor where the activation is clamped: at 7, as
+  // in all models of this class.
+  void add_gpt_oss(Json& config) const {
+    config["intermediate_size"] = size(".expert_feed_forward_length");
+    config["sliding_window"] = size(".attention.sliding_window");
+    const auto period = metadata_.integer(key(".attention.sliding_window_pattern")).value_or(2);
+    if (period != 2) fail_value(".attention.sliding_window_pattern", "none, or 2", period);
+    const auto local = metadata_.number(key(".rope.freq_base_swa"));
+    if (local && *local != config["rope_theta"]) {
+      fail_value(".rope.freq_base_swa", "none, or that of all layers", *local);
+    }
+    if (config.contains("rope_scaling") && config["rope_scaling"]["rope_type"] == "yarn") {
+      config["rope_scaling"]["truncate"] = false;
+    }
   }
 
   // What the files do not say is as llama.cpp has it.
@@ -252,54 +310,17 @@ class ConfigMaker {
 
   const GgufHeader& header_;
   const GgufMetadata& metadata_;
-  const Family& family_;
+  const GgufFamily& family_;
   std::span<const float> rope_factors_;
 };
-
-using Pair = std::pair<std::string_view, std::string_view>;
-
-constexpr Pair kWhole[] = {
-    {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
-
-constexpr Pair kOfLayer[] = {
-    {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"}};
-
-// Of Gemma's layers, where "ffn_norm" and "post_attention_layernorm" are other norms.
-constexpr Pair kOfGemmaLayer[] = {{"post_attention_norm", "post_attention_layernorm"},
-                                  {"ffn_norm", "pre_feedforward_layernorm"},
-                                  {"post_ffw_norm", "post_feedforward_layernorm"}};
-
-template <std::size_t n>
-std::optional<std::string_view> look_up(const Pair (&names)[n], std::string_view stored) {
-  const auto* const found = std::ranges::find(names, stored, &Pair::first);
-  if (found == std::end(names)) return std::nullopt;
-  return found->second;
-}
-
-// Takes "12." off the front of `text`. "012." is no layer, so that two names never mean the same.
-std::optional<std::string_view> take_layer(std::string_view& text) {
-  const std::size_t dot = text.find('.');
-  if (dot == std::string_view::npos || dot == 0 || dot > 6) return std::nullopt;
-  const std::string_view number = text.substr(0, dot);
-  if (number.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
-  if (number.size() > 1 && number.front() == '0') return std::nullopt;
-  text.remove_prefix(dot + 1);
-  return number;
-}
 
 }  // namespace
 
 GgufHeads gguf_heads(const GgufMetadata& metadata) {
-  const Family& family = family_of(metadata);
-  const std::string key = std::string(family.gguf) + ".attention.head_count";
+  const GgufFamily& family = gguf_family(metadata);
+  const std::string key = std::string(family.architecture) + ".attention.head_count";
   GgufHeads heads;
   heads.permuted = family.permuted;
-  heads.gemma = family.gemma;
   heads.heads = metadata.required_integer(key);
   heads.kv_heads = metadata.integer(key + "_kv").value_or(heads.heads);
   if (heads.heads <= 0 || heads.kv_heads <= 0) {
@@ -311,25 +332,6 @@ GgufHeads gguf_heads(const GgufMetadata& metadata) {
 
 std::string gguf_config_json(const GgufHeader& header, std::span<const float> rope_factors) {
   return ConfigMaker(header, rope_factors).make();
-}
-
-std::optional<std::string> hugging_face_name(std::string_view stored, bool gemma) {
-  const std::size_t dot = stored.rfind('.');
-  if (dot == std::string_view::npos) return std::nullopt;
-  const std::string_view ending = stored.substr(dot);
-  if (ending != ".weight" && ending != ".bias") return std::nullopt;
-  std::string_view module = stored.substr(0, dot);
-
-  if (const auto name = look_up(kWhole, module)) return std::string(*name).append(ending);
-  if (!module.starts_with("blk.")) return std::nullopt;
-  module.remove_prefix(4);
-  const auto layer = take_layer(module);
-  if (!layer) return std::nullopt;
-  std::optional<std::string_view> name;
-  if (gemma) name = look_up(kOfGemmaLayer, module);
-  if (!name) name = look_up(kOfLayer, module);
-  if (!name) return std::nullopt;
-  return std::string("model.layers.").append(*layer).append(".").append(*name).append(ending);
 }
 
 }  // namespace nvllm::model

@@ -1,5 +1,5 @@
-// Translates a GGUF file's header: a config.json as Hugging Face would have it, the tensors' names,
-// and Llama 3's RoPE scaling.
+// Translates a GGUF file's metadata: a config.json as Hugging Face would have it, and Llama 3's
+// RoPE scaling.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,11 @@
 
 namespace nvllm::model {
 
-// The attention heads of a model, for undoing the permutation of the rows of q and k; and whether
-// its layers have Gemma's norms.
+// The attention heads of a model, for undoing the permutation of the rows of q and k.
 struct GgufHeads {
   bool permuted = false;  // rows of q and k lie in adjacent rotary pairs
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
-  bool gemma = false;
 };
 GgufHeads gguf_heads(const GgufMetadata& metadata);
 
@@ -28,9 +26,6 @@ std::string gguf_config_json(const GgufHeader& header, std::span<const float> ro
 
 // The tensor that holds the factors of Llama 3's RoPE scaling. It is a part of the configuration.
 inline constexpr std::string_view kRopeFactors = "rope_freqs.weight";
-
-// "model.layers.3.self_attn.q_proj.weight" for "blk.3.attn_q.weight"; nullopt: an unknown name.
-std::optional<std::string> hugging_face_name(std::string_view stored, bool gemma = false);
 
 // Llama 3's RoPE scaling as config.json describes it. Frequencies whose wavelength is above
 // original / low_freq_factor positions are divided by the factor, those below original /

@@ -199,9 +199,9 @@ TEST_CASE("tensors that cannot be") {
   CHECK(error_of_tensor(0, {1, 1, 1, 1, 1}) ==
         "FILE: tensor t: expected 1 to 4 dimensions, found 5");
   CHECK(error_of_tensor(10, {256, 1}) ==
-        "FILE: tensor t: expected type F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or "
-        "Q6_K, found Q2_K");
-  CHECK(error_of_tensor(39, {256, 1}).ends_with("found MXFP4"));
+        "FILE: tensor t: expected type F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, "
+        "Q6_K or MXFP4, found Q2_K");
+  CHECK(error_of_tensor(40, {256, 1}).ends_with("found NVFP4"));
   CHECK(error_of_tensor(99, {256, 1}).ends_with("found type 99"));
   CHECK(error_of_tensor(8, {33, 1}) ==
         "FILE: tensor t: Q8_0 [1, 33]: expected rows of whole blocks of 32 elements");

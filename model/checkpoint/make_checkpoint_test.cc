@@ -21,7 +21,8 @@ std::string config_of(const std::string& model_type) {
              "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
              "head_dim": 64, "vocab_size": 50, "rms_norm_eps": 1e-6,
              "max_position_embeddings": 64, "attention_bias": true,
-             "num_local_experts": 3)" +
+             "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+             "mlp_only_layers": [1], "num_local_experts": 3)" +
          (model_type == "gpt_oss" ? R"(, "quantization_config": {"quant_method": "mxfp4"}})" : "}");
 }
 
@@ -97,6 +98,19 @@ TEST_CASE("gpt-oss has its experts in MXFP4") {
   (void)checkpoint.get("model.layers.0.mlp.experts.0.down_proj.bias", {256});
   (void)checkpoint.get("model.layers.0.mlp.router.bias", {3});
   (void)checkpoint.get("model.layers.0.self_attn.sinks", {4});
+}
+
+TEST_CASE("GGUF of a mixture has all experts of a layer in one tensor") {
+  const TestFolder folder = made("qwen3_moe", "--gguf mxfp4");
+  const Checkpoint checkpoint = open_checkpoint(folder.path("model"));
+  const StoredTensor& down =
+      checkpoint.get("model.layers.0.mlp.experts.2.down_proj.weight", {256, 64});
+  CHECK(down.encoding == Encoding::mxfp4_blocks);
+  CHECK(down.stored_name == "blk.0.ffn_down_exps.weight");
+  (void)checkpoint.get("model.layers.0.mlp.experts.0.up_proj.weight", {64, 256});
+  CHECK(checkpoint.get("model.layers.0.mlp.gate.weight", {3, 256}).encoding == Encoding::f32);
+  (void)checkpoint.get("model.layers.1.mlp.up_proj.weight", {96, 256});
+  check_values(checkpoint);
 }
 
 TEST_CASE("GGUF of every type") {

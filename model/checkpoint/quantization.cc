@@ -7,7 +7,9 @@
 #include <immintrin.h>
 
 #include <array>
+#include <bit>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "base/check.h"
@@ -245,6 +247,25 @@ void decode_block_q6_k(const std::byte* block, Out out) {
   decode_half_q6_k(block + 64, block + 160, block + 200, d, out + 128);
 }
 
+// Twice e2m1's numbers by their four bits, which are whole.
+__m256i twice_e2m1(__m256i codes) {
+  const __m128i table = _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes);
+}
+
+// Half of the power of two that an e8m0 stands for; 255 stands for NaN.
+float half_of_e8m0(std::byte scale) {
+  const auto byte = std::to_integer<std::uint32_t>(scale);
+  if (byte == 255) return std::numeric_limits<float>::quiet_NaN();
+  // Below 2 it is no normal number: 2^-128 or 2^-127.
+  return std::bit_cast<float>(byte < 2 ? 0x200000U << byte : (byte - 1) << 23);
+}
+
+template <typename Out>
+void decode_block_mxfp4(const std::byte* block, Out out) {
+  emit_32(out, twice_e2m1(nibbles_of_32(block + 1)), half_of_e8m0(block[0]), kNoOffset);
+}
+
 // 16 dense elements as floats.
 void load_floats(const float*, const std::byte* from, __m256& low, __m256& high) {
   low = _mm256_castsi256_ps(load_32(from));
@@ -328,6 +349,9 @@ bool decode_scaled_blocks(Encoding e, const std::byte* from, std::int64_t n, Out
     case Encoding::q4_k: decode_blocks<Out, decode_block_q4_k<Out>>(e, from, n, out); return true;
     case Encoding::q5_k: decode_blocks<Out, decode_block_q5_k<Out>>(e, from, n, out); return true;
     case Encoding::q6_k: decode_blocks<Out, decode_block_q6_k<Out>>(e, from, n, out); return true;
+    case Encoding::mxfp4_blocks:
+      decode_blocks<Out, decode_block_mxfp4<Out>>(e, from, n, out);
+      return true;
     default: return false;
   }
 }

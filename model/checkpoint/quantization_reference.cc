@@ -70,6 +70,15 @@ float q6_k_at(const std::byte* block, std::int64_t i) {
          static_cast<float>((low | high << 4) - 32);
 }
 
+// A scale s for 2^(s - 127), then 16 bytes of e2m1: twice what they stand for are whole numbers.
+float mxfp4_at(const std::byte* block, std::int64_t i) {
+  constexpr int kTwice[] = {0, 1, 2, 3, 4, 6, 8, 12};
+  const int scale = byte_at(block, 0), code = nibble_of_32(block + 1, i);
+  if (scale == 255) return std::numeric_limits<float>::quiet_NaN();
+  const int twice = code >= 8 ? -kTwice[code - 8] : kTwice[code];
+  return std::ldexp(static_cast<float>(twice), scale - 128);
+}
+
 // One bit of sign, four of exponent (less 7), three of mantissa.
 float f8_e4m3_at(int byte) {
   const int exponent = byte >> 3 & 15, mantissa = byte & 7;
@@ -116,6 +125,7 @@ float value_at(Encoding encoding, const std::byte* block, std::int64_t i) {
       return scale * static_cast<float>(nibble_of_k(block + 48, i) | high << 4) - minimum;
     }
     case Encoding::q6_k: return q6_k_at(block, i);
+    case Encoding::mxfp4_blocks: return mxfp4_at(block, i);
     case Encoding::f8_e4m3: return f8_e4m3_at(byte_at(block, 0));
     case Encoding::i4:
     case Encoding::i32:

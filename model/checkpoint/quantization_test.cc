@@ -18,8 +18,9 @@
 namespace nvllm::model {
 namespace {
 
-constexpr Encoding kQuantized[] = {Encoding::q8_0, Encoding::q4_0, Encoding::q4_1, Encoding::q5_0,
-                                   Encoding::q5_1, Encoding::q4_k, Encoding::q5_k, Encoding::q6_k};
+constexpr Encoding kQuantized[] = {Encoding::q8_0, Encoding::q4_0, Encoding::q4_1,
+                                   Encoding::q5_0, Encoding::q5_1, Encoding::q4_k,
+                                   Encoding::q5_k, Encoding::q6_k, Encoding::mxfp4_blocks};
 constexpr Encoding kDense[] = {Encoding::f32, Encoding::f16, Encoding::bf16, Encoding::f8_e4m3};
 
 std::vector<std::byte> read_data(const std::string& name) {
@@ -127,6 +128,15 @@ void define(Encoding encoding, const std::uint8_t* x, double* y) {
       }
       break;
     }
+    case Encoding::mxfp4_blocks: {
+      constexpr double kE2m1[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6};
+      const double scale = x[0] == 255 ? std::nan("") : std::ldexp(1, x[0] - 127);
+      for (int j = 0; j < 16; ++j) {
+        y[j] = scale * kE2m1[x[1 + j] & 15];
+        y[j + 16] = scale * kE2m1[x[1 + j] >> 4];
+      }
+      break;
+    }
     default: FAIL("not quantized");
   }
 }
@@ -218,6 +228,7 @@ TEST_CASE("sizes of blocks") {
   CHECK(block_bytes(Encoding::q4_k) == 144);
   CHECK(block_bytes(Encoding::q5_k) == 176);
   CHECK(block_bytes(Encoding::q6_k) == 210);
+  CHECK(block_bytes(Encoding::mxfp4_blocks) == 17);
 }
 
 }  // namespace

@@ -82,7 +82,8 @@ class PieceReader {
   template <typename T>
   std::vector<T> read_part(const StoredTensor& tensor, layers::Range rows, layers::Range columns);
   struct StoredValues;
-  // Powers of two, which are the scales of MXFP4.
+  // Powers of two, which are the scales of MXFP4; an Error names one that is none.
+  float mxfp4_scale(const StoredTensor& tensor, std::uint8_t scale) const;
   std::vector<float> read_powers(const StoredTensor& tensor, layers::Range rows,
                                  layers::Range columns);
   Scales read_scales(const LoadPiece& piece);
@@ -93,6 +94,7 @@ class PieceReader {
   void read_packed(const LoadPiece& piece, std::byte* out, std::byte* scales);
   void pack_weight(const LoadPiece& piece, std::byte* out, std::byte* scales);
   void pack_blocks(const LoadPiece& piece, std::byte* out, std::byte* scales);
+  void pack_mxfp4_blocks(const LoadPiece& piece, std::byte* out, std::byte* scales);
   void pack_floats(const LoadPiece& piece, std::byte* out, std::byte* scales);
 
   // Which of the file's rows hold these, of whole heads or one.
@@ -102,6 +104,9 @@ class PieceReader {
   const std::byte* read_rows(const LoadPiece& piece, const StoredRows& stored, layers::Range span);
   void read_run(const LoadPiece& piece, const StoredRows& stored, layers::Range run,
                 std::byte* out);
+  // Calls function(the stored bytes of a row's part) for all rows of the piece, in order.
+  template <typename Function>
+  void for_stored_rows(const LoadPiece& piece, const StoredRows& stored, const Function& function);
   void convert_row(const LoadPiece& piece, const StoredRows& stored, const std::byte* from,
                    std::byte* out);
   // Of a tensor with strides.

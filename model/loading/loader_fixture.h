@@ -21,9 +21,10 @@
 
 namespace nvllm::model {
 
-inline constexpr Encoding kEncodings[] = {
-    Encoding::f32,  Encoding::f16,  Encoding::bf16, Encoding::q8_0, Encoding::q4_0, Encoding::q4_1,
-    Encoding::q5_0, Encoding::q5_1, Encoding::q4_k, Encoding::q5_k, Encoding::q6_k};
+inline constexpr Encoding kEncodings[] = {Encoding::f32,  Encoding::f16,  Encoding::bf16,
+                                          Encoding::q8_0, Encoding::q4_0, Encoding::q4_1,
+                                          Encoding::q5_0, Encoding::q5_1, Encoding::q4_k,
+                                          Encoding::q5_k, Encoding::q6_k, Encoding::mxfp4_blocks};
 
 // Tensors of random values, in files of a folder.
 class TestFiles {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ constexpr Part kParts[] = {{{0, kOutputs}, {0, kInputs}},
                            {{5, 37}, {0, kInputs}},
                            {{0, kOutputs}, {128, 400}},
                            {{16, 32}, {384, kInputs}}};
+// That begins inside of 128 inputs, and of a K block, but where 32 inputs do.
+constexpr Part kInsideOfBlocks = {{3, 41}, {96, 400}};
 
 // Loads a part as a parameter whose quantization is chosen so.
 struct Loaded {
@@ -99,26 +102,31 @@ float largest(const float* row, std::int64_t begin, std::int64_t end) {
 TEST_CASE("GGUF's blocks stay what they are, but for scales of 11 bits") {
   const auto backend = create_backend(DeviceKind::cpu);
   for (const Encoding encoding : kEncodings) {
+    const bool mxfp4 = encoding == Encoding::mxfp4_blocks;
     const bool blocks = encoding >= Encoding::q8_0 && encoding <= Encoding::q6_k;
-    if (!blocks) continue;
+    if (!blocks && !mxfp4) continue;
     CAPTURE(std::string(name_of(encoding)));
     for (const std::int64_t rotary : {std::int64_t{0}, kHeads}) {
       TestFiles files;
       files.add("m.weight", encoding, {kOutputs, kInputs}, rotary);
       const Checkpoint checkpoint = files.write();
       const std::vector<float> values = values_of(files);
-      for (const Part& part : kParts) {
+      std::vector<Part> parts(std::begin(kParts), std::end(kParts));
+      parts.push_back(kInsideOfBlocks);
+      for (const Part& part : parts) {
         for (const std::size_t piece_bytes : {std::size_t{1} << 20, std::size_t{3000}}) {
           const Loaded loaded(checkpoint, *backend, part, Format::automatic, piece_bytes,
                               piece_bytes == 3000);
           REQUIRE(loaded.parameter.quantization.has_value());
           const bool int4 = encoding == Encoding::q4_0 || encoding == Encoding::q4_1 ||
                             encoding == Encoding::q4_k;
-          CHECK(loaded.parameter.quantization->format ==
-                (int4 ? WeightFormat::int4 : WeightFormat::int8));
-          // Scale and offset are rounded to 11 bits, and 32 neighbours have the same ones: the
-          // offset is no larger than all of them.
-          const auto tolerance = [](const float* row, std::int64_t i) {
+          CHECK(loaded.parameter.quantization->format == (mxfp4  ? WeightFormat::mxfp4
+                                                          : int4 ? WeightFormat::int4
+                                                                 : WeightFormat::int8));
+          // Scales of MXFP4 are powers of two, which stay. Scale and offset are rounded to 11 bits,
+          // and 32 neighbours have the same ones: the offset is no larger than all of them.
+          const auto tolerance = [mxfp4](const float* row, std::int64_t i) {
+            if (mxfp4) return 0.0f;
             return 3 * largest(row, i / 32 * 32, i / 32 * 32 + 32) * 0x1p-11f + 0x1p-30f;
           };
           CHECK(wrong(loaded, values, part, tolerance) == 0);
@@ -181,8 +189,9 @@ TEST_CASE("what is quantized stays so, and 'none' makes floats of it") {
   CHECK(quantization(Format::automatic, kParts[0]) == as_stored);
   CHECK(quantization(Format::int4, kParts[0]) == as_stored);
   CHECK_FALSE(quantization(Format::none, kParts[0]).has_value());
-  // A part that begins inside of a block of 128 inputs.
-  CHECK_FALSE(quantization(Format::automatic, {{0, 8}, {64, 192}}).has_value());
+  // A part may begin where a group does, and not inside of one.
+  CHECK(quantization(Format::automatic, {{0, 8}, {64, 192}}) == as_stored);
+  CHECK_FALSE(quantization(Format::automatic, {{0, 8}, {48, 192}}).has_value());
 }
 
 TEST_CASE("parts of one parameter in two encodings get the finer format") {

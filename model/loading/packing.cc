@@ -61,12 +61,10 @@ std::optional<Packing> packing_of(QuantizationChoice::Format format) {
   }
 }
 
-// Whether the parameter's parts of weights begin where blocks or groups of the format may.
-bool can_be_cut(const Parameter& parameter, WeightFormat format) {
-  const std::int64_t unit =
-      format == WeightFormat::mxfp4 ? kernels::kMxfp4Group : layers::kQuantizedCut;
+// Whether the parameter's parts of weights begin where groups of inputs do.
+bool can_be_cut(const Parameter& parameter, std::int64_t group) {
   return std::ranges::all_of(
-      parameter.slices, [unit](const Slice& slice) { return slice.columns.begin % unit == 0; });
+      parameter.slices, [group](const Slice& slice) { return slice.columns.begin % group == 0; });
 }
 
 // Whether 128 outputs from a multiple of 128 on, of the parameter, share their scales. Random ones
@@ -94,6 +92,7 @@ std::optional<Packing> packing_of(const StoredTensor& tensor) {
     case Encoding::q5_k:
     case Encoding::q8_0: return Packing{WeightFormat::int8, 32};
     case Encoding::q6_k: return Packing{WeightFormat::int8, 16};
+    case Encoding::mxfp4_blocks: return Packing{WeightFormat::mxfp4, kernels::kMxfp4Group};
     default: return std::nullopt;
   }
 }
@@ -133,7 +132,7 @@ void choose_quantization(std::span<Parameter* const> parameters, const Checkpoin
       const auto stored = packing_of(*parameter, *checkpoint);
       if (stored) packing = stored;
     }
-    if (!packing || !can_be_cut(*parameter, packing->format)) continue;
+    if (!packing || !can_be_cut(*parameter, packing->group)) continue;
     parameter->quantization = {packing->format, packing->group, choice.weight_only,
                                in_blocks(*parameter, packing->format, checkpoint)};
   }

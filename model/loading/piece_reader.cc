@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "model/loading/load_plan.h"
 #include "model/loading/packing.h"
@@ -90,6 +91,21 @@ void PieceReader::read_run(const LoadPiece& piece, const StoredRows& stored, Ran
   }
 }
 
+template <typename Function>
+void PieceReader::for_stored_rows(const LoadPiece& piece, const StoredRows& stored,
+                                  const Function& function) {
+  Range run{piece.rows.begin, piece.rows.begin};
+  while (run.end < piece.rows.end) {
+    run = {run.end, run_end(piece, stored, run.end)};
+    const Range span = stored_span(piece, stored, run);
+    const std::byte* const rows = read_rows(piece, stored, span);
+    for (std::int64_t row = run.begin; row < run.end; ++row) {
+      const std::int64_t there = stored.period == 1 ? row : piece.tensor->stored_row(row);
+      function(rows + (there - span.begin) * stored.stride);
+    }
+  }
+}
+
 void PieceReader::pack_blocks(const LoadPiece& piece, std::byte* out, std::byte* scales_out) {
   const StoredTensor& tensor = *piece.tensor;
   const StoredRows stored(piece);
@@ -103,30 +119,55 @@ void PieceReader::pack_blocks(const LoadPiece& piece, std::byte* out, std::byte*
   std::vector<std::int8_t> integers(static_cast<std::size_t>(stored.elements));
   std::vector<std::uint8_t> values(integers.size());
   std::vector<float> all_scales(parts), all_offsets(parts), scales, offsets;
-  Range run{piece.rows.begin, piece.rows.begin};
-  while (run.end < piece.rows.end) {
-    run = {run.end, run_end(piece, stored, run.end)};
-    const Range span = stored_span(piece, stored, run);
-    const std::byte* const rows = read_rows(piece, stored, span);
-    for (std::int64_t row = run.begin; row < run.end; ++row) {
-      const std::int64_t there = stored.period == 1 ? row : tensor.stored_row(row);
-      decode_integers(tensor.encoding, rows + (there - span.begin) * stored.stride, stored.elements,
-                      integers.data(), all_scales.data(), all_offsets.data());
-      for (std::size_t i = 0; i < values.size(); ++i)
-        values[i] = static_cast<std::uint8_t>(integers[i] + added);
-      scales.clear(), offsets.clear();
-      for (std::int64_t i = 0; i < shape.inputs; i += shape.group) {
-        const auto part = static_cast<std::size_t>((stored.skip + i) / 16);
-        scales.push_back(all_scales[part]);
-        offsets.push_back(all_offsets[part] + static_cast<float>(zero - added) * all_scales[part]);
-      }
-      check_scales(tensor, shape, scales, offsets);
-      pack_values(shape, values.data() + stored.skip, out);
-      pack_scales(shape, scales, offsets, scales_out);
-      out += shape.row_bytes();
-      scales_out += scale_bytes;
+  for_stored_rows(piece, stored, [&](const std::byte* row) {
+    decode_integers(tensor.encoding, row, stored.elements, integers.data(), all_scales.data(),
+                    all_offsets.data());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<std::uint8_t>(integers[i] + added);
+    scales.clear(), offsets.clear();
+    for (std::int64_t i = 0; i < shape.inputs; i += shape.group) {
+      const auto part = static_cast<std::size_t>((stored.skip + i) / 16);
+      scales.push_back(all_scales[part]);
+      offsets.push_back(all_offsets[part] + static_cast<float>(zero - added) * all_scales[part]);
     }
-  }
+    check_scales(tensor, shape, scales, offsets);
+    pack_values(shape, values.data() + stored.skip, out);
+    pack_scales(shape, scales, offsets, scales_out);
+    out += shape.row_bytes();
+    scales_out += scale_bytes;
+  });
+}
+
+// The piece begins where a block does (choose_quantization()).
+void PieceReader::pack_mxfp4_blocks(const LoadPiece& piece, std::byte* out, std::byte* scales_out) {
+  const StoredTensor& tensor = *piece.tensor;
+  const StoredRows stored(piece);
+  const kernels::QuantizedShape& shape = *piece.packed;
+  const std::size_t scale_bytes = shape.scale_bytes() / static_cast<std::size_t>(shape.outputs);
+  NVLLM_CHECK_EQ(stored.skip, 0);
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(stored.elements));
+  std::vector<float> scales;
+  for_stored_rows(piece, stored, [&](const std::byte* row) {
+    scales.clear();
+    const std::byte* block = row;
+    for (std::int64_t i = 0; i < stored.elements; i += kernels::kMxfp4Group) {
+      scales.push_back(mxfp4_scale(tensor, std::to_integer<std::uint8_t>(*block++)));
+      for (std::int64_t n = 0; n < kernels::kMxfp4Group / 2; ++n, ++block) {
+        codes[i + n] = std::to_integer<std::uint8_t>(*block) & 15;
+        codes[i + n + kernels::kMxfp4Group / 2] = std::to_integer<std::uint8_t>(*block) >> 4;
+      }
+    }
+    pack_values(shape, codes.data(), out);
+    pack_scales(shape, scales, {}, scales_out);
+    out += shape.row_bytes();
+    scales_out += scale_bytes;
+  });
+}
+
+float PieceReader::mxfp4_scale(const StoredTensor& tensor, std::uint8_t scale) const {
+  if (scale != 255) return kernels::e8m0_to_float(scale);
+  fail(checkpoint_.files()[tensor.file].path(), ": tensor ", tensor.stored_name,
+       ": a scale of MXFP4 is 255, which stands for no number");
 }
 
 // The elements of a row that are read, or of a column where those lie nearer to each other, are a

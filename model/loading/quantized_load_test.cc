@@ -342,7 +342,7 @@ TEST_CASE("a weight that stays quantized is what its definition says") {
     for (const layers::Range rows : {layers::Range{0, kOutputs}, {3, 21}, {39, 40}}) {
       for (const std::size_t piece_bytes : {std::size_t{1} << 20, std::size_t{900}}) {
         CHECK(wrong_packed(made, checkpoint, *backend, rows, {0, kInputs}, piece_bytes) == 0);
-        if (*made.format != kernels::WeightFormat::mxfp4) continue;
+        if (*made.format == kernels::WeightFormat::fp8) continue;
         // Ranks have whole groups.
         for (const layers::Range columns : {layers::Range{0, 32}, {32, 96}, {64, 96}}) {
           CHECK(wrong_packed(made, checkpoint, *backend, rows, columns, piece_bytes) == 0);

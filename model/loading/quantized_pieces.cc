@@ -132,13 +132,8 @@ std::vector<T> PieceReader::read_part(const StoredTensor& tensor, Range rows, Ra
 
 std::vector<float> PieceReader::read_powers(const StoredTensor& tensor, Range rows, Range columns) {
   std::vector<float> powers;
-  for (const std::uint8_t scale : read_part<std::uint8_t>(tensor, rows, columns)) {
-    if (scale == 255) {
-      fail(checkpoint_.files()[tensor.file].path(), ": tensor ", tensor.stored_name,
-           ": a scale of MXFP4 is 255, which stands for no number");
-    }
-    powers.push_back(kernels::e8m0_to_float(scale));
-  }
+  for (const std::uint8_t scale : read_part<std::uint8_t>(tensor, rows, columns))
+    powers.push_back(mxfp4_scale(tensor, scale));
   return powers;
 }
 
@@ -358,6 +353,7 @@ void PieceReader::read_packed(const LoadPiece& piece, std::byte* out, std::byte*
   const auto kept = packing_of(tensor);
   if (!kept || !fits(*kept, *piece.packed)) return pack_floats(piece, out, scales);
   if (tensor.quantized != nullptr) return pack_weight(piece, out, scales);
+  if (tensor.encoding == Encoding::mxfp4_blocks) return pack_mxfp4_blocks(piece, out, scales);
   pack_blocks(piece, out, scales);
 }
 

@@ -15,7 +15,16 @@
 
 namespace nvllm::model {
 
-enum class GgufType : std::uint32_t { f32 = 0, f16 = 1, q4_1 = 3, q8_0 = 8, q4_k = 12 };
+enum class GgufType : std::uint32_t {
+  f32 = 0,
+  f16 = 1,
+  q4_0 = 2,
+  q4_1 = 3,
+  q8_0 = 8,
+  q4_k = 12,
+  bf16 = 30,
+  mxfp4 = 39
+};
 
 class GgufBuilder {
  public:

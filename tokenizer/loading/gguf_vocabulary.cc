@@ -19,6 +19,13 @@ constexpr std::string_view kTekken =
     R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)re"
     R"re(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)re"
     R"re(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+// GPT-4o's, and gpt-oss'.
+constexpr std::string_view kO200k =
+    R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)re"
+    R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)?)re"
+    R"re(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)re"
+    R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)?)re"
+    R"re(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
 constexpr std::string_view kDeepSeekNumbers = R"re(\p{N}{1,3})re";
 constexpr std::string_view kDeepSeekIdeographs =
     R"re([\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+)re";
@@ -72,6 +79,7 @@ const std::vector<GgufPreTokenizer>& known_pre_tokenizers() {
        .ignore_merges = true,
        .add_bos = true},
       {.names = {"tekken"}, .patterns = {kTekken}, .ignore_merges = true, .add_bos = true},
+      {.names = {"gpt-4o"}, .patterns = {kO200k}},
       {.names = {"deepseek-v3"},
        .patterns = {kDeepSeekNumbers, kDeepSeekIdeographs, kDeepSeekWords}},
       {.names = {"deepseek-llm"},

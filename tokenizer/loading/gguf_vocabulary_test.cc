@@ -117,6 +117,9 @@ TEST_CASE("deepseek-coder gives DeepSeek Coder's ids") {
 TEST_CASE("tekken gives the ids of Mistral's newer models") {
   check_family({"tekken", "gpt2", "tekken", 701});
 }
+TEST_CASE("gpt-4o gives the ids of gpt-oss") {
+  check_family({"o200k", "gpt2", "gpt-4o", {}});
+}
 TEST_CASE("scores give Llama 2's ids") {
   check_family({"llama2", "llama", "", 1});
 }
@@ -184,7 +187,7 @@ std::string refusal(const GgufVocabulary& vocabulary) {
 TEST_CASE("what is unknown or does not fit is refused by name") {
   const std::string known =
       "; supported are gpt-2, gpt2, smollm, qwen2, deepseek-r1-qwen, llama-bpe, llama3, llama-v3, "
-      "tekken, deepseek-v3, deepseek-llm, deepseek-coder";
+      "tekken, gpt-4o, deepseek-v3, deepseek-llm, deepseek-coder";
   const auto with = [](auto&& change) {
     GgufVocabulary vocabulary = small();
     change(vocabulary);

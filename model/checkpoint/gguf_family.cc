@@ -1,0 +1,167 @@
+#include "model/checkpoint/gguf_family.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/checkpoint/checkpoint_file.h"
+
+namespace nvllm::model {
+namespace {
+
+using Name = GgufFamily::Name;
+using Kind = GgufFamily::Kind;
+
+constexpr Name kWhole[] = {
+    {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
+
+constexpr Name kOfLayer[] = {
+    {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"}};
+
+// "ffn_norm" and "post_attention_layernorm" are other norms here.
+constexpr Name kOfGemmaLayer[] = {{"post_attention_norm", "post_attention_layernorm"},
+                                  {"ffn_norm", "pre_feedforward_layernorm"},
+                                  {"post_ffw_norm", "post_feedforward_layernorm"}};
+
+constexpr Name kOfMixtralLayer[] = {{"ffn_gate_inp", "block_sparse_moe.gate"},
+                                    {"ffn_gate_exps", "block_sparse_moe.experts.*.w1"},
+                                    {"ffn_up_exps", "block_sparse_moe.experts.*.w3"},
+                                    {"ffn_down_exps", "block_sparse_moe.experts.*.w2"}};
+
+constexpr Name kOfQwen3MoeLayer[] = {{"ffn_gate_inp", "mlp.gate"},
+                                     {"ffn_gate_exps", "mlp.experts.*.gate_proj"},
+                                     {"ffn_up_exps", "mlp.experts.*.up_proj"},
+                                     {"ffn_down_exps", "mlp.experts.*.down_proj"}};
+
+constexpr Name kOfGptOssLayer[] = {{"ffn_gate_inp", "mlp.router"},
+                                   {"ffn_gate_exps", "mlp.experts.*.gate_proj"},
+                                   {"ffn_up_exps", "mlp.experts.*.up_proj"},
+                                   {"ffn_down_exps", "mlp.experts.*.down_proj"},
+                                   {"post_attention_norm", "post_attention_layernorm"}};
+
+// Mistral's files call themselves llama, and so do Mixtral's.
+constexpr GgufFamily kFamilies[] = {
+    {.architecture = "llama",
+     .class_name = "LlamaForCausalLM",
+     .model_type = "llama",
+     .permuted = true},
+    {.architecture = "llama",
+     .class_name = "MixtralForCausalLM",
+     .model_type = "mixtral",
+     .kind = Kind::mixtral,
+     .permuted = true,
+     .names = kOfMixtralLayer},
+    {.architecture = "qwen2",
+     .class_name = "Qwen2ForCausalLM",
+     .model_type = "qwen2",
+     .always_biased = true},
+    {.architecture = "qwen3", .class_name = "Qwen3ForCausalLM", .model_type = "qwen3"},
+    {.architecture = "qwen3moe",
+     .class_name = "Qwen3MoeForCausalLM",
+     .model_type = "qwen3_moe",
+     .kind = Kind::qwen3_moe,
+     .names = kOfQwen3MoeLayer},
+    {.architecture = "gemma3",
+     .class_name = "Gemma3ForCausalLM",
+     .model_type = "gemma3_text",
+     .kind = Kind::gemma3,
+     .names = kOfGemmaLayer},
+    {.architecture = "gpt-oss",
+     .class_name = "GptOssForCausalLM",
+     .model_type = "gpt_oss",
+     .kind = Kind::gpt_oss,
+     .names = kOfGptOssLayer},
+};
+
+std::optional<std::string_view> look_up(std::span<const Name> names, std::string_view stored) {
+  const auto found = std::ranges::find(names, stored, &Name::first);
+  if (found == names.end()) return std::nullopt;
+  return found->second;
+}
+
+// Takes "12" and the dot behind it, if there is one, off the front of `text`. "012" is no number,
+// so that two names never mean the same.
+std::optional<std::string_view> take_number(std::string_view& text) {
+  const std::string_view number = text.substr(0, text.find('.'));
+  if (number.empty() || number.size() > 6) return std::nullopt;
+  if (number.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
+  if (number.size() > 1 && number.front() == '0') return std::nullopt;
+  text.remove_prefix(std::min(number.size() + 1, text.size()));
+  return number;
+}
+
+// "mlp.experts.7.up_proj" for "ffn_up.7": files of before April 2024 have a tensor for each expert.
+std::optional<std::string> name_of_expert(std::string_view module, const GgufFamily& family) {
+  const std::size_t dot = module.find('.');
+  if (!family.has_experts() || dot == std::string_view::npos) return std::nullopt;
+  const auto name = look_up(family.names, std::string(module.substr(0, dot)) + "_exps");
+  std::string_view rest = module.substr(dot + 1);
+  const auto number = take_number(rest);
+  if (!name || !number || !rest.empty()) return std::nullopt;
+  std::string of_expert(*name);
+  return of_expert.replace(of_expert.find('*'), 1, *number);
+}
+
+std::optional<std::string> name_in_layer(std::string_view module, const GgufFamily& family) {
+  auto name = look_up(family.names, module);
+  if (!name) name = look_up(kOfLayer, module);
+  if (name) return std::string(*name);
+  return name_of_expert(module, family);
+}
+
+}  // namespace
+
+const GgufFamily& gguf_family(const GgufMetadata& metadata) {
+  const std::string name = metadata.required_text("general.architecture");
+  const std::int64_t experts = metadata.integer(name + ".expert_count").value_or(0);
+  const GgufFamily* found = nullptr;
+  for (const GgufFamily& family : kFamilies) {
+    if (name != family.architecture) continue;
+    if (found == nullptr || family.has_experts() == (experts != 0)) found = &family;
+  }
+  if (found == nullptr) {
+    fail(metadata.where(), ": general.architecture: expected ", gguf_architectures(), ", found ",
+         printable(name));
+  }
+  return *found;
+}
+
+std::string gguf_architectures() {
+  std::string all;
+  const std::string_view last = std::ranges::rbegin(kFamilies)->architecture;
+  std::string_view before;
+  for (const GgufFamily& family : kFamilies) {
+    if (family.architecture == before) continue;
+    before = family.architecture;
+    if (!all.empty()) all += before == last ? " or " : ", ";
+    all += before;
+  }
+  return all;
+}
+
+std::optional<std::string> hugging_face_name(std::string_view stored, const GgufFamily& family) {
+  const std::size_t dot = stored.rfind('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const std::string_view ending = stored.substr(dot);
+  if (ending != ".weight" && ending != ".bias") return std::nullopt;
+  std::string_view module = stored.substr(0, dot);
+
+  if (const auto name = look_up(kWhole, module)) return std::string(*name).append(ending);
+  if (!module.starts_with("blk.")) return std::nullopt;
+  module.remove_prefix(4);
+  const auto layer = take_number(module);
+  if (!layer) return std::nullopt;
+  const std::string prefix = std::string("model.layers.").append(*layer).append(".");
+  if (family.kind == Kind::gpt_oss && module == "attn_sinks" && ending == ".weight") {
+    return prefix + "self_attn.sinks";
+  }
+  const auto name = name_in_layer(module, family);
+  if (!name) return std::nullopt;
+  return prefix + *name + std::string(ending);
+}
+
+}  // namespace nvllm::model

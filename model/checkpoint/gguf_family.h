@@ -1,0 +1,47 @@
+// What GGUF files of one architecture are in Hugging Face's terms: the class of the model, and the
+// names of its tensors.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "model/checkpoint/gguf.h"
+
+namespace nvllm::model {
+
+struct GgufFamily {
+  // GGUF's name of a layer's module, and Hugging Face's; a '*' stands for an expert's number.
+  using Name = std::pair<std::string_view, std::string_view>;
+
+  // What its configuration has beside the common keys.
+  enum class Kind : std::uint8_t { common, gemma3, mixtral, qwen3_moe, gpt_oss };
+
+  const char* architecture;  // metadata "general.architecture"
+  const char* class_name;
+  const char* model_type;
+  Kind kind = Kind::common;
+  // Rows of q and k lie in adjacent rotary pairs (GgufHeads).
+  bool permuted = false;
+  bool always_biased = false;  // q, k and v: the class says it, not the configuration
+  // Of modules that only this family has, or that have other names in it.
+  std::span<const Name> names = {};
+
+  // Those whose "expert_count" is above 0.
+  bool has_experts() const { return kind >= Kind::mixtral; }
+};
+
+// An Error names an architecture that is none of these.
+const GgufFamily& gguf_family(const GgufMetadata& metadata);
+
+// What a tensor may be of, for errors: "llama, qwen2, qwen3, ... or gpt-oss".
+std::string gguf_architectures();
+
+// "model.layers.3.self_attn.q_proj.weight" for "blk.3.attn_q.weight". All experts of a layer may be
+// in one tensor: its name has a '*' for their numbers. nullopt: an unknown name.
+std::optional<std::string> hugging_face_name(std::string_view stored, const GgufFamily& family);
+
+}  // namespace nvllm::model

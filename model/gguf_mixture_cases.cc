@@ -1,0 +1,187 @@
+// GGUF files of mixtures, made of golden models in safetensors: in floats they are the same model,
+// bit by bit (golden_cases.cc compares those with transformers); experts that stay quantized give
+// the answers of their dequantized weights. On any number of ranks.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json_text.h"
+#include "base/text.h"
+#include "model/testing/gguf_conversion.h"
+#include "model/testing/test_folder.h"
+#include "model/testing/test_model.h"
+#include "testing/device_ranks.h"
+
+namespace nvllm::model {
+namespace {
+
+using testing::DeviceRank;
+using Rows = std::vector<std::vector<float>>;
+
+struct Prompt {
+  std::vector<std::int32_t> ids, continuation;
+  std::vector<float> margins;
+};
+
+std::string golden_folder(const std::string& name) {
+  return "tests/data/golden-models/" + name;
+}
+
+std::vector<Prompt> prompts_of(const std::string& name) {
+  std::ifstream file(golden_folder(name) + "/expected.json");
+  std::vector<Prompt> prompts;
+  const auto json = read_json(file);
+  for (const auto& prompt : json["prompts"]) {
+    prompts.push_back({prompt["ids"], prompt["continuation"], prompt["margins"]});
+  }
+  return prompts;
+}
+
+// The model of a folder in float32, with experts in slices or whole.
+class Opened {
+ public:
+  struct How {
+    bool expert_parallel = false, keep_quantized = false;
+  };
+  Opened(DeviceRank& rank, const std::string& path, std::int64_t tokens, How how)
+      : checkpoint_(open_checkpoint(path)), model_(rank, config(path, how), shape(tokens, how)) {
+    model_.load(checkpoint_);
+  }
+
+  bool keeps_some() const { return model_.decoder().quantized(); }
+
+  // Logits of all positions of a prompt and its continuation.
+  Rows logits(const Prompt& prompt) {
+    std::vector<std::int32_t> tokens = prompt.ids;
+    tokens.insert(tokens.end(), prompt.continuation.begin(), prompt.continuation.end());
+    return model_.forward({{0, 0, tokens}}, TestModel::Logits::all);
+  }
+
+ private:
+  ModelConfig config(const std::string& path, How how) const {
+    ModelConfig config = parse_config(checkpoint_.config_json(), "", path);
+    config.mixture.expert_parallel = how.expert_parallel;
+    return config;
+  }
+  TestModelShape shape(std::int64_t tokens, How how) const {
+    return {.dtype = DType::f32,
+            .tokens = tokens,
+            .rows = tokens,
+            .keep_quantized = how.keep_quantized ? &checkpoint_ : nullptr};
+  }
+
+  Checkpoint checkpoint_;
+  TestModel model_;
+};
+
+float largest_difference(const Rows& a, const Rows& b) {
+  float largest = 0;
+  for (std::size_t row = 0; row < a.size(); ++row) {
+    for (std::size_t i = 0; i < a[row].size(); ++i) {
+      const float difference = std::fabs(a[row][i] - b[row][i]);
+      if (!(difference <= largest)) largest = difference;  // a NaN, too
+    }
+  }
+  return largest;
+}
+
+// Where transformers' token is ahead of the others, how many of the continuation are another.
+int wrong_tokens(const Rows& rows, const Prompt& prompt, float margin) {
+  int wrong = 0;
+  for (std::size_t step = 0; step < prompt.continuation.size(); ++step) {
+    const std::vector<float>& logits = rows[prompt.ids.size() - 1 + step];
+    const auto best = std::ranges::max_element(logits) - logits.begin();
+    wrong += best != prompt.continuation[step] && prompt.margins[step] > margin ? 1 : 0;
+  }
+  return wrong;
+}
+
+// A golden model as a GGUF file in a folder.
+TestFolder converted(const std::string& name, const GgufConversion& conversion) {
+  TestFolder folder;
+  folder.write("model.gguf", gguf_of(open_checkpoint(golden_folder(name)), conversion));
+  return folder;
+}
+
+void is_the_same(const std::string& name, const GgufConversion& conversion) {
+  const TestFolder folder = converted(name, conversion);
+  const Prompt prompt = prompts_of(name).front();
+  const auto tokens = std::ssize(prompt.ids) + std::ssize(prompt.continuation);
+  for (const int ranks : {1, 2, 3, 4}) {
+    if (!testing::why_no_ranks(ranks).empty()) continue;
+    testing::run_on_devices(ranks, [&](DeviceRank& rank) {
+      const Opened::How how{.expert_parallel = ranks == 3, .keep_quantized = false};
+      const Rows found = Opened(rank, folder.path(), tokens, how).logits(prompt);
+      const Rows right = Opened(rank, golden_folder(name), tokens, how).logits(prompt);
+      CAPTURE(name);
+      CHECK(found == right);
+      CHECK(wrong_tokens(found, prompt, 0) == 0);
+    });
+  }
+}
+
+GgufType bf16(std::string_view name) {
+  return name.find("exps") != std::string_view::npos ? GgufType::bf16 : GgufType::f32;
+}
+
+TEST_CASE("Qwen3-MoE with an MLP in one layer is the same model in a GGUF file") {
+  RANKS_OR_SKIP(1);
+  is_the_same("qwen3moe-dense-layer", {.type = bf16});
+}
+
+TEST_CASE("Mixtral is the same model in a GGUF file, also in one with a tensor for each expert") {
+  RANKS_OR_SKIP(1);
+  is_the_same("mixtral", {.type = bf16});
+  is_the_same("mixtral", {.tensor_per_expert = true});
+}
+
+TEST_CASE("gpt-oss is the same model in a GGUF file, also with experts in MXFP4") {
+  RANKS_OR_SKIP(1);
+  is_the_same("gptoss-bf16", {.type = bf16});
+  is_the_same("gptoss-mxfp4", {.type = [](std::string_view name) {
+                return name.ends_with("exps.weight") ? GgufType::mxfp4 : GgufType::f32;
+              }});
+}
+
+// `sizes`: of experts, whose slices not all ranks have one of.
+void stays_quantized(const std::string& name, GgufType type) {
+  const TestFolder folder =
+      converted(name, {.type = [type](std::string_view tensor) {
+                  return tensor.find("exps") != std::string_view::npos ? type : GgufType::f32;
+                }});
+  const Prompt prompt = prompts_of(name).front();
+  const auto tokens = std::ssize(prompt.ids) + std::ssize(prompt.continuation);
+  for (const int ranks : {1, 2, 3}) {
+    if (!testing::why_no_ranks(ranks).empty()) continue;
+    testing::run_on_devices(ranks, [&](DeviceRank& rank) {
+      for (const bool expert_parallel : {false, true}) {
+        if (expert_parallel && ranks == 1) continue;
+        Opened kept(rank, folder.path(), tokens, {expert_parallel, true});
+        Opened dequantized(rank, folder.path(), tokens, {expert_parallel, false});
+        CAPTURE(name);
+        CAPTURE(ranks);
+        CAPTURE(expert_parallel);
+        CHECK_FALSE(dequantized.keeps_some());
+        CHECK((kept.keeps_some() || (!expert_parallel && rank.member.rank() > 0)));
+        // Values and scales are exact, but for scales of 11 bits.
+        CHECK(largest_difference(kept.logits(prompt), dequantized.logits(prompt)) < 2e-3f);
+      }
+    });
+  }
+}
+
+TEST_CASE("experts of GGUF files stay in Q8_0, Q4_0 and MXFP4") {
+  RANKS_OR_SKIP(1);
+  stays_quantized("qwen3moe-dense-layer", GgufType::q8_0);
+  stays_quantized("gptoss-bf16", GgufType::q4_0);
+  stays_quantized("gptoss-mxfp4", GgufType::mxfp4);
+}
+
+}  // namespace
+}  // namespace nvllm::model
