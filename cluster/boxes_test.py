@@ -145,9 +145,20 @@ class BoxesTest(unittest.TestCase):
     def test_fewer_ranks_than_boxes(self):
         self.refuses(generate(1), '--tp 1: is less than one rank for each of 2 boxes; pass --tp 2')
 
-    def test_a_command_of_one_box(self):
-        self.refuses([PROGRAM, 'bench', 'startup', '--model', str(MODEL)],
-                     'bench startup: boxes have clocks of their own')
+    def test_what_cannot_be_over_boxes_is_refused_with_the_reason(self):
+        # Before anything is started, so a task's environment is enough.
+        task = {'OMPI_COMM_WORLD_SIZE': '2', 'OMPI_COMM_WORLD_RANK': '0', 'OMPI_COMM_WORLD_LOCAL_SIZE': '1'}
+        model = ['--model', str(MODEL), '--device', 'cpu']
+        for command, words in (
+                (['bench', 'startup', *model], 'bench startup: boxes have clocks of their own'),
+                (['bench', 'long', *model, '--modes', 'paged,layerwise'], 'bench long: each mode starts a group'),
+                (['inspect', *model, '--load'], 'inspect --load: boxes have clocks of their own'),
+                (['serve', *model, '--profile', 'trace.json'], '--profile: boxes have clocks of their own')):
+            with self.subTest(command=command):
+                run = subprocess.run([PROGRAM, *command], capture_output=True, text=True, env={**os.environ, **task})
+                self.assertEqual(run.returncode, 2)
+                self.assertTrue(run.stderr.startswith(f'nvllm-launch: {words}'), run.stderr)
+                self.assertTrue(run.stderr.endswith('(this is one of 2 tasks of mpirun)\n'), run.stderr)
 
     def test_other_options_on_the_other_box(self):
         script = 'exec "$0" "$@" --seed $OMPI_COMM_WORLD_RANK'
@@ -295,6 +306,14 @@ class BoxesTest(unittest.TestCase):
     def start_long_stages(self, folder, *more):
         return self.start_long('--prompt-ids', '1,2,3', '--ignore-eos', '--max-tokens', '90000', *more,
                                command=['generate', *text_model(pathlib.Path(folder))], ranks=(1, 1))
+
+    def test_a_signal_to_the_first_box_ends_all_with_its_exit_code(self):
+        with tempfile.TemporaryDirectory(dir=self.boxes.folder) as folder:
+            run = self.start_long_stages(folder)
+            os.kill(self.boxes.launcher(0).pid, signal.SIGTERM)
+            errors = self.all_gone(run, 5)
+        self.assertEqual(run.returncode, 128 + signal.SIGTERM, errors)
+        self.assertNotIn('died', errors)
 
     def test_a_stopped_stage_on_the_other_box_is_named(self):
         with tempfile.TemporaryDirectory(dir=self.boxes.folder) as folder:

@@ -20,6 +20,7 @@
 #include "ipc/collective/shm/shm_exchange.h"
 #include "ipc/collective/shm/shm_stage_link.h"
 #include "ipc/rpc.h"
+#include "testing/sanitizers.h"
 
 namespace nvllm::ipc {
 namespace {
@@ -293,6 +294,37 @@ TEST_CASE("what pipeline stages hand over crosses boxes in order, whatever its s
               },
               shape) == "");
   }
+}
+
+TEST_CASE("who waits for a stage on another box is woken") {
+  // Five pieces each. Without a bell a sleeper looks again after 200 ms.
+  constexpr int kPasses = 30;
+  constexpr std::size_t kCount = 10'000;
+  CHECK(run_over_boxes(
+            [&](Member& me) {
+              const auto backend = create_backend(DeviceKind::cpu);
+              const auto stream = backend->create_stream();
+              const auto computed = backend->create_event();
+              ShmStageLink link(me, 2);
+              std::vector<float> values = values_of(0, kCount), got(kCount);
+              const std::int64_t start = now_ns();
+              for (int pass = 0; pass < kPasses; ++pass) {
+                if (me.rank() == 0) {
+                  link.send(view(values), *stream);
+                  link.receive_result(got.data(), kCount * sizeof(float));
+                  continue;
+                }
+                link.receive(view(values), *stream);
+                computed->record(*stream);
+                stream->synchronize();
+                link.send_result(view(values), *computed);
+              }
+              expect(seconds_since(start) < 3 * testing::kLoad,
+                     str(kPasses, " passes take too long"));
+              me.exchange(std::vector<std::byte>(), "the end");
+              link.drop_results();
+            },
+            {{1, 1}, 2}) == "");
 }
 
 TEST_CASE("what a pipeline stage on one box sums up stays there") {
