@@ -10,7 +10,13 @@
 // quantized: either, with a quantized weight and bfloat16 x, beside the same GEMM with a bfloat16
 // weight: "of_bfloat16" is the ratio of their times.
 //
-// Figures are medians.
+// grouped: the experts of a mixture, for as many tokens, each of which goes through 4 of 32. One
+// token: bytes of weights beside reading them, as gemv. More: "of_one_gemm" is the ratio to one
+// GEMM of as many rows, which reads a single expert's weights; "of_token_by_token" to calls with
+// one token each. Times are the least processor time of all threads, divided by their number, so
+// that they mean something on cores that others use, too.
+//
+// Other figures are medians.
 #include <benchmark/benchmark.h>
 #include <immintrin.h>
 
@@ -18,6 +24,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <ctime>
 #include <span>
 #include <string>
 #include <thread>
@@ -44,6 +51,13 @@ double seconds_of(Function&& function) {
   const std::int64_t start = now_ns();
   function();
   return seconds_since(start);
+}
+
+// Of all threads of this process.
+double cpu_seconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
 // Of calls in a row, as in a step of a model, after as many that have woken threads and warmed
@@ -278,6 +292,128 @@ void run_quantized(benchmark::State& state, QuantizedCase shape) {
   state.counters["of_limit"] = rate / limit;
 }
 
+// Of expert 8 n + t % 8 the token t has one row, for n from 0 to 3.
+struct GroupedCase {
+  static constexpr std::int64_t kExperts = 32, kPerToken = 4, kOutputs = 1536, kInputs = 1024;
+  std::int64_t tokens;
+  WeightFormat format;
+
+  std::int64_t rows() const { return tokens * kPerToken; }
+  QuantizedShape weight() const {
+    const std::int64_t group = format == WeightFormat::fp8 ? kFp8Group : 32;
+    return {format, kExperts * kOutputs, kInputs, group};
+  }
+  std::size_t weight_bytes() const {
+    if (!is_quantized(format)) return kExperts * kOutputs * kInputs * size_of(type());
+    return weight().value_bytes() + weight().scale_bytes();
+  }
+  DType type() const { return format == WeightFormat::f32 ? DType::f32 : DType::bf16; }
+
+  // Of the first `experts`, whose weights lie at `at`.
+  GemmWeight weight_at(std::byte* at, std::int64_t experts) const {
+    const std::int64_t outputs = experts * kOutputs;
+    if (!is_quantized(format)) return {.values = TensorView(at, type(), {outputs, kInputs})};
+    const QuantizedShape all = weight();
+    GemmWeight quantized{.values = TensorView(at, DType::u8, {outputs, all.row_bytes()}),
+                         .format = format};
+    quantized.quantized = {.scales = TensorView(at + all.value_bytes(), all.scale_type(),
+                                                {outputs, all.scale_columns()}),
+                           .inputs = kInputs,
+                           .group = all.group};
+    return quantized;
+  }
+  // Where the rows of each expert begin, of tokens [begin, end).
+  static std::vector<std::int32_t> starts(std::int64_t begin, std::int64_t end) {
+    std::vector<std::int32_t> start = {0};
+    for (std::int64_t expert = 0; expert < kExperts; ++expert) {
+      std::int32_t rows = 0;
+      for (std::int64_t token = begin; token < end; ++token)
+        rows += token % 8 == expert % 8 ? 1 : 0;
+      start.push_back(start.back() + rows);
+    }
+    return start;
+  }
+};
+
+void run_grouped(benchmark::State& state, GroupedCase shape) {
+  const auto backend = create_backend(DeviceKind::cpu);
+  const auto stream = backend->create_stream();
+  const auto gemm = create_gemm(*backend);
+  const bool many = shape.tokens > 1;
+  const auto layers = many ? 1 : kBeyondCaches / shape.weight_bytes();
+  constexpr int kByte = 0x3c;  // small numbers, in all formats
+  const auto allocate = [&](std::size_t bytes) {
+    Buffer buffer = backend->allocate(MemoryKind::device, bytes, "benchmark");
+    backend->fill(buffer.data(), kByte, bytes, *stream);
+    return buffer;
+  };
+  const std::size_t element = size_of(shape.type());
+  const Buffer weights = allocate(many ? shape.weight_bytes() : kBeyondCaches),
+               x = allocate(shape.rows() * GroupedCase::kInputs * element),
+               out = allocate(shape.rows() * GroupedCase::kOutputs * element);
+  stream->synchronize();
+  auto* const memory = static_cast<std::byte*>(weights.data());
+  const auto call = [&](std::byte* at, std::vector<std::int32_t>& start) {
+    const std::int64_t rows = start.back();
+    gemm->run_grouped({.weight = shape.weight_at(at, GroupedCase::kExperts),
+                       .start = TensorView(start.data(), DType::i32, {std::ssize(start)}),
+                       .out = TensorView(out.data(), shape.type(), {rows, GroupedCase::kOutputs}),
+                       .x = TensorView(x.data(), shape.type(), {rows, GroupedCase::kInputs})},
+                      *stream);
+  };
+  // One token goes through other experts each time, so that caches do not have them.
+  std::vector<std::vector<std::int32_t>> all = {GroupedCase::starts(0, shape.tokens)};
+  for (std::int64_t t = 1; !many && t < 8; ++t) all.push_back(GroupedCase::starts(t, t + 1));
+  std::size_t turn = 0;
+  std::vector<std::vector<std::int32_t>> tokens;
+  for (std::int64_t t = 0; t < shape.tokens; ++t) tokens.push_back(GroupedCase::starts(t, t + 1));
+  const int threads = cpu::stream(*stream).thread_pool().size();
+  const auto best = [&](double& seconds, auto&& run) {
+    const double start = cpu_seconds();
+    run();
+    stream->synchronize();
+    seconds = std::min(seconds, (cpu_seconds() - start) / threads);
+  };
+  double ours = 1e9, one_gemm = 1e9, one_by_one = 1e9, reading = 1e9;
+  for (auto _ : state) {
+    auto& start = all[turn++ % all.size()];
+    best(ours, [&] {
+      for (std::size_t n = 0; n < layers; ++n) call(memory + n * shape.weight_bytes(), start);
+    });
+    state.SetIterationTime(ours);
+    if (!many) {
+      best(reading, [&] { read_all<32 << 10>(weights, *stream); });
+      continue;
+    }
+    best(one_gemm, [&] {
+      gemm->run(
+          gemm->call(
+              shape.weight_at(memory, 1),
+              {.out = TensorView(out.data(), shape.type(), {shape.rows(), GroupedCase::kOutputs}),
+               .x = TensorView(x.data(), shape.type(), {shape.rows(), GroupedCase::kInputs})}),
+          *stream);
+    });
+    best(one_by_one, [&] {
+      for (auto& start : tokens) call(memory, start);
+    });
+  }
+  state.counters["us_per_call"] = ours / static_cast<double>(layers) * 1e6;
+  if (many) {
+    const double operations =
+        2.0 * static_cast<double>(shape.rows()) * GroupedCase::kOutputs * GroupedCase::kInputs;
+    state.counters["GFLOP_per_s"] = operations / ours * 1e-9;
+    state.counters["of_one_gemm"] = one_gemm / ours;
+    state.counters["of_token_by_token"] = one_by_one / ours;
+    return;
+  }
+  const double read = static_cast<double>(layers * shape.weight_bytes()) * GroupedCase::kPerToken /
+                      GroupedCase::kExperts;
+  const double limit = static_cast<double>(kBeyondCaches) / reading;
+  state.counters["GB_per_s"] = read / ours * 1e-9;
+  state.counters["limit_GB_per_s"] = limit * 1e-9;
+  state.counters["of_limit"] = read / ours / limit;
+}
+
 std::string name_of_case(const QuantizedCase& shape) {
   return std::string("cpu_gemm/quantized/") + name_of(shape.format) + "-" +
          std::to_string(shape.group) + (shape.weight_only ? "-weight-only/" : "/") +
@@ -332,6 +468,19 @@ const bool registered = [] {
             ->UseManualTime()
             ->Iterations(7);
       }
+    }
+  }
+  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::f32, WeightFormat::int8,
+                                    WeightFormat::int4, WeightFormat::mxfp4}) {
+    for (const std::int64_t count : {1, 16, 64, 128, 192, 512}) {
+      const std::string name =
+          std::string("cpu_gemm/grouped/") + name_of(format) + "/" + std::to_string(count);
+      benchmark::RegisterBenchmark(name.c_str(),
+                                   [=](benchmark::State& state) {
+                                     run_grouped(state, GroupedCase{count, format});
+                                   })
+          ->UseManualTime()
+          ->Iterations(7);
     }
   }
   return true;

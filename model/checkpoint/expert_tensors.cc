@@ -238,11 +238,13 @@ std::vector<StoredTensor> split_gguf_experts(std::vector<StoredTensor> tensors,
     }
     const bool bias = tensor.name.ends_with(".bias");
     const bool fits = tensor.shape.size() == (bias ? 2U : 3U) && tensor.shape[0] == experts &&
-                      experts <= kMaxExperts && tensor.bytes > 0;
+                      experts <= kMaxExperts && tensor.bytes > 0 &&
+                      (!bias || block_elements(tensor.encoding) == 1);
     if (!fits) {
-      fail(files[tensor.file].path(), ": tensor ", printable(tensor.stored_name), ": expected [",
-           experts, bias ? " experts, outputs]" : " experts, outputs, inputs]", ", found ",
-           shape_text(tensor.shape));
+      fail(files[tensor.file].path(), ": tensor ", printable(tensor.stored_name), ": expected ",
+           bias ? "F32, F16 or BF16 [" : "[", experts,
+           bias ? " experts, outputs]" : " experts, outputs, inputs]", ", found ",
+           name_of(tensor.encoding), " ", shape_text(tensor.shape));
     }
     StoredTensor part = tensor;
     part.shape.erase(part.shape.begin());

@@ -304,8 +304,20 @@ class ConfigMaker {
       const auto id = metadata_.integer(name);
       if (id && std::ranges::find(ends, *id) == ends.end()) ends.push_back(*id);
     }
+    if (family_.kind == Kind::gpt_oss) add_harmony_ends(ends);
     if (ends.size() == 1) config["eos_token_id"] = ends.front();
     if (ends.size() > 1) config["eos_token_id"] = ends;
+  }
+
+  // Files name one token that ends an answer; generation_config.json of the models has these, too.
+  void add_harmony_ends(std::vector<std::int64_t>& ends) const {
+    const auto tokens = metadata_.texts("tokenizer.ggml.tokens");
+    if (!tokens) return;
+    for (const std::string_view end : {"<|endoftext|>", "<|call|>"}) {
+      const std::int64_t id = std::ranges::find(*tokens, end) - tokens->begin();
+      const bool is_there = id < std::ssize(*tokens);
+      if (is_there && std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
+    }
   }
 
   const GgufHeader& header_;

@@ -70,6 +70,13 @@ TEST_CASE("the configuration of a gpt-oss, whose YaRN does not round") {
   CHECK(config["rope_scaling"]["truncate"] == false);
 }
 
+TEST_CASE("a gpt-oss ends an answer where it calls a tool, too") {
+  GgufBuilder b = gpt_oss();
+  b.texts("tokenizer.ggml.tokens", {"<|call|>", "<|endoftext|>", "<|return|>"});
+  b.u32("tokenizer.ggml.eos_token_id", 2);
+  CHECK(config_of(b)["eos_token_id"] == std::vector<int>{2, 1, 0});
+}
+
 TEST_CASE("experts in one tensor are tensors of their own, of any type") {
   GgufBuilder b = mixture_of("qwen3moe");
   b.counting("blk.0.ffn_down_exps.weight", {6, 8, 2});
@@ -167,13 +174,17 @@ TEST_CASE("tensors of experts of other shapes are refused by name") {
   };
   const std::string where = "DIR/model.gguf: tensor blk.0.ffn_up_exps";
   CHECK(error_with("blk.0.ffn_up_exps.weight", {8, 6, 3}) ==
-        where + ".weight: expected [2 experts, outputs, inputs], found [3, 6, 8]");
+        where + ".weight: expected [2 experts, outputs, inputs], found F32 [3, 6, 8]");
   CHECK(error_with("blk.0.ffn_up_exps.weight", {8, 12}) ==
-        where + ".weight: expected [2 experts, outputs, inputs], found [12, 8]");
+        where + ".weight: expected [2 experts, outputs, inputs], found F32 [12, 8]");
   CHECK(error_with("blk.0.ffn_up_exps.weight", {8, 0, 2}) ==
-        where + ".weight: expected [2 experts, outputs, inputs], found [2, 0, 8]");
+        where + ".weight: expected [2 experts, outputs, inputs], found F32 [2, 0, 8]");
   CHECK(error_with("blk.0.ffn_up_exps.bias", {6}) ==
-        where + ".bias: expected [2 experts, outputs], found [6]");
+        where + ".bias: expected F32, F16 or BF16 [2 experts, outputs], found F32 [6]");
+  GgufBuilder blocks = gpt_oss();
+  blocks.tensor("blk.0.ffn_up_exps.bias", GgufType::q4_0, {32, 2}, std::string(36, '\0'));
+  CHECK(error_of_file(blocks) ==
+        where + ".bias: expected F32, F16 or BF16 [2 experts, outputs], found Q4_0 [2, 32]");
   GgufBuilder twice = mixture_of("qwen3moe");
   twice.counting("blk.0.ffn_up_exps.weight", {8, 6, 2}).counting("blk.0.ffn_up.1.weight", {8, 6});
   CHECK(error_of_file(twice).find("tensor model.layers.0.mlp.experts.1.up_proj.weight is in ") ==
