@@ -208,6 +208,10 @@ nlohmann::ordered_json to_json(const SimulationResult& result) {
       {"mean_busy", summary.mean_busy},
       {"first_tokens_s", result.first_tokens_s},
       {"work", to_json(result.work)}};
+  if (result.steady_s > 0) {
+    json["steady_output_tokens_per_s"] =
+        static_cast<double>(result.steady_tokens) / result.steady_s;
+  }
   if (result.replicas.size() == 1)
     json["work_until_first_tokens"] = to_json(result.work_until_first_tokens);
   return json;

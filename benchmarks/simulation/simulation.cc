@@ -72,7 +72,10 @@ class Run {
   void take_next() {
     if (std::optional<Arrival> arrival = traffic_.next()) {
       newest_ = arrival->number;
+      result_.steady_s = std::max(0.0, arrival->at - simulation_.warmup_s);
       expect(std::move(*arrival));
+    } else {
+      all_sent_ = true;
     }
   }
   void expect(Arrival arrival) {
@@ -131,6 +134,8 @@ class Run {
     open.answer.insert(open.answer.end(), output.tokens.begin(), output.tokens.end());
     request.output_tokens = std::ssize(open.answer);
     request.last_token = now;
+    if (!all_sent_ && now >= simulation_.warmup_s)
+      result_.steady_tokens += std::ssize(output.tokens);
     request.cached_tokens = output.cached_tokens;
     request.preemptions = output.preemptions;
     if (output.finish == runtime::FinishReason::none) return;
@@ -167,6 +172,7 @@ class Run {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::uint64_t event_number_ = 0;
   std::int64_t newest_ = 0;  // of Traffic::next()
+  bool all_sent_ = false;    // it has no more
   std::unordered_map<std::size_t, Open> open_;
   SimulationResult result_;
 };

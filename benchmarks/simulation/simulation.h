@@ -38,7 +38,10 @@ struct SimulationResult {
   StepWork work;                     // of all replicas
   StepWork work_until_first_tokens;  // the same, until every request had its first token
   double first_tokens_s = 0;         // when that was
-  double warmup_s = 0;
+  // From the end of the warm-up until the last request is sent that follows no other one: how long
+  // that is, and the tokens that came. Afterwards fewer and fewer requests are under way.
+  double warmup_s = 0, steady_s = 0;
+  std::int64_t steady_tokens = 0;
 };
 
 SimulationResult simulate(const Simulation& simulation, Traffic& traffic);

@@ -218,6 +218,8 @@ TEST_CASE("requests of the warm-up are not measured") {
   CHECK(result.at("requests") < 70);
   CHECK(result.at("requests") > 30);
   CHECK(result.at("duration_s") < 8);
+  // 10 requests of 5 tokens a second, until the last one is sent.
+  CHECK(result.at("steady_output_tokens_per_s").get<double>() == doctest::Approx(50).epsilon(0.2));
 }
 
 TEST_CASE("what is wrong with a scenario is named") {
