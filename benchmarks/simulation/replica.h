@@ -1,8 +1,9 @@
 // Replica: one engine, as nvllm-launch serve runs it, in simulated time. What every step computes,
-// the blocks and the prefix cache are the real Scheduler's; only how long a step takes is StepTime's.
+// the blocks and the prefix cache are the real Scheduler's; only how long a step takes is
+// StepTime's.
 //
-// As in runtime/engine, the next step is chosen while the device runs the one before: a request that
-// comes while step k runs and step k + 1 is enqueued has its first rows in step k + 2.
+// As in runtime/engine, the next step is chosen while the device runs the one before: a request
+// that comes while step k runs and step k + 1 is enqueued has its first rows in step k + 2.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@ std::uint64_t hash_of(std::uint64_t hash, std::span<const std::int32_t> tokens) 
 
 Policy policy_named(const std::string& name) {
   if (name == "round_robin") return Policy::round_robin;
-  if (name == "least_loaded") return Policy::least_loaded;
+  if (name == "least_loaded") return Policy::fewest_requests;
   if (name == "prefix_hash") return Policy::prefix_hash;
   if (name == "cache_aware") return Policy::cache_aware;
   fail("unknown policy '", name, "'; known: round_robin, least_loaded, prefix_hash, cache_aware");
@@ -42,7 +42,7 @@ std::size_t Router::choose(std::span<const std::int32_t> prompt) {
   std::size_t replica = 0;
   switch (options_.policy) {
     case Policy::round_robin: replica = next_++ % requests_.size(); break;
-    case Policy::least_loaded: replica = least_loaded(all_); break;
+    case Policy::fewest_requests: replica = with_fewest_requests(all_); break;
     case Policy::prefix_hash: replica = hashed(prompt); break;
     case Policy::cache_aware: replica = with_longest_prefix(prompt); break;
   }
@@ -50,7 +50,7 @@ std::size_t Router::choose(std::span<const std::int32_t> prompt) {
   return replica;
 }
 
-std::size_t Router::least_loaded(const Replicas& among) {
+std::size_t Router::with_fewest_requests(const Replicas& among) {
   std::size_t best = requests_.size();
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     const std::size_t replica = (next_ + i) % requests_.size();
@@ -86,7 +86,7 @@ std::size_t Router::with_longest_prefix(std::span<const std::int32_t> prompt) {
     holders &= known->second;
     found = true;
   }
-  const std::size_t replica = least_loaded(found ? holders : all_);
+  const std::size_t replica = with_fewest_requests(found ? holders : all_);
   for (const std::uint64_t prefix : hashes) known_[prefix].set(replica);
   return replica;
 }

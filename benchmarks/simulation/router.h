@@ -14,7 +14,7 @@ namespace nvllm::simulation {
 
 inline constexpr std::size_t kMaxReplicas = 256;
 
-enum class Policy : std::uint8_t { round_robin, least_loaded, prefix_hash, cache_aware };
+enum class Policy : std::uint8_t { round_robin, fewest_requests, prefix_hash, cache_aware };
 Policy policy_named(const std::string& name);  // an Error if there is none of that name
 
 struct RouterOptions {
@@ -39,7 +39,7 @@ class Router {
   using Replicas = std::bitset<kMaxReplicas>;
 
   // Of some replicas the one with the fewest requests; among equals, they take turns.
-  std::size_t least_loaded(const Replicas& among);
+  std::size_t with_fewest_requests(const Replicas& among);
   std::size_t hashed(std::span<const std::int32_t> prompt) const;
   std::size_t with_longest_prefix(std::span<const std::int32_t> prompt);
 

@@ -1,5 +1,5 @@
-// A simulation as JSON describes it, and its result as JSON. README.md names all fields; one that is
-// unknown is refused.
+// A simulation as JSON describes it, and its result as JSON. README.md names all fields; one that
+// is unknown is refused.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -1,5 +1,5 @@
-// simulate(): traffic through a router to replicas, event by event. Nothing in it depends on clocks or
-// threads: the same options give the same results.
+// simulate(): traffic through a router to replicas, event by event. Nothing in it depends on clocks
+// or threads: the same options give the same results.
 #pragma once
 
 #include <cstdint>

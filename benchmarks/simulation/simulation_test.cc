@@ -153,8 +153,8 @@ TEST_CASE("round robin deals requests out") {
     CHECK(replica.requests == 10);
 }
 
-TEST_CASE("least loaded goes to the replica with the fewest requests") {
-  Router router({.policy = Policy::least_loaded, .replicas = 3});
+TEST_CASE("the policy least_loaded takes the replica with the fewest requests") {
+  Router router({.policy = Policy::fewest_requests, .replicas = 3});
   const std::vector<std::int32_t> prompt(100, 7);
   CHECK(router.choose(prompt) == 0);
   CHECK(router.choose(prompt) == 1);

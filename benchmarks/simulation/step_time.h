@@ -40,8 +40,8 @@ struct StepTime {
   double decode_seconds(double rows) const;
 };
 
-// In place of a rank: follows the scheduler's step messages, says what each step computes, and gives
-// a result with some token for each row that samples.
+// In place of a rank: follows the scheduler's step messages, says what each step computes, and
+// gives a result with some token for each row that samples.
 class SimulatedRank {
  public:
   explicit SimulatedRank(std::int64_t slots) : slots_(static_cast<std::size_t>(slots)) {}

@@ -61,8 +61,8 @@ class ConversationRequests : public Traffic {
   }
 
   std::optional<Arrival> next() override {
-    if (begun_ == options_.conversations) return std::nullopt;
-    ++begun_;
+    if (started_ == options_.conversations) return std::nullopt;
+    ++started_;
     Conversation conversation{
         .text = system_prompts_[static_cast<std::size_t>(from({0, options_.system_prompts - 1}))],
         .turns = from(options_.turns)};
@@ -115,7 +115,7 @@ class ConversationRequests : public Traffic {
   std::mt19937_64 random_;
   std::vector<std::vector<std::int32_t>> system_prompts_;
   std::unordered_map<std::int64_t, Conversation> open_;  // by the request that is under way
-  std::int64_t begun_ = 0, sent_ = 0;
+  std::int64_t started_ = 0, sent_ = 0;
   double due_ = 0;
 };
 

@@ -42,8 +42,9 @@ struct RandomTraffic {
   std::int64_t concurrency = std::numeric_limits<std::int64_t>::max();  // where all are due at once
 };
 
-// Conversations: each begins with one of a few system prompts and has several turns. A turn's prompt
-// is all that was said before, and some new tokens; it comes a while after the answer before it.
+// Conversations: each begins with one of a few system prompts and has several turns. A turn's
+// prompt is all that was said before, and some new tokens; it comes a while after the answer before
+// it.
 struct Conversations {
   std::int64_t conversations = 1000;
   double rate = 1;  // conversations that begin, a second, as a Poisson process
