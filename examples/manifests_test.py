@@ -137,6 +137,11 @@ class ManifestsTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
 
 
+    def test_the_router_passes_tokens_on_at_once(self):
+        # Without the option the kernel keeps what HAProxy forwards of a stream for up to 200 ms.
+        self.assertIn('\n  option http-no-delay\n', Path('examples/replicas/haproxy.cfg').read_text())
+
+
 class SlurmTest(unittest.TestCase):
     def test_scripts_are_scripts_with_one_task_on_each_node(self):
         for script in ('replicas.sbatch', 'group.sbatch'):
