@@ -3,9 +3,10 @@
 
 #include <doctest/doctest.h>
 
-#include <cmath>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -190,6 +191,48 @@ TEST_CASE("cache aware goes to the longest prefix, unless that replica has too m
   CHECK(router.choose(prompt) == first);  // 1 is below 1.5 * 2 / 4 + 1
   CHECK(router.choose(prompt) == first);  // 2 is below 1.5 * 3 / 4 + 1
   CHECK(router.choose(prompt) != first);  // 3 is not below 1.5 * 4 / 4 + 1
+  Router strict({.policy = Policy::cache_aware, .replicas = 2, .balance = 1});
+  CHECK(strict.choose(prompt) == 0);
+  CHECK(strict.choose(prompt) == 0);  // 1 is below 1 / 2 + 1
+  CHECK(strict.choose(prompt) == 1);  // 2 is not below 2 / 2 + 1
+}
+
+TEST_CASE("a request that has ended no longer counts as its replica's") {
+  // Of three requests, the first is still under way when the third comes, the second is not.
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const auto requests =
+        run(kSecond, {.requests = 3, .input = {8, 8}, .output = {1, 60}, .seed = seed, .rate = 0.1},
+            {.policy = Policy::fewest_requests, .replicas = 2})
+            .requests;
+    if (requests.at(0).last_token <= requests.at(2).sent) continue;
+    if (requests.at(1).last_token >= requests.at(2).sent) continue;
+    CHECK(requests.at(2).replica == requests.at(1).replica);
+    return;
+  }
+  FAIL("no seed gives such requests");
+}
+
+TEST_CASE("a turn's prompt is all that was said before, and new tokens") {
+  const auto traffic = make_traffic(Conversations{.conversations = 1,
+                                                  .system_prompts = 1,
+                                                  .system_tokens = 50,
+                                                  .turns = {2, 2},
+                                                  .input = {20, 20},
+                                                  .output = {3, 3}});
+  const std::optional<Arrival> first = traffic->next();
+  REQUIRE(first);
+  CHECK(first->prompt.size() == 70);
+  CHECK(!traffic->next());
+  const std::vector<std::int32_t> answer = {-1, -2, -3};
+  const std::optional<Arrival> second = traffic->after(first->number, answer, 100);
+  REQUIRE(second);
+  CHECK(second->at > 100);
+  CHECK(second->max_tokens == 3);
+  std::vector<std::int32_t> said = first->prompt;
+  said.insert(said.end(), answer.begin(), answer.end());
+  REQUIRE(second->prompt.size() == 93);
+  CHECK(std::equal(said.begin(), said.end(), second->prompt.begin()));
+  CHECK(!traffic->after(second->number, answer, 200));
 }
 
 TEST_CASE("policies that know prefixes find those of conversations") {
