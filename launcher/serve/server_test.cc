@@ -162,6 +162,25 @@ TEST_CASE("server: a client that does not read loses its request, and delays nob
   CHECK(ServerFixture::becomes([&] { return fixture.engine().aborted() == 1; }));
 }
 
+TEST_CASE("mock engine: a step gives tokens to as many answers as may run, the others wait") {
+  nvllm::launcher::MockEngine engine({.max_num_seqs = 2});
+  nvllm::runtime::Request request;
+  request.sampling.max_tokens = 2;
+  engine.submit(1, {request, request, request});
+  const auto step = [&] {
+    std::vector<std::uint64_t> requests;
+    for (const auto& update : engine.poll(std::chrono::seconds(1)))
+      requests.push_back(update.request);
+    return requests;
+  };
+  CHECK(step() == std::vector<std::uint64_t>{1, 2});
+  CHECK(engine.load().running == 2);
+  CHECK(engine.load().waiting == 1);
+  CHECK(step() == std::vector<std::uint64_t>{1, 2});
+  CHECK(step() == std::vector<std::uint64_t>{3});
+  CHECK(engine.load().waiting == 0);
+}
+
 TEST_CASE("server: a full queue is 503 with Retry-After, and is taken again when it is not") {
   ServerFixture fixture({.max_queued_requests = 2});
   fixture.engine().hold(true);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -79,7 +80,8 @@ std::vector<Update> MockEngine::poll(Nanoseconds limit) {
   if (held_ || answers_.empty() || now < next_step_ns_) return updates;
   ++steps_;
   updates.reserve(updates.size() + answers_.size());
-  for (Answer& answer : answers_) updates.push_back(next_update(answer, now));
+  for (Answer& answer : std::span(answers_).first(running_locked()))
+    updates.push_back(next_update(answer, now));
   std::erase_if(answers_, [](const Answer& answer) { return answer.done >= answer.length; });
   next_step_ns_ = now + options_.step.count();
   return updates;
@@ -87,7 +89,11 @@ std::vector<Update> MockEngine::poll(Nanoseconds limit) {
 
 runtime::SchedulerStatistics MockEngine::load() const {
   runtime::SchedulerStatistics load;
-  load.running = running();
+  {
+    const std::lock_guard lock(mutex_);
+    load.running = static_cast<std::int64_t>(running_locked());
+    load.waiting = std::ssize(answers_) - load.running;
+  }
   load.total_blocks = 1 << 20;
   load.free_blocks = load.total_blocks - load.running;
   return load;

@@ -2,8 +2,11 @@
 // pace, so that the server is tested and measured alone.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
+#include <iterator>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -19,6 +22,8 @@ struct MockEngineOptions {
   // The tokens of an answer, one after the other, from the beginning again at their end.
   std::vector<std::int32_t> tokens = {1};
   std::int32_t usual_length = 16;  // of answers without max_tokens
+  // A step gives a token to so many answers, those that came first; the others wait.
+  std::int64_t max_num_seqs = std::numeric_limits<std::int64_t>::max();
 };
 
 // submit() and abort() are callable by any thread, the rest by the engine's thread.
@@ -53,6 +58,10 @@ class MockEngine : public EnginePort {
     std::int64_t arrived_ns = 0, first_ns = 0;
   };
   runtime::Update next_update(Answer& answer, std::int64_t now) const;
+  // How many answers get a token in a step. The mutex is held.
+  std::size_t running_locked() const {
+    return static_cast<std::size_t>(std::min(std::ssize(answers_), options_.max_num_seqs));
+  }
 
   const MockEngineOptions options_;
   std::int64_t next_step_ns_ = 0;

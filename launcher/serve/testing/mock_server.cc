@@ -1,6 +1,6 @@
 // mock_server: the server with a mock engine behind it, to measure the server alone.
 //
-//   mock_server MODEL_FOLDER [--port N] [--step-us N] [--max-model-len N]
+//   mock_server MODEL_FOLDER [--port N] [--step-us N] [--max-num-seqs N] [--max-model-len N]
 //
 // On SIGTERM or Ctrl-C it ends, and prints as JSON the tokens that it sent, the requests, its
 // processor time, and the largest memory that it took.
@@ -41,6 +41,7 @@ struct Arguments {
   std::int64_t port = 8000;
   std::int64_t step_us = 0;
   std::int64_t max_model_len = 32768;
+  std::int64_t max_num_seqs = 1 << 20;
 };
 
 Arguments parse(int argc, char** argv) {
@@ -57,13 +58,16 @@ Arguments parse(int argc, char** argv) {
       arguments.port = value;
     } else if (name == "--step-us") {
       arguments.step_us = value;
+    } else if (name == "--max-num-seqs") {
+      arguments.max_num_seqs = value;
     } else if (name == "--max-model-len") {
       arguments.max_model_len = value;
     } else {
       fail("unknown option ", name);
     }
   }
-  if (arguments.model.empty()) fail("usage: mock_server MODEL_FOLDER [--port N] [--step-us N]");
+  if (arguments.model.empty())
+    fail("usage: mock_server MODEL_FOLDER [--port N] [--step-us N] [--max-num-seqs N]");
   return arguments;
 }
 
@@ -77,12 +81,11 @@ int run(const Arguments& arguments) {
   const int stop = ::signalfd(-1, &signals, SFD_CLOEXEC);
 
   const TextModel text = TextModel::open(arguments.model);
-  MockEngine engine({.step = std::chrono::microseconds(arguments.step_us), .tokens = [&] {
-                       const auto ids = text.tokenizer().encode(
-                           "The lighthouse keeper's \"little\" boat drifted slowly,\nfar away. ",
-                           false);
-                       return std::vector<std::int32_t>(ids.begin(), ids.end());
-                     }()});
+  const auto ids = text.tokenizer().encode(
+      "The lighthouse keeper's \"little\" boat drifted slowly,\nfar away. ", false);
+  MockEngine engine({.step = std::chrono::microseconds(arguments.step_us),
+                     .tokens = {ids.begin(), ids.end()},
+                     .max_num_seqs = arguments.max_num_seqs});
   Server server({.port = arguments.port, .max_queued_requests = 1 << 20});
   server.start();
   server.open(engine,

@@ -1,0 +1,59 @@
+// Replica: one engine, as nvllm-launch serve runs it, in simulated time. What every step computes,
+// the blocks and the prefix cache are the real Scheduler's; only how long a step takes is
+// StepTime's.
+//
+// As in runtime/engine, the next step is chosen while the device runs the one before: a request
+// that comes while step k runs and step k + 1 is enqueued has its first rows in step k + 2.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "benchmarks/simulation/step_time.h"
+#include "runtime/scheduler/scheduler.h"
+
+namespace nvllm::simulation {
+
+struct EngineModel {
+  runtime::SchedulerLimits limits;
+  bool async_scheduling = true;  // two steps in flight; otherwise one
+  StepTime time = {};
+};
+
+class Replica {
+ public:
+  explicit Replica(const EngineModel& engine);
+
+  // A prompt, and an answer of exactly max_tokens tokens. It is computed in a step that is enqueued
+  // later.
+  void submit(runtime::SequenceId id, std::vector<std::int32_t> prompt, std::int64_t max_tokens);
+  // As many as may be in flight; finish_step() does that, too.
+  void enqueue_steps(double now);
+  // When the oldest step in flight ends.
+  std::optional<double> next_end() const;
+  // What that step gave. The next one is enqueued.
+  std::vector<runtime::SequenceOutput> finish_step();
+
+  bool idle() const { return scheduler_.idle(); }
+  double busy_s() const { return busy_s_; }
+  const StepWork& work() const { return work_; }  // of the steps that have ended
+  runtime::SchedulerStatistics statistics() const { return scheduler_.statistics(); }
+
+ private:
+  struct Step {
+    double end = 0, seconds = 0;
+    StepWork work;
+  };
+
+  const EngineModel engine_;
+  runtime::Scheduler scheduler_;
+  SimulatedRank rank_;
+  std::deque<Step> steps_;  // in flight
+  double device_free_ = 0;  // when the last step in flight ends
+  double busy_s_ = 0;
+  StepWork work_;
+};
+
+}  // namespace nvllm::simulation
