@@ -7,9 +7,12 @@
 
 #include "base/error.h"
 #include "ipc/registry.h"
+#include "testing/error_of.h"
 
 namespace nvllm::ipc {
 namespace {
+
+using testing::error_of;
 
 enum class Color : std::uint8_t { red, blue };
 
@@ -48,16 +51,6 @@ T round_trip(const T& value) {
   T result = in.get<T>();
   in.finish();
   return result;
-}
-
-template <typename Function>
-std::string message_of(Function&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 }  // namespace
@@ -122,7 +115,7 @@ TEST_CASE("a lying length allocates nothing") {
   out(std::uint64_t{1} << 60, 7);
   ArchiveReader numbers(out.bytes());
   CHECK(
-      message_of([&] { numbers.get<std::vector<double>>(); }) ==
+      error_of([&] { numbers.get<std::vector<double>>(); }) ==
       "message claims 1152921504606846976 elements of at least 8 bytes, but only 4 bytes are left");
   ArchiveReader text(out.bytes());
   CHECK_THROWS_AS(text.get<std::string>(), Error);
@@ -134,12 +127,12 @@ TEST_CASE("another version, bytes left over, bad bools and bottomless nesting ar
   ArchiveWriter out;
   out(std::uint8_t{2});
   std::vector<std::byte> bytes(out.bytes().begin(), out.bytes().end());
-  CHECK(message_of([&] { ArchiveReader(bytes).finish(); }) ==
+  CHECK(error_of([&] { ArchiveReader(bytes).finish(); }) ==
         "message has 1 bytes more than its types ask for");
-  CHECK(message_of([&] { ArchiveReader(bytes).get<bool>(); }) ==
+  CHECK(error_of([&] { ArchiveReader(bytes).get<bool>(); }) ==
         "message holds 2 where a bool should be");
   bytes[0] = std::byte{0x7f};
-  CHECK(message_of([&] { ArchiveReader{bytes}; }) ==
+  CHECK(error_of([&] { ArchiveReader{bytes}; }) ==
         "message of version 0x4e56007f, this program speaks version 0x4e560001; run the same build "
         "in "
         "all processes");
@@ -152,8 +145,7 @@ TEST_CASE("another version, bytes left over, bad bools and bottomless nesting ar
   }
   out.clear();
   out(tree);
-  CHECK(message_of([&] { ArchiveReader(out.bytes()).get<Tree>(); }) ==
-        "message is nested too deep");
+  CHECK(error_of([&] { ArchiveReader(out.bytes()).get<Tree>(); }) == "message is nested too deep");
 }
 
 TEST_CASE("signatures tell argument types apart, and text and spans meet what they arrive as") {

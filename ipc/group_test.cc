@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "testing/error_of.h"
 #include "testing/ranks.h"
 
 namespace nvllm::ipc {
@@ -17,24 +18,12 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing::error_of;
+using testing::has;
 using testing::RankProcesses;
 using testing::run_ranks;
 
 constexpr Nanoseconds kForEver = std::chrono::hours(1);
-
-template <typename Function>
-std::string message_of(Function&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // A counter that rank r publishes and that others wait for on their collective bells.
 std::atomic<std::uint64_t>& flag(const Member& me, int rank, std::size_t index = 0) {
@@ -66,22 +55,21 @@ void poll_until(Ready ready) {
 }  // namespace
 
 TEST_CASE("a group of no ranks, of too many, or without patience is refused with the fix") {
-  CHECK(message_of([] { Group::create({.size = 0}); }) ==
+  CHECK(error_of([] { Group::create({.size = 0}); }) ==
         "a group of 0 ranks is not possible; pass --tp 1 to 8");
-  CHECK(message_of([] { Group::create({.size = -3}); }) ==
+  CHECK(error_of([] { Group::create({.size = -3}); }) ==
         "a group of -3 ranks is not possible; pass --tp 1 to 8");
-  CHECK(message_of([] { Group::create({.size = 9}); }) ==
+  CHECK(error_of([] { Group::create({.size = 9}); }) ==
         "a group of 9 ranks is not possible; pass --tp 1 to 8");
-  CHECK(
-      contains(message_of([] { Group::create({.step_timeout = seconds(0)}); }), "--step-timeout"));
+  CHECK(has(error_of([] { Group::create({.step_timeout = seconds(0)}); }), "--step-timeout"));
 }
 
 TEST_CASE("a place is taken once, and only if it exists") {
   const Group group = Group::create({.size = 2});
   const Member one = group.join(1);
-  CHECK(contains(message_of([&] { group.join(1); }), "rank 1 has joined already, as pid"));
-  CHECK(message_of([&] { group.join(2); }) == "rank 2 cannot join a group of 2 ranks");
-  CHECK(message_of([&] { group.join(-2); }) == "rank -2 cannot join a group of 2 ranks");
+  CHECK(has(error_of([&] { group.join(1); }), "rank 1 has joined already, as pid"));
+  CHECK(error_of([&] { group.join(2); }) == "rank 2 cannot join a group of 2 ranks");
+  CHECK(error_of([&] { group.join(-2); }) == "rank -2 cannot join a group of 2 ranks");
 }
 
 TEST_CASE("nothing is in /dev/shm right after Group::create") {
@@ -164,9 +152,9 @@ TEST_CASE("a peer that does not come is named with its pid, step and activity") 
               } catch (const PeerTimeout& error) {
                 const std::string text = error.what();
                 CHECK(error.peer() == 1);
-                CHECK(contains(text, "waited "));
-                CHECK(contains(text, str("for its flag from rank 1 (pid ", pid,
-                                         "), step 12, in all_reduce 4096 float32 #1 for ")));
+                CHECK(has(text, "waited "));
+                CHECK(has(text, str("for its flag from rank 1 (pid ", pid,
+                                    "), step 12, in all_reduce 4096 float32 #1 for ")));
               }
               CHECK(me.group().snapshot(0).waits_for == 1);
               raise_flag(me, 1);
@@ -177,8 +165,8 @@ TEST_CASE("a peer that does not come is named with its pid, step and activity") 
 TEST_CASE("a peer that never joined is named too") {
   const Group group = Group::create({.size = 2, .step_timeout = milliseconds(50)});
   Member me = group.join(0);
-  CHECK(contains(message_of([&] { me.exchange({}, "its greeting"); }),
-                 "for its greeting from rank 1 (has not joined)"));
+  CHECK(has(error_of([&] { me.exchange({}, "its greeting"); }),
+            "for its greeting from rank 1 (has not joined)"));
 }
 
 TEST_CASE("time in which the waiting process itself was stopped does not count") {
@@ -325,7 +313,7 @@ TEST_CASE("last words and the end of a rank can be read by others") {
   const RankSnapshot snapshot = ranks.group().snapshot(0);
   CHECK(snapshot.phase == Phase::ended);
   CHECK(snapshot.last_words == "out of memory");
-  CHECK(contains(snapshot.describe(), "step 0, ended, last words: out of memory"));
+  CHECK(has(snapshot.describe(), "step 0, ended, last words: out of memory"));
 }
 
 TEST_CASE("heartbeats go on while the main thread is busy, and stop with the process") {

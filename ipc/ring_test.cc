@@ -8,23 +8,15 @@
 #include <cstring>
 #include <string>
 
+#include "testing/error_of.h"
 #include "testing/ranks.h"
 
 namespace nvllm::ipc {
 namespace {
 
+using testing::error_of;
 using testing::RankProcesses;
 using testing::run_ranks;
-
-template <typename Function>
-std::string message_of(Function&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 // A ring in rank 0's staging memory, which is the same in every process.
 BroadcastRing test_ring(const Member& me, RingShape shape) {
@@ -216,7 +208,7 @@ TEST_CASE("a reader whose writer is silent names it after the deadline") {
   Member zero = group.join(0);
   Member one = group.join(1);
   RingReader reader(one, test_ring(zero, {4, 64}));
-  CHECK(message_of([&] {
+  CHECK(error_of([&] {
           reader.receive();
         }).find("for a message in ring 'test' from rank 0 (pid ") != std::string::npos);
 }
@@ -267,14 +259,14 @@ struct BrokenRing {
 constexpr const char* kBroken = "ring 'test' is broken: an earlier message ended in the middle";
 
 TEST_CASE_FIXTURE(BrokenRing, "a ring whose last message ended in the middle takes no other") {
-  CHECK(message_of([&] { writer.send(pattern(1, 0)); }) == kBroken);
+  CHECK(error_of([&] { writer.send(pattern(1, 0)); }) == kBroken);
 }
 
 TEST_CASE_FIXTURE(
     BrokenRing,
     "what is to be sent until the stop is dropped only where nobody can read it any more") {
   // Without a stop it is lost, which must be told.
-  CHECK(message_of([&] { writer.send_until_stop(pattern(1, 0)); }) == kBroken);
+  CHECK(error_of([&] { writer.send_until_stop(pattern(1, 0)); }) == kBroken);
   group.request_stop();
   writer.send_until_stop(pattern(1, 0));
 }
@@ -310,7 +302,7 @@ TEST_CASE("torn, foreign and skipped fragments are detected") {
     RingReader reader(one, ring);
     writer.send(pattern(100, 1));
     spoil(reinterpret_cast<RingMemory*>(ring.memory.data())->slot(ring.shape, 0));
-    CHECK(message_of([&] { reader.receive(); }).find("ring 'test' is corrupt at fragment 0") !=
+    CHECK(error_of([&] { reader.receive(); }).find("ring 'test' is corrupt at fragment 0") !=
           std::string::npos);
   }
 }
@@ -320,7 +312,7 @@ TEST_CASE("a message too large for any ring is refused before it is sent") {
   Member zero = group.join(0);
   RingWriter writer(zero, test_ring(zero, {4, 64}));
   const std::byte byte{};
-  CHECK(message_of([&] { writer.send(Bytes(&byte, (std::size_t{1} << 30) + 1)); }) ==
+  CHECK(error_of([&] { writer.send(Bytes(&byte, (std::size_t{1} << 30) + 1)); }) ==
         "a message of 1.00 GiB is too large for ring 'test'; at most 1 GiB");
 }
 

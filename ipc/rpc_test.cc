@@ -9,11 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "testing/error_of.h"
 #include "testing/ranks.h"
 
 namespace nvllm::ipc {
 namespace {
 
+using testing::error_of;
 using testing::RankProcesses;
 using testing::run_ranks;
 
@@ -64,16 +66,6 @@ void run_calls(int size, const std::function<void(GroupCaller&)>& body) {
   });
 }
 
-template <typename Function>
-std::string message_of(Function&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 }  // namespace
 
 TEST_CASE("a call runs on all ranks and returns their results in rank order") {
@@ -110,21 +102,21 @@ TEST_CASE("a method that throws gives its message with the rank, and the group g
         CHECK(error.rank() == 2);
         CHECK(std::string(error.what()) == "rank 2: no reply from 2");
       }
-      CHECK(message_of([&] {
+      CHECK(error_of([&] {
               caller.call<void>("fail_on", std::vector<int>{0, 3});
             }) == "rank 0: no reply from 0; rank 3: no reply from 3");
       CHECK(caller.call<int>("scaled_rank", 1) == std::vector<int>{0, 1, 2, 3});
     }
-    CHECK(message_of([&] { caller.call<int>("throw_int"); }).find("rank 3: an exception") !=
+    CHECK(error_of([&] { caller.call<int>("throw_int"); }).find("rank 3: an exception") !=
           std::string::npos);
   });
 }
 
 TEST_CASE("an unknown method and wrong argument types are errors of the call") {
   run_calls(2, [](GroupCaller& caller) {
-    CHECK(message_of([&] { caller.call<int>("ecko", 1); }) ==
+    CHECK(error_of([&] { caller.call<int>("ecko", 1); }) ==
           "rank 0: method 'ecko' is unknown here; rank 1: method 'ecko' is unknown here");
-    const std::string message = message_of([&] { caller.call<int>("scaled_rank", 1.5); });
+    const std::string message = error_of([&] { caller.call<int>("scaled_rank", 1.5); });
     CHECK(message.find("rank 1: method 'scaled_rank' takes (int) here") != std::string::npos);
     CHECK(caller.call<int>("scaled_rank", 1) == std::vector<int>{0, 1});
   });
@@ -135,13 +127,13 @@ TEST_CASE("casts run in order, and what fails in them surfaces at the next call"
     for (int i = 0; i < 500; ++i) caller.cast("echo", str("message ", i));
     CHECK(caller.call<int>("steps_done") == std::vector<int>{500, 500, 500});
     caller.cast("fail_on", std::vector<int>{1});
-    CHECK(message_of([&] {
+    CHECK(error_of([&] {
             caller.call<int>("steps_done");
             caller.call<int>("steps_done");
           }) == "rank 1: no reply from 1");
     CHECK(caller.call<int>("steps_done") == std::vector<int>{500, 500, 500});
     caller.cast("fail_on", std::vector<int>{0});
-    CHECK(message_of([&] { caller.check(); }) == "rank 0: no reply from 0");
+    CHECK(error_of([&] { caller.check(); }) == "rank 0: no reply from 0");
   });
 }
 
@@ -174,8 +166,8 @@ TEST_CASE("the launcher calls rank 0, follows its events and stops it") {
   RequestClient front(launcher);
   CHECK(front.call<std::vector<std::string>>("group_echo", "hi") ==
         std::vector<std::string>{"hi", "hi"});
-  CHECK(message_of([&] { front.call<void>("fail"); }) == "cannot do that");
-  CHECK(message_of([&] { front.call<void>("nothing"); }) == "method 'nothing' is unknown here");
+  CHECK(error_of([&] { front.call<void>("fail"); }) == "cannot do that");
+  CHECK(error_of([&] { front.call<void>("nothing"); }) == "method 'nothing' is unknown here");
 
   const std::uint64_t id = front.send("count", 200);
   int next = 0;
@@ -267,7 +259,7 @@ TEST_CASE("a group that is aborted in a call leaves it on every rank, and at the
   RequestClient front(launcher, [&] {
     if (ranks.group().snapshot(1).call.text == "call wait") ranks.group().abort("rank 7 died");
   });
-  CHECK(message_of([&] { front.call<void>("wait"); }) == "rank 7 died");
+  CHECK(error_of([&] { front.call<void>("wait"); }) == "rank 7 died");
   for (const auto& end : ranks.wait_all()) CHECK_MESSAGE(end.clean(), end.describe());
 }
 
@@ -276,7 +268,7 @@ TEST_CASE("the launcher's call to a rank 0 that does not answer ends with its na
   Member launcher = group.join(kLauncher);
   const Member zero = group.join(0);
   RequestClient front(launcher);
-  const std::string message = message_of([&] { front.call<void>("nothing"); });
+  const std::string message = error_of([&] { front.call<void>("nothing"); });
   CHECK(message.find("no reply for ") == 0);
   CHECK(message.find(" from rank 0 (pid ") != std::string::npos);
 }
@@ -286,7 +278,7 @@ TEST_CASE("a message of another version is refused by a registry's process") {
   write_call(message, "echo", 1);
   std::vector<std::byte> bytes(message.bytes().begin(), message.bytes().end());
   bytes[0] ^= std::byte{1};
-  CHECK(message_of([&] { ArchiveReader{bytes}; }).find("run the same build") != std::string::npos);
+  CHECK(error_of([&] { ArchiveReader{bytes}; }).find("run the same build") != std::string::npos);
 }
 
 }  // namespace nvllm::ipc

@@ -24,25 +24,15 @@
 #include "base/error.h"
 #include "base/unique_fd.h"
 #include "ipc/group.h"
+#include "testing/error_of.h"
 #include "testing/ranks.h"
 #include "testing/skip.h"
 
 namespace nvllm::ipc {
 namespace {
 
-template <typename Function>
-std::string message_of(Function&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using testing::error_of;
+using testing::has;
 
 std::string path_of(const Segment& segment) {
   return "/dev/shm/" + segment.name();
@@ -65,7 +55,7 @@ std::string in_child(const std::function<std::string()>& function) {
   REQUIRE(child >= 0);
   if (child == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const std::string text = message_of([&] { fail(function()); });
+    const std::string text = error_of([&] { fail(function()); });
     _exit(write(writer.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0
                                                                                              : 1);
   }
@@ -108,7 +98,7 @@ bool drop_capabilities() {
 }
 
 std::string create_group(int size) {
-  return message_of([&] { Group::create({.size = size}); });
+  return error_of([&] { Group::create({.size = size}); });
 }
 
 }  // namespace
@@ -154,32 +144,32 @@ TEST_CASE("a segment that is for fork() alone has no name") {
 }
 
 TEST_CASE("a missing segment is one clear line") {
-  CHECK(message_of([] { Segment::open("nvllm-missing", "test"); }) ==
+  CHECK(error_of([] { Segment::open("nvllm-missing", "test"); }) ==
         "shared memory 'nvllm-missing' does not exist; has its launcher ended?");
 }
 
 TEST_CASE("a truncated segment is one clear line") {
   const Segment segment = Segment::create(10'000, "test");
   REQUIRE(truncate(path_of(segment).c_str(), 8192) == 0);
-  CHECK(contains(message_of([&] { Segment::open(segment.name(), "test"); }),
-                 "is truncated: it should have 14096 bytes and has 8192"));
+  CHECK(has(error_of([&] { Segment::open(segment.name(), "test"); }),
+            "is truncated: it should have 14096 bytes and has 8192"));
   REQUIRE(truncate(path_of(segment).c_str(), 100) == 0);
-  CHECK(contains(message_of([&] { Segment::open(segment.name(), "test"); }),
-                 "is truncated: it has 100 bytes"));
+  CHECK(has(error_of([&] { Segment::open(segment.name(), "test"); }),
+            "is truncated: it has 100 bytes"));
   REQUIRE(truncate(path_of(segment).c_str(), 0) == 0);
-  CHECK(contains(message_of([&] { Segment::open(segment.name(), "test"); }), "is truncated"));
+  CHECK(has(error_of([&] { Segment::open(segment.name(), "test"); }), "is truncated"));
 }
 
 TEST_CASE("a foreign segment, another version and another kind are one clear line each") {
   const Segment segment = Segment::create(100, "test");
-  CHECK(contains(message_of([&] { Segment::open(segment.name(), "group"); }),
-                 "holds a test, a group was expected"));
+  CHECK(has(error_of([&] { Segment::open(segment.name(), "group"); }),
+            "holds a test, a group was expected"));
   write_at(segment, offsetof(SegmentHeader, version), SegmentHeader::kVersion + 1);
-  CHECK(contains(message_of([&] { Segment::open(segment.name(), "test"); }),
-                 "has layout version 2, this program speaks version 1"));
-  CHECK(contains(message_of([&] { segment.check("test"); }), "layout version 2"));
+  CHECK(has(error_of([&] { Segment::open(segment.name(), "test"); }),
+            "has layout version 2, this program speaks version 1"));
+  CHECK(has(error_of([&] { segment.check("test"); }), "layout version 2"));
   write_at(segment, offsetof(SegmentHeader, magic), std::uint64_t{0x1234});
-  CHECK(contains(message_of([&] { Segment::open(segment.name(), "test"); }), "foreign content"));
+  CHECK(has(error_of([&] { Segment::open(segment.name(), "test"); }), "foreign content"));
 }
 
 TEST_CASE("another user's segment is refused") {
@@ -189,8 +179,7 @@ TEST_CASE("another user's segment is refused") {
   if (chown(path_of(segment).c_str(), 12345, 12345) != 0) {
     SKIP_TEST(str("chown: ", errno_text(errno)));
   }
-  CHECK(contains(message_of([&] { Segment::open(segment.name(), "test"); }),
-                 "belongs to user 12345"));
+  CHECK(has(error_of([&] { Segment::open(segment.name(), "test"); }), "belongs to user 12345"));
 }
 
 TEST_CASE("a /dev/shm that is too small is an Error with sizes and fix, not a SIGBUS") {
@@ -199,11 +188,11 @@ TEST_CASE("a /dev/shm that is too small is an Error with sizes and fix, not a SI
     return problem.empty() ? create_group(8) : problem;
   });
   if (message.starts_with("skip")) SKIP_TEST(message);
-  CHECK(contains(
-      message,
-      "/dev/shm has no room for 17.9 MiB of shared memory; it has 3 MiB, 3 MiB of them free"));
-  CHECK(contains(message, "mount -o remount,size="));
-  CHECK(contains(message, "--shm-size="));
+  CHECK(
+      has(message,
+          "/dev/shm has no room for 17.9 MiB of shared memory; it has 3 MiB, 3 MiB of them free"));
+  CHECK(has(message, "mount -o remount,size="));
+  CHECK(has(message, "--shm-size="));
 }
 
 TEST_CASE("a /dev/shm that takes the segment but not its semaphores is an Error too") {
@@ -212,7 +201,7 @@ TEST_CASE("a /dev/shm that takes the segment but not its semaphores is an Error 
     return problem.empty() ? create_group(8) : problem;
   });
   if (message.starts_with("skip")) SKIP_TEST(message);
-  CHECK(contains(message, "a semaphore cannot be made in /dev/shm: No space left on device"));
+  CHECK(has(message, "a semaphore cannot be made in /dev/shm: No space left on device"));
 }
 
 TEST_CASE("eight ranks fit into a 64 MiB /dev/shm, twice") {
@@ -220,13 +209,13 @@ TEST_CASE("eight ranks fit into a 64 MiB /dev/shm, twice") {
   const std::string message = in_child([] {
     const std::string problem = own_dev_shm("size=64m");
     if (!problem.empty()) return problem;
-    return message_of([] {
+    return error_of([] {
       const Group one = Group::create({.size = 8});
       const Group two = Group::create({.size = 8});
     });
   });
   if (message.starts_with("skip")) SKIP_TEST(message);
-  CHECK(message == "no error");
+  CHECK(message == "");
 }
 
 TEST_CASE("a /dev/shm without write permission is one clear line") {
@@ -237,8 +226,8 @@ TEST_CASE("a /dev/shm without write permission is one clear line") {
     return create_group(2);
   });
   if (message.starts_with("skip")) SKIP_TEST(message);
-  CHECK(contains(message, "Permission denied (EACCES)"));
-  CHECK(contains(message, "chmod 1777 /dev/shm"));
+  CHECK(has(message, "Permission denied (EACCES)"));
+  CHECK(has(message, "chmod 1777 /dev/shm"));
 }
 
 TEST_CASE("a read-only /dev/shm is one clear line") {
@@ -251,8 +240,8 @@ TEST_CASE("a read-only /dev/shm is one clear line") {
     return create_group(2);
   });
   if (message.starts_with("skip")) SKIP_TEST(message);
-  CHECK(contains(message, "Read-only file system (EROFS)"));
-  CHECK(contains(message, "remount,rw"));
+  CHECK(has(message, "Read-only file system (EROFS)"));
+  CHECK(has(message, "remount,rw"));
 }
 
 // A folder in place of /dev/shm, with files of the age and mode that a test gives them.

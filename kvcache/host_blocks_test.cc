@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "device/testing/wrapped_backend.h"
 #include "kvcache/layerwise/layerwise_cache.h"
+#include "testing/error_of.h"
 
 namespace nvllm::kvcache {
 namespace {
@@ -49,12 +50,7 @@ class LittlePinned : public WrappedBackend {
 };
 
 std::string why_not(HostBlocks& blocks, BlockId block) {
-  try {
-    blocks.part(block, 0);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return testing::error_of([&] { blocks.part(block, 0); });
 }
 
 TEST_CASE("blocks that come to the piece that is refused say why, those before them are there") {

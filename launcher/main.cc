@@ -23,7 +23,6 @@
 #include "launcher/cli/option_table.h"
 #include "launcher/cli/option_value.h"
 #include "launcher/cli/program.h"
-#include "launcher/hub/hub_model.h"
 #include "launcher/hub/pull.h"
 #include "launcher/inherited_state.h"
 #include "launcher/session/engine_session.h"

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "testing/error_of.h"
 #include "testing/golden.h"
 
 namespace nvllm::layers {
@@ -146,12 +147,7 @@ TEST_CASE("rope: without an original length, yarn and llama3 take the model's") 
 }
 
 std::string refusal(const RopeConfig& config, std::int64_t head_dim) {
-  try {
-    rope_frequencies(config, head_dim);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return testing::error_of([&] { rope_frequencies(config, head_dim); });
 }
 
 TEST_CASE(

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "testing/error_of.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -15,12 +16,7 @@ template <typename Change>
 std::string refusal(Change change) {
   SamplingParams params;
   change(params);
-  try {
-    check_sampling_params(params);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return testing::error_of([&] { check_sampling_params(params); });
 }
 
 TEST_CASE("defaults, and values at the ends of their ranges, are taken") {

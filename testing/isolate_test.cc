@@ -11,8 +11,11 @@
 #include <string>
 
 #include "base/json_text.h"
+#include "testing/error_of.h"
 
 namespace {
+
+using nvllm::testing::has;
 
 struct Run {
   int status = 0;
@@ -53,10 +56,6 @@ std::string verdict(const Run& run, const std::string& name) {
   return "no such case";
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 bool is_running(pid_t pid) {
   return kill(pid, 0) == 0;
 }
@@ -67,18 +66,18 @@ TEST_CASE("isolated cases neither stop nor touch each other") {
   const Run run = run_misbehaving("--isolate --case-timeout=2");
   CHECK(WEXITSTATUS(run.status) == 1);
   CHECK(verdict(run, "passes") == "passed: ");
-  CHECK(contains(verdict(run, "fails, with a comma and a * in its name"), "2 == 3"));
+  CHECK(has(verdict(run, "fails, with a comma and a * in its name"), "2 == 3"));
   CHECK(verdict(run, "skips itself") == "skipped: needs <2> GPUs & more");
-  CHECK(contains(verdict(run, "throws"), "failed: exception: out of patience"));
-  CHECK(contains(verdict(run, "crashes"), "failed: "));
-  CHECK(contains(verdict(run, "crashes"), "SIGSEGV"));
+  CHECK(has(verdict(run, "throws"), "failed: exception: out of patience"));
+  CHECK(has(verdict(run, "crashes"), "failed: "));
+  CHECK(has(verdict(run, "crashes"), "SIGSEGV"));
   CHECK(verdict(run, "is killed") == "failed: ended by SIGKILL");
   CHECK(verdict(run, "leaves early") == "failed: exit code 0 without a result");
   CHECK(verdict(run, "hangs, and so do the processes that it started") ==
         "failed: no end after 2 s: killed");
   CHECK(verdict(run, "last: passes") == "passed: ");
 
-  CHECK(contains(run.output, "output of the failing case"));
+  CHECK(has(run.output, "output of the failing case"));
   const std::string last_line = "2 passed, 6 failed, 1 skipped\n";
   CHECK(run.output.ends_with(last_line));
 }
@@ -103,5 +102,5 @@ TEST_CASE("doctest's filters choose what is isolated") {
 TEST_CASE("without isolation a crash is still reported, for the case that crashed") {
   const Run run = run_misbehaving("--test-case=passes,crashes");
   CHECK(run.status != 0);
-  CHECK(contains(verdict(run, "crashes"), "SIGSEGV"));
+  CHECK(has(verdict(run, "crashes"), "SIGSEGV"));
 }

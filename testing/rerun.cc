@@ -16,7 +16,7 @@
 namespace nvllm::testing {
 namespace {
 
-// This one, with the variable, and without Bazel's wish for a file of results, which is the
+// This one, with the variable, and without Bazel's request for a file of results, which is the
 // caller's.
 std::vector<std::string> environment(const std::string& variable, const std::string& value) {
   std::vector<std::string> all = {variable + "=" + value};

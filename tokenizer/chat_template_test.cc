@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "tokenizer/file_fixture.h"
+#include "testing/read_file.h"
 #include "tokenizer/loading/tokenizer_json.h"
 
 namespace nvllm::tokenizer {
@@ -18,6 +18,7 @@ using jinja::Dict;
 using jinja::from_json;
 using jinja::List;
 using jinja::Value;
+using testing::read_file;
 
 Value one_message(const char* role, const char* content) {
   Dict message;

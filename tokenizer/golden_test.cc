@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/json_text.h"
-#include "tokenizer/file_fixture.h"
+#include "testing/read_file.h"
 #include "tokenizer/loading/tokenizer_json.h"
 #include "tokenizer/stream.h"
 
@@ -17,6 +17,7 @@ namespace nvllm::tokenizer {
 namespace {
 
 using Json = nlohmann::json;
+using testing::read_file;
 
 std::string streamed(const Tokenizer& tokenizer, const std::vector<TokenId>& ids,
                      bool skip_special) {

@@ -3,12 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "tokenizer/family_fixture.h"
 #include "tokenizer/loading/tokenizer_json.h"
 #include "tokenizer/unicode/utf8.h"
 
@@ -16,13 +15,6 @@ namespace nvllm::tokenizer {
 namespace {
 
 using Ids = std::vector<TokenId>;
-
-std::unique_ptr<Tokenizer> load_family(const std::string& name) {
-  std::ifstream file("tokenizer/testdata/" + name + ".json");
-  REQUIRE(file);
-  const std::string json{std::istreambuf_iterator<char>(file), {}};
-  return parse_tokenizer(json);
-}
 
 // One character per token, so that everything crosses tokens.
 std::unique_ptr<Tokenizer> letters() {

@@ -3,8 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <random>
 #include <string>
 #include <string_view>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tokenizer/family_fixture.h"
 #include "tokenizer/loading/tokenizer_json.h"
 #include "tokenizer/unicode/utf8.h"
 
@@ -24,13 +23,6 @@ using Ids = std::vector<TokenId>;
 std::string with(const std::string& members, const std::string& model = "") {
   return R"({"model":{"type":"BPE",)" + model +
          R"("vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]})" + members + "}";
-}
-
-std::unique_ptr<Tokenizer> load_family(const std::string& name) {
-  std::ifstream file("tokenizer/testdata/" + name + ".json");
-  REQUIRE(file);
-  const std::string json{std::istreambuf_iterator<char>(file), {}};
-  return parse_tokenizer(json);
 }
 
 TEST_CASE("tokenizer.json: what is not supported or broken is refused by name") {

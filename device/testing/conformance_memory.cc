@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "device/testing/backend_under_test.h"
+#include "testing/error_of.h"
 
 namespace nvllm {
 namespace {
@@ -13,15 +14,6 @@ constexpr MemoryKind kKinds[] = {MemoryKind::device, MemoryKind::pinned, MemoryK
 
 bool is_aligned(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address) % 256 == 0;
-}
-
-std::string message_of(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST_CASE("a backend describes itself") {
@@ -104,8 +96,8 @@ TEST_CASE("freed memory can be had again") {
 TEST_CASE("more memory than there is: the Error says what was asked for, why, and what there is") {
   BACKEND_OR_SKIP(backend);
   for (const MemoryKind kind : kKinds) {
-    const std::string message =
-        message_of([&] { backend->allocate(kind, std::size_t{1} << 50, "very large weights"); });
+    const std::string message = testing::error_of(
+        [&] { backend->allocate(kind, std::size_t{1} << 50, "very large weights"); });
     CAPTURE(message);
     CHECK(message.find("asked 1 PiB of ") != std::string::npos);
     CHECK(message.find("'very large weights'") != std::string::npos);
@@ -136,7 +128,7 @@ TEST_CASE("an arena that is full says what was asked, of what, and what is left"
   BACKEND_OR_SKIP(backend);
   Arena arena(backend->allocate(MemoryKind::device, 1000, "arena"));
   arena.allocate(512, "first");
-  const std::string message = message_of([&] { arena.allocate(489, "activations"); });
+  const std::string message = testing::error_of([&] { arena.allocate(489, "activations"); });
   CAPTURE(message);
   CHECK(message.find("489 B") != std::string::npos);
   CHECK(message.find("'activations'") != std::string::npos);

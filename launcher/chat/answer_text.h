@@ -1,7 +1,7 @@
 // AnswerText: the text of an answer's tokens, as chats show and keep it: one text, in which
 // reasoning stands between <think> and </think>. Most models write it so themselves. Those of
 // gpt-oss write messages in channels (launcher/serve/parsers/harmony_parser.h), of which the
-// reasoning becomes such a block, and the headers are left out.
+// reasoning becomes such a block, and the headers are left out. ThinkingText: how it is shown.
 #pragma once
 
 #include <memory>
@@ -38,6 +38,20 @@ class AnswerText {
   std::unique_ptr<OutputParser> channels_;  // nullptr: the text is as it is
   tokenizer::StreamDetokenizer tokens_;
   bool reasons_ = false;  // <think> has been written, and is not closed
+};
+
+// Dims what stands between <think> and </think>, in a text that comes in pieces.
+class ThinkingText {
+ public:
+  // dimmed: false passes pieces unchanged. thinking: whether the text begins inside <think>.
+  ThinkingText(bool dimmed, bool thinking);
+
+  std::string push(std::string_view piece);
+  std::string finish();
+
+ private:
+  bool dimmed_, thinking_;
+  std::string held_;  // may be the beginning of a tag
 };
 
 }  // namespace nvllm::launcher

@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "launcher/chat/prompt_progress.h"
+#include "launcher/chat/streamed_answer.h"
 
 namespace nvllm::launcher {
 namespace {

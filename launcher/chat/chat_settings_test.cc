@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "launcher/testing/refusal.h"
+#include "testing/error_of.h"
 
 namespace nvllm::launcher {
 namespace {
 
+using testing::error_of;
 using testing::has;
-using testing::refusal;
 
 struct Fixture {
   runtime::SamplingParams sampling;
@@ -54,7 +54,7 @@ TEST_CASE_FIXTURE(Fixture, "a seed is set and taken away") {
   CHECK(sampling.seed == 42);
   CHECK(settings.set("seed", "off") == "seed is off");
   CHECK_FALSE(sampling.seed);
-  CHECK(has(refusal([&] { settings.set("seed", "-1"); }), "--seed -1"));
+  CHECK(has(error_of([&] { settings.set("seed", "-1"); }), "--seed -1"));
 }
 
 TEST_CASE_FIXTURE(Fixture, "stop strings: as they stand, or as JSON") {
@@ -66,7 +66,7 @@ TEST_CASE_FIXTURE(Fixture, "stop strings: as they stand, or as JSON") {
   settings.set("stop", "[\"a\", \"b\"]");
   CHECK(stops == Texts{"a", "b"});
   for (const char* const wrong : {"[1]", "\"", "[\"\"]"}) {
-    CHECK(has(refusal([&] { settings.set("stop", wrong); }), "neither a text nor a list"));
+    CHECK(has(error_of([&] { settings.set("stop", wrong); }), "neither a text nor a list"));
   }
   CHECK(stops == Texts{"a", "b"});
   CHECK(settings.set("stop", "off") == "stop is off");
@@ -74,11 +74,11 @@ TEST_CASE_FIXTURE(Fixture, "stop strings: as they stand, or as JSON") {
 }
 
 TEST_CASE_FIXTURE(Fixture, "what is wrong is named, and changes nothing") {
-  CHECK(has(refusal([&] { settings.set("temprature", "1"); }), "did you mean temperature?"));
-  CHECK(has(refusal([&] { settings.set("xyz", "1"); }), "/set alone shows all"));
-  CHECK(has(refusal([&] { settings.set("top-p", "7"); }), "--top-p 7: out of range"));
-  CHECK(has(refusal([&] { settings.set("ignore-eos", "maybe"); }), "pass on or off"));
-  CHECK(has(refusal([&] { settings.set("min-tokens", "5000"), settings.set("max-tokens", "4"); }),
+  CHECK(has(error_of([&] { settings.set("temprature", "1"); }), "did you mean temperature?"));
+  CHECK(has(error_of([&] { settings.set("xyz", "1"); }), "/set alone shows all"));
+  CHECK(has(error_of([&] { settings.set("top-p", "7"); }), "--top-p 7: out of range"));
+  CHECK(has(error_of([&] { settings.set("ignore-eos", "maybe"); }), "pass on or off"));
+  CHECK(has(error_of([&] { settings.set("min-tokens", "5000"), settings.set("max-tokens", "4"); }),
             "min_tokens"));
   CHECK(sampling.top_p == 1.0);
 }

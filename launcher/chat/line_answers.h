@@ -10,7 +10,6 @@
 
 #include "launcher/chat/answer_text.h"
 #include "launcher/chat/conversation.h"
-#include "launcher/chat/thinking_text.h"
 #include "launcher/cli/options.h"
 #include "launcher/session/engine_session.h"
 #include "launcher/session/text_io.h"

@@ -1,4 +1,5 @@
-// StreamedAnswer: an answer that is shown while it is generated, and what came of it.
+// StreamedAnswer: an answer that is shown while it is generated, and what came of it; and
+// PromptProgress, which is shown until it begins.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +8,31 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "runtime/engine/engine_client.h"
 #include "runtime/request.h"
 #include "tokenizer/tokenizer.h"
 
 namespace nvllm::launcher {
+
+// What is shown of a prompt that takes longer than a second to read. Not thread-safe.
+class PromptProgress {
+ public:
+  static constexpr Nanoseconds kNothingBefore = std::chrono::seconds(1);
+
+  PromptProgress(std::int64_t prompt_tokens, std::int64_t started_ns)
+      : prompt_tokens_(prompt_tokens), started_ns_(started_ns) {}
+
+  // The text to write now, without a newline: it stands in place of the last one. May be empty.
+  std::string update(std::int64_t read_tokens, std::int64_t now_ns);
+  // The text that removes it.
+  std::string finish();
+
+ private:
+  std::int64_t prompt_tokens_, started_ns_;
+  std::int64_t shown_ns_ = 0;  // 0: nothing was shown
+  std::string shown_;
+};
 
 struct StreamedAnswer {
   std::string text = "";

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "launcher/cli/option_table.h"
-#include "launcher/testing/refusal.h"
+#include "testing/error_of.h"
 
 namespace nvllm::launcher {
 namespace {

@@ -8,9 +8,12 @@
 
 #include "base/json_text.h"
 #include "base/text.h"
+#include "testing/error_of.h"
 
 namespace nvllm::launcher {
 namespace {
+
+using testing::has;
 
 constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
 
@@ -93,10 +96,6 @@ std::string after(Damage damage) {
   Machine machine = good_machine();
   damage(machine);
   return complaint(machine);
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

@@ -3,12 +3,12 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "launcher/testing/generate_run.h"
 #include "launcher/testing/program.h"
 #include "launcher/testing/text_folder.h"
 
@@ -16,20 +16,9 @@ namespace nvllm::launcher {
 namespace {
 
 using Json = nlohmann::json;
+using testing::json_lines;
 using testing::Program;
 using testing::TextFolder;
-
-std::string read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::vector<Json> json_lines(const std::string& text) {
-  std::vector<Json> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(parse_json(line));
-  return lines;
-}
 
 // Runs a text of input lines; the exit code must be this.
 std::vector<Json> run(const TextFolder& model, const std::string& input, int exit_code = 0,
@@ -147,12 +136,12 @@ TEST_CASE("a batch is resumed") {
   std::string input;
   for (const char* const id : {"a", "b", "c"}) input += chat_line(id, {{"max_tokens", 3}});
   run(model, input, 0, {"--output=" + output});
-  const std::string whole = read(output);
+  const std::string whole = testing::file_text(output);
   REQUIRE(json_lines(whole).size() == 3);
   const std::size_t first = whole.find('\n') + 1;
   std::ofstream(output, std::ios::binary) << whole.substr(0, first) << "{\"id\": \"batch";
   run(model, input, 0, {"--output=" + output, "--resume"});
-  const std::vector<Json> resumed = json_lines(read(output));
+  const std::vector<Json> resumed = json_lines(testing::file_text(output));
   REQUIRE(resumed.size() == 3);
   for (std::size_t i = 0; i < 3; ++i) {
     CHECK(resumed[i]["custom_id"] == json_lines(whole)[i]["custom_id"]);

@@ -1,5 +1,3 @@
-#include "launcher/hub/hub_model.h"
-
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
@@ -8,8 +6,9 @@
 
 #include "base/error.h"
 #include "launcher/hub/hub_settings.h"
-#include "launcher/testing/refusal.h"
+#include "launcher/hub/pull.h"
 #include "model/testing/test_folder.h"
+#include "testing/error_of.h"
 
 namespace nvllm::launcher {
 namespace {

@@ -3,15 +3,15 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
-#include "launcher/testing/refusal.h"
 #include "model/testing/test_folder.h"
+#include "testing/error_of.h"
 
 namespace nvllm::launcher {
 namespace {
 
 using model::TestFolder;
+using testing::error_of;
 using testing::has;
-using testing::refusal;
 using Names = std::vector<std::string>;
 
 HubName gguf(const std::string& quantization) {
@@ -49,9 +49,9 @@ TEST_CASE("with an index the index says which safetensors are needed") {
   CHECK(files.names == Names{kIndexName, "config.json"});
   CHECK(files_of_index(R"({"weight_map": {"x": "b.safetensors", "y": "a.safetensors",
                            "z": "a.safetensors"}})") == Names{"a.safetensors", "b.safetensors"});
-  CHECK(has(refusal([] { files_of_index(R"({"weight_map": {"x": "../../etc/passwd"}})"); }),
+  CHECK(has(error_of([] { files_of_index(R"({"weight_map": {"x": "../../etc/passwd"}})"); }),
             "no file beside it"));
-  CHECK(has(refusal([] { files_of_index("{}"); }), "no index"));
+  CHECK(has(error_of([] { files_of_index("{}"); }), "no index"));
 }
 
 TEST_CASE("a GGUF file is chosen by its quantization, whatever the case, with all its shards") {
@@ -66,9 +66,9 @@ TEST_CASE("a GGUF file is chosen by its quantization, whatever the case, with al
   CHECK(shards.names == Names{"F16/B-F16-00001-of-00002.gguf", "F16/B-F16-00002-of-00002.gguf"});
   CHECK(shards.gguf == shards.names.front());
   const std::string several = "F16, IQ4_NL, Q4_K_M, Q4_K_S, Q8_0";
-  CHECK(has(refusal([&] { choose_files(gguf("Q4_K"), all, true); }), "it has " + several));
-  CHECK(has(refusal([&] { choose_files(gguf("Q4_NL"), all, true); }), "it has " + several));
-  CHECK(has(refusal([&] { choose_files(gguf(""), all, true); }), "pass one as a/b:"));
+  CHECK(has(error_of([&] { choose_files(gguf("Q4_K"), all, true); }), "it has " + several));
+  CHECK(has(error_of([&] { choose_files(gguf("Q4_NL"), all, true); }), "it has " + several));
+  CHECK(has(error_of([&] { choose_files(gguf(""), all, true); }), "pass one as a/b:"));
   CHECK(choose_files({.repository = "a/b", .file = "F16/B-F16-00002-of-00002.gguf"}, all, true)
             .names.size() == 2);
   CHECK(choose_files(gguf(""), {"only.gguf", "README.md"}, true).gguf == "only.gguf");
@@ -76,7 +76,7 @@ TEST_CASE("a GGUF file is chosen by its quantization, whatever the case, with al
 
 TEST_CASE("a repository without weights that can be read is named as what it is") {
   const auto refused = [](const Names& all) {
-    return refusal([&] { choose_files({.repository = "a/b"}, all, true); });
+    return error_of([&] { choose_files({.repository = "a/b"}, all, true); });
   };
   CHECK(has(refused({"config.json", "pytorch_model.bin"}),
             "model a/b: its weights are PyTorch's (pytorch_model.bin), which are not read"));
@@ -90,17 +90,17 @@ TEST_CASE("a folder with pointers of git-lfs, or with PyTorch's weights alone, i
   folder.write("config.json", "{}");
   folder.write("pytorch_model.bin", "x");
   const auto refused = [&](const std::string& name = "", bool weights = true) {
-    return refusal([&] { check_model_path(folder.path(name), weights); });
+    return error_of([&] { check_model_path(folder.path(name), weights); });
   };
   CHECK(has(refused(), "its weights are PyTorch's (pytorch_model.bin)"));
-  CHECK(refused("", false) == "accepted");
+  CHECK(refused("", false) == "");
   folder.write("model.safetensors",
                "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 1073741824\n");
   CHECK(has(refused(), "model.safetensors: is a pointer of git-lfs, and not the file of 1 GiB"));
   CHECK(has(refused("model.safetensors"), "run 'git lfs pull' in " + folder.path()));
-  CHECK(refused("", false) == "accepted");
+  CHECK(refused("", false) == "");
   folder.write("model.safetensors", "weights");
-  CHECK(refused() == "accepted");
+  CHECK(refused() == "");
 }
 
 }  // namespace

@@ -13,20 +13,25 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
+#include <system_error>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/unique_fd.h"
 #include "launcher/hub/blob_writer.h"
 #include "launcher/hub/download.h"
 #include "launcher/hub/download_display.h"
 #include "launcher/hub/hub_cache.h"
 #include "launcher/hub/hub_client.h"
+#include "launcher/hub/hub_settings.h"
 #include "launcher/hub/model_files.h"
 #include "launcher/session/text_table.h"
 #include "launcher/supervise/signal_watch.h"
 
 namespace nvllm::launcher {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -229,6 +234,26 @@ PulledModel pull_model(const HubName& name, const HubSettings& settings, bool we
          "set HF_HUB_CACHE to a folder");
   }
   return Pull(name, settings, weights).run();
+}
+
+std::string find_model(const std::string& given, bool weights, const Environment& environment) {
+  std::error_code error;
+  if (std::filesystem::exists(given, error)) {
+    check_model_path(given, weights);
+    return given;
+  }
+  const HubSettings settings = hub_settings(environment);
+  const std::optional<HubName> name = parse_hub_name(given, settings.endpoint);
+  if (!name) return given;
+  if (!settings.cache.empty()) {
+    const HubCache cache(settings.cache, name->repository);
+    if (const auto snapshot = cache.find_snapshot(name->revision)) {
+      if (const auto path = model_in_snapshot(*snapshot, *name, weights)) return *path;
+    }
+  }
+  return with_context(str("--model ", given, ": no such folder or file, and not all of it in ",
+                          settings.cache.empty() ? "Hugging Face's cache" : settings.cache),
+                      [&] { return pull_model(*name, settings, weights).path; });
 }
 
 }  // namespace nvllm::launcher

@@ -1,4 +1,5 @@
-// Downloads a model from the Hugging Face hub into its cache.
+// Finds the model that --model names, a path or the name of a model on the Hugging Face hub, and
+// downloads it into the hub's cache.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include "base/error.h"
 #include "launcher/hub/hub_name.h"
 #include "launcher/hub/hub_settings.h"
+#include "launcher/session/user_cache.h"
 
 namespace nvllm::launcher {
 
@@ -33,5 +35,12 @@ class PullStopped : public Error {
 // error. Throws an Error that names the model and the fix; what has arrived until then is kept and
 // not downloaded again.
 PulledModel pull_model(const HubName& name, const HubSettings& settings, bool weights);
+
+// The path of the model: `given` itself if it is a path, whether it exists or not; for a name
+// (hub_name.h) the place in the hub's cache, into which it is downloaded if it is not there. What
+// the cache holds is taken as it is, without asking the hub. weights: false: only the files that
+// describe the model are wanted. As pull_model(), to be called while the process has one thread.
+// Throws an Error that names `given` and the fix.
+std::string find_model(const std::string& given, bool weights, const Environment& environment);
 
 }  // namespace nvllm::launcher

@@ -10,9 +10,9 @@
 
 #include "launcher/hub/testing/hub_server.h"
 #include "launcher/testing/program.h"
-#include "launcher/testing/refusal.h"
 #include "launcher/testing/text_folder.h"
 #include "model/testing/test_folder.h"
+#include "testing/error_of.h"
 
 namespace {
 

@@ -12,8 +12,8 @@
 #include "base/clock.h"
 #include "launcher/hub/download_display.h"
 #include "launcher/hub/testing/hub_server.h"
-#include "launcher/testing/refusal.h"
 #include "model/testing/test_folder.h"
+#include "testing/error_of.h"
 
 namespace nvllm::launcher {
 namespace {

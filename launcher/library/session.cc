@@ -8,7 +8,7 @@
 #include "launcher/cli/option_value.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/program.h"
-#include "launcher/hub/hub_model.h"
+#include "launcher/hub/pull.h"
 #include "launcher/library/include/nvllm/nvllm.h"
 #include "launcher/session/engine_session.h"
 #include "launcher/session/text_model.h"

@@ -15,8 +15,8 @@
 #include "launcher/testing/broken_weights.h"
 #include "launcher/testing/generate_run.h"
 #include "launcher/testing/program.h"
-#include "launcher/testing/refusal.h"
 #include "launcher/testing/text_folder.h"
+#include "testing/error_of.h"
 #include "testing/sanitizers.h"
 #include "testing/skip.h"
 

@@ -24,14 +24,26 @@
 
 #include "launcher/cli/options.h"
 #include "launcher/serve/api/api_call.h"
-#include "launcher/serve/engine_port.h"
 #include "launcher/serve/http/http_server.h"
 #include "launcher/serve/metrics.h"
 #include "launcher/serve/routes.h"
 #include "launcher/serve/worker_pool.h"
 #include "runtime/engine/engine_messages.h"
+#include "runtime/request.h"
 
 namespace nvllm::launcher {
+
+// EnginePort: the engine, as the server reaches it. A session's EngineClient is one; a mock engine,
+// with which the server is tested and measured alone, is another.
+// Callable by any thread. Updates reach the server through Server::apply().
+class EnginePort {
+ public:
+  virtual ~EnginePort() = default;
+  // Requests under numbers that no unfinished ones have: first_id, first_id + 1, ...
+  virtual void submit(std::uint64_t first_id, const std::vector<runtime::Request>& requests) = 0;
+  // The request's updates end with FinishReason::abort, unless it ended before.
+  virtual void abort(std::uint64_t id) = 0;
+};
 
 class Server {
  public:

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "launcher/serve/testing/server_fixture.h"
-#include "launcher/testing/refusal.h"
+#include "testing/error_of.h"
 
 namespace {
 

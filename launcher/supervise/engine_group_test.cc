@@ -4,28 +4,16 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <string>
 
 #include "launcher/supervise/engine_group_fixture.h"
+#include "launcher/testing/process_use.h"
 #include "testing/sanitizers.h"
 #include "testing/skip.h"
 
 namespace nvllm::launcher {
-namespace {
 
-// What the process and all its threads have used so far.
-double cpu_seconds(pid_t pid) {
-  std::ifstream file(str("/proc/", pid, "/stat"));
-  std::string word;
-  double ticks = 0;
-  for (int field = 1; field <= 15 && file >> word; ++field) {
-    if (field >= 14) ticks += std::stod(word);
-  }
-  return ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
-}
-
-}  // namespace
+using testing::cpu_seconds;
 
 TEST_CASE(
     "a worker killed in the middle of answers is named, the front end is told, nothing is left") {

@@ -6,18 +6,20 @@
 
 #include <array>
 #include <cstdint>
-#include <fstream>
 #include <string>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "launcher/cli/program.h"
 #include "launcher/supervise/worker_group.h"
+#include "launcher/testing/process_use.h"
 #include "runtime/worker/worker.h"
 #include "testing/sanitizers.h"
 
 namespace nvllm::launcher {
 namespace {
+
+using testing::cpu_seconds;
 
 // Workers on the CPU that wait for their first call, and what was printed about them.
 class IdleWorkers {
@@ -54,17 +56,6 @@ class IdleWorkers {
   UniqueFd output_;
   WorkerGroup workers_;
 };
-
-// What the process and all its threads have used so far.
-double cpu_seconds(pid_t pid) {
-  std::ifstream file(str("/proc/", pid, "/stat"));
-  std::string word;
-  double ticks = 0;
-  for (int field = 1; field <= 15 && file >> word; ++field) {
-    if (field >= 14) ticks += std::stod(word);
-  }
-  return ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
-}
 
 }  // namespace
 

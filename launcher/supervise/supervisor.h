@@ -82,6 +82,10 @@ class Supervisor {
     std::int64_t since_ns = 0;  // when one of the above last changed
   };
 
+  // The end of a process and a signal wake the supervisor at once; everything else it polls this
+  // often.
+  static constexpr Nanoseconds kRound = std::chrono::milliseconds(50);
+
   void run();
   // Whether a box other than the first has done its part.
   bool followed_to_end(const std::vector<WorkerView>& views) const;
@@ -113,6 +117,9 @@ class Supervisor {
   void await_first_box();
 
   std::vector<WorkerView> view_workers();
+  // Whether a worker that was asked to end has done so. If the system does not say how it ended,
+  // its record does: a member leaves the group last of all.
+  static bool ended_well(const WorkerView& worker);
   WorkerView view_here(int rank) const;
   WorkerView view_elsewhere(int rank) const;
   // How long the rank may show no progress in what it is busy with.
@@ -131,7 +138,7 @@ class Supervisor {
   // Ends the run if the link or a worker has failed, and returns whether it has; fills `views`.
   bool ended_by_failure(std::vector<WorkerView>& views);
 
-  // The ways in which a run ends; each ends the workers and sets exit_code_.
+  // The ways in which a run ends (supervisor_ends.cc); each ends the workers and sets exit_code_.
   void end_after_signal(int signal);
   void end_after_failure(std::vector<WorkerView> views, const Culprit& culprit);
   void end_after_error(const std::string& error);

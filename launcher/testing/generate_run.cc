@@ -39,15 +39,6 @@ std::vector<Json> json_lines(const std::string& text) {
   return lines;
 }
 
-bool await_until(const std::function<bool()>& condition, Nanoseconds limit) {
-  const std::int64_t end = now_ns() + limit.count();
-  while (!condition()) {
-    if (now_ns() >= end) return false;
-    ::usleep(1000);
-  }
-  return true;
-}
-
 TemporaryFolder::TemporaryFolder()
     : path_(std::filesystem::temp_directory_path() / "generate_XXXXXX") {
   if (::mkdtemp(path_.data()) == nullptr) fail_errno("mkdtemp ", path_);

@@ -1,12 +1,9 @@
 // What tests of `generate` have in common.
 #pragma once
 
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
-
-#include "base/clock.h"
 
 namespace nvllm::testing {
 
@@ -22,10 +19,6 @@ std::string file_text(const std::string& path);
 
 // Every line must be whole, and JSON.
 std::vector<Json> json_lines(const std::string& text);
-
-// Looks every millisecond; false: it took too long.
-bool await_until(const std::function<bool()>& condition,
-                 Nanoseconds limit = std::chrono::seconds(60));
 
 // A folder that is there for as long as the object lives.
 class TemporaryFolder {

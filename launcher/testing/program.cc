@@ -40,17 +40,6 @@ UniqueFd memory_file(const char* name) {
   return file;
 }
 
-// Looks every millisecond.
-template <typename Condition>
-bool await(Nanoseconds limit, Condition condition) {
-  const std::int64_t end = now_ns() + limit.count();
-  while (!condition()) {
-    if (now_ns() >= end) return false;
-    ::usleep(1000);
-  }
-  return true;
-}
-
 }  // namespace
 
 std::string launch_program() {
@@ -62,6 +51,15 @@ std::string launch_program() {
     if (std::filesystem::is_regular_file(path)) return std::filesystem::absolute(path);
   }
   fail("nvllm-launch not found; set NVLLM_LAUNCH to its path");
+}
+
+bool await_until(const std::function<bool()>& condition, Nanoseconds limit) {
+  const std::int64_t end = now_ns() + limit.count();
+  while (!condition()) {
+    if (now_ns() >= end) return false;
+    ::usleep(1000);
+  }
+  return true;
 }
 
 bool process_gone(pid_t pid) {
@@ -104,7 +102,7 @@ void Program::signal(int number) const {
 
 std::vector<pid_t> Program::workers(int count) const {
   std::vector<pid_t> pids;
-  await(std::chrono::seconds(60), [&] {
+  await_until([&] {
     pids.clear();
     std::ifstream file(str("/proc/", pid_, "/task/", pid_, "/children"));
     for (pid_t pid; file >> pid;) pids.push_back(pid);
@@ -118,7 +116,7 @@ std::vector<pid_t> Program::workers(int count) const {
 
 int Program::wait(Nanoseconds limit) {
   int status = 0;
-  const bool ended = await(limit, [&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; });
+  const bool ended = await_until([&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; }, limit);
   if (!ended) {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
@@ -138,7 +136,7 @@ std::string Program::errors() const {
 }
 
 bool Program::await_error(const std::string& text, Nanoseconds limit) const {
-  return await(limit, [&] { return errors().find(text) != std::string::npos; });
+  return await_until([&] { return errors().find(text) != std::string::npos; }, limit);
 }
 
 bool mount_own_shm(const char* options, unsigned long flags) {

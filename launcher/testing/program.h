@@ -16,6 +16,10 @@ namespace nvllm::testing {
 // Where nvllm-launch lies: $NVLLM_LAUNCH, among Bazel's runfiles, or beside this program.
 std::string launch_program();
 
+// Looks every millisecond; false: it took too long.
+bool await_until(const std::function<bool()>& condition,
+                 Nanoseconds limit = std::chrono::seconds(60));
+
 // Whether the process runs no more (a zombie does not).
 bool process_gone(pid_t pid);
 

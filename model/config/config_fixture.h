@@ -1,14 +1,13 @@
 // Fixture of the tests of configurations.
 #pragma once
 
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/error.h"
 #include "base/json_text.h"
 #include "model/config/config.h"
+#include "testing/error_of.h"
 
 namespace nvllm::model {
 using Json = nlohmann::json;
@@ -79,22 +78,12 @@ inline Json with_kinds_of_layers(Json json) {
   return json;
 }
 
-inline std::string contents(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 inline ModelConfig parse(const Json& json, const std::string& overrides = "") {
   return parse_config(json_text(json), overrides, "DIR/config.json");
 }
 
 inline std::string refusal(const std::string& text, const std::string& overrides = "") {
-  try {
-    parse_config(text, overrides, "DIR/config.json");
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
+  return testing::error_of([&] { parse_config(text, overrides, "DIR/config.json"); });
 }
 
 inline std::string refusal_of(const std::string& key, Json value) {

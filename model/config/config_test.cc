@@ -8,6 +8,7 @@
 #include "base/json_text.h"
 #include "model/config/config_fixture.h"
 #include "model/families/family.h"
+#include "testing/read_file.h"
 
 namespace nvllm::model {
 
@@ -38,7 +39,7 @@ TEST_CASE("every golden model's config.json is read") {
   int models = 0;
   for (const auto& entry : std::filesystem::directory_iterator("tests/data/golden-models")) {
     const std::string path = (entry.path() / "config.json").string();
-    const std::string text = contents(path);
+    const std::string text = testing::read_file(path);
     CAPTURE(path);
     const ModelConfig config = parse_config(text, "", path);
     const Json all = parse_json(text);
@@ -200,8 +201,8 @@ TEST_CASE("layers have windows as their family and its keys say") {
 }
 
 TEST_CASE("the manual on adding a model shows a family as it is") {
-  const std::string manual = contents("docs/add-a-model.md");
-  const std::string family = contents("model/families/qwen3.cc");
+  const std::string manual = testing::read_file("docs/add-a-model.md");
+  const std::string family = testing::read_file("model/families/qwen3.cc");
   REQUIRE_FALSE(family.empty());
   CHECK(manual.find(family) != std::string::npos);
 }

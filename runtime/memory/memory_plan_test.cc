@@ -115,7 +115,7 @@ TEST_CASE("length: what does not fit is cut to what does, and said") {
         "2684354560");
 }
 
-TEST_CASE("length: a wish that does not fit is refused with what would") {
+TEST_CASE("length: one that does not fit is refused with one that would") {
   EngineOptions options;
   options.max_model_len = 32000;
   RankMemory full = gpu();

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "testing/error_of.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -26,12 +27,8 @@ std::size_t bytes_of(const RunnerOptions& options) {
 }
 
 std::string refusal(const RunnerOptions& options, std::size_t available) {
-  try {
-    require_workspace(options, DeviceKind::cuda, available, bytes_of);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return testing::error_of(
+      [&] { require_workspace(options, DeviceKind::cuda, available, bytes_of); });
 }
 
 }  // namespace

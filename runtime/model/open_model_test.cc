@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "model/loading/loader.h"
 #include "runtime/model/weight_check.h"
+#include "testing/error_of.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -44,12 +45,7 @@ class Folder {
 };
 
 std::string refusal(const ModelOptions& options) {
-  try {
-    open_model(options);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
+  return testing::error_of([&] { open_model(options); });
 }
 
 OpenModel dummy(const Folder& folder, std::optional<DType> dtype = {}) {

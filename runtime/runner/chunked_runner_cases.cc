@@ -137,18 +137,7 @@ TEST_CASE("chunked: sequences come and go, in slots and blocks that others had a
   testing::run_on_devices(1, [](DeviceRank& rank) {
     const GoldenModel golden(kModel);
     RunnerTestOptions options = chunked(2, 16);
-    options.slots = 3;
-    options.blocks = 30;
-    options.steps_ahead = 2;
-    RunnerUnderTest runner(rank, golden, options);
-    const auto& prompts = golden.prompts;
-    come_and_go(runner, prompts);
-    runner.start(0, prompts[0].ids).rows(0, 7).rows(1, 1).rows(2, 1).step();
-    runner.decode(20);
-    runner.finish();
-    CHECK(why_not_golden(prompts[0], runner.tokens(0), 0) == "");
-    CHECK(why_not_golden(prompts[1], runner.tokens(1), 0) == "");
-    CHECK(why_not_golden(prompts[1], runner.tokens(2), 0) == "");
+    check_come_and_go(rank, golden, options);
   });
 }
 
@@ -234,21 +223,15 @@ std::string wrong_without(DeviceRank& rank, const GoldenModel& golden, std::size
   return why_not_golden(golden.prompts[2], runner.tokens(0), 0);
 }
 
-std::vector<OffloadWait> waits() {
-  std::vector<OffloadWait> all;
-  for (const LeftOut& each : all_waits()) all.push_back(each.wait);
-  return all;
-}
-
 TEST_CASE("chunked: waits that are left out are missed") {
-  CHECK(waits().size() == kvcache::kOffloadWaits);
-  check_waits_are_missed(kModel, waits(), wrong_without, 40);
+  CHECK(all_waits().size() == kvcache::kOffloadWaits);
+  check_waits_are_missed(kModel, waits_of(all_waits()), wrong_without, 40);
 }
 
 constexpr const char* kRacing = "chunked: ThreadSanitizer finds each wait that is left out";
 
 TEST_CASE(kRacing) {
-  find_races(kRacing, kModel, waits(), wrong_without);
+  find_races(kRacing, kModel, waits_of(all_waits()), wrong_without);
 }
 
 }  // namespace

@@ -141,20 +141,9 @@ TEST_CASE("resident: sequences come and go, and copies take any time") {
     for (const std::int64_t resident : {2, 14}) {
       CAPTURE(resident);
       RunnerTestOptions options = chunked(2, 16);
-      options.slots = 3;
-      options.blocks = 30;
-      options.steps_ahead = 2;
       options.resident = resident;
       options.hooks = slow_at_random(static_cast<unsigned>(resident));
-      RunnerUnderTest runner(rank, golden, options);
-      const auto& prompts = golden.prompts;
-      come_and_go(runner, prompts);
-      runner.start(0, prompts[0].ids).keep(1).rows(0, 7).rows(1, 1).rows(2, 1).step();
-      runner.decode(20);
-      runner.finish();
-      CHECK(why_not_golden(prompts[0], runner.tokens(0), 0) == "");
-      CHECK(why_not_golden(prompts[1], runner.tokens(1), 0) == "");
-      CHECK(why_not_golden(prompts[1], runner.tokens(2), 0) == "");
+      check_come_and_go(rank, golden, options, 1);
     }
   });
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "testing/error_of.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -50,12 +51,7 @@ StepMessage next_step(std::vector<StepRows> rows) {
 std::string wrong(const StepMessage& second) {
   MockRank rank(kLimits, {});
   CHECK(rank.step(first_step()).tokens.empty());
-  try {
-    rank.step(second);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return testing::error_of([&] { rank.step(second); });
 }
 
 TEST_CASE("what is right is taken") {
@@ -129,12 +125,7 @@ std::string wrong_with_states(std::vector<std::int32_t> tokens, const StateCopie
   message.started = {start(1, std::move(tokens), 2)};
   message.blocks = {{1, 0}, {1, 2}};
   message.states = copies;
-  try {
-    rank.step(message);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return testing::error_of([&] { rank.step(message); });
 }
 
 TEST_CASE("states of linear attention that are not those of all tokens before a row") {

@@ -11,12 +11,14 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "tokenizer/file_fixture.h"
+#include "testing/error_of.h"
+#include "testing/read_file.h"
 
 namespace nvllm::tokenizer {
 namespace {
 
 using Json = nlohmann::json;
+using testing::read_file;
 
 // What a converter writes of a tokenizer.json.
 GgufVocabulary vocabulary_of(const Json& json, const std::string& model, const std::string& pre) {
@@ -176,12 +178,7 @@ TEST_CASE("padding is no token, special tokens have names") {
 }
 
 std::string refusal(const GgufVocabulary& vocabulary) {
-  try {
-    (void)make_tokenizer(vocabulary);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return testing::error_of([&] { (void)make_tokenizer(vocabulary); });
 }
 
 TEST_CASE("what is unknown or does not fit is refused by name") {

@@ -8,7 +8,7 @@ ids = encode(text, add_special_tokens=False), ids_special = encode(text), and de
 ids_special with skip_special_tokens False and True. Lines without text are id sequences cut anywhere:
 {"ids_special", "decoded", "decoded_skip"}. A NAME.json that is there already is kept (training breaks some ties by
 chance) and its texts are made anew. More than the committed 60 lines make a longer comparison:
-golden_test reads the folder that NVLLM_TOKENIZER_TESTDATA names.
+golden_test.cc reads the folder that NVLLM_TOKENIZER_TESTDATA names.
 Also normalization.jsonl: {"text", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents"}.
 """
 import argparse

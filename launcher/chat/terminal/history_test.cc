@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "launcher/testing/refusal.h"
 #include "model/testing/test_folder.h"
+#include "testing/error_of.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -99,7 +99,7 @@ TEST_CASE("a place that cannot be written to is told once") {
   const model::TestFolder folder;
   folder.write("file", "");
   History history(folder.path("file/history"));
-  CHECK(testing::has(testing::refusal([&] { history.add("a"); }), "the history "));
+  CHECK(testing::has(testing::error_of([&] { history.add("a"); }), "the history "));
   history.add("b");
   CHECK(history.entries() == Entries{"a", "b"});
 }

@@ -12,16 +12,16 @@
 #include "launcher/hub/net/http_session.h"
 #include "launcher/serve/http/http_server.h"
 #include "launcher/serve/http/listen_socket.h"
-#include "launcher/testing/refusal.h"
 #include "model/testing/test_folder.h"
+#include "testing/error_of.h"
 #include "testing/skip.h"
 
 namespace nvllm::launcher {
 namespace {
 
 using model::TestFolder;
+using testing::error_of;
 using testing::has;
-using testing::refusal;
 
 TEST_CASE("a URL in its parts") {
   const Url url = parse_url("https://huggingface.co/a/b?x=1#part");
@@ -33,7 +33,7 @@ TEST_CASE("a URL in its parts") {
   CHECK(parse_url("http://host?x").target == "/?x");
   for (const char* const bad : {"ftp://host", "http://", "http://host:port", "http://host:999999",
                                 "http://a b", "http://host/\r\nX: y"}) {
-    CHECK(refusal([&] { parse_url(bad); }) != "accepted");
+    CHECK(error_of([&] { parse_url(bad); }) != "");
   }
 }
 
@@ -42,8 +42,8 @@ TEST_CASE("a redirect may leave the host, but not the encryption") {
   CHECK(redirected(base, "/b").text() == "https://hub/b");
   CHECK(redirected(base, "//cdn/b").text() == "https://cdn/b");
   CHECK(redirected(base, "https://cdn/b").text() == "https://cdn/b");
-  CHECK(has(refusal([&] { redirected(base, "http://cdn/b"); }), "where nothing is encrypted"));
-  CHECK(refusal([&] { redirected(base, ""); }) != "accepted");
+  CHECK(has(error_of([&] { redirected(base, "http://cdn/b"); }), "where nothing is encrypted"));
+  CHECK(error_of([&] { redirected(base, ""); }) != "");
 }
 
 // A certificate for "localhost" that its own key has signed; false: there is no openssl here.
@@ -74,9 +74,9 @@ std::string body_of(const std::string& sent, const std::string& scheme = "http")
 
 TEST_CASE("an answer may end with its connection, unless it told its length") {
   CHECK(body_of("HTTP/1.0 200 OK\r\n\r\nall of it") == "all of it");
-  CHECK(has(refusal([] { body_of("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"); }),
+  CHECK(has(error_of([] { body_of("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"); }),
             "closed the connection in the middle of its answer"));
-  CHECK(has(refusal([] { body_of(""); }), "closed the connection before it answered"));
+  CHECK(has(error_of([] { body_of(""); }), "closed the connection before it answered"));
 }
 
 TEST_CASE("https: a certificate must be trusted, and of the host") {
@@ -101,7 +101,7 @@ TEST_CASE("https: a certificate must be trusted, and of the host") {
   // The library reads the variable once, with its first connection.
   ::setenv("SSL_CERT_FILE", folder.path("certificate.pem").c_str(), 1);
   CHECK(ask("localhost") == "/x");
-  const std::string other = refusal([&] { ask("127.0.0.1"); });
+  const std::string other = error_of([&] { ask("127.0.0.1"); });
   CHECK(has(other, "its certificate is not accepted: IP address mismatch"));
   CHECK(has(other, "set SSL_CERT_FILE"));
   // Another certificate under the same name.
@@ -117,12 +117,12 @@ TEST_CASE("https: a certificate must be trusted, and of the host") {
   Network network({.first_answer = std::chrono::seconds(5)});
   HttpSession session(network);
   const Url url = parse_url(str("https://localhost:", impostor.port(), "/"));
-  CHECK(has(refusal([&] { session.begin("GET", url, ""); }), "its certificate is not accepted"));
+  CHECK(has(error_of([&] { session.begin("GET", url, ""); }), "its certificate is not accepted"));
 }
 
 TEST_CASE("https: a server that speaks no TLS is named, with what OpenSSL says") {
   const std::string why =
-      refusal([] { body_of("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "https"); });
+      error_of([] { body_of("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "https"); });
   CHECK(why.starts_with("https://127.0.0.1:"));
   CHECK(has(why, ": no TLS connection: "));
   CHECK(has(why, "wrong version number"));

@@ -2,13 +2,17 @@
 // what the test wants it to say.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "base/json_text.h"
 #include "launcher/serve/api/api_call.h"
 #include "launcher/testing/text_folder.h"
 
@@ -98,5 +102,24 @@ class ApiFixture {
   TextModel text_ = TextModel::open(folder_.path());
   ApiContext context_;
 };
+
+// The data of all events. An Error if the stream does not end with [DONE], or has another form.
+inline std::vector<nlohmann::json> events_of(const std::string& stream) {
+  constexpr std::size_t kPrefix = 6;  // "data: "
+  std::vector<nlohmann::json> all;
+  for (std::size_t at = 0; at < stream.size();) {
+    const std::size_t end = stream.find("\n\n", at);
+    if (end == std::string::npos) fail("an event does not end: ", stream.substr(at));
+    const std::string event = stream.substr(at, end - at);
+    if (!event.starts_with("data: ")) fail("no data: ", event);
+    at = end + 2;
+    if (event == "data: [DONE]") {
+      if (at != stream.size()) fail("behind [DONE]: ", stream.substr(at));
+      return all;
+    }
+    all.push_back(parse_json(event.substr(kPrefix)));
+  }
+  fail("no [DONE]");
+}
 
 }  // namespace nvllm::launcher

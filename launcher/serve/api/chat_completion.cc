@@ -124,16 +124,7 @@ class ChatCompletionCall final : public GenerationCall {
     out += "}}";
   }
 
-  void write_end(std::string& out) override {
-    if (fields().include_usage) {
-      out += "data: ";
-      out += head_;
-      out += R"(],"usage":)";
-      append_usage(out, usage());
-      out += "}\n\n";
-    }
-    out += "data: [DONE]\n\n";
-  }
+  void write_end(std::string& out) override { append_stream_end(out, head_, usage()); }
 
   // --- The whole body ---
 

@@ -8,7 +8,6 @@
 
 #include "base/json_text.h"
 #include "launcher/serve/api/api_fixture.h"
-#include "launcher/serve/api/event_stream.h"
 
 namespace nvllm::launcher {
 namespace {

@@ -4,7 +4,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "launcher/serve/api/field_names.h"
+#include "launcher/serve/api/generation_fields.h"
 #include "launcher/serve/api/request_body.h"
 
 namespace nvllm::launcher {
@@ -33,11 +33,7 @@ void store_tools(const Json& value, Fields& fields) {
 }
 
 void store_tool_choice(const Json& value, Fields& fields) {
-  if (value == "auto" || value == "none") return read_value(value, fields.tool_choice);
-  if (value == "required" || value.is_object()) {
-    fail(shown(value), ": a call cannot be forced; only \"auto\" and \"none\" are supported");
-  }
-  fail(shown(value), R"(: must be "auto" or "none")");
+  read_tool_choice(value, fields.tool_choice);
 }
 
 void store_reasoning_effort(const Json& value, Fields& fields) {
@@ -119,6 +115,14 @@ void check_tools(const ApiContext& context, const Fields& fields) {
 }
 
 }  // namespace
+
+void read_tool_choice(const Json& value, std::string& to) {
+  if (value == "auto" || value == "none") return read_value(value, to);
+  if (value == "required" || value.is_object()) {
+    fail(shown(value), ": a call cannot be forced; only \"auto\" and \"none\" are supported");
+  }
+  fail(shown(value), R"(: must be "auto" or "none")");
+}
 
 void read_reasoning_effort(const Json& value, std::string& to) {
   constexpr std::array kEfforts = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};

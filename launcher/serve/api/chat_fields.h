@@ -32,6 +32,9 @@ struct ChatFields : GenerationFields {
 // Throws an ApiError for what is wrong with them.
 ChatFields read_chat_fields(const ApiContext& context, const nlohmann::json& body);
 
+// "auto" or "none"; an Error for what forces a call, or says neither.
+void read_tool_choice(const nlohmann::json& value, std::string& to);
+
 // "low", "high"; an Error if there is no such effort.
 void read_reasoning_effort(const nlohmann::json& value, std::string& to);
 

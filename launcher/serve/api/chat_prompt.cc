@@ -144,4 +144,13 @@ ChatPrompt make_chat_prompt(const ApiContext& context, const ChatPromptOptions& 
   return prompt;
 }
 
+void check_finds_tool_calls(const ApiContext& context, std::string_view none) {
+  if (context.auto_tool_choice && !context.tool_call_parser.empty()) return;
+  throw ApiError(400,
+                 str("tools: the server was started without --enable-auto-tool-choice and "
+                     "--tool-call-parser; pass \"tool_choice\": ",
+                     none),
+                 "tools");
+}
+
 }  // namespace nvllm::launcher

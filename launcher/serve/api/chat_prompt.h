@@ -28,4 +28,8 @@ struct ChatPrompt {
 // Throws an ApiError that blames "messages" for what the template refuses.
 ChatPrompt make_chat_prompt(const ApiContext& context, const ChatPromptOptions& options);
 
+// Throws an ApiError that blames "tools" if the server finds no tool calls in answers. none: the
+// value of tool_choice with which the request would be taken.
+void check_finds_tool_calls(const ApiContext& context, std::string_view none);
+
 }  // namespace nvllm::launcher

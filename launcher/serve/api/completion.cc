@@ -2,8 +2,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "launcher/serve/api/field_names.h"
 #include "launcher/serve/api/generation_call.h"
+#include "launcher/serve/api/generation_fields.h"
 #include "launcher/serve/api/json_append.h"
 #include "launcher/serve/api/logprobs_json.h"
 #include "launcher/serve/api/request_body.h"
@@ -139,16 +139,7 @@ class CompletionCall final : public GenerationCall {
     out += "}\n\n";
   }
 
-  void write_end(std::string& out) override {
-    if (fields().include_usage) {
-      out += "data: ";
-      out += head_;
-      out += R"(],"usage":)";
-      append_usage(out, response_usage());
-      out += "}\n\n";
-    }
-    out += "data: [DONE]\n\n";
-  }
+  void write_end(std::string& out) override { append_stream_end(out, head_, response_usage()); }
 
   void write_body(std::string& out) override {
     out += head_;

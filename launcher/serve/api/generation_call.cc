@@ -169,6 +169,18 @@ void GenerationCall::fail(int status, std::string_view message, std::string& out
   out += "\n\ndata: [DONE]\n\n";
 }
 
+void GenerationCall::append_stream_end(std::string& out, std::string_view head,
+                                       const Usage& usage) const {
+  if (fields_.include_usage) {
+    out += "data: ";
+    out += head;
+    out += R"(],"usage":)";
+    append_usage(out, usage);
+    out += "}\n\n";
+  }
+  out += "data: [DONE]\n\n";
+}
+
 Usage GenerationCall::usage() const {
   Usage usage;
   for (const Prompt& prompt : prompts_) {

@@ -103,6 +103,10 @@ class GenerationCall : public ApiCall {
   std::int64_t created_s() const { return created_s_; }
   const std::string& model() const { return model_; }
 
+  // The end of OpenAI's streams: the usage, where it was asked for, in an event that begins with
+  // `head`, and [DONE].
+  void append_stream_end(std::string& out, std::string_view head, const Usage& usage) const;
+
   // Thousands of calls may be open: the lists of most of their fields are the requests' alone, once
   // these have been added.
   void drop_lists();

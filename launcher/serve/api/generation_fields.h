@@ -10,10 +10,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "launcher/serve/api/api_call.h"
-#include "launcher/serve/api/field_values.h"
+#include "launcher/serve/api/request_body.h"
 #include "runtime/request.h"
 
 namespace nvllm::launcher {
@@ -126,5 +127,27 @@ void truncate_prompt(const ApiContext& context, const GenerationFields& fields,
 runtime::SamplingParams sampling_of(const ApiContext& context, const GenerationFields& fields,
                                     std::size_t prompt_tokens, std::string_view prompt_field,
                                     std::optional<std::int32_t> default_max_tokens);
+
+// --- The names of the fields that endpoints accept: /openapi.json must have the same ---
+
+std::vector<std::string> completion_field_names();
+std::vector<std::string> chat_field_names();
+std::vector<std::string> message_field_names();
+std::vector<std::string> response_field_names();
+
+// An endpoint's own fields, and those of generation_field_names() that it does not refuse.
+template <typename Fields>
+std::vector<std::string> accepted_names(std::span<const Field<Fields>> own,
+                                        std::span<const RefusedField> refused) {
+  std::vector<std::string> names;
+  for (const Field<Fields>& field : own) names.emplace_back(field.name);
+  for (std::string& name : generation_field_names()) {
+    const bool is_own = std::ranges::find(names, name) != names.end();
+    const bool is_refused =
+        std::ranges::find(refused, std::string_view(name), &RefusedField::name) != refused.end();
+    if (!is_own && !is_refused) names.push_back(std::move(name));
+  }
+  return names;
+}
 
 }  // namespace nvllm::launcher

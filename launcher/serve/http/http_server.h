@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "launcher/serve/http/http_request.h"
+#include "launcher/serve/http/request_reader.h"
 
 namespace nvllm::launcher {
 

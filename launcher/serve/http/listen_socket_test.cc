@@ -8,13 +8,13 @@
 #include <filesystem>
 #include <string>
 
-#include "launcher/testing/refusal.h"
 #include "model/testing/test_folder.h"
+#include "testing/error_of.h"
 
 namespace nvllm::launcher {
 namespace {
 
-using testing::refusal;
+using testing::error_of;
 
 bool connects(const std::string& path) {
   sockaddr_un address{};
@@ -33,7 +33,7 @@ TEST_CASE("a unix socket listens at its path, and is replaced when nobody listen
     CHECK(listening.address == "unix:" + path);
     CHECK(std::filesystem::is_socket(path));
     CHECK(connects(path));
-    CHECK(refusal([&] { listen_unix(path); }) ==
+    CHECK(error_of([&] { listen_unix(path); }) ==
           "--uds " + path + ": another process listens there; end it, or pass another path");
   }
   CHECK_FALSE(connects(path));
@@ -45,13 +45,13 @@ TEST_CASE("a path that another file has, or that is too long, is refused") {
   const model::TestFolder folder;
   folder.write("file", "text");
   const std::string path = folder.path("file");
-  CHECK(refusal([&] { listen_unix(path); }) ==
+  CHECK(error_of([&] { listen_unix(path); }) ==
         "--uds " + path + ": a file is there; pass another path");
   CHECK(std::filesystem::file_size(path) == 4);
-  CHECK(refusal([] {
+  CHECK(error_of([] {
           listen_unix("/tmp/" + std::string(103, 'x'));
         }).ends_with("is 108 bytes long; a socket's path has at most 107"));
-  CHECK(refusal([&] {
+  CHECK(error_of([&] {
           listen_unix(folder.path("none/socket"));
         }).ends_with("cannot listen there: No such file or directory (ENOENT)"));
 }

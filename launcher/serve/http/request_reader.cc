@@ -2,6 +2,8 @@
 
 #include <utility>
 // Boost.Asio, which Beast includes, needs std::exchange and does not include it.
+#include <strings.h>
+
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/message.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -12,6 +14,7 @@
 #include "launcher/net/percent.h"
 
 namespace nvllm::launcher {
+
 namespace {
 
 namespace beast = boost::beast;
@@ -135,6 +138,16 @@ HttpRequest RequestReader::take() {
   }
   request.body = std::move(message.body());
   return request;
+}
+
+const std::string* HttpRequest::header(std::string_view name) const {
+  for (const HttpHeader& header : headers) {
+    if (header.name.size() == name.size() &&
+        ::strncasecmp(header.name.data(), name.data(), name.size()) == 0) {
+      return &header.value;
+    }
+  }
+  return nullptr;
 }
 
 }  // namespace nvllm::launcher

@@ -1,14 +1,31 @@
-// RequestReader: parses HTTP/1.1 requests out of the bytes of a connection.
+// HttpRequest: a request, and RequestReader, which parses it out of the bytes of a connection
+// (HTTP/1.1).
 #pragma once
 
 #include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
-
-#include "launcher/serve/http/http_request.h"
+#include <vector>
 
 namespace nvllm::launcher {
+
+struct HttpHeader {
+  std::string name, value;
+};
+
+// A request that has come whole.
+struct HttpRequest {
+  std::string method;  // "GET"
+  std::string path;    // "/v1/models", without the query
+  std::string query;   // behind the '?'
+  std::vector<HttpHeader> headers;
+  std::string body;
+  std::string peer;  // "127.0.0.1:52100", "unix"
+
+  // The value of a header, whatever its case; nullptr: it is not there.
+  const std::string* header(std::string_view name) const;
+};
 
 class RequestReader {
  public:

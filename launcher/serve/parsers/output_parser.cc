@@ -2,17 +2,76 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "launcher/serve/parsers/harmony_parser.h"
-#include "launcher/serve/parsers/reasoning.h"
 #include "launcher/serve/parsers/tag_matcher.h"
 #include "launcher/serve/parsers/tool_call_parser.h"
 
 namespace nvllm::launcher {
 
 namespace {
+
+// Tells a model's reasoning, <think>...</think>, from its answer. There is one block of reasoning
+// at most, at the beginning of the answer. White space before <think> is dropped; later tags are
+// text.
+class ReasoningSplitter {
+ public:
+  // inside: the answer begins inside the reasoning; a <think> there says it once more.
+  explicit ReasoningSplitter(bool inside) : inside_(inside) {}
+
+  void push(char byte, std::string& reasoning, std::string& content);
+  void finish(std::string& reasoning, std::string& content);
+
+ private:
+  enum class State { start, reasoning, content };
+  void leave_start(State next, std::string& reasoning, std::string& content);
+
+  static constexpr int kOpen = 0, kClose = 1;
+  bool inside_;
+  State state_ = State::start;
+  TagMatcher tags_{"<think>", "</think>"};
+  std::string text_;  // what the tags released; at the start, white space that waits
+};
+
+void ReasoningSplitter::leave_start(State next, std::string& reasoning, std::string& content) {
+  (inside_ ? reasoning : content) += std::exchange(text_, {});
+  state_ = next;
+}
+
+void ReasoningSplitter::push(char byte, std::string& reasoning, std::string& content) {
+  if (state_ == State::content) {
+    content += byte;
+    return;
+  }
+  const std::size_t waiting = text_.size();
+  const int tag = tags_.push(byte, text_);
+  if (state_ == State::start) {
+    if (tag == kOpen) {
+      text_.clear();
+      state_ = State::reasoning;
+    } else if (tag == kClose) {
+      if (!inside_) text_ += tags_.tag(tag);
+      leave_start(State::content, reasoning, content);
+    } else if (!is_space(std::string_view(text_).substr(waiting))) {
+      leave_start(inside_ ? State::reasoning : State::content, reasoning, content);
+      // What is content from here on may still hold the beginning of a tag.
+      if (!inside_) tags_.finish(content);
+    }
+    return;
+  }
+  if (tag == kOpen) text_ += tags_.tag(tag);
+  reasoning += std::exchange(text_, {});
+  if (tag == kClose) state_ = State::content;
+}
+
+void ReasoningSplitter::finish(std::string& reasoning, std::string& content) {
+  tags_.finish(text_);
+  const bool to_reasoning = state_ == State::reasoning || (state_ == State::start && inside_);
+  (to_reasoning ? reasoning : content) += std::exchange(text_, {});
+}
 
 struct ToolFormat {
   std::string_view name;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "launcher/serve/engine_port.h"
+#include "launcher/serve/server.h"
 #include "runtime/engine/engine_messages.h"
 
 namespace nvllm::launcher {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "runtime/memory/memory_plan.h"
+#include "testing/error_of.h"
 
 namespace nvllm::runtime {
 
@@ -39,12 +40,7 @@ inline MemoryPlan plan(const EngineOptions& options, DeviceKind device,
 
 inline std::string refusal(const EngineOptions& options, DeviceKind device,
                            const std::vector<RankMemory>& ranks) {
-  try {
-    plan(options, device, ranks);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return testing::error_of([&] { plan(options, device, ranks); });
 }
 
 }  // namespace nvllm::runtime

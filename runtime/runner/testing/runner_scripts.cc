@@ -133,6 +133,22 @@ void come_and_go(RunnerUnderTest& runner, const std::vector<GoldenModel::Prompt>
   runner.decode(3);
 }
 
+void check_come_and_go(DeviceRank& rank, const GoldenModel& golden, RunnerTestOptions options,
+                       std::int64_t keep) {
+  options.slots = 3;
+  options.blocks = 30;
+  options.steps_ahead = 2;
+  RunnerUnderTest runner(rank, golden, options);
+  const auto& prompts = golden.prompts;
+  come_and_go(runner, prompts);
+  runner.start(0, prompts[0].ids).keep(keep).rows(0, 7).rows(1, 1).rows(2, 1).step();
+  runner.decode(20);
+  runner.finish();
+  CHECK(why_not_golden(prompts[0], runner.tokens(0), 0) == "");
+  CHECK(why_not_golden(prompts[1], runner.tokens(1), 0) == "");
+  CHECK(why_not_golden(prompts[1], runner.tokens(2), 0) == "");
+}
+
 OffloadHooks slow(std::function<std::chrono::microseconds(Transfer)> time) {
   OffloadHooks hooks;
   hooks.before_copy = [time = std::move(time)](Transfer what) {

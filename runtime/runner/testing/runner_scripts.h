@@ -31,6 +31,10 @@ std::string continue_all(testing::DeviceRank& rank, const GoldenModel& golden,
 // Three slots whose sequences come and go in turns; slot 0 is free at the end, 1 and 2 have the
 // second prompt.
 void come_and_go(RunnerUnderTest& runner, const std::vector<GoldenModel::Prompt>& prompts);
+// The same, then the first prompt in slot 0, of which `keep` blocks stay on the device, and 20 more
+// steps: checks all tokens. There are 3 slots, 30 blocks, and 2 steps ahead.
+void check_come_and_go(testing::DeviceRank& rank, const GoldenModel& golden,
+                       RunnerTestOptions options, std::int64_t keep = 0);
 
 // Copies and calls of the host begin after so long.
 kvcache::OffloadHooks slow(std::function<std::chrono::microseconds(kvcache::Transfer)> time);
@@ -40,6 +44,14 @@ kvcache::OffloadHooks slow_at_random(unsigned seed);
 // set. run: how many there were before; runs may be of several kinds by turns.
 using WrongWithout = std::function<std::string(testing::DeviceRank& rank, const GoldenModel& golden,
                                                std::size_t which, std::uint32_t left_out, int run)>;
+
+// The waits of a table whose rows have one each.
+template <typename Row>
+std::vector<kvcache::OffloadWait> waits_of(const std::vector<Row>& rows) {
+  std::vector<kvcache::OffloadWait> waits;
+  for (const Row& row : rows) waits.push_back(row.wait);
+  return waits;
+}
 
 // Checks that without each of the waits in turn some of `runs` runs go wrong.
 void check_waits_are_missed(const char* model, const std::vector<kvcache::OffloadWait>& waits,

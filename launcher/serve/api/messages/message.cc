@@ -13,23 +13,10 @@ namespace {
 
 using Kind = AnswerBlock::Kind;
 
-// A block without its text.
-void append_empty_block(std::string& out, const AnswerBlock& block) {
-  switch (block.kind) {
-    case Kind::reasoning: out += R"({"type":"thinking","thinking":"","signature":""})"; return;
-    case Kind::text: out += R"({"type":"text","text":""})"; return;
-    case Kind::tool_call: break;
-  }
-  out += R"({"type":"tool_use","id":)";
-  append_json_string(out, block.id);
-  out += R"(,"name":)";
-  append_json_string(out, block.name);
-  out += R"(,"input":{}})";
-}
-
 // The arguments as the object that clients expect; those that max_tokens cut off are none.
 std::string_view object_of(std::string_view arguments) {
   constexpr std::string_view kNone = "{}";
+  if (arguments.empty()) return kNone;
   try {
     return parse_json(arguments).is_object() ? arguments : kNone;
   } catch (const nlohmann::json::parse_error&) {
@@ -58,6 +45,11 @@ void append_block(std::string& out, const AnswerBlock& block) {
   out += R"(,"input":)";
   out += object_of(block.text);
   out += '}';
+}
+
+// A block without its text.
+void append_empty_block(std::string& out, const AnswerBlock& block) {
+  append_block(out, {.kind = block.kind, .id = block.id, .name = block.name});
 }
 
 // Writes the events of content blocks.

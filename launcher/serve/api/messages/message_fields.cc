@@ -4,8 +4,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "launcher/serve/api/field_names.h"
-#include "launcher/serve/api/messages/message_conversation.h"
+#include "launcher/serve/api/generation_fields.h"
 #include "launcher/serve/api/request_body.h"
 
 namespace nvllm::launcher {
@@ -98,21 +97,12 @@ constexpr RefusedField kRefused[] = {
     {"response_format", kNotOfMessages},
 };
 
-void check_tools(const ApiContext& context, const Fields& fields) {
-  if (!fields.has_tools || !fields.uses_tools) return;
-  if (context.auto_tool_choice && !context.tool_call_parser.empty()) return;
-  throw ApiError(400,
-                 "tools: the server was started without --enable-auto-tool-choice and "
-                 "--tool-call-parser; pass \"tool_choice\": {\"type\": \"none\"}",
-                 "tools");
-}
-
 }  // namespace
 
 MessageFields read_message_fields(const ApiContext& context, std::string_view body) {
   auto fields = read_fields<Fields>(context, parse_body(body), kFields, kRefused);
   if (!fields.has_messages) throw ApiError(400, "messages: missing", "messages");
-  check_tools(context, fields);
+  if (fields.has_tools && fields.uses_tools) check_finds_tool_calls(context, R"({"type": "none"})");
   return fields;
 }
 

@@ -9,6 +9,7 @@
 #include "launcher/serve/api/api_call.h"
 #include "launcher/serve/api/chat_prompt.h"
 #include "launcher/serve/api/generation_fields.h"
+#include "tokenizer/jinja/value.h"
 
 namespace nvllm::launcher {
 
@@ -26,5 +27,17 @@ MessageFields read_message_fields(const ApiContext& context, std::string_view bo
 // The conversation as the model's chat template has it: system, user, assistant and tool messages.
 ChatPrompt message_prompt_of(const ApiContext& context, const MessageFields& fields,
                              std::string_view body);
+
+// --- message_conversation.cc ---
+// Anthropic's conversations as chat templates know them: content blocks become texts, tool calls
+// and messages of tools. The body has "messages", and "system" perhaps; throws an ApiError that
+// blames one of them.
+jinja::Value conversation_of_messages(const jinja::Dict& body);
+
+// {"name": ..., "input_schema": ...} as {"type": "function", "function": {...}}.
+jinja::Value tools_of_message(const jinja::Dict& body);
+
+// Whether the last message is the assistant's.
+bool ends_with_assistant(const jinja::Dict& body);
 
 }  // namespace nvllm::launcher

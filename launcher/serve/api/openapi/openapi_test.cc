@@ -8,7 +8,7 @@
 
 #include "base/json_text.h"
 #include "launcher/serve/api/api_fixture.h"
-#include "launcher/serve/api/field_names.h"
+#include "launcher/serve/api/generation_fields.h"
 
 namespace nvllm::launcher {
 namespace {

@@ -1,11 +1,10 @@
-#include "launcher/serve/api/responses/response_conversation.h"
-
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "launcher/serve/api/dict_reading.h"
-#include "launcher/serve/api/field_values.h"
+#include "launcher/serve/api/request_body.h"
+#include "launcher/serve/api/responses/response_fields.h"
 
 namespace nvllm::launcher {
 namespace {

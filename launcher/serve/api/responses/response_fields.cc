@@ -6,9 +6,8 @@
 
 #include "base/json_text.h"
 #include "launcher/serve/api/chat_fields.h"
-#include "launcher/serve/api/field_names.h"
+#include "launcher/serve/api/generation_fields.h"
 #include "launcher/serve/api/request_body.h"
-#include "launcher/serve/api/responses/response_conversation.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -43,11 +42,7 @@ void store_tools(const Json& value, Fields& fields) {
 }
 
 void store_tool_choice(const Json& value, Fields& fields) {
-  if (value == "auto" || value == "none") return read_value(value, fields.tool_choice);
-  if (value == "required" || value.is_object()) {
-    fail(shown(value), ": a call cannot be forced; only \"auto\" and \"none\" are supported");
-  }
-  fail(shown(value), R"(: must be "auto" or "none")");
+  read_tool_choice(value, fields.tool_choice);
 }
 
 void store_reasoning(const Json& value, Fields& fields) {
@@ -158,21 +153,13 @@ constexpr RefusedField kRefused[] = {
     {"return_tokens_as_token_ids", kNotOfResponses},
 };
 
-void check_tools(const ApiContext& context, const Fields& fields) {
-  if (!fields.has_tools || fields.tool_choice == "none") return;
-  if (context.auto_tool_choice && !context.tool_call_parser.empty()) return;
-  throw ApiError(400,
-                 "tools: the server was started without --enable-auto-tool-choice and "
-                 "--tool-call-parser; pass \"tool_choice\": \"none\"",
-                 "tools");
-}
-
 }  // namespace
 
 ResponseFields read_response_fields(const ApiContext& context, std::string_view body) {
   auto fields = read_fields<Fields>(context, parse_body(body), kFields, kRefused);
   if (!fields.has_input) throw ApiError(400, "input: missing", "input");
-  check_tools(context, fields);
+  if (fields.has_tools && fields.tool_choice != "none")
+    check_finds_tool_calls(context, R"("none")");
   return fields;
 }
 

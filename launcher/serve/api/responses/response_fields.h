@@ -10,6 +10,7 @@
 #include "launcher/serve/api/api_call.h"
 #include "launcher/serve/api/chat_prompt.h"
 #include "launcher/serve/api/generation_fields.h"
+#include "tokenizer/jinja/value.h"
 
 namespace nvllm::launcher {
 
@@ -27,5 +28,13 @@ struct ResponseFields : GenerationFields {
 ResponseFields read_response_fields(const ApiContext& context, std::string_view body);
 ChatPrompt response_prompt_of(const ApiContext& context, const ResponseFields& fields,
                               std::string_view body);
+
+// --- response_conversation.cc ---
+// Items of OpenAI's Responses API as chat templates know conversations. The body has "input", and
+// "instructions" perhaps; throws an ApiError that blames one of them.
+jinja::Value conversation_of_items(const jinja::Dict& body);
+
+// {"type": "function", "name": ..., "parameters": ...} as {"type": "function", "function": {...}}.
+jinja::Value tools_of_response(const jinja::Dict& body);
 
 }  // namespace nvllm::launcher

@@ -1,19 +1,20 @@
-// Reads whole files in tests.
+// Whole files, for tests.
 #pragma once
-
-#include <doctest/doctest.h>
 
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 
-namespace nvllm::tokenizer {
+#include "base/error.h"
 
+namespace nvllm::testing {
+
+// Throws an Error if it cannot be opened.
 inline std::string read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  REQUIRE_MESSAGE(file, path.string());
+  if (!file) fail(path.string(), ": cannot be opened; is it among the test's data?");
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-}  // namespace nvllm::tokenizer
+}  // namespace nvllm::testing

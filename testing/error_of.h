@@ -8,15 +8,15 @@
 
 namespace nvllm::testing {
 
-// The text of the Error that a function throws.
+// The text of the Error that a function throws; empty if it throws none.
 template <typename Function>
-std::string refusal(Function function) {
+std::string error_of(Function&& function) {
   try {
     function();
   } catch (const Error& error) {
     return error.what();
   }
-  return "accepted";
+  return "";
 }
 
 inline bool has(const std::string& text, std::string_view part) {
