@@ -208,7 +208,7 @@ const Shape kShapes[] = {
     {67, 2, 16, 68, 3, 1100},  // and both
 };
 
-TEST_CASE_TEMPLATE("host attention is attention to the blocks of each row", T, FLOAT_TYPES) {
+TEST_CASE_TEMPLATE("host attention is attention to the blocks of each row", T, float, Bf16, F16) {
   for (const Shape& shape : kShapes) {
     CAPTURE(shape.heads);
     CAPTURE(shape.block_tokens);

@@ -15,6 +15,7 @@
 #include "device/cpu/stream.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/testing/references.h"
+#include "kernels/testing/cases.h"
 
 namespace nvllm::kernels {
 namespace {
