@@ -223,8 +223,7 @@ void check_against_reference(Backend& backend, const Case<T, Kv>& wanted_here,
   check_same(got, right);
 }
 
-TEST_CASE_TEMPLATE("norm_rope_store is what its definition says, for all shapes", T, float, Bf16,
-                   F16) {
+TEST_CASE_TEMPLATE("norm_rope_store is what its definition says, for all shapes", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   constexpr std::int64_t kShapes[][4] = {
       {1, 32, 8, 128}, {0, 4, 2, 64},    {7, 9, 3, 64},    {3, 0, 2, 64},     {4, 3, 0, 64},
@@ -242,7 +241,7 @@ TEST_CASE_TEMPLATE("norm_rope_store is what its definition says, for all shapes"
   }
 }
 
-TEST_CASE_TEMPLATE("the norms' weights less 1 are taken with that 1", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("the norms' weights less 1 are taken with that 1", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   constexpr std::int64_t kShapes[][4] = {{3, 4, 1, 32}, {5, 8, 4, 256}, {600, 5, 1, 16},
                                          {7, 9, 3, 64}, {6, 3, 2, 254}, {5, 2, 1, 2}};
@@ -258,8 +257,7 @@ TEST_CASE_TEMPLATE("the norms' weights less 1 are taken with that 1", T, float, 
   }
 }
 
-TEST_CASE_TEMPLATE("what is behind the rotated part of a head is normed alone", T, float, Bf16,
-                   F16) {
+TEST_CASE_TEMPLATE("what is behind the rotated part of a head is normed alone", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(3);
   for (const std::int64_t rotary : {2, 8, 16, 20, 62}) {
@@ -309,7 +307,7 @@ void check_norms_of_values(Backend& backend, std::int64_t rows, std::int64_t hea
   CHECK(count_different(got.keys, right.keys) <= 2 + rows * 2 * head_dim / 2000);
 }
 
-TEST_CASE_TEMPLATE("values are normed without weights, where that is wanted", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("values are normed without weights, where that is wanted", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t head_dim : {64, 6, 100, 256, 512}) {
     check_norms_of_values<T>(*backend, 20, head_dim, true);
@@ -318,7 +316,7 @@ TEST_CASE_TEMPLATE("values are normed without weights, where that is wanted", T,
   check_norms_of_values<T>(*backend, 600, 128, true);  // lanes of GPUs take several heads
 }
 
-TEST_CASE_TEMPLATE("q alone is normed and rotated, and nothing is stored", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("q alone is normed and rotated, and nothing is stored", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const bool norm : {true, false}) {
     for (const std::int64_t rows : {20, 1100}) {
@@ -356,8 +354,8 @@ TEST_CASE_TEMPLATE("norm_rope_store finds its way in caches of any strides", T, 
 
 // A key's rounding may fall to either side where float32's own roundings move it across the middle
 // between two numbers, so to one of some thousands.
-TEST_CASE_TEMPLATE("norm_rope_store keeps keys and values as E4m3 of their scales", T, float, Bf16,
-                   F16) {
+TEST_CASE_TEMPLATE("norm_rope_store keeps keys and values as E4m3 of their scales", T,
+                   FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   constexpr std::int64_t kShapes[][4] = {
       {1, 32, 8, 128}, {7, 9, 3, 64},  {3, 0, 2, 64},   {4, 3, 0, 64},    {5, 2, 1, 16},
@@ -422,7 +420,7 @@ TEST_CASE("the bits of a head depend neither on the other heads nor on the other
   }
 }
 
-TEST_CASE_TEMPLATE("a NaN spoils its head and no other", T, float, Bf16, F16) {
+TEST_CASE_TEMPLATE("a NaN spoils its head and no other", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   Case<T> wanted_here(2, 3, 2, 64);
   const auto row = wanted_here.width();
@@ -442,8 +440,8 @@ TEST_CASE_TEMPLATE("a NaN spoils its head and no other", T, float, Bf16, F16) {
   check_against_reference(*backend, wanted_here);
 }
 
-TEST_CASE_TEMPLATE("norm_rope_store: infinite, huge and tiny values do as the definition", T, float,
-                   Bf16, F16) {
+TEST_CASE_TEMPLATE("norm_rope_store: infinite, huge and tiny values do as the definition", T,
+                   FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const float value : {testing::kInfinity, -testing::kInfinity, testing::Limits<T>::kMax,
                             1e18f, 60000.0f, 1e-4f, 1e-12f, 1e-25f, 1e-42f, 0.0f}) {
