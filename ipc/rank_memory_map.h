@@ -47,15 +47,12 @@ struct StageMap {
   int of_stage() const { return ranks / stages; }
   int first_of_stage(int rank) const { return rank / of_stage() * of_stage(); }
   int last_stage() const { return ranks - of_stage(); }  // its first rank
-  int receiver_of(int rank) const {
-    if (stages == 1) return kNobody;
-    if (rank < last_stage()) return rank + of_stage();
-    return rank == last_stage() ? 0 : kNobody;
-  }
+  // The same rank of the stage after this one, and of the one before.
+  int next_of(int rank) const { return rank < last_stage() ? rank + of_stage() : kNobody; }
+  int previous_of(int rank) const { return rank >= of_stage() ? rank - of_stage() : kNobody; }
+  int receiver_of(int rank) const { return stages > 1 && rank == last_stage() ? 0 : next_of(rank); }
   int sender_to(int rank) const {
-    if (stages == 1) return kNobody;
-    if (rank >= of_stage()) return rank - of_stage();
-    return rank == 0 ? last_stage() : kNobody;
+    return stages > 1 && rank == 0 ? last_stage() : previous_of(rank);
   }
 };
 

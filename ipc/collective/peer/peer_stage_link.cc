@@ -8,11 +8,12 @@
 #include "ipc/collective/culprit.h"
 #include "ipc/collective/peer/hand_over_kernels.h"
 #include "ipc/collective/peer/ipc_exchange.h"
+#include "ipc/rank_memory_map.h"
 
 namespace nvllm::ipc {
 namespace {
 
-constexpr int kNobody = RankSnapshot::kNobody;
+constexpr int kNobody = StageMap::kNobody;
 
 std::byte* at(void* data, std::size_t bytes) {
   return static_cast<std::byte*>(data) + bytes;
@@ -36,11 +37,8 @@ PeerStageLink::PeerStageLink(Member& member, Backend& backend, int stages,
       backend_(backend),
       communicator_(communicator),
       stages_(stages),
-      next_(member.rank() + member.size() / stages < member.size()
-                ? member.rank() + member.size() / stages
-                : kNobody),
-      previous_(member.rank() >= member.size() / stages ? member.rank() - member.size() / stages
-                                                        : kNobody),
+      next_(StageMap{member.size(), stages}.next_of(member.rank())),
+      previous_(StageMap{member.size(), stages}.previous_of(member.rank())),
       results_(member, stages, DeviceKind::cuda) {}
 
 PeerStageLink::~PeerStageLink() {

@@ -43,7 +43,7 @@ class PeerStageLink final : public StageLink, public CudaWork {
   Backend& backend_;
   CudaCommunicator& communicator_;
   const int stages_;
-  const int next_, previous_;  // of the neighbouring stages; kNobody: there is none
+  const int next_, previous_;  // of the neighbouring stages; StageMap::kNobody: none
   ShmStageLink results_;
   Buffer box_;                     // peer::LinkCounters and slots
   Buffer control_;                 // peer::LinkControl

@@ -42,8 +42,8 @@ bool reached(std::uint32_t step, std::uint32_t wanted) {
 
 ShmExchange::ShmExchange(Member& member, int stages)
     : member_(member),
-      size_(member.size() / stages),
-      first_(member.rank() / size_ * size_),
+      size_(StageMap{member.size(), stages}.of_stage()),
+      first_(StageMap{member.size(), stages}.first_of_stage(member.rank())),
       rank_(member.rank() - first_),
       several_boxes_(member.group().box_of(first_) != member.group().box_of(first_ + size_ - 1)) {
   const std::size_t staging = member.staging(member.rank()).size() - link_bytes(member, stages);

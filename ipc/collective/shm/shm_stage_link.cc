@@ -27,9 +27,9 @@ ShmStageLink::ShmStageLink(Member& member, int stages, DeviceKind device)
       device_(device),
       stages_(stages),
       rank_(member.rank()),
-      next_(rank_ + member.size() / stages),
-      previous_(rank_ - member.size() / stages),
-      last_stage_(member.size() - member.size() / stages),
+      next_(StageMap{member.size(), stages}.next_of(rank_)),
+      previous_(StageMap{member.size(), stages}.previous_of(rank_)),
+      last_stage_(StageMap{member.size(), stages}.last_stage()),
       slot_bytes_(link_bytes(member, stages) / kStageSlots) {
   NVLLM_CHECK(device == DeviceKind::cpu || member.group().boxes() == 1, "GPUs over boxes");
   const std::size_t staging = member.staging(rank_).size();
@@ -61,7 +61,7 @@ void ShmStageLink::enqueue(Stream& stream, std::string text, std::function<void(
 }
 
 void ShmStageLink::send(TensorView data, Stream& stream) {
-  NVLLM_CHECK(data.contiguous() && next_ < member_.size(), data.describe());
+  NVLLM_CHECK(data.contiguous() && next_ != StageMap::kNobody, data.describe());
   enqueue(stream, describe_call("send", data), [this, data] {
     put(data.as<std::byte>(), data.bytes(), next_, member_.collective_bell(next_),
         [this] { return await_room(next_); });
@@ -69,7 +69,7 @@ void ShmStageLink::send(TensorView data, Stream& stream) {
 }
 
 void ShmStageLink::receive(TensorView data, Stream& stream) {
-  NVLLM_CHECK(data.contiguous() && previous_ >= 0, data.describe());
+  NVLLM_CHECK(data.contiguous() && previous_ != StageMap::kNobody, data.describe());
   enqueue(stream, describe_call("receive", data), [this, data] {
     take(data.as<std::byte>(), data.bytes(), previous_, [this] { await_piece(previous_); });
   });

@@ -76,7 +76,7 @@ class ShmStageLink final : public StageLink {
   const DeviceKind device_;
   const int stages_;
   const int rank_;
-  const int next_, previous_;  // of the neighbouring stages; of no use at the ends
+  const int next_, previous_;  // of the neighbouring stages; StageMap::kNobody: none
   const int last_stage_;       // its first rank
   const std::size_t slot_bytes_;
   std::atomic<bool> dropping_ = false;
