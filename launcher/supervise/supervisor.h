@@ -138,6 +138,10 @@ class Supervisor {
   // Ends the run if the link or a worker has failed, and returns whether it has; fills `views`.
   bool ended_by_failure(std::vector<WorkerView>& views);
 
+  // The signal that has ended a child because it was sent to the whole process group, if so: one
+  // that the launcher has seen to, or gets within a moment.
+  std::optional<int> signal_to_all(const std::optional<ExitStatus>& of_child);
+
   // The ways in which a run ends (supervisor_ends.cc); each ends the workers and sets exit_code_.
   void end_after_signal(int signal);
   void end_after_failure(std::vector<WorkerView> views, const Culprit& culprit);

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 
 #include "base/error.h"
@@ -25,17 +24,6 @@ constexpr Nanoseconds kCauseWindow = std::chrono::milliseconds(50);
 constexpr Nanoseconds kCodeWindow = std::chrono::milliseconds(500);
 // The launcher exits even if killed processes have not ended after this time.
 constexpr Nanoseconds kReapLimit = Child::kEndLimit;
-
-// The signal that has ended a child because it was sent to the whole process group, if so: one that
-// the launcher has seen to, or gets within a moment.
-std::optional<int> signal_to_all(const std::optional<ExitStatus>& of_child,
-                                 const std::optional<int>& seen_to,
-                                 const std::function<std::optional<int>()>& next_signal) {
-  if (!of_child) return {};
-  if (seen_to && of_child->killed_by(*seen_to)) return seen_to;
-  if (!of_child->killed_by(SIGTERM) && !of_child->killed_by(SIGINT)) return {};
-  return next_signal();
-}
 
 // The daemon of Open MPI that has started this process, and lives for this run alone. Its own end
 // may wait for a network that is gone.
@@ -120,6 +108,14 @@ std::string Supervisor::out_of_memory() const {
          "control group, or pass a smaller --kv-cache-memory-bytes";
 }
 
+std::optional<int> Supervisor::signal_to_all(const std::optional<ExitStatus>& of_child) {
+  if (!of_child) return {};
+  if (seen_to_ && of_child->killed_by(*seen_to_)) return seen_to_;
+  if (!of_child->killed_by(SIGTERM) && !of_child->killed_by(SIGINT)) return {};
+  wait_for_event(kGroupSignalWindow);
+  return signals_.next_signal();
+}
+
 void Supervisor::end_after_signal(int signal) {
   const std::string name = signal_name(signal);
   log(LogLevel::info, "stopping: " + name);
@@ -137,13 +133,7 @@ void Supervisor::end_after_signal(int signal) {
 
 // Another process than a worker is to blame, so nobody's activity needs to be restored.
 void Supervisor::end_after_link(const std::string& why) {
-  const auto next_signal = [this] {
-    wait_for_event(kGroupSignalWindow);
-    return signals_.next_signal();
-  };
-  if (const auto signal = signal_to_all(link_->status(), seen_to_, next_signal)) {
-    return end_after_signal(*signal);
-  }
+  if (const auto signal = signal_to_all(link_->status())) return end_after_signal(*signal);
   const std::int64_t seen_ns = now_ns();
   const std::vector<WorkerView> views = view_workers();
   group_.abort(why);
@@ -178,13 +168,7 @@ void Supervisor::end_after_other_box() {
 void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit& culprit) {
   const std::int64_t seen_ns = now_ns();
   const auto& guilty = views[static_cast<std::size_t>(culprit.rank)];
-  const auto next_signal = [this] {
-    wait_for_event(kGroupSignalWindow);
-    return signals_.next_signal();
-  };
-  if (const auto signal = signal_to_all(guilty.status, seen_to_, next_signal)) {
-    return end_after_signal(*signal);
-  }
+  if (const auto signal = signal_to_all(guilty.status)) return end_after_signal(*signal);
 
   // The other ranks report their errors only now, when the abort ends their waits.
   group_.abort(str("rank ", culprit.rank, " (pid ", guilty.pid, guilty.box.empty() ? "" : " on ",
