@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "benchmarks/simulation/scenario.h"
+#include "testing/error_of.h"
 
 namespace nvllm::simulation {
 namespace {
@@ -55,12 +55,7 @@ double hit_share(Policy policy) {
 }
 
 std::string error_of(const char* scenario) {
-  try {
-    run_scenario(scenario);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "none";
+  return nvllm::testing::error_of([&] { run_scenario(scenario); });
 }
 
 TEST_CASE("a step's time: decode rows between known ones, prompts by their rows, attention") {
@@ -273,7 +268,7 @@ TEST_CASE("what is wrong with a scenario is named") {
   CHECK(error_of(R"({"step_time_us": {"decode": [[8, 1], [1, 1]]}})")
             .starts_with("step_time_us.decode must be"));
   CHECK(error_of("{").starts_with("the scenario is no JSON: "));
-  CHECK(error_of(R"({"engine": {"blocks": 4}})") != "none");  // a prompt that can never run
+  CHECK(error_of(R"({"engine": {"blocks": 4}})") != "");  // a prompt that can never run
 }
 
 }  // namespace
