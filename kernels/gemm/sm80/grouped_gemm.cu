@@ -17,11 +17,6 @@ constexpr std::int64_t kMaxFewRowsOnHopper = 2, kMaxFewRows = 8, kMaxQuantizedRo
 // And up to which x stays as it is by fp8 weights that Hopper could multiply by rows in fp8.
 constexpr std::int64_t kMaxFewFp8Rows = 6;
 
-// Whether what gate-up makes is handed to the down GEMM in fp8. It has run on a GPU, and was faster
-// by 5% of a prompt, but its results have not been compared there: "rows in fp8 that a gated
-// activation leaves" (grouped_kernels_gpu_test.cc) does that. Then this becomes true.
-constexpr bool kHandsOverFp8 = false;
-
 // Of which the kernels with tensor cores have a list in shared memory, beside their rings: as many
 // as fit into 99 KiB, which is all that some GPUs have for a block.
 constexpr std::int64_t kMaxGroups = 380;
@@ -133,9 +128,8 @@ void GroupedGemms::enqueue_fp8(const GroupedGemm& grouped, Stream& stream) {
 bool GroupedGemms::enqueue_mlp(const GroupedGemm& gate_up, const GroupedGemm& down,
                                Stream& stream) {
   const std::int64_t m = gate_up.m(), x_rows = gate_up.x.shape[0];
-  if (!kHandsOverFp8 || kernel_of(gate_up) != GroupedKernel::fp8 ||
-      kernel_of(down) != GroupedKernel::fp8 || !fused_in(gate_up).epilogue ||
-      x_rows > QuantizedGemm::max_fp8_rows(gate_up.x.shape[1])) {
+  if (kernel_of(gate_up) != GroupedKernel::fp8 || kernel_of(down) != GroupedKernel::fp8 ||
+      !fused_in(gate_up).epilogue || x_rows > QuantizedGemm::max_fp8_rows(gate_up.x.shape[1])) {
     return false;
   }
   // What is handed over has room where it would be as 16-bit floats: half for values, and scales.
