@@ -13,6 +13,7 @@ namespace nvllm::runtime {
 
 void EngineRank::bind(ipc::Registry& methods) {
   methods.bind<&EngineRank::make_runner>("make_runner", this);
+  methods.bind<&EngineRank::open_overlap>("open_overlap", this);
   methods.bind<&EngineRank::tune_gemms>("tune_gemms", this);
   methods.bind<&EngineRank::gemm_tuning_report>("gemm_tuning_report", this);
   methods.bind<&EngineRank::memory>("engine_memory", this);
@@ -62,6 +63,10 @@ void EngineRank::make_runner(const RunnerOptions& options, const std::string& ge
   GemmTuningCache::Contents tuning = GemmTuningCache(gemm_tuning_file).read();
   tuning_problem_ = std::move(tuning.problem);
   runner_->adopt(std::move(tuning.configurations));
+}
+
+void EngineRank::open_overlap() {
+  run_collective("open_overlap", [&] { runner_->open_overlap(); });
 }
 
 void EngineRank::tune_gemms(const TunedSize& size) {
