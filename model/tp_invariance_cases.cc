@@ -1,5 +1,6 @@
-// Whole models with Shard::tp_invariant: the logits of 2, 3 and 4 ranks have the bits of one rank's,
-// of prompts together and of the tokens after them, for all families. Ranks may share a GPU.
+// Whole models with Shard::tp_invariant: the logits of 2, 3 and 4 ranks have the bits of one
+// rank's, of prompts together and of the tokens after them, for all families. Ranks may share a
+// GPU.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -140,19 +140,19 @@ TEST_CASE_TEMPLATE("invariant: an output has the same bits among any number of o
   BACKEND_OR_SKIP(backend);
   const unsigned seed = fresh_seed();
   std::mt19937 random(seed);
-  constexpr std::int64_t kMostRows = 130;
+  constexpr std::int64_t kMaxRows = 130;
   for (const std::int64_t inputs : {64, 264, 1024}) {
     CAPTURE(inputs);
     const std::int64_t all = inputs == 64 ? 40'000 : 10'000;
     const auto stream = backend->create_stream();
     const auto gemm = create_gemm(*backend, {.invariant = true});
     const Placed<T> weight(*backend, *stream, normal_values<T>(all * inputs, seed));
-    const Placed<T> x(*backend, *stream, normal_values<T>(kMostRows * inputs, seed + 1));
-    Placed<float> out(*backend, *stream, std::vector<float>(kMostRows * all));
+    const Placed<T> x(*backend, *stream, normal_values<T>(kMaxRows * inputs, seed + 1));
+    Placed<float> out(*backend, *stream, std::vector<float>(kMaxRows * all));
     const auto result_of = [&](std::int64_t m, std::int64_t first, std::int64_t count) {
       const GemmCall call =
           gemm->call({.values = weight.view({all, inputs}).rows(first, count)},
-                     {.out = out.view({m, count}), .x = x.view({kMostRows, inputs}).rows(0, m)});
+                     {.out = out.view({m, count}), .x = x.view({kMaxRows, inputs}).rows(0, m)});
       gemm->run(call, *stream);
       return out.fetch();
     };
@@ -172,6 +172,47 @@ TEST_CASE_TEMPLATE("invariant: an output has the same bits among any number of o
       CAPTURE(m);
       CHECK(differing == "");
     }
+  }
+}
+
+// Experts of ranks; with so many groups at once no kernel has a list of them in shared memory.
+TEST_CASE_TEMPLATE("invariant: rows of a group have the same bits among any number of groups", T,
+                   Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  const unsigned seed = fresh_seed();
+  std::mt19937 random(seed);
+  constexpr std::int64_t kGroups = 512, kOutputs = 64, kInputs = 192;
+  std::vector<std::int32_t> start = {0};
+  for (std::int64_t n = 0; n < kGroups; ++n) {
+    start.push_back(start.back() + static_cast<std::int32_t>(random() % 4));
+  }
+  const std::int64_t rows = start.back();
+  const auto stream = backend->create_stream();
+  const auto gemm = create_gemm(*backend, {.invariant = true});
+  const Placed<T> weight(*backend, *stream, normal_values<T>(kGroups * kOutputs * kInputs, seed));
+  const Placed<T> x(*backend, *stream, normal_values<T>(rows * kInputs, seed + 1));
+  const Placed<std::int32_t> starts(*backend, *stream, start);
+  Placed<T> out(*backend, *stream, std::vector<T>(static_cast<std::size_t>(rows * kOutputs)));
+  const auto run = [&](std::int64_t first, std::int64_t count) {
+    gemm->run_grouped({.weight = {.values = weight.view({kGroups * kOutputs, kInputs})
+                                                .rows(first * kOutputs, count * kOutputs)},
+                       .start = starts.view({kGroups + 1}).rows(first, count + 1),
+                       .out = out.view({rows, kOutputs}),
+                       .x = x.view({rows, kInputs})},
+                      *stream);
+  };
+  run(0, kGroups);
+  const std::vector<T> all = out.fetch();
+  const Placed<T> zeros(*backend, *stream,
+                        std::vector<T>(static_cast<std::size_t>(rows * kOutputs)));
+  for (const int ranks : {2, 3, 8}) {
+    CAPTURE(ranks);
+    backend->copy(out.data(), zeros.data(), all.size() * sizeof(T), *stream);
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+      const std::int64_t first = rank * kGroups / ranks, end = (rank + 1) * kGroups / ranks;
+      run(first, end - first);
+    }
+    CHECK(same_bits(out.fetch(), all));
   }
 }
 

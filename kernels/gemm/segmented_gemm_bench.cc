@@ -90,7 +90,7 @@ void segmented(benchmark::State& state, DeviceKind kind, const Shape& shape, std
 [[maybe_unused]] const bool registered = [] {
   for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
     for (const Shape& shape : kShapes) {
-      for (const std::int64_t m : {1, 8, 16, 64, 128, 256}) {
+      for (const std::int64_t m : {1, 8, 16, 64, 256, 512, 1024, 2048}) {
         const std::string name = std::string(name_of(kind)) + "/segmented_gemm/" + shape.name +
                                  "/m:" + std::to_string(m);
         benchmark::RegisterBenchmark(

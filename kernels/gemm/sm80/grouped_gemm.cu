@@ -70,8 +70,8 @@ bool has_room(const GroupedGemm& grouped) {
 GroupedGemms::GroupedGemms(QuantizedGemm& quantized, bool invariant)
     : quantized_(quantized), is_hopper_(cuda::is_hopper()), invariant_(invariant) {}
 
-// Invariant GEMMs of too many groups for a kernel with tensor cores are computed in parts by it: how
-// many groups there are depends on the number of ranks.
+// Invariant GEMMs of too many groups for a kernel with tensor cores are computed in parts by it:
+// how many groups there are depends on the number of ranks.
 GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
   if (in_parts(grouped)) return kernel_of(some_groups(grouped, 0, kMaxGroups));
   const bool is_quantized = kernels::is_quantized(grouped.weight.format);

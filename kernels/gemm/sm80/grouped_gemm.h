@@ -28,8 +28,8 @@ class GroupedGemms {
 
  private:
   GroupedKernel kernel_of(const GroupedGemm& grouped) const;
-  // Whether there are more groups than a kernel with tensor cores has at once, for which
-  // another kernel may not be taken instead.
+  // Whether there are more groups than a kernel with tensor cores takes at once, and no other one
+  // may take their place.
   bool in_parts(const GroupedGemm& grouped) const;
   // With the weights of as many of the first groups as there is room for as floats.
   GroupedGemm as_floats(const GroupedGemm& grouped);

@@ -15,7 +15,7 @@ namespace nvllm::kernels::cuda {
 namespace {
 
 constexpr int kMaxSegments = TreeSum::kMaxSources;
-constexpr int kBatch = 4;  // slices that are waited for together
+constexpr int kBatch = 2;  // slices that are waited for together
 
 template <typename T>
 struct Params {
@@ -192,6 +192,24 @@ void launch(const Params<T>& p, cudaStream_t stream) {
   launch_early("launching a segmented GEMV", kernel, shape, stream, p);
 }
 
+// All blocks are to be on the multiprocessors at once, as many on each as it takes, and together to
+// fill its shared memory with what is on its way.
+template <typename T, int kHalves, int kTiles>
+void launch(const Params<T>& p, cudaStream_t stream) {
+  constexpr int kBytes = 227 << 10;  // of a multiprocessor
+  constexpr int kSums = kMaxSegments * kHalves * 8 * kTiles * kTileOutputs * 4, kReserved = 1 << 10;
+  const int processors = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
+  const int blocks = static_cast<int>(blocks_for(p.outputs, kTiles * kTileOutputs));
+  const int on_one = (blocks + processors - 1) / processors;
+  const auto fits = [&](int batches) {
+    return on_one * (p.segments * ring_bytes(kTiles, kHalves, batches) + kSums + kReserved) <=
+           kBytes;
+  };
+  if (fits(6)) return launch<T, kHalves, kTiles, 6>(p, stream);
+  if (fits(4)) return launch<T, kHalves, kTiles, 4>(p, stream);
+  launch<T, kHalves, kTiles, 3>(p, stream);
+}
+
 template <typename T>
 void launch(const SegmentedGemm& gemm, Stream& stream) {
   const Params<T> p{.out = gemm.sum.out.data,
@@ -205,7 +223,11 @@ void launch(const SegmentedGemm& gemm, Stream& stream) {
                     .segments = static_cast<int>(gemm.segments()),
                     .float_out = gemm.sum.out.dtype == DType::f32};
   const cudaStream_t native = nvllm::cuda::native(stream);
-  p.rows <= 8 ? launch<T, 1, 1, 3>(p, native) : launch<T, 2, 1, 2>(p, native);
+  if (p.rows <= 8) return launch<T, 1, 1>(p, native);
+  // Two tiles share rows of x, which are as long as weights here; fewer outputs would leave
+  // multiprocessors idle.
+  constexpr int kManyOutputs = 2048;
+  p.outputs >= kManyOutputs ? launch<T, 2, 2>(p, native) : launch<T, 2, 1>(p, native);
 }
 
 // Whether the sum is the one that add_tree() takes.
