@@ -34,7 +34,9 @@ Peers EngineRank::peers() {
 void EngineRank::make_runner(const RunnerOptions& options, const std::string& gemm_tuning_file,
                              bool profile) {
   if (profile && !trace_) trace_.emplace();
-  if (options.invariant && communicator_.size() > 2 && communicator_.name() == "nccl") {
+  // With --invariant tp ranks' nodes are gathered, not added by NCCL.
+  if (options.invariant && !model_.decoder().shard().tp_invariant && communicator_.size() > 2 &&
+      communicator_.name() == "nccl") {
     fail("--invariant batch: NCCL adds the parts of ", communicator_.size(),
          " ranks in an order that depends on how many rows there are; pass --collectives peer, or "
          "--invariant off");
