@@ -171,6 +171,38 @@ TEST_CASE_TEMPLATE("with a quantized weight and a gated activation as epilogue",
   }
 }
 
+// GEMVs on GPUs multiply by what they make of slices of x: numbers that suit float16, and sums.
+TEST_CASE("with a quantized weight, a gated activation as epilogue and x of any magnitude") {
+  BACKEND_OR_SKIP(backend);
+  GPU_SHAPES_OR_SKIP();
+  Fixture fixture(*backend);
+  unsigned seed = 170;
+  for (const QuantizedSetting& format : {QuantizedSetting{WeightFormat::fp8, 128},
+                                         {WeightFormat::int8, 128},
+                                         {WeightFormat::int4, 128}}) {
+    for (const std::int64_t m : {1, 3, 8, 11}) {
+      for (const auto& [even, odd] : {std::pair{40, 40}, {-50, -50}, {25, -25}, {0, -200}}) {
+        Setting setting{.m = m, .outputs = 512, .inputs = 1024, .type = DType::bf16};
+        setting.quantized = format;
+        INFO(setting.describe());
+        CAPTURE(even);
+        GemmTensors all(*backend, setting, ++seed);
+        for (std::int64_t r = 0; r < m; ++r) {
+          for (std::int64_t i = 0; i < setting.inputs; ++i) {
+            const int power = i / 64 % 2 == 0 ? even : odd;
+            put(all.x.here, r, i, std::ldexp(get(all.x.here, r, i), power));
+          }
+        }
+        Matrix activated(*backend, setting.type, m, setting.outputs / 2);
+        activated.upload(*fixture.stream);
+        run_activated(fixture, all, activated);
+        CHECK(activated.touched() == 0);
+        CHECK(count_wrong_activated(all, all.x.here, activated.here) == 0);
+      }
+    }
+  }
+}
+
 TEST_CASE("with an fp8 weight, x in fp8 and a gated activation as epilogue") {
   BACKEND_OR_SKIP(backend);
   GPU_SHAPES_OR_SKIP();
