@@ -7,6 +7,7 @@
 #include "kernels/gemm/cublaslt/cublaslt_gemm.h"
 #include "kernels/gemm/gemm_steps.h"
 #include "kernels/gemm/sm80/grouped_gemm.h"
+#include "kernels/gemm/sm80/prologue.h"
 #include "kernels/gemm/sm80/quantized_gemm.h"
 #include "kernels/gemm/sm80/segmented_gemv.h"
 #include "kernels/pointwise/backends.h"
@@ -73,7 +74,7 @@ class CudaGemm final : public Gemm {
     const void* const residual = call.operands.residual.data;
     NVLLM_CHECK(!invariant_ || residual == nullptr || residual != call.operands.out.data,
                 "an invariant GEMM that adds in place");
-    enqueue_prologue(call, stream);
+    if (!makes_fp8_rows(call)) enqueue_prologue(call, stream);
     switch (call.plan.kernel) {
       case GemmKernel::gemv: gemv_.enqueue(call, stream); break;
       case GemmKernel::invariant_gemv: invariant_gemv_.enqueue(call, stream); break;
@@ -213,14 +214,15 @@ class CudaGemm final : public Gemm {
   // x of a small-M GEMM in fp8, if that is what it multiplies.
   Fp8Rows fp8_rows_of(const GemmCall& call, Stream& stream) {
     if (!SmallM::wants_fp8_rows(call.plan.shape)) return {};
-    return quantized_.quantized_rows(x_of(call), call.plan.tiling.tile_m, stream);
+    return quantized_.rows_of(call, call.plan.tiling.tile_m, stream);
   }
 
-  static void enqueue_prologue(const GemmCall& call, Stream& stream) {
-    if (!call.plan.prologue_kernel || call.weight.inputs() == 0) return;
-    const bool early = call.plan.prologue_early;
-    if (call.plan.prologue == Prologue::rms_norm) return rms_norm(norm_of(call), stream, early);
-    gated_activation(prologue_activation(call), stream, early);
+  // Whether the GEMM's own kernel reads rows in fp8, which its prologue's can leave.
+  static bool makes_fp8_rows(const GemmCall& call) {
+    const bool small_m = call.plan.kernel == GemmKernel::small_m;
+    const bool reads =
+        call.plan.kernel == GemmKernel::fp8 || (small_m && SmallM::wants_fp8_rows(call.plan.shape));
+    return reads && QuantizedGemm::makes_rows(call);
   }
 
   const bool invariant_;
