@@ -14,8 +14,10 @@ namespace {
 // Rows per group on average up to which grouped_few_rows is the fastest, on Hopper and elsewhere,
 // and up to which the weights are best read as they are.
 constexpr std::int64_t kMaxFewRowsOnHopper = 2, kMaxFewRows = 8, kMaxQuantizedRows = 16;
-// And, on Hopper, up to which grouped_small_m is the fastest, by weights of floats and others.
-constexpr std::int64_t kMaxSmallM = 5, kMaxQuantizedSmallM = 6;
+// And, on Hopper, up to which grouped_small_m is the fastest.
+constexpr std::int64_t max_small_m(WeightFormat format) {
+  return format == WeightFormat::mxfp4 ? 8 : format == WeightFormat::fp8 ? 6 : 5;
+}
 // And up to which x stays as it is by fp8 weights that Hopper could multiply by rows in fp8.
 constexpr std::int64_t kMaxFewFp8Rows = 6;
 
@@ -60,9 +62,9 @@ GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
   const bool is_quantized = kernels::is_quantized(grouped.weight.format);
   if (is_hopper_ && grouped.m() > kMaxFewFp8Rows * grouped.groups() && fits_fp8(grouped))
     return GroupedKernel::fp8;
-  const std::int64_t small = is_quantized ? kMaxQuantizedSmallM : kMaxSmallM;
-  if (is_hopper_ && !invariant_ && grouped.m() <= small * grouped.groups() &&
-      fits_tensor_cores(grouped) && has_room_small_m(grouped)) {
+  const std::int64_t small = max_small_m(grouped.weight.format) * grouped.groups();
+  if (is_hopper_ && !invariant_ && grouped.m() <= small && fits_tensor_cores(grouped) &&
+      has_room_small_m(grouped)) {
     return GroupedKernel::small_m;
   }
   if (is_quantized) {
