@@ -8,6 +8,7 @@
 #include "kernels/gemm/gemm_steps.h"
 #include "kernels/gemm/sm80/grouped_gemm.h"
 #include "kernels/gemm/sm80/quantized_gemm.h"
+#include "kernels/gemm/sm80/segmented_gemv.h"
 #include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels::cuda {
@@ -105,6 +106,14 @@ class CudaGemm final : public Gemm {
     return grouped_.enqueue_mlp(gate_up, down, stream);
   }
 
+  bool enqueue_segmented(const SegmentedGemm& gemm, Stream& stream) override {
+    if (!invariant_ || !all_take(shape_of(gemm.weight_of(0), gemm.operands_of(0)))) return false;
+    if (segmented_gemv(gemm, stream)) return true;
+    if (!cublaslt_.enqueue_segments(gemm, stream)) return false;
+    kernels::tree_sum(gemm.sum, stream);
+    return true;
+  }
+
   // Prologues come first: what is measured depends on x a little, by the power that it takes.
   void measure(std::span<const GemmCall> alike, Stream& stream) override {
     if (alike.front().plan.kernel != GemmKernel::cublaslt) return;
@@ -161,12 +170,13 @@ class CudaGemm final : public Gemm {
     return plan;
   }
 
-  // Whether cuBLASLt, too, takes such a GEMM with its sums in one chain. Where it adds a bias and a
+  // Whether cuBLASLt, too, takes such a GEMM with its sums in one chain, and such of all parts of
+  // its weight. Where it adds a bias and a
   // residual, in which order depends on the algorithm.
   static bool all_take(const GemmShape& shape) {
     const bool adds = shape.bias || shape.residual;
     return shape.type != DType::f32 && shape.vectors.weight && shape.vectors.x &&
-           shape.outputs % 8 == 0 && !(shape.bias && shape.residual) &&
+           shape.outputs % 8 == 0 && !shape.uneven_parts && !(shape.bias && shape.residual) &&
            !(adds && shape.out_type != shape.type);
   }
 

@@ -46,6 +46,17 @@ bool fits_fp8(const GroupedGemm& grouped) {
   return room >= (grouped.source_rows.data == nullptr ? 1 : grouped.x.shape[0]);
 }
 
+GroupedGemm some_groups(const GroupedGemm& grouped, std::int64_t first, std::int64_t count) {
+  const std::int64_t outputs = grouped.outputs();
+  GroupedGemm some = grouped;
+  some.start = grouped.start.rows(first, count + 1);
+  some.weight.values = grouped.weight.values.rows(first * outputs, count * outputs);
+  if (grouped.weight.bias.data != nullptr) {
+    some.weight.bias = grouped.weight.bias.rows(first * outputs, count * outputs);
+  }
+  return some;
+}
+
 // Whether the workspace has room for a group's weights as floats.
 bool has_room(const GroupedGemm& grouped) {
   const std::int64_t size = size_of(grouped.weight.type());
@@ -58,7 +69,10 @@ bool has_room(const GroupedGemm& grouped) {
 GroupedGemms::GroupedGemms(QuantizedGemm& quantized, bool invariant)
     : quantized_(quantized), is_hopper_(cuda::is_hopper()), invariant_(invariant) {}
 
+// Invariant GEMMs of too many groups for a kernel with tensor cores are computed in parts by it:
+// how many groups there are depends on the number of ranks.
 GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
+  if (in_parts(grouped)) return kernel_of(some_groups(grouped, 0, kMaxGroups));
   const bool is_quantized = kernels::is_quantized(grouped.weight.format);
   if (is_hopper_ && grouped.m() > kMaxFewFp8Rows * grouped.groups() && fits_fp8(grouped))
     return GroupedKernel::fp8;
@@ -75,6 +89,10 @@ GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
   const std::int64_t few = is_hopper_ ? kMaxFewRowsOnHopper : kMaxFewRows;
   if (!invariant_ && grouped.m() <= few * grouped.groups()) return GroupedKernel::few_rows;
   return is_hopper_ ? GroupedKernel::wgmma : GroupedKernel::tiles;
+}
+
+bool GroupedGemms::in_parts(const GroupedGemm& grouped) const {
+  return invariant_ && grouped.groups() > kMaxGroups && !is_quantized(grouped.weight.format);
 }
 
 GroupedFusion GroupedGemms::fused_in(const GroupedGemm& grouped) {
@@ -161,6 +179,13 @@ bool GroupedGemms::enqueue_mlp(const GroupedGemm& gate_up, const GroupedGemm& do
 
 void GroupedGemms::enqueue(const GroupedGemm& grouped, Stream& stream) {
   const GroupedKernel kernel = kernel_of(grouped);
+  if (in_parts(grouped) && kernel != GroupedKernel::dot) {
+    for (std::int64_t first = 0; first < grouped.groups(); first += kMaxGroups) {
+      const std::int64_t count = std::min(kMaxGroups, grouped.groups() - first);
+      enqueue(kernel, some_groups(grouped, first, count), stream);
+    }
+    return;
+  }
   if (kernel == GroupedKernel::fp8) return enqueue_fp8(grouped, stream);
   if (kernel == GroupedKernel::dequantize) return enqueue_dequantized(grouped, stream);
   enqueue(kernel, grouped, stream);

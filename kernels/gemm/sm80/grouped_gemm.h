@@ -30,6 +30,9 @@ class GroupedGemms {
 
  private:
   GroupedKernel kernel_of(const GroupedGemm& grouped) const;
+  // Whether there are more groups than a kernel with tensor cores takes at once, and no other one
+  // may take their place.
+  bool in_parts(const GroupedGemm& grouped) const;
   // With the weights of as many of the first groups as there is room for as floats.
   GroupedGemm as_floats(const GroupedGemm& grouped);
   static void enqueue(GroupedKernel kernel, const GroupedGemm& grouped, Stream& stream);
