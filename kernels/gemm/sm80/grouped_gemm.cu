@@ -14,6 +14,10 @@ namespace {
 // Rows per group on average up to which grouped_few_rows is the fastest, on Hopper and elsewhere,
 // and up to which the weights are best read as they are.
 constexpr std::int64_t kMaxFewRowsOnHopper = 2, kMaxFewRows = 8, kMaxQuantizedRows = 16;
+// And, on Hopper, up to which grouped_small_m is the fastest.
+constexpr std::int64_t max_small_m(WeightFormat format) {
+  return format == WeightFormat::mxfp4 ? 8 : format == WeightFormat::fp8 ? 6 : 5;
+}
 // And up to which x stays as it is by fp8 weights that Hopper could multiply by rows in fp8.
 constexpr std::int64_t kMaxFewFp8Rows = 6;
 
@@ -72,6 +76,11 @@ GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
   const bool is_quantized = kernels::is_quantized(grouped.weight.format);
   if (is_hopper_ && grouped.m() > kMaxFewFp8Rows * grouped.groups() && fits_fp8(grouped))
     return GroupedKernel::fp8;
+  const std::int64_t small = max_small_m(grouped.weight.format) * grouped.groups();
+  if (is_hopper_ && !invariant_ && grouped.m() <= small && fits_tensor_cores(grouped) &&
+      has_room_small_m(grouped)) {
+    return GroupedKernel::small_m;
+  }
   if (is_quantized) {
     const bool few = grouped.m() <= kMaxQuantizedRows * grouped.groups() || !has_room(grouped);
     return few && fits_tensor_cores(grouped) ? GroupedKernel::quantized : GroupedKernel::dequantize;
@@ -89,8 +98,10 @@ bool GroupedGemms::in_parts(const GroupedGemm& grouped) const {
 GroupedFusion GroupedGemms::fused_in(const GroupedGemm& grouped) {
   GroupedKernel kernel = kernel_of(grouped);
   if (kernel == GroupedKernel::dequantize) kernel = kernel_of(as_floats(grouped));
-  const bool dot = kernel == GroupedKernel::dot;
-  return {.gather = true, .epilogue = !dot && grouped.activation == Activation::silu};
+  const bool clamps = grouped.activation == Activation::clamped_swiglu;
+  const bool fused =
+      grouped.activation == Activation::silu || (clamps && kernel == GroupedKernel::small_m);
+  return {.gather = true, .epilogue = fused && kernel != GroupedKernel::dot};
 }
 
 GroupedGemm GroupedGemms::as_floats(const GroupedGemm& grouped) {
@@ -146,6 +157,12 @@ void GroupedGemms::enqueue_fp8(const GroupedGemm& grouped, Stream& stream) {
 bool GroupedGemms::enqueue_mlp(const GroupedGemm& gate_up, const GroupedGemm& down,
                                Stream& stream) {
   const std::int64_t m = gate_up.m(), x_rows = gate_up.x.shape[0];
+  if (kernel_of(gate_up) == GroupedKernel::small_m && kernel_of(down) == GroupedKernel::small_m &&
+      fused_in(gate_up).epilogue) {
+    grouped_small_m(gate_up, /*start_is_old=*/false, stream);
+    grouped_small_m(down, /*start_is_old=*/true, stream);
+    return true;
+  }
   if (kernel_of(gate_up) != GroupedKernel::fp8 || kernel_of(down) != GroupedKernel::fp8 ||
       !fused_in(gate_up).epilogue || x_rows > QuantizedGemm::max_fp8_rows(gate_up.x.shape[1])) {
     return false;
@@ -181,6 +198,7 @@ void GroupedGemms::enqueue(GroupedKernel kernel, const GroupedGemm& grouped, Str
     case GroupedKernel::tiles: return grouped_tiles(grouped, stream);
     case GroupedKernel::wgmma: return grouped_wgmma(grouped, stream);
     case GroupedKernel::quantized: return grouped_quantized(grouped, stream);
+    case GroupedKernel::small_m: return grouped_small_m(grouped, /*start_is_old=*/false, stream);
     case GroupedKernel::fp8:
     case GroupedKernel::dequantize: break;
   }

@@ -34,6 +34,8 @@ __device__ __forceinline__ void add_scaled(Floats<T>& sum, float factor, const V
   }
 }
 
+constexpr int kAtOnce = 8;  // rows of experts
+
 // The vector of a row from the elements of one of experts.
 template <bool kAligned, typename T>
 __device__ __forceinline__ void store_floats(float* row, long long vector, long long columns,
@@ -59,14 +61,36 @@ __global__ void __launch_bounds__(kTileBlockThreads)
   if (place.row >= tiles.rows || place.vector >= tiles.vectors) return;
   const float* const weights = p.weights + place.row * p.k;
   const int* const entries = p.entries + place.row * p.k;
-  Floats<T> sum{};
   const int own_begin = p.own_start == nullptr ? 0 : p.own_start[0];
   const int own_end = p.own_start == nullptr ? 0x7fffffff : p.own_start[p.own_experts];
-#pragma unroll 8
-  for (int j = 0; j < p.k; ++j) {
-    if (entries[j] < own_begin || entries[j] >= own_end) continue;
-    const T* const row = p.experts + static_cast<long long>(entries[j]) * tiles.columns;
-    add_scaled(sum, weights[j], load_of_row<kAligned>(row, place.vector, tiles.columns));
+  Vector<T> residual{};
+  if (p.residual != nullptr) {
+    residual =
+        load_of_row<kAligned>(p.residual + place.row * tiles.columns, place.vector, tiles.columns);
+  }
+  Floats<T> sum{};
+  for (int first = 0; first < p.k; first += kAtOnce) {
+    // Loads first, and no branches between them: each would wait for the one before. What is not
+    // own is read from the first row, and not added.
+    int at[kAtOnce];
+    float factors[kAtOnce];
+    Vector<T> parts[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int j = min(first + i, p.k - 1);
+      at[i] = entries[j], factors[i] = weights[j];
+    }
+    bool own[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      own[i] = first + i < p.k && at[i] >= own_begin && at[i] < own_end;
+      const T* const row = p.experts + (own[i] ? static_cast<long long>(at[i]) : 0) * tiles.columns;
+      parts[i] = load_of_row<kAligned>(row, place.vector, tiles.columns);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (own[i]) add_scaled(sum, factors[i], parts[i]);
+    }
   }
   if (p.shared != nullptr) {
     const float gate = 1.0f / (1.0f + expf(-p.shared_gate[place.row]));
@@ -79,11 +103,7 @@ __global__ void __launch_bounds__(kTileBlockThreads)
                                      sum);
   } else {
     Vector<T> result = narrow(sum);
-    if (p.residual != nullptr) {
-      result = add(load_of_row<kAligned>(p.residual + place.row * tiles.columns, place.vector,
-                                         tiles.columns),
-                   result);
-    }
+    if (p.residual != nullptr) result = add(residual, result);
     store_of_row<kAligned>(p.out + place.row * tiles.columns, place.vector, tiles.columns, result);
   }
 }
