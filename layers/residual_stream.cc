@@ -1,5 +1,7 @@
 #include "layers/residual_stream.h"
 
+#include <utility>
+
 #include "base/check.h"
 #include "kernels/pointwise/rmsnorm.h"
 #include "kernels/pointwise/scaled_sum.h"
@@ -94,7 +96,9 @@ kernels::GemmOperands add_operands(ResidualStream& stream, TensorView x,
   kernels::GemmOperands operands;
   operands.x = x;
   if (gemms_add(stream, context)) {
-    operands.out = operands.residual = stream.sum;
+    operands.residual = stream.sum;
+    if (stream.alternates) std::swap(stream.sum, stream.part);
+    operands.out = stream.sum;
   } else {
     NVLLM_CHECK(!stream.pending, "the part before has not been read");
     operands.out = stream.part;
