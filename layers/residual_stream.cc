@@ -126,7 +126,9 @@ kernels::GemmOperands add_operands(ResidualStream& stream, TensorView x,
   kernels::GemmOperands operands;
   operands.x = x;
   if (gemms_add(stream, context)) {
-    operands.out = operands.residual = stream.sum;
+    operands.residual = stream.sum;
+    if (stream.alternates) std::swap(stream.sum, stream.part);
+    operands.out = stream.sum;
   } else {
     NVLLM_CHECK(!stream.pending, "the part before has not been read");
     operands.out = stream.part;

@@ -9,10 +9,13 @@
 //
 // Some models norm what a block makes before it is added (result_norm), or have norms that GEMMs
 // and collectives do not know. There (norms_apart) GEMMs leave parts also with one rank, and the
-// norms are kernels of their own. So it is, with one rank, where results must be invariant: a GEMM
-// of many rows by cuBLASLt that adds to its result in place does so in another order. And so it is
-// with any number of ranks where that must not matter (Shard::tp_invariant): there blocks leave
-// what is summed over the ranks already (add_whole()).
+// norms are kernels of their own. So it is with any number of ranks where that must not matter
+// (Shard::tp_invariant): there blocks leave what is summed over the ranks already (add_whole()).
+//
+// With one rank, where results must be invariant, GEMMs add to the sum but not in place
+// (`alternates`): a GEMM of many rows by cuBLASLt that does so adds in another order. The sum and
+// `part` then change roles with every block that adds, so a layer, which has two, leaves them as
+// they were.
 //
 // Where some rows' sum over the ranks is overlapped with the work on other rows (`overlapped`), it
 // goes through three functions: send_part() when a block has left its part, sum_sent() in the
@@ -29,12 +32,15 @@ namespace nvllm::layers {
 struct ResidualStream {
   TensorView sum;     // [rows, hidden], dense, the same on all ranks
   TensorView normed;  // likewise: the sum's norm, or what a deferred norm has of it
-  TensorView part;    // likewise: what this rank adds next (one rank: only with norms_apart)
+  // Likewise: what this rank adds next, or the place of the next sum (one rank: only with
+  // norms_apart or `alternates`).
+  TensorView part;
   // Of deferred norms (kernels::DeferredNorm); data == nullptr: none is deferred.
   TensorView squares{};
   bool norms_apart = false;
-  bool pending = false;  // `part` waits to be summed over the ranks and added
-  bool summed = false;   // with norms_apart: it is summed already
+  bool alternates = false;  // of one rank, without norms_apart
+  bool pending = false;     // `part` waits to be summed over the ranks and added
+  bool summed = false;      // with norms_apart: it is summed already
   // The norm of that sum before it is added; nullptr: none.
   const RmsNorm* result_norm = nullptr;
   // [1], with norms_apart alone: what the sum is multiplied by after that; data == nullptr: 1.

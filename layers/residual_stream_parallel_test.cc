@@ -103,6 +103,24 @@ TEST_CASE("looking at the sum changes no bit of what is read later") {
   });
 }
 
+TEST_CASE("a stream that alternates has the bits of one that is added to in place") {
+  on_groups([](LayerRank& rank) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      Chain in_place(rank, 72, dtype, {0, 1}), apart(rank, 72, dtype, {0, 1});
+      const void* const sum = apart.stream.sum.data;
+      apart.stream.alternates = true;
+      const TensorView x = rank.noise_tensor("more", dtype, kRows, kInputs);
+      for (const int blocks : {1, 2}) {
+        CAPTURE(blocks);
+        add(in_place.stream, in_place.first, x, in_place.context);
+        add(apart.stream, apart.first, x, apart.context);
+        CHECK((apart.stream.sum.data == sum) == (blocks == 2));
+        CHECK(apart.values(rank, dtype) == in_place.values(rank, dtype));
+      }
+    }
+  });
+}
+
 TEST_CASE("selected rows of a stream read as they do among the others") {
   on_groups([](LayerRank& rank) {
     const std::int64_t hidden = 72;

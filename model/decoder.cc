@@ -518,12 +518,15 @@ layers::DecoderLayer::Pass Decoder::pass_of(const layers::Batch& rows, std::int6
 // The residual stream of some rows; what is not in the sum is memory that other rows use, too.
 layers::ResidualStream Decoder::stream_of(const DecoderMemory& memory, std::int64_t first_row,
                                           std::int64_t rows) const {
+  const bool invariant = memory.limits_.invariant && shard_.ranks == 1 && !shard_.tp_invariant;
+  // Which comes first, a bias or a residual, differs among GEMMs.
+  const bool biased = config_.output_bias || config_.mlp_bias;
   return {.sum = memory.sum_.rows(first_row, rows),
           .normed = memory.normed_.rows(0, rows),
           .part = memory.part_.rows(0, rows),
           .squares = memory.squares_,
-          .norms_apart = config_.norms_apart() || shard_.tp_invariant ||
-                         (memory.limits_.invariant && shard_.ranks == 1)};
+          .norms_apart = config_.norms_apart() || shard_.tp_invariant || (invariant && biased),
+          .alternates = invariant && !biased && !config_.norms_apart()};
 }
 
 // Beside other rows, which have other memory.

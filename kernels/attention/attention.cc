@@ -162,7 +162,7 @@ void attention(const Attention& args, Stream& stream) {
 
 void attention(const Attention& args, std::int64_t decode_sequences, Stream& stream) {
   const std::int64_t sequences = args.kv_length.shape[0];
-  if (decode_sequences == 0 || decode_sequences == sequences || args.invariant ||
+  if (decode_sequences == 0 || decode_sequences == sequences ||
       args.kv.block_table.data == nullptr) {
     return attention(args, stream);
   }

@@ -44,13 +44,14 @@ AttentionCase<T> in_company(const AttentionCase<T>& one, std::mt19937& random) {
   return all;
 }
 
+// decode_sequences: the first ones, of one row each, which other kernels may compute.
 template <typename T>
-std::vector<T> results(Backend& backend, AttentionCase<T> one) {
+std::vector<T> results(Backend& backend, AttentionCase<T> one, std::int64_t decode_sequences = 0) {
   const auto stream = backend.create_stream();
   one.run(backend, *stream, [&](const Attention& args) {
     Attention invariant = args;
     invariant.invariant = true;
-    attention(invariant, *stream);
+    attention(invariant, decode_sequences, *stream);
   });
   return one.out;
 }
@@ -99,6 +100,38 @@ TEST_CASE_TEMPLATE("invariant: a row attends with the same bits in any company a
     CAPTURE(i);
     CAPTURE(head_dim);
     check_rows(*backend, prompt, random);
+  }
+}
+
+// Few sequences and many, on GPUs so many that other kernels compute them, and such whose scores
+// leave their first tile far behind.
+TEST_CASE_TEMPLATE("invariant: rows that decode have the bits of prefill in any number", T,
+                   FLOAT_TYPES) {
+  BACKEND_OR_SKIP(backend);
+  const unsigned seed = std::random_device()();
+  std::cout << "seed " << seed << "\n";
+  std::mt19937 random(seed);
+  const bool few = nvllm::testing::kSanitized || backend->kind() == DeviceKind::cpu;
+  constexpr std::int64_t kSequences[] = {1, 3, 8, 20, 50, 150, 300};
+  for (int i = 0; i < (few ? 2 : 14); ++i) {
+    const std::int64_t decoding = kSequences[i % 7];
+    std::vector<Sequence> sequences;
+    for (std::int64_t s = 0; s < decoding; ++s)
+      sequences.push_back({1, static_cast<std::int64_t>(1 + random() % (few ? 70 : 700))});
+    const auto rows = static_cast<std::int64_t>(2 + random() % 60);
+    sequences.push_back({rows, rows + static_cast<std::int64_t>(random() % 200)});
+    const auto group = static_cast<std::int64_t>(1 + random() % 8);
+    auto all = AttentionCase<T>::random(whole_groups(sequences, 2, group,
+                                                     few          ? 32
+                                                     : i % 2 == 0 ? 128
+                                                                  : 64,
+                                                     i % 3 == 0 ? 32 : 16),
+                                        random());
+    if (i % 4 == 3) all.scale *= 50;
+    if (i % 5 == 4) all.sinks.assign(all.shape.heads, from_float<T>(0.5f));
+    CAPTURE(i);
+    CAPTURE(decoding);
+    CHECK(same_bits(results(*backend, all).data(), results(*backend, all, decoding)));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/gemm/testing/gemm_case.h"
+#include "kernels/pointwise/rmsnorm.h"
 #include "kernels/testing/cases.h"
 #include "testing/skip.h"
 
@@ -107,6 +108,45 @@ TEST_CASE_TEMPLATE("invariant: a row has the same bits among any number of rows"
     if (outputs % 2 == 0) check(*backend, normed, true, seed);
     normed.float_out = true;
     check(*backend, normed, false, seed);
+  }
+}
+
+TEST_CASE_TEMPLATE("invariant: a norm as the prologue has the bits of a norm before", T, float,
+                   Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  if (backend->kind() == DeviceKind::cpu) SKIP_TEST("there it is a kernel of its own");
+  const unsigned seed = fresh_seed();
+  constexpr Sizes kNormed[] = {{1024, 4096}, {2560, 1024}, {4096, 768}, {576, 960}, {104, 72}};
+  for (const auto& [inputs, outputs] : kNormed) {
+    for (const std::int64_t m : kNumbers) {
+      const Setting setting{.m = m,
+                            .outputs = outputs,
+                            .inputs = inputs,
+                            .type = dtype_of<T>,
+                            .prologue = Prologue::rms_norm};
+      INFO(setting.describe());
+      Fixture fixture(*backend);
+      fixture.gemm = create_gemm(*backend, {.invariant = true});
+      GemmTensors tensors(*backend, setting, seed);
+      tensors.upload(*fixture.stream);
+      GemmArguments arguments = tensors.arguments();
+      fixture.run(arguments);
+      tensors.out.fetch(*fixture.stream);
+      const std::vector<char> together = bytes_of_rows(tensors.out.here);
+
+      Matrix normed(*backend, setting.type, m, inputs);
+      rms_norm({.out = normed.there,
+                .x = arguments.operands.x,
+                .residual = {},
+                .weight = arguments.operands.prologue.norm_weight,
+                .epsilon = arguments.operands.prologue.epsilon},
+               *fixture.stream);
+      arguments.operands.x = normed.there;
+      arguments.fusion.prologue = Prologue::none;
+      fixture.run(arguments);
+      tensors.out.fetch(*fixture.stream);
+      CHECK(bytes_of_rows(tensors.out.here) == together);
+    }
   }
 }
 

@@ -1,53 +1,69 @@
-// Decode attention on Hopper with the bits of prefill's kernel (Attention::invariant): one row of
-// each sequence, up to 8 packed rows, bfloat16 or float16, head_dim 64 or 128. For few sequences,
-// where prefill's kernel leaves most multiprocessors idle.
+// Decode attention on Hopper with the bits of prefill's kernel (Attention::invariant), for few
+// sequences, which would leave most multiprocessors idle otherwise (invariant_decode_warps.cu has
+// many): one row of each, up to 8 packed rows, bfloat16 or float16, head_dim 64 or 128, cache
+// blocks of whole boxes of 16 tokens.
 //
 // Prefill's kernel (consumer.cuh) takes tiles of 128 tokens, the last one first, and sums the
 // weighted values over all of them in one chain. So here, too, no chain is cut: the blocks of a
 // cluster share the tokens only of the scores, which do not depend on each other, and then the
-// columns of the values. A cluster takes a `batch` of up to kBatchTiles tiles at a time:
+// columns of the values. A cluster takes a `round` of up to kRoundTiles tiles at a time:
 //
-//   1. Every warp of the cluster computes the scores of some 16 tokens, and sends them to all
-//      blocks.
-//   2. Each block makes weights of all of them, tile by tile, by the rules of Rows
+//   1. Every worker warp of the cluster computes the scores of some 16 tokens, and sends them to
+//      all blocks.
+//   2. Each block's workers make weights of all of them, tile by tile, by the rules of Rows
 //      (softmax_rows.cuh): the reference of a row is the maximum exponent of its first tile, and is
 //      raised where a tile's weights are too large.
-//   3. A warp has 8 columns of the values and multiplies them by the weights, tile by tile.
+//   3. One more warp multiplies the block's columns of the values by the weights, tile by tile,
+//      while the workers are at the next round already. What is exchanged has two places, for even
+//      and odd rounds.
+//
+// Each warp copies for itself, in bulk: what the kernel before has not just written before that has
+// ended.
 #include <algorithm>
+#include <array>
 
 #include "kernels/attention/sm80/mma_rows.cuh"
 #include "kernels/attention/sm90/softmax_rows.cuh"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm90/sync.cuh"
+#include "kernels/common/sm90/tma.cuh"
 
 namespace nvllm::kernels::cuda {
+
+// The same for many sequences (invariant_decode_warps.cu).
+void attention_invariant_decode_warps_sm90(const Attention& args, cudaStream_t stream);
+
 namespace invariant_decode {
 namespace {
 
-constexpr int kRows = 8, kWarps = 8, kThreads = kWarps * 32;
+constexpr int kRows = 8, kWorkers = 8, kThreads = (kWorkers + 1) * 32;
 constexpr int kTileTokens = sm90::kTokens, kStepTokens = 16, kTileSteps = kTileTokens / kStepTokens;
-constexpr int kBatchTiles = 8;
-constexpr int kBatchSteps = kBatchTiles * kTileSteps;
-constexpr int kKeyStages = 3;          // steps that a warp copies ahead
-constexpr int kValueBytes = 64 << 10;  // of a block's values on their way
-constexpr int kColumnBytes = 16;       // of 8 columns of a token's value
+constexpr int kRoundTiles = 8;
+constexpr int kRoundSteps = kRoundTiles * kTileSteps;
+constexpr int kStepBytes = 32 * 16;    // of scores
+constexpr int kKeyStages = 2;          // steps that a worker copies ahead
+constexpr int kValueBytes = 48 << 10;  // of a block's values on their way
 
-// The layout of a block's shared memory, in bytes.
+// The layout of a block's shared memory, in bytes. Boxes are of 16 tokens: whole keys, and the
+// block's columns of values. Of what is exchanged there are two, for even and odd rounds.
 template <int D, int kBlocks>
 struct Layout {
-  static constexpr int kWarpsWithValues = D / 8 / kBlocks;
-  static_assert(kWarpsWithValues >= 1 && kWarpsWithValues <= kWarps);
-  static constexpr int kValueTile = kTileTokens * kColumnBytes;
-  static constexpr int kValueStages = std::min(8, kValueBytes / kValueTile / kWarpsWithValues);
-  static constexpr int kKeyStep = kStepTokens * D * 2;
-  static constexpr int kScores = 0;                                   // [kBatchSteps][32] float4
-  static constexpr int kWeights = kScores + kBatchSteps * 32 * 16;    // [kBatchSteps][32] uint2
-  static constexpr int kSums = kWeights + kBatchSteps * 32 * 8;       // [kBatchTiles][32] float
-  static constexpr int kFactors = kSums + kBatchTiles * 32 * 4;       // [kBatchTiles][kRows] float
-  static constexpr int kRaised = kFactors + kBatchTiles * kRows * 4;  // [kBatchTiles] int
-  static constexpr int kKeys = (kRaised + kBatchTiles * 4 + 127) / 128 * 128;
-  static constexpr int kValues = kKeys + kWarps * kKeyStages * kKeyStep;
-  static constexpr int kBytes = kValues + kWarpsWithValues * kValueStages * kValueTile;
+  static constexpr int kColumns = D / kBlocks;  // of the block
+  static_assert(kColumns >= 16 && kColumns <= sm90::kHalf);
+  static constexpr int kWorkerSteps = kRoundSteps / (kBlocks * kWorkers);  // of a round
+  static constexpr int kKeyBox = kStepTokens * D * 2, kValueBox = kStepTokens * kColumns * 2;
+  static constexpr int kValueTile = kTileSteps * kValueBox;
+  static constexpr int kValueStages = std::min(8, kValueBytes / kValueTile);
+  static constexpr int kKeys = 0;
+  static constexpr int kValues = kKeys + kWorkers * kKeyStages * kKeyBox;
+  static constexpr int kScores = kValues + kValueStages * kValueTile;   // [kRoundSteps][32] float4
+  static constexpr int kWeights = kScores + 2 * kRoundSteps * 32 * 16;  // [kRoundSteps][32] uint2
+  static constexpr int kSums = kWeights + 2 * kRoundSteps * 32 * 8;     // [kRoundTiles][32] float
+  static constexpr int kFactors = kSums + 2 * kRoundTiles * 32 * 4;  // [kRoundTiles][kRows] float
+  static constexpr int kReferences = kFactors + 2 * kRoundTiles * kRows * 4;  // [32] float
+  static constexpr int kRaised = kReferences + 2 * 32 * 4;                    // [kRoundTiles] int
+  static constexpr int kBarriers = kRaised + 2 * kRoundTiles * 4;
+  static constexpr int kBytes = kBarriers + (kWorkers * kKeyStages + kValueStages + 6) * 8;
 };
 
 #if __CUDA_ARCH__ >= 900
@@ -57,62 +73,185 @@ __device__ __forceinline__ float max_over_four(float x) {
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
-// A lane has row lane / 4, and of each 8 tokens or columns two.
+// What all warps of a block know of its work, and where everything lies. Tiles are numbered in the
+// order of work.
 template <typename T, int D, int kBlocks>
-class Block {
+struct Work {
+  using Here = Layout<D, kBlocks>;
+
+  const AttentionPart<T>& part;
+  unsigned char* memory;
+  unsigned base;
+  int tiles, rounds;
+
+  __device__ __forceinline__ Work(const AttentionPart<T>& part, unsigned char* memory)
+      : part(part),
+        memory(memory),
+        base(shared_address(memory)),
+        tiles((part.tokens + kTileTokens - 1) / kTileTokens),
+        rounds((tiles + kRoundTiles - 1) / kRoundTiles) {}
+
+  __device__ __forceinline__ int first_token(int tile) const {
+    return (tiles - 1 - tile) * kTileTokens;
+  }
+  __device__ __forceinline__ int tiles_of(int round) const {
+    return min(kRoundTiles, tiles - round * kRoundTiles);
+  }
+  template <typename Value>
+  __device__ __forceinline__ Value* at(int offset, int each, int round) const {
+    return reinterpret_cast<Value*>(memory + offset) + round % 2 * each;
+  }
+  __device__ __forceinline__ float4* scores(int round, int step) const {
+    return at<float4>(Here::kScores, kRoundSteps * 32, round) + step * 32;
+  }
+  __device__ __forceinline__ uint2* weights(int round, int step) const {
+    return at<uint2>(Here::kWeights, kRoundSteps * 32, round) + step * 32;
+  }
+  __device__ __forceinline__ float* sums(int round, int tile) const {
+    return at<float>(Here::kSums, kRoundTiles * 32, round) + tile * 32;
+  }
+  __device__ __forceinline__ float* factors(int round, int tile) const {
+    return at<float>(Here::kFactors, kRoundTiles * kRows, round) + tile * kRows;
+  }
+  __device__ __forceinline__ float* references(int round) const {
+    return at<float>(Here::kReferences, 32, round);
+  }
+  __device__ __forceinline__ int* raised(int round) const {
+    return at<int>(Here::kRaised, kRoundTiles, round);
+  }
+
+  __device__ __forceinline__ Barrier barrier(int number) const {
+    return {base + Here::kBarriers + number * 8};
+  }
+  __device__ __forceinline__ Barrier keys_arrived(int worker, int stage) const {
+    return barrier(worker * kKeyStages + stage);
+  }
+  __device__ __forceinline__ Barrier values_arrived(int stage) const {
+    return barrier(kWorkers * kKeyStages + stage);
+  }
+  __device__ __forceinline__ Barrier scores_arrived(int round) const {
+    return barrier(kWorkers * kKeyStages + Here::kValueStages + round % 2);
+  }
+  __device__ __forceinline__ Barrier weights_made(int round) const {
+    return barrier(kWorkers * kKeyStages + Here::kValueStages + 2 + round % 2);
+  }
+  __device__ __forceinline__ Barrier weights_used(int round) const {
+    return barrier(kWorkers * kKeyStages + Here::kValueStages + 4 + round % 2);
+  }
+  // The barriers of a place are used every other round.
+  __device__ __forceinline__ static unsigned parity(int round) { return round / 2 & 1; }
+
+  // Announces the scores of a round that come from other blocks, once those that were in their
+  // place have arrived. The block's own are there when each of its workers has arrived.
+  __device__ __forceinline__ void expect_scores(int round) const {
+    if (round >= rounds) return;
+    const int all = tiles_of(round),
+              own = (all - static_cast<int>(blockIdx.x) + kBlocks - 1) / kBlocks;
+    scores_arrived(round).arrive_and_expect((all - own) * kTileSteps * kStepBytes);
+  }
+
+  // By one thread, before all others start.
+  __device__ __forceinline__ void start() const {
+    for (int i = 0; i < kWorkers * kKeyStages + Here::kValueStages; ++i) barrier(i).init(1);
+    for (int round = 0; round < 2; ++round) {
+      scores_arrived(round).init(1 + kWorkers);
+      weights_made(round).init(kWorkers);
+      weights_used(round).init(1);
+    }
+    fence_barrier_init();
+    expect_scores(0);
+    expect_scores(1);
+  }
+
+  // The cache block of a token, and its place there. The token may lie behind the sequence.
+  __device__ __forceinline__ int block_of(int token) const {
+    const auto& p = part.p;
+    if (p.block_table == nullptr) return part.sequence;
+    if (token < 0 || token >= part.tokens) return 0;
+    const int block = p.block_shift >= 0 ? token >> p.block_shift : token / p.block_size;
+    return p.block_table[static_cast<long long>(part.sequence) * p.table_width + block];
+  }
+  __device__ __forceinline__ int within_block(int token) const {
+    const auto& p = part.p;
+    if (p.block_table == nullptr) return token;
+    return p.block_shift >= 0 ? token & (p.block_size - 1) : token % p.block_size;
+  }
+};
+
+// Steps 1 and 2. A lane has row lane / 4, and of each 8 tokens two.
+template <typename T, int D, int kBlocks>
+class Worker {
  public:
   using Here = Layout<D, kBlocks>;
 
-  __device__ __forceinline__ Block(const AttentionParams<T>& p, unsigned char* memory)
-      : part_(p, blockIdx.z, blockIdx.y),
-        memory_(memory),
-        base_(shared_address(memory)),
-        warp_(threadIdx.x / 32),
-        lane_(threadIdx.x % 32),
-        scale_(p.scale * kLog2E),
-        tiles_((part_.tokens + kTileTokens - 1) / kTileTokens) {}
+  __device__ __forceinline__ Worker(const Work<T, D, kBlocks>& work, const CUtensorMap& keys)
+      : work_(work),
+        part_(work.part),
+        keys_(keys),
+        warp_(static_cast<int>(threadIdx.x) / 32),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        scale_(part_.p.scale * kLog2E),
+        blocks_(work.block_of(token_of(lane_))) {}
 
-  __device__ __forceinline__ void run() {
-    if (part_.packed_rows == 0) return;  // all blocks of the cluster return here
-    arrive_at_cluster();                 // waited for before anything is sent
-    load_queries();
-    const bool has_values = warp_ < Here::kWarpsWithValues;
-    if (has_values) {
+  __device__ __forceinline__ void run(bool settled) {
 #pragma unroll
-      for (int stage = 0; stage < Here::kValueStages - 1; ++stage) copy_values(stage);
+    for (int i = 0; i < kKeyStages; ++i) {
+      if (!settled || !has_new_token(i)) copy(i, i);
     }
-    for (int first = 0; first < tiles_; first += kBatchTiles) {
-      const int count = min(kBatchTiles, tiles_ - first);
-      send_scores(first, count);
-      sync_cluster();
-      make_weights(first == 0, count);
-      arrive_at_cluster();  // the scores may be overwritten
-      if (has_values) add_values(first, count);
-      __syncthreads();  // so may the weights
+    if (settled) {
+      begin_after_previous_kernel();
+#pragma unroll
+      for (int i = 0; i < kKeyStages; ++i) {
+        if (has_new_token(i)) copy(i, i);
+      }
     }
-    wait_for_cluster();
-    if (has_values) write();
+    load_queries();
+    wait_for_cluster();  // all blocks have their barriers
+    for (int round = 0; round < work_.rounds; ++round) {
+      send_scores(round);
+      __syncwarp();
+      if (lane_ == 0) work_.scores_arrived(round).arrive();
+      work_.scores_arrived(round).wait(work_.parity(round));
+      if (threadIdx.x == 0) work_.expect_scores(round + 2);
+      if (round >= 2) work_.weights_used(round).wait(work_.parity(round) ^ 1);
+      make_weights(round);
+      __syncwarp();
+      if (lane_ == 0) work_.weights_made(round).arrive();
+    }
   }
 
  private:
-  __device__ __forceinline__ float4* scores(int step) const {
-    return reinterpret_cast<float4*>(memory_ + Here::kScores) + step * 32;
+  // The i-th step of this worker: its number in its round, its tile, and its first token. Behind
+  // the last tile tokens are negative.
+  __device__ __forceinline__ int step_of(int i) const {
+    return (static_cast<int>(blockIdx.x) + i % Here::kWorkerSteps * kBlocks) * kWorkers + warp_;
   }
-  __device__ __forceinline__ uint2* weights(int step) const {
-    return reinterpret_cast<uint2*>(memory_ + Here::kWeights) + step * 32;
+  __device__ __forceinline__ int tile_of(int i) const {
+    return i / Here::kWorkerSteps * kRoundTiles + step_of(i) / kTileSteps;
   }
-  __device__ __forceinline__ float* sums(int tile) const {
-    return reinterpret_cast<float*>(memory_ + Here::kSums) + tile * 32;
+  __device__ __forceinline__ int token_of(int i) const {
+    return work_.first_token(tile_of(i)) + step_of(i) % kTileSteps * kStepTokens;
   }
-  __device__ __forceinline__ float* factors(int tile) const {
-    return reinterpret_cast<float*>(memory_ + Here::kFactors) + tile * kRows;
+  __device__ __forceinline__ bool exists(int token) const {
+    return token >= 0 && token < part_.tokens;
   }
-  __device__ __forceinline__ int* raised() const {
-    return reinterpret_cast<int*>(memory_ + Here::kRaised);
+  __device__ __forceinline__ bool has_new_token(int i) const {
+    const int last = part_.tokens - 1 - token_of(i);
+    return last >= 0 && last < kStepTokens;
   }
-  // The first token of the i-th tile in the order of work.
-  __device__ __forceinline__ int first_token(int i) const {
-    return (tiles_ - 1 - i) * kTileTokens;
+
+  // Steps are asked for in order, but for the first ones.
+  __device__ __forceinline__ void copy(int i, int stage) {
+    if (i > 0 && i % 32 == 0) blocks_ = work_.block_of(token_of(i + lane_));
+    const int block = __shfl_sync(~0u, blocks_, i % 32), token = token_of(i);
+    if (lane_ > 0 || !exists(token)) return;
+    const Barrier arrived = work_.keys_arrived(warp_, stage);
+    arrived.arrive_and_expect(Here::kKeyBox);
+    copy_box(keys_at(stage), keys_, 0, work_.within_block(token), 0, part_.kv_head, block, arrived,
+             leaves_first_);
+  }
+  __device__ __forceinline__ unsigned keys_at(int stage) const {
+    return work_.base + Here::kKeys + (warp_ * kKeyStages + stage) * Here::kKeyBox;
   }
 
   __device__ __forceinline__ void load_queries() {
@@ -132,50 +271,33 @@ class Block {
 
   // --- 1. scores ---
 
-  __device__ __forceinline__ void copy_keys(unsigned to, int token) const {
-    constexpr int kChunks = D / 8;
-    const long long mine = part_.kv_offset(min(token + lane_ % kStepTokens, part_.tokens - 1));
+  __device__ __forceinline__ void send_scores(int round) {
 #pragma unroll
-    for (int i = 0; i < kStepTokens * kChunks / 32; ++i) {
-      const int row = (i * 32 + lane_) / kChunks, chunk = lane_ % kChunks;
-      const long long offset = __shfl_sync(~0u, mine, row) + chunk * 8;
-      copy_chunk(chunk_at<D>(to, row, chunk), part_.p.keys + offset, token + row < part_.tokens);
+    for (int i = 0; i < Here::kWorkerSteps; ++i) {
+      const int number = round * Here::kWorkerSteps + i, stage = number % kKeyStages;
+      const int token = token_of(number);
+      if (tile_of(number) >= work_.tiles) return;  // nor are there later ones
+      if (exists(token)) {
+        work_.keys_arrived(warp_, stage).wait(parities_ >> stage & 1);
+        parities_ ^= 1u << stage;
+      }
+      work_.scores(round, step_of(number))[lane_] = scores_of(keys_at(stage), token);
+      send(round, step_of(number));
+      copy(number + kKeyStages, stage);
     }
   }
 
-  // Of the tiles from the `first`-th on, to all blocks.
-  __device__ __forceinline__ void send_scores(int first, int count) {
-    const int steps = count * kTileSteps, stride = kBlocks * kWarps;
-    const int begin = static_cast<int>(blockIdx.x) * kWarps + warp_;
-    const unsigned ring = base_ + Here::kKeys + warp_ * kKeyStages * Here::kKeyStep;
-    const auto token_of = [&](int step) {
-      return first_token(first + step / kTileSteps) + step % kTileSteps * kStepTokens;
-    };
-    const auto copy = [&](int step, int stage) {
-      if (step < steps && token_of(step) < part_.tokens)
-        copy_keys(ring + stage * Here::kKeyStep, token_of(step));
-      commit_copies();
-    };
-#pragma unroll
-    for (int stage = 0; stage < kKeyStages; ++stage) copy(begin + stage * stride, stage);
-    wait_for_cluster();  // all blocks are there, and have used the scores before
-    int stage = 0;
-    for (int step = begin; step < steps; step += stride) {
-      wait_for_copies<kKeyStages - 1>();
-      __syncwarp();
-      const float4 four = scores_of(ring + stage * Here::kKeyStep, token_of(step));
-      const unsigned to = shared_address(scores(step) + lane_);
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        asm volatile(
-            "st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address_in(to, block)),
-            "f"(four.x), "f"(four.y), "f"(four.z), "f"(four.w)
-            : "memory");
-      }
-      __syncwarp();
-      copy(step + kKeyStages * stride, stage);
-      if (++stage == kKeyStages) stage = 0;
-    }
+  // Copies the scores of a step to the same place in the other blocks.
+  __device__ __forceinline__ void send(int round, int step) const {
+    fence_shared_writes();
+    __syncwarp();
+    if (lane_ >= kBlocks || lane_ == static_cast<int>(blockIdx.x)) return;
+    const unsigned from = shared_address(work_.scores(round, step));
+    asm volatile(
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+        "[%3];" ::"r"(address_in(from, lane_)),
+        "r"(from), "r"(kStepBytes), "r"(address_in(work_.scores_arrived(round).address, lane_))
+        : "memory");
   }
 
   __device__ __forceinline__ float4 scores_of(unsigned keys, int token) const {
@@ -184,7 +306,10 @@ class Block {
     if (token < part_.tokens) {
 #pragma unroll
       for (int step = 0; step < D / 16; ++step) {
-        const Quad k = load_matrices<false>(chunk_at<D>(keys, row, step * 2 + lane_ / 8 % 2));
+        const int chunk = step * 2 + lane_ / 8 % 2;
+        const unsigned at = keys + (chunk / 8 * kStepTokens + row) * sm90::kRowBytes +
+                            ((chunk & 7) ^ (row & 7)) * 16;
+        const Quad k = load_matrices<false>(at);
         multiply_add<T>(sum[0], queries_[step], k.word[0], k.word[1]);
         multiply_add<T>(sum[1], queries_[step], k.word[2], k.word[3]);
       }
@@ -199,26 +324,31 @@ class Block {
 
   // --- 2. weights ---
 
-  __device__ __forceinline__ void make_weights(bool first, int count) {
-    if (first) reference_ = fmaxf(-INFINITY, max_of(0) * scale_);
-    for (int tile = warp_; tile < count; tile += kWarps) {
-      if (lane_ % 4 == 0) factors(tile)[lane_ / 4] = 1;
-      exponentiate(tile, first && tile == 0);
+  __device__ __forceinline__ void sync_workers() const {
+    sync_threads(1, kWorkers * 32);
+  }
+
+  __device__ __forceinline__ void make_weights(int round) {
+    const int count = work_.tiles_of(round);
+    if (round == 0) reference_ = fmaxf(-INFINITY, max_of(0, 0) * scale_);
+    for (int tile = warp_; tile < count; tile += kWorkers) {
+      if (lane_ % 4 == 0) work_.factors(round, tile)[lane_ / 4] = 1;
+      exponentiate(round, tile, round == 0 && tile == 0);
     }
-    __syncthreads();
+    sync_workers();
     for (int tile = 0; tile < count; ++tile) {
-      const int rows = raised()[tile];
-      if (rows == 0) continue;
-      raise(tile, rows, count);
+      const int lanes = work_.raised(round)[tile];
+      if (lanes != 0) raise(round, tile, lanes, count);
     }
+    if (warp_ == 0) work_.references(round)[lane_] = reference_;
   }
 
   // The maximum score of the lane's row in a tile.
-  __device__ __forceinline__ float max_of(int tile) const {
+  __device__ __forceinline__ float max_of(int round, int tile) const {
     float row_max = -INFINITY;
 #pragma unroll
     for (int step = 0; step < kTileSteps; ++step) {
-      const float4 s = scores(tile * kTileSteps + step)[lane_];
+      const float4 s = work_.scores(round, tile * kTileSteps + step)[lane_];
       row_max = fmaxf(row_max, fmaxf(fmaxf(s.x, s.y), fmaxf(s.z, s.w)));
     }
     return max_over_four(row_max);
@@ -226,12 +356,12 @@ class Block {
 
   // A warp makes the weights of a tile, their sums, and says which rows need another reference.
   // settled: none does.
-  __device__ __forceinline__ void exponentiate(int tile, bool settled) const {
+  __device__ __forceinline__ void exponentiate(int round, int tile, bool settled) const {
     const float reference = reference_of(reference_);
     float even = 0, odd = 0;
 #pragma unroll
     for (int step = 0; step < kTileSteps; ++step) {
-      const float4 s = scores(tile * kTileSteps + step)[lane_];
+      const float4 s = work_.scores(round, tile * kTileSteps + step)[lane_];
       const float a = power_of_2(fmaf(s.x, scale_, -reference));
       const float b = power_of_2(fmaf(s.y, scale_, -reference));
       const float c = power_of_2(fmaf(s.z, scale_, -reference));
@@ -239,157 +369,261 @@ class Block {
       even = step == 0 ? a : even + a;
       odd = step == 0 ? b : odd + b;
       even += c, odd += d;
-      weights(tile * kTileSteps + step)[lane_] = make_uint2(pack<T>(a, b), pack<T>(c, d));
+      work_.weights(round, tile * kTileSteps + step)[lane_] =
+          make_uint2(pack<T>(a, b), pack<T>(c, d));
     }
-    sums(tile)[lane_] = even + odd;
+    work_.sums(round, tile)[lane_] = even + odd;
     const bool too_large = !settled && sm90::any_of_four(!(even + odd <= sm90::kMaxWeight<T>));
     const unsigned lanes = __ballot_sync(~0u, too_large);
-    if (lane_ == 0) raised()[tile] = static_cast<int>(lanes);
+    if (lane_ == 0) work_.raised(round)[tile] = static_cast<int>(lanes);
   }
 
   // Rows (of these lanes) take the maximum exponent so far as their reference from this tile on.
-  __device__ __forceinline__ void raise(int tile, int lanes, int count) {
+  __device__ __forceinline__ void raise(int round, int tile, int lanes, int count) {
     const float before = reference_;
     if (lanes >> lane_ & 1)
-      reference_ = fmaxf(before, max_of(tile) * scale_);
+      reference_ = fmaxf(before, max_of(round, tile) * scale_);
     else
-      max_of(tile);  // all lanes of a row take part
-    __syncthreads();
-    for (int other = tile + warp_; other < count; other += kWarps) {
-      if (other == tile && lane_ % 4 == 0) {
-        factors(tile)[lane_ / 4] = power_of_2(before - reference_of(reference_));
-      }
-      exponentiate(other, other == tile);
+      max_of(round, tile);  // all lanes of a row take part
+    sync_workers();
+    for (int other = tile + warp_; other < count; other += kWorkers) {
+      if (other == tile && lane_ % 4 == 0)
+        work_.factors(round, tile)[lane_ / 4] = power_of_2(before - reference_of(reference_));
+      exponentiate(round, other, other == tile);
     }
-    __syncthreads();
+    sync_workers();
   }
 
-  // --- 3. values ---
+  const Work<T, D, kBlocks>& work_;
+  const AttentionPart<T>& part_;
+  const CUtensorMap& keys_;
+  const int warp_, lane_;
+  const float scale_;
+  const LeavesFirst leaves_first_;  // the L2 cache: no other block reads them
+  int blocks_;                      // of step lane + a multiple of 32
+  unsigned parities_ = 0;           // of the stages' barriers, a bit each
+  Quad queries_[D / 16];
+  float reference_ = -INFINITY;
+};
 
-  __device__ __forceinline__ unsigned value_stage(int i) const {
-    return base_ + Here::kValues +
-           (warp_ * Here::kValueStages + i % Here::kValueStages) * Here::kValueTile;
-  }
+// Step 3. A lane has row lane / 4, and of each 8 columns two.
+template <typename T, int D, int kBlocks>
+class ValueWarp {
+ public:
+  using Here = Layout<D, kBlocks>;
 
-  __device__ __forceinline__ void copy_values(int i) const {
-    if (i < tiles_) {
-      const int column = (static_cast<int>(blockIdx.x) * Here::kWarpsWithValues + warp_) * 8;
-      const unsigned to = value_stage(i) + lane_ * kColumnBytes;
+  __device__ __forceinline__ ValueWarp(const Work<T, D, kBlocks>& work, const CUtensorMap& values)
+      : work_(work), part_(work.part), values_(values), lane_(static_cast<int>(threadIdx.x) % 32) {}
+
+  __device__ __forceinline__ void run(bool settled) {
+    if (!settled) copy(0, find_block(0));
 #pragma unroll
-      for (int part = 0; part < kTileTokens / 32; ++part) {
-        const int token = first_token(i) + part * 32 + lane_;
-        const bool valid = token < part_.tokens;
-        const long long offset = part_.kv_offset(valid ? token : part_.tokens - 1) + column;
-        copy_chunk(to + part * 32 * kColumnBytes, part_.p.values + offset, valid);
-      }
+    for (int tile = 1; tile < Here::kValueStages; ++tile) copy(tile, find_block(tile));
+    if (settled) {  // the first tile has the new token
+      const int block = find_block(0);
+      begin_after_previous_kernel();
+      copy(0, block);
     }
-    commit_copies();
-  }
-
-  __device__ __forceinline__ void add_values(int first, int count) {
-    for (int tile = 0; tile < count; ++tile) {
-      const int i = first + tile;
-      copy_values(i + Here::kValueStages - 1);
-      wait_for_copies<Here::kValueStages - 1>();
+    next_block_ = find_block(Here::kValueStages);
+    for (int round = 0; round < work_.rounds; ++round) {
+      work_.weights_made(round).wait(work_.parity(round));
+      for (int tile = 0; tile < work_.tiles_of(round); ++tile) add_tile(round, tile);
       __syncwarp();
-      const float factor = factors(tile)[lane_ / 4];
-      out_[0] *= factor, out_[1] *= factor;
-      sum_ = __fmul_rn(sum_, factor) + sums(tile)[lane_];
-      const unsigned values = value_stage(i) + lane_ * kColumnBytes;
-#pragma unroll
-      for (int step = 0; step < kTileSteps; step += 2) {
-        const Quad v = load_matrices<true>(values + step * kStepTokens * kColumnBytes);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint2 w = weights(tile * kTileSteps + step + half)[lane_];
-          multiply_add<T>(out_, Quad{{w.x, 0, w.y, 0}}, v.word[2 * half], v.word[2 * half + 1]);
-        }
-      }
-      __syncwarp();
+      if (lane_ == 0) work_.weights_used(round).arrive();
     }
+    write();
+    wait_for_cluster();
+  }
+
+ private:
+  // Lanes 0 to 7: the cache block of the lane's 16 tokens of a tile.
+  __device__ __forceinline__ int find_block(int tile) const {
+    return work_.block_of(work_.first_token(tile) + lane_ % kTileSteps * kStepTokens);
+  }
+  __device__ __forceinline__ unsigned values_at(int stage) const {
+    return work_.base + Here::kValues + stage * Here::kValueTile;
+  }
+  __device__ __forceinline__ void copy(int tile, int block) const {
+    if (tile >= work_.tiles) return;
+    const int stage = tile % Here::kValueStages;
+    const Barrier arrived = work_.values_arrived(stage);
+    const int tokens = part_.tokens - work_.first_token(tile);
+    const int boxes = min(kTileSteps, (tokens + kStepTokens - 1) / kStepTokens);
+    if (lane_ == 0) arrived.arrive_and_expect(boxes * Here::kValueBox);
+    __syncwarp();
+    if (lane_ >= boxes) return;
+    const int token = work_.first_token(tile) + lane_ * kStepTokens;
+    copy_box(values_at(stage) + lane_ * Here::kValueBox, values_, 0, work_.within_block(token),
+             static_cast<int>(blockIdx.x), part_.kv_head, block, arrived, leaves_first_);
+  }
+
+  // The address of a chunk of 8 columns in a box, as bulk copies swizzle its rows.
+  static __device__ __forceinline__ unsigned chunk_of(unsigned box, int token, int chunk) {
+    constexpr int kChunks = Here::kColumns / 8, kSame = 8 / kChunks;  // rows of the same swizzle
+    return box + token * (kChunks * 16) + (chunk ^ (token / kSame % kChunks)) * 16;
+  }
+
+  __device__ __forceinline__ void add_tile(int round, int tile) {
+    const int number = round * kRoundTiles + tile, stage = number % Here::kValueStages;
+    work_.values_arrived(stage).wait(number / Here::kValueStages & 1);
+    const int tokens = min(kTileTokens, part_.tokens - work_.first_token(number));
+    if (tokens % kStepTokens != 0) clear(values_at(stage), tokens);
+    const float factor = work_.factors(round, tile)[lane_ / 4];
+#pragma unroll
+    for (auto& out : out_) out[0] *= factor, out[1] *= factor;
+    sum_ = __fmul_rn(sum_, factor) + work_.sums(round, tile)[lane_];
+    const int row = lane_ % 16, half = lane_ / 16;
+    const auto add_step = [&](int step) {
+      const uint2 w = work_.weights(round, tile * kTileSteps + step)[lane_];
+      const Quad weights{{w.x, 0, w.y, 0}};
+#pragma unroll
+      for (int columns = 0; columns < Here::kColumns / 16; ++columns) {
+        const unsigned box = values_at(stage) + step * Here::kValueBox;
+        const Quad v = load_matrices<true>(chunk_of(box, row, columns * 2 + half));
+        multiply_add<T>(out_[2 * columns], weights, v.word[0], v.word[1]);
+        multiply_add<T>(out_[2 * columns + 1], weights, v.word[2], v.word[3]);
+      }
+    };
+    if (tokens == kTileTokens) {
+#pragma unroll
+      for (int step = 0; step < kTileSteps; ++step) add_step(step);
+    } else {
+      for (int step = 0; step * kStepTokens < tokens; ++step) add_step(step);
+    }
+    __syncwarp();
+    copy(number + Here::kValueStages, next_block_);
+    next_block_ = find_block(number + Here::kValueStages + 1);
+  }
+
+  // Zeroes the values behind the last token, which may be anything, in the box that has it.
+  __device__ __forceinline__ void clear(unsigned values, int tokens) const {
+    constexpr int kChunks = Here::kColumns / 8;
+    const unsigned box = values + tokens / kStepTokens * Here::kValueBox;
+    for (int i = tokens % kStepTokens * kChunks + lane_; i < kStepTokens * kChunks; i += 32) {
+      const unsigned chunk = chunk_of(box, i / kChunks, i % kChunks);
+      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(chunk), "r"(0) : "memory");
+    }
+    __syncwarp();
   }
 
   __device__ __forceinline__ void write() {
-    wait_for_copies<0>();
     sum_ += __shfl_xor_sync(~0u, sum_, 1);
     sum_ += __shfl_xor_sync(~0u, sum_, 2);
     const int row = lane_ / 4;
     if (row >= part_.packed_rows) return;
+    float reference = work_.rounds == 0 ? -INFINITY : work_.references(work_.rounds - 1)[lane_];
     const long long index = part_.index(row);
-    part_.p.add_sink(index, reference_, sum_);
+    part_.p.add_sink(index, reference, sum_);
     const float factor = sum_ == 0 ? 0.0f : 1 / sum_;
-    const int column =
-        (static_cast<int>(blockIdx.x) * Here::kWarpsWithValues + warp_) * 8 + lane_ % 4 * 2;
-    part_.p.store(index * D + column, out_[0] * factor, out_[1] * factor);
-    if (part_.p.lse != nullptr && column == 0) {
-      part_.p.lse[index] = log_sum_exp(reference_, sum_);
-    }
+    const int column = static_cast<int>(blockIdx.x) * Here::kColumns + lane_ % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < Here::kColumns / 8; ++i)
+      part_.p.store(index * D + column + i * 8, out_[i][0] * factor, out_[i][1] * factor);
+    if (part_.p.lse != nullptr && column == 0) part_.p.lse[index] = log_sum_exp(reference, sum_);
   }
 
-  const AttentionPart<T> part_;
-  unsigned char* const memory_;
-  const unsigned base_;
-  const int warp_, lane_;
-  const float scale_;
-  const int tiles_;
-  Quad queries_[D / 16];
-  float reference_ = -INFINITY, sum_ = 0;
-  float out_[4] = {};
+  const Work<T, D, kBlocks>& work_;
+  const AttentionPart<T>& part_;
+  const CUtensorMap& values_;
+  const int lane_;
+  const LeavesFirst leaves_first_;
+  int next_block_ = 0;
+  float sum_ = 0;
+  float out_[Here::kColumns / 8][4] = {};
 };
 
 #endif
 
-// grid: a cluster of kBlocks blocks for each KV head and sequence.
+// grid: a cluster of kBlocks blocks for each KV head and sequence. settled: see
+// Attention::only_rows_are_new.
 template <typename T, int D, int kBlocks>
-__global__ void __launch_bounds__(kThreads, 1) invariant_decode_kernel(const AttentionParams<T> p) {
+__global__ void __launch_bounds__(kThreads, 1)
+    invariant_decode_kernel(const AttentionParams<T> p, const __grid_constant__ CUtensorMap keys,
+                            const __grid_constant__ CUtensorMap values, bool settled) {
 #if __CUDA_ARCH__ >= 900
-  extern __shared__ __align__(128) unsigned char memory[];
-  begin_after_previous_kernel();
-  Block<T, D, kBlocks>(p, memory).run();
+  extern __shared__ __align__(1024) unsigned char memory[];
+  if (!settled) begin_after_previous_kernel();
+  const AttentionPart<T> part(p, blockIdx.z, blockIdx.y);
+  if (part.packed_rows == 0) {  // all blocks of the cluster return here
+    if (settled) begin_after_previous_kernel();
+    return;
+  }
+  const Work<T, D, kBlocks> work(part, memory);
+  if (threadIdx.x == 0) prefetch(keys), prefetch(values), work.start();
+  __syncthreads();
+  arrive_at_cluster();  // waited for before anything is sent
+  if (threadIdx.x < kWorkers * 32) {
+    Worker<T, D, kBlocks>(work, keys).run(settled);
+  } else {
+    ValueWarp<T, D, kBlocks>(work, values).run(settled);
+  }
 #endif
+}
+
+// In boxes of 16 tokens and `columns` columns of a head.
+CUtensorMap describe(const TensorView& cache, int columns) {
+  const int row = std::min(columns, sm90::kHalf);
+  const std::array<Dimension, 5> dimensions{{{row, 1, row},
+                                             {cache.shape[1], cache.stride[1], kStepTokens},
+                                             {cache.shape[3] / row, row, columns / row},
+                                             {cache.shape[2], cache.stride[2], 1},
+                                             {cache.shape[0], cache.stride[0], 1}}};
+  const auto swizzle = row == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+                       : row == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                   : CU_TENSOR_MAP_SWIZZLE_32B;
+  return describe_tensor("attention", cache.dtype, cache.data, dimensions,
+                         CU_TENSOR_MAP_L2_PROMOTION_NONE, swizzle);
 }
 
 template <typename T, int D, int kBlocks>
 void launch(const Attention& args, cudaStream_t stream) {
+  using Here = Layout<D, kBlocks>;
   const AttentionParams<T> p(args);
   const auto kernel = invariant_decode_kernel<T, D, kBlocks>;
-  constexpr int kBytes = Layout<D, kBlocks>::kBytes;
-  allow_shared_memory(kernel, kBytes, "preparing attention");
+  allow_shared_memory(kernel, Here::kBytes, "preparing attention");
   const LaunchShape shape{
       dim3(kBlocks, static_cast<unsigned>(p.kv_heads()), static_cast<unsigned>(p.sequences)),
-      dim3(kThreads), static_cast<std::size_t>(kBytes), kBlocks};
-  launch_early("launching attention", kernel, shape, stream, p);
+      dim3(kThreads), static_cast<std::size_t>(Here::kBytes), kBlocks};
+  launch_early("launching attention", kernel, shape, stream, p, describe(args.kv.keys, D),
+               describe(args.kv.values, Here::kColumns), args.only_rows_are_new);
 }
 
-// More sequences keep as many multiprocessors busy with prefill's kernel.
+// Clusters of four and more blocks cannot fill the GPU: each lies within one GPC, and GPCs have
+// unequal sizes. Where there are more sequences than for clusters of two, one block each keeps as
+// many multiprocessors busy.
 template <typename T, int D>
-bool launch(const Attention& args, cudaStream_t stream) {
+void launch(const Attention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args);
   const long long units = static_cast<long long>(p.sequences) * p.kv_heads();
   const int processors = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
-  if (units * 8 <= processors) return launch<T, D, 8>(args, stream), true;
-  if (units * 4 <= processors) return launch<T, D, 4>(args, stream), true;
-  if (units * 2 <= processors) return launch<T, D, 2>(args, stream), true;
-  return false;
+  if constexpr (D == 128) {
+    if (units * 8 <= processors * 9 / 10) return launch<T, D, 8>(args, stream);
+  }
+  if (units * 4 <= processors * 9 / 10) return launch<T, D, 4>(args, stream);
+  if (units * 2 <= processors) return launch<T, D, 2>(args, stream);
+  attention_invariant_decode_warps_sm90(args, stream);
 }
 
 template <typename T>
-bool launch(const Attention& args, cudaStream_t stream) {
-  return args.q.shape[2] == 64 ? launch<T, 64>(args, stream) : launch<T, 128>(args, stream);
+void launch(const Attention& args, cudaStream_t stream) {
+  if (args.kv_length.shape[0] == 0) return;
+  args.q.shape[2] == 64 ? launch<T, 64>(args, stream) : launch<T, 128>(args, stream);
 }
 
 }  // namespace
 }  // namespace invariant_decode
 
 bool attention_invariant_decode_sm90(const Attention& args, cudaStream_t stream) {
+  using namespace invariant_decode;
   const bool one_row = args.max_query_rows == 1 && args.visible.data == nullptr;
-  if (!sm90::serves(args) || !one_row || args.window != 0 ||
-      std::min(args.group, args.q.shape[1]) > invariant_decode::kRows ||
-      args.kv.keys.dtype != args.q.dtype) {
+  const bool boxes = args.kv.block_table.data == nullptr || args.kv.block_size() % kStepTokens == 0;
+  if (!sm90::serves(args) || !one_row || args.window != 0 || !boxes ||
+      std::min(args.group, args.q.shape[1]) > kRows || args.kv.keys.dtype != args.q.dtype ||
+      !sm90::can_be_described(args.kv.keys) || !sm90::can_be_described(args.kv.values)) {
     return false;
   }
-  return args.q.dtype == DType::bf16 ? invariant_decode::launch<Bf16>(args, stream)
-                                     : invariant_decode::launch<F16>(args, stream);
+  args.q.dtype == DType::bf16 ? launch<Bf16>(args, stream) : launch<F16>(args, stream);
+  return true;
 }
 
 }  // namespace nvllm::kernels::cuda

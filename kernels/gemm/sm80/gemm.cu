@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "device/cuda/stream.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/cublaslt/cublaslt_gemm.h"
 #include "kernels/gemm/gemm_steps.h"
@@ -13,6 +14,11 @@
 #include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels::cuda {
+
+// Whether the invariant GEMV of Hopper (../sm90/invariant_gemv.cu) has much of the weight of such a
+// GEMM on its way before it waits.
+bool loads_early_sm90(const GemmShape& shape, int multiprocessors);
+
 namespace {
 
 // Without tensor cores, up to so many rows are faster when each row reads the weights itself.
@@ -142,8 +148,12 @@ class CudaGemm final : public Gemm {
     GemmPlan plan;
     plan.prologue = shape.fusion.prologue;
     plan.epilogue = shape.fusion.epilogue;
-    plan.prologue_kernel = plan.prologue != Prologue::none;
     const GemmShape whole = behind_prologue(shape);
+    if (all_take(whole) && !lm_head_.takes(whole, invariant_) && invariant_gemv_.takes(shape)) {
+      plan.kernel = GemmKernel::invariant_gemv;
+      return plan;
+    }
+    plan.prologue_kernel = plan.prologue != Prologue::none;
     if (!all_take(whole)) {
       plan.epilogue_kernel = plan.epilogue != Epilogue::none;
       plan.kernel = GemmKernel::dot;
@@ -157,6 +167,7 @@ class CudaGemm final : public Gemm {
     }
     if (invariant_gemv_.takes(whole)) {
       plan.kernel = GemmKernel::invariant_gemv;
+      plan.prologue_early = plan.prologue_kernel && loads_early_sm90(whole, multiprocessors_);
       return plan;
     }
     std::optional<SmallMTiling> tiling = small_m_.plan(whole, invariant_);
@@ -226,6 +237,7 @@ class CudaGemm final : public Gemm {
   }
 
   const bool invariant_;
+  const int multiprocessors_ = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   const Gemv gemv_;
   const InvariantGemv invariant_gemv_;
   const QuantizedGemv quantized_gemv_;

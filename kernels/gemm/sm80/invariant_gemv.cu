@@ -1,8 +1,14 @@
 #include "device/cuda/stream.h"
 #include "kernels/gemm/backends.h"
+#include "kernels/gemm/gemm_steps.h"
 #include "kernels/gemm/sm80/invariant_gemv.cuh"
 
 namespace nvllm::kernels::cuda {
+
+// The invariant GEMV of Hopper, also with RMSNorm as its prologue (../sm90/invariant_gemv.cu).
+bool takes_invariant_gemv_sm90(const GemmShape& shape, int multiprocessors);
+void launch_invariant_gemv_sm90(const GemmCall& call, int multiprocessors, cudaStream_t stream);
+
 namespace {
 
 template <typename T, bool kGated, int kMaxRowsOf, int kTiles, int kBatches, int kWarps>
@@ -36,7 +42,8 @@ InvariantGemv::InvariantGemv()
     : multiprocessors_(nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount)) {}
 
 bool InvariantGemv::takes(const GemmShape& shape) const {
-  return fits_gemv(shape) && shape.fusion.prologue == Prologue::none;
+  return takes_invariant_gemv_sm90(shape, multiprocessors_) ||
+         (fits_gemv(shape) && shape.fusion.prologue == Prologue::none);
 }
 
 template <typename T>
@@ -51,6 +58,11 @@ void InvariantGemv::enqueue_as(const GemmCall& call, Stream& stream) const {
 }
 
 void InvariantGemv::enqueue(const GemmCall& call, Stream& stream) const {
+  const GemmShape& shape = call.plan.shape;
+  if (takes_invariant_gemv_sm90(call.plan.prologue_kernel ? behind_prologue(shape) : shape,
+                                multiprocessors_)) {
+    return launch_invariant_gemv_sm90(call, multiprocessors_, nvllm::cuda::native(stream));
+  }
   call.weight.format == WeightFormat::bf16 ? enqueue_as<Bf16>(call, stream)
                                            : enqueue_as<F16>(call, stream);
 }
