@@ -137,7 +137,8 @@ void GatedDeltaNet::forward(ResidualStream& stream, const RmsNorm& norm, const B
                              .state = state.heads,
                              .rows = of_sequences,
                              .key_heads = key_heads(),
-                             .epsilon = norm_.epsilon},
+                             .epsilon = norm_.epsilon,
+                             .chunks = chunks_for(batch, stream.dtype(), context)},
                             context.stream);
   if (output_.tp_invariant()) return output_.forward(add_whole(stream), heads, context);
   context.gemm.run(
@@ -145,11 +146,29 @@ void GatedDeltaNet::forward(ResidualStream& stream, const RmsNorm& norm, const B
       context.stream);
 }
 
+// Scratch memory for prompts in chunks; none where no sequence has rows enough, or where results
+// must not depend on where a chunk begins.
+TensorView GatedDeltaNet::chunks_for(const Batch& batch, DType dtype,
+                                     const Context& context) const {
+  if (context.invariant || batch.max_query_rows < kernels::kMinChunkedRows ||
+      !kernels::has_delta_chunks(context.stream.kind(), dtype, dk_, dv_)) {
+    return {};
+  }
+  return context.scratch.allocate(
+      DType::u8, 1,
+      kernels::delta_chunk_bytes(batch.rows(), batch.state_slots.shape[0], value_heads()));
+}
+
+// Chunks are counted for GPUs, which is not known here, with as many sequences as may have them.
 std::size_t GatedDeltaNet::scratch_bytes(std::int64_t rows, DType dtype) const {
+  const std::int64_t chunks = kernels::has_delta_chunks(DeviceKind::cuda, dtype, dk_, dv_)
+                                  ? kernels::delta_chunk_bytes(rows, rows, value_heads())
+                                  : 0;
   return Scratch::bytes_of(dtype, rows, input_.outputs()) +
          Scratch::bytes_of(dtype, rows, channels()) +
          Scratch::bytes_of(dtype, rows, value_heads() * dv_) +
-         Scratch::bytes_of(DType::f32, rows, gates_.shape[0]) + output_.scratch_bytes(rows);
+         Scratch::bytes_of(DType::f32, rows, gates_.shape[0]) +
+         Scratch::bytes_of(DType::u8, 1, chunks) + output_.scratch_bytes(rows);
 }
 
 std::size_t GatedDeltaNet::state_bytes(std::int64_t slots, DType dtype) const {

@@ -72,6 +72,7 @@ class GatedDeltaNet {
   void set_conv(const std::string& name, const GatedDeltaNetConfig& config);
   Parameter head_parameter(const std::string& name, const std::string& tensor,
                            std::int64_t value_heads) const;
+  TensorView chunks_for(const Batch& batch, DType dtype, const Context& context) const;
 
   Range own_;           // key heads
   std::int64_t group_;  // value heads of each
