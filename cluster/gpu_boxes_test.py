@@ -61,9 +61,9 @@ def generate(*more):
 
 def long_stages(*more):
     return ['generate', '--model', str(MODELS / 'qwen3-uneven'), '--device', 'cuda', '--load-format', 'dummy',
-            '--hf-overrides', '{"max_position_embeddings": 1000000}', '--max-model-len', '900000',
-            '--kv-cache-memory-bytes', '2G', '--tp', '1', '--pp', '2', '--prompt-ids', '1,2,3', '--ignore-eos',
-            '--max-tokens', '800000', *more]
+            '--hf-overrides', '{"max_position_embeddings": 200000}', '--max-model-len', '190000',
+            '--kv-cache-memory-bytes', '1G', '--tp', '1', '--pp', '2', '--prompt-ids', '1,2,3', '--ignore-eos',
+            '--max-tokens', '180000', *more]
 
 
 def answers(text):
@@ -80,7 +80,6 @@ def used_memory():
 
 class GpuBoxesTest(unittest.TestCase):
     def setUp(self):
-        self.before = {p.pid for p in two.processes()}
         self.shared_memory = set(os.listdir('/dev/shm'))
         self.memory = used_memory()
         self.tmp = tempfile.mkdtemp(prefix='b', dir='/tmp')
@@ -91,7 +90,16 @@ class GpuBoxesTest(unittest.TestCase):
         shutil.rmtree(self.tmp, ignore_errors=True)
 
     def ours(self, name):
-        return [p for p in two.processes() if p.name == name and p.pid not in self.before]
+        """Processes of this test: they have its temporary directory."""
+        mark = f'TMPDIR={self.tmp}'.encode()
+        found = []
+        for process in two.processes():
+            try:
+                if process.name == name and mark in pathlib.Path(f'/proc/{process.pid}/environ').read_bytes():
+                    found.append(process)
+            except OSError:
+                pass  # it has ended meanwhile
+        return found
 
     def mpirun(self, command, network='peer', tasks=2, together=False):
         """together: all tasks are given the same GPU."""

@@ -199,17 +199,6 @@ std::vector<std::string> select_gpus(std::optional<std::string_view> visible_dev
   return selected;
 }
 
-std::vector<std::string> names_of_gpus(const std::vector<std::string>& values,
-                                       const std::vector<std::string>& uuids) {
-  std::vector<std::string> names;
-  for (const std::string& value : values) {
-    const int gpu = find_gpu(value, uuids);
-    if (gpu >= 0) names.push_back(uuids[static_cast<std::size_t>(gpu)]);
-    if (gpu < 0 && starts_with_ignoring_case(value, "MIG-")) names.push_back(value);
-  }
-  return names;
-}
-
 std::vector<int> allowed_cores() {
   CoreSet set;
   if (sched_getaffinity(0, CoreSet::bytes(), set.get()) != 0)

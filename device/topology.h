@@ -22,11 +22,6 @@ std::vector<std::string> select_gpus(std::optional<std::string_view> visible_dev
                                      const std::vector<std::string>& uuids,
                                      std::string* why_none = nullptr);
 
-// What to call the GPUs of such values so that no other GPU of any machine has the same name: their
-// UUIDs, or "MIG-...". None for a value that is neither.
-std::vector<std::string> names_of_gpus(const std::vector<std::string>& values,
-                                       const std::vector<std::string>& uuids);
-
 // One UUID ("GPU-3f...") per GPU. Asks the driver's files in /proc, which takes no time, and NVML
 // where they do not tell (50 ms). Empty, with the reason, without a driver or a GPU.
 std::vector<std::string> gpu_uuids(std::string* why_none);

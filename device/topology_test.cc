@@ -22,12 +22,6 @@ TEST_CASE("CUDA_VISIBLE_DEVICES not set: all GPUs") {
   CHECK(select_gpus(std::nullopt, kUuids) == Strings{"0", "1", "2", "3"});
 }
 
-TEST_CASE("names of GPUs are UUIDs, however they were selected, and no plain numbers") {
-  CHECK(names_of_gpus({"2", "GPU-3fb"}, kUuids) == Strings{kUuids[2], kUuids[1]});
-  CHECK(names_of_gpus({"MIG-1"}, kUuids) == Strings{"MIG-1"});
-  CHECK(names_of_gpus({"0"}, {}).empty());
-}
-
 TEST_CASE("CUDA_VISIBLE_DEVICES empty or -1: none, and why") {
   for (const char* value : {"", "-1", " ", "NoDevFiles", "none"}) {
     std::string why;
