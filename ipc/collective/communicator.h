@@ -116,7 +116,7 @@ struct CommunicatorOptions {
 // A collective call of all ranks of the group. The result's rank() and size() are those within the
 // stage. On CUDA "auto" is peer memory, whose kernels measured faster than
 // NCCL's and start 0.4 s earlier; without peer access or CUDA IPC it falls back to NCCL and says so
-// in the log.
+// in the log. Where a stage has ranks on several boxes it is NCCL.
 std::unique_ptr<Communicator> create_communicator(Member& member, Backend& backend,
                                                   const CommunicatorOptions& options);
 
