@@ -19,6 +19,10 @@ constexpr std::string_view kTekken =
     R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)re"
     R"re(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)re"
     R"re(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+// Qwen3.5's: marks belong to words.
+constexpr std::string_view kQwen35 =
+    R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})re"
+    R"re(| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
 // GPT-4o's, and gpt-oss'.
 constexpr std::string_view kO200k =
     R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)re"
@@ -74,6 +78,7 @@ const std::vector<GgufPreTokenizer>& known_pre_tokenizers() {
       {.names = {"qwen2", "deepseek-r1-qwen"},
        .patterns = {pattern_text(WordPattern::kOneDigit)},
        .nfc = true},
+      {.names = {"qwen35"}, .patterns = {kQwen35}, .nfc = true},
       {.names = {"llama-bpe", "llama3", "llama-v3"},
        .patterns = {pattern_text(WordPattern::kThreeDigits)},
        .ignore_merges = true,

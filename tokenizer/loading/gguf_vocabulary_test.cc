@@ -126,6 +126,32 @@ TEST_CASE("scores give Llama 2's ids") {
   check_family({"llama2", "llama", "", 1});
 }
 
+TEST_CASE("qwen35 cuts words as Qwen3.5's tokenizer.json does, which leaves marks in them") {
+  Json json = parse_json(read_file("tokenizer/testdata/qwen.json"));
+  const auto of_pre = [&](const char* pre) {
+    return make_tokenizer(vocabulary_of(json, "gpt2", pre)).tokenizer;
+  };
+  const auto qwen2 = of_pre("qwen2"), qwen35 = of_pre("qwen35");
+  json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] =
+      R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})re"
+      R"re(| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+  const auto published = parse_tokenizer(json.dump());
+  std::ifstream lines("tokenizer/testdata/qwen.jsonl");
+  for (std::string text; std::getline(lines, text);) {
+    const Json line = parse_json(text);
+    if (!line.contains("text")) continue;
+    const std::string plain = line["text"];
+    CHECK(qwen35->encode(plain, true) == published->encode(plain, true));
+  }
+  // "e", a mark that no letter takes in (NFC), and a hyphen: one word, or two.
+  for (const char* const word : {"e\u0331-", "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35"}) {
+    CHECK(qwen35->encode(word, true) == published->encode(word, true));
+    CHECK(qwen35->decode(qwen35->encode(word, true), false) == word);
+  }
+  CHECK(qwen2->encode("It's 12 words, isn't it?\n\n  Yes.", true) ==
+        qwen35->encode("It's 12 words, isn't it?\n\n  Yes.", true));
+}
+
 // A vocabulary of all bytes, in the byte-level alphabet, and "ab".
 GgufVocabulary small() {
   const Json json = parse_json(read_file("tokenizer/testdata/gpt2.json"));
@@ -183,8 +209,8 @@ std::string refusal(const GgufVocabulary& vocabulary) {
 
 TEST_CASE("what is unknown or does not fit is refused by name") {
   const std::string known =
-      "; supported are gpt-2, gpt2, smollm, qwen2, deepseek-r1-qwen, llama-bpe, llama3, llama-v3, "
-      "tekken, gpt-4o, deepseek-v3, deepseek-llm, deepseek-coder";
+      "; supported are gpt-2, gpt2, smollm, qwen2, deepseek-r1-qwen, qwen35, llama-bpe, llama3, "
+      "llama-v3, tekken, gpt-4o, deepseek-v3, deepseek-llm, deepseek-coder";
   const auto with = [](auto&& change) {
     GgufVocabulary vocabulary = small();
     change(vocabulary);
