@@ -1,6 +1,7 @@
-// GGUF files of mixtures and of models with linear attention, made of golden models in safetensors:
-// in floats they are the same model (golden_cases.cc compares those with transformers); weights
-// that stay quantized give the answers of their dequantized ones. On any number of ranks.
+// GGUF files of mixtures, of models with linear attention and of Gemmas, made of golden models in
+// safetensors: in floats they are the same model (golden_cases.cc compares those with
+// transformers); weights that stay quantized give the answers of their dequantized ones. On any
+// number of ranks.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -169,6 +170,19 @@ TEST_CASE("Qwen3.5 with experts is the same model in a GGUF file, with gate and 
   RANKS_OR_SKIP(1);
   is_the_same("qwen35-moe", {.type = bf16}, kHybridTolerance);
   is_the_same("qwen35-moe", {.type = bf16, .joint_gate_up = true}, kHybridTolerance);
+}
+
+TEST_CASE("Gemma 3 is the same model in a GGUF file") {
+  RANKS_OR_SKIP(1);
+  is_the_same("gemma3-text", {}, kHybridTolerance);
+}
+
+TEST_CASE("Gemma 4 is the same model in a GGUF file, dense, with inputs of layers or experts") {
+  RANKS_OR_SKIP(1);
+  is_the_same("gemma4-dense", {});
+  is_the_same("gemma4-ple", {});
+  is_the_same("gemma4-moe", {.type = bf16});
+  is_the_same("gemma4-moe", {.type = bf16, .joint_gate_up = true});
 }
 
 // Tensors whose name has `part` are of the type.

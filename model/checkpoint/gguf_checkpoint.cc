@@ -108,8 +108,9 @@ Checkpoint open_gguf(const std::string& path) {
   GgufHeader header = read_header(files.front());
   const GgufHeads heads = gguf_heads(header.metadata);
   // Its configuration needs the vocabulary.
-  const bool gpt_oss = gguf_family(header.metadata).kind == GgufFamily::Kind::gpt_oss;
-  if (gpt_oss) header = read_header(files.front(), GgufArrays::kept);
+  const GgufFamily& family = gguf_family(header.metadata);
+  if (family.kind == GgufFamily::Kind::gpt_oss || family.is_gemma4())
+    header = read_header(files.front(), GgufArrays::kept);
 
   // Collects all tensors in the first part's header: the configuration is made from all of them.
   const std::int64_t parts = check_part(header.metadata, 0);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
@@ -19,6 +20,8 @@ namespace {
 using Json = GgufConfig;
 using Kind = GgufFamily::Kind;
 
+constexpr const char* kLogitCap = ".final_logit_softcapping";
+
 // Keys (after the architecture's name) that change what is computed, unless they are 0.
 constexpr const char* kRefusedUnlessZero[] = {".expert_shared_count",
                                               ".expert_group_count",
@@ -28,7 +31,7 @@ constexpr const char* kRefusedUnlessZero[] = {".expert_shared_count",
                                               ".logit_scale",
                                               ".embedding_scale",
                                               ".residual_scale",
-                                              ".final_logit_softcapping",
+                                              kLogitCap,
                                               ".attn_logit_softcapping",
                                               ".rope.scaling.yarn_log_multiplier"};
 
@@ -57,7 +60,11 @@ class ConfigMaker : GgufKeys {
     config["model_type"] = family.model_type;
     add_shapes(config);
     if (family.has_experts()) add_experts(config);
-    add_rope(config);
+    if (family.is_gemma4()) {
+      add_gemma4_keys(*this, rope_factors_, config);
+    } else {
+      add_rope(config);
+    }
     if (family.kind == Kind::gemma3) add_gemma3_keys(*this, head_dim(), config);
     if (family.kind == Kind::gpt_oss) add_gpt_oss_keys(*this, config);
     if (family.has_linear_attention()) add_linear_attention_keys(*this, head_dim(), config);
@@ -68,6 +75,7 @@ class ConfigMaker : GgufKeys {
  private:
   void refuse_unknown() const {
     for (const char* const name : kRefusedUnlessZero) {
+      if (family.is_gemma4() && name == kLogitCap) continue;
       const auto value = metadata.number(key(name));
       if (value && *value != 0) fail_value(name, "none, or 0", *value);
     }
@@ -76,14 +84,16 @@ class ConfigMaker : GgufKeys {
     if (shared != 0 && !family.has_linear_attention()) fail_value(kShared, "none, or 0", shared);
     const std::int64_t experts = metadata.integer(key(".expert_count")).value_or(0);
     if (!family.has_experts() && experts != 0) fail_value(".expert_count", "none, or 0", experts);
-    if (family.kind == Kind::gemma3 || family.kind == Kind::gpt_oss) return;
+    if (family.kind == Kind::gemma3 || family.kind == Kind::gpt_oss || family.is_gemma4()) return;
     const auto window = metadata.integer(key(".attention.sliding_window"));
     if (window && *window > 0 && *window < size(".context_length")) {
       fail_value(".attention.sliding_window", "none, or 0", *window);
     }
   }
 
+  // Of a Gemma 4 that of layers with a window.
   std::int64_t head_dim() const {
+    if (family.is_gemma4()) return size(".attention.key_length_swa");
     const std::int64_t heads = size(".attention.head_count");
     const std::int64_t dim =
         metadata.integer(key(".attention.key_length")).value_or(size(".embedding_length") / heads);
@@ -108,7 +118,7 @@ class ConfigMaker : GgufKeys {
     // Where all layers have experts, there may be no MLP to have a size.
     const bool optional =
         family.has_linear_attention() && family.has_experts() && !integer(".feed_forward_length");
-    if (family.kind != Kind::gpt_oss && !optional) {
+    if (family.kind != Kind::gpt_oss && !family.is_gemma4() && !optional) {
       config["intermediate_size"] = size(".feed_forward_length");
     }
     size(".block_count");
@@ -143,6 +153,14 @@ class ConfigMaker : GgufKeys {
     const std::int64_t gating = metadata.integer(key(".expert_gating_func")).value_or(kSoftmax);
     if (gating != kSoftmax) fail_value(".expert_gating_func", "none, or 1 (softmax)", gating);
     const bool normed = metadata.flag(key(".expert_weights_norm")).value_or(true);
+    if (family.is_gemma4()) {
+      config["enable_moe_block"] = true;
+      config["num_experts"] = experts;
+      config["top_k_experts"] = used;
+      config["moe_intermediate_size"] = size(".expert_feed_forward_length");
+      if (!normed) fail_value(".expert_weights_norm", "none, or true", "false");
+      return;
+    }
     config["num_experts_per_tok"] = used;
     if (family.kind == Kind::qwen3_moe || family.has_linear_attention()) {
       config["num_experts"] = experts;
@@ -261,16 +279,18 @@ class ConfigMaker : GgufKeys {
       const auto id = metadata.integer(name);
       if (id && std::ranges::find(ends, *id) == ends.end()) ends.push_back(*id);
     }
-    if (family.kind == Kind::gpt_oss) add_harmony_ends(ends);
+    if (family.kind == Kind::gpt_oss) add_ends(ends, {"<|endoftext|>", "<|call|>"});
+    if (family.is_gemma4()) add_ends(ends, {"<eos>", "<turn|>"});
     if (ends.size() == 1) config["eos_token_id"] = ends.front();
     if (ends.size() > 1) config["eos_token_id"] = ends;
   }
 
   // Files name one token that ends an answer; generation_config.json of the models has these, too.
-  void add_harmony_ends(std::vector<std::int64_t>& ends) const {
+  void add_ends(std::vector<std::int64_t>& ends,
+                std::initializer_list<std::string_view> texts) const {
     const auto tokens = metadata.texts("tokenizer.ggml.tokens");
     if (!tokens) return;
-    for (const std::string_view end : {"<|endoftext|>", "<|call|>"}) {
+    for (const std::string_view end : texts) {
       const std::int64_t id = std::ranges::find(*tokens, end) - tokens->begin();
       const bool is_there = id < std::ssize(*tokens);
       if (is_there && std::ranges::find(ends, id) == ends.end()) ends.push_back(id);

@@ -27,6 +27,29 @@ constexpr Name kOfGemmaLayer[] = {{"post_attention_norm", "post_attention_layern
                                   {"ffn_norm", "pre_feedforward_layernorm"},
                                   {"post_ffw_norm", "post_feedforward_layernorm"}};
 
+constexpr Name kOfGemma4Layer[] = {{"post_attention_norm", "post_attention_layernorm"},
+                                   {"ffn_norm", "pre_feedforward_layernorm"},
+                                   {"post_ffw_norm", "post_feedforward_layernorm"},
+                                   {"pre_ffw_norm_2", "pre_feedforward_layernorm_2"},
+                                   {"post_ffw_norm_1", "post_feedforward_layernorm_1"},
+                                   {"post_ffw_norm_2", "post_feedforward_layernorm_2"},
+                                   {"ffn_gate_inp", "router.proj"},
+                                   {"ffn_gate_exps", "experts.*.gate_proj"},
+                                   {"ffn_up_exps", "experts.*.up_proj"},
+                                   {"ffn_gate_up_exps", "experts.*.gate_up_proj"},
+                                   {"ffn_down_exps", "experts.*.down_proj"},
+                                   {"inp_gate", "per_layer_input_gate"},
+                                   {"proj", "per_layer_projection"},
+                                   {"post_norm", "post_per_layer_input_norm"}};
+
+constexpr Name kGemma4Tensors[] = {
+    {"layer_output_scale.weight", "layer_scalar"},
+    {"ffn_gate_inp.scale", "router.scale"},
+    {"ffn_down_exps.scale", "router.per_expert_scale"},
+    {"per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"},
+    {"per_layer_model_proj.weight", "model.per_layer_model_projection.weight"},
+    {"per_layer_proj_norm.weight", "model.per_layer_projection_norm.weight"}};
+
 constexpr Name kOfMixtralLayer[] = {{"ffn_gate_inp", "block_sparse_moe.gate"},
                                     {"ffn_gate_exps", "block_sparse_moe.experts.*.w1"},
                                     {"ffn_up_exps", "block_sparse_moe.experts.*.w3"},
@@ -96,6 +119,18 @@ constexpr GgufFamily kFamilies[] = {
      .model_type = "gemma3_text",
      .kind = Kind::gemma3,
      .names = kOfGemmaLayer},
+    {.architecture = "gemma4",
+     .class_name = "Gemma4ForCausalLM",
+     .model_type = "gemma4_text",
+     .kind = Kind::gemma4,
+     .names = kOfGemma4Layer,
+     .tensors = kGemma4Tensors},
+    {.architecture = "gemma4",
+     .class_name = "Gemma4ForCausalLM",
+     .model_type = "gemma4_text",
+     .kind = Kind::gemma4_moe,
+     .names = kOfGemma4Layer,
+     .tensors = kGemma4Tensors},
     {.architecture = "gpt-oss",
      .class_name = "GptOssForCausalLM",
      .model_type = "gpt_oss",
@@ -216,6 +251,7 @@ std::optional<std::string> hugging_face_name(std::string_view stored, const Gguf
   const bool usual = ending == ".weight" || ending == ".bias";
   std::string_view in_layer = stored;
   if (!in_layer.starts_with("blk.")) {
+    if (const auto name = look_up(family.tensors, stored)) return std::string(*name);
     const auto name = look_up(kWhole, stored.substr(0, dot));
     return name && usual ? std::optional(std::string(*name).append(ending)) : std::nullopt;
   }

@@ -21,8 +21,10 @@ struct GgufFamily {
   enum class Kind : std::uint8_t {
     common,
     gemma3,
+    gemma4,
     qwen35,
     mixtral,
+    gemma4_moe,
     qwen3_moe,
     gpt_oss,
     qwen3_next,
@@ -43,6 +45,7 @@ struct GgufFamily {
 
   // Those whose "expert_count" is above 0.
   bool has_experts() const { return kind >= Kind::mixtral; }
+  bool is_gemma4() const { return kind == Kind::gemma4 || kind == Kind::gemma4_moe; }
   bool has_linear_attention() const {
     return kind == Kind::qwen35 || kind == Kind::qwen3_next || kind == Kind::qwen35_moe;
   }

@@ -2,11 +2,18 @@
 #include <cmath>
 #include <limits>
 
+#include "model/checkpoint/checkpoint_file.h"
 #include "model/checkpoint/gguf_heads.h"
 #include "model/checkpoint/gguf_keys.h"
 
 namespace nvllm::model {
 namespace {
+
+// A part of a whole, rounded up: times the whole it is not below the part.
+double part_of(std::int64_t part, std::int64_t whole) {
+  const double ratio = static_cast<double>(part) / static_cast<double>(whole);
+  return std::min(1.0, std::nextafter(ratio, std::numeric_limits<double>::infinity()));
+}
 
 // Which layers have linear attention: by a list, or all but every so many-th.
 void add_layer_types(const GgufKeys& keys, GgufConfig& config) {
@@ -44,7 +51,161 @@ void check_rope_sections(const GgufKeys& keys, std::int64_t frequencies) {
                   str("some of ", sum));
 }
 
+// A number for each layer: a list, or the same for all.
+std::vector<std::int64_t> by_layer(const GgufKeys& keys, std::string_view name) {
+  const std::int64_t layers = keys.size(".block_count");
+  if (layers > static_cast<std::int64_t>(kGgufLayers)) {
+    keys.fail_value(".block_count", str("at most ", kGgufLayers), layers);
+  }
+  const auto count = static_cast<std::size_t>(layers);
+  if (!keys.metadata.has_array(keys.key(name))) {
+    return std::vector<std::int64_t>(count, keys.size(name));
+  }
+  const std::vector<double> list = *keys.metadata.numbers(keys.key(name));
+  if (list.size() != count) {
+    keys.fail_value(name, str("a list of ", layers, " layers"), str("one of ", list.size()));
+  }
+  std::vector<std::int64_t> numbers;
+  for (const double number : list) {
+    if (!(number >= 0 && number <= 1 << 24) || number != std::floor(number)) {
+      keys.fail_value(name, "whole numbers from 0 to 16777216", number);
+    }
+    numbers.push_back(static_cast<std::int64_t>(number));
+  }
+  return numbers;
+}
+
+// The number that all layers of a kind have; 0: there is no such layer.
+std::int64_t of_kind(const GgufKeys& keys, std::string_view name,
+                     const std::vector<std::int64_t>& numbers, const std::vector<bool>& of_it) {
+  std::int64_t found = 0;
+  for (std::size_t layer = 0; layer < numbers.size(); ++layer) {
+    if (!of_it[layer]) continue;
+    if (found != 0 && numbers[layer] != found) {
+      keys.fail_value(name, "one number for all layers of a kind",
+                      str(found, " and ", numbers[layer]));
+    }
+    found = numbers[layer];
+  }
+  return found;
+}
+
+// Which layers of a Gemma 4 have a window.
+std::vector<bool> add_kinds_of_layers(const GgufKeys& keys, GgufConfig& config) {
+  constexpr const char* kKey = ".attention.sliding_window_pattern";
+  if (!keys.metadata.has_array(keys.key(kKey))) {
+    fail(keys.metadata.where(), ": metadata ", keys.key(kKey),
+         ": expected a list of all layers, found none");
+  }
+  std::vector<bool> local;
+  config["layer_types"] = GgufConfig::array();
+  for (const std::int64_t is_local : by_layer(keys, kKey)) {
+    local.push_back(is_local != 0);
+    config["layer_types"].push_back(is_local != 0 ? "sliding_attention" : "full_attention");
+  }
+  return local;
+}
+
+void expect_size(const GgufKeys& keys, std::string_view name, std::int64_t expected) {
+  const std::int64_t found = keys.integer(name).value_or(expected);
+  if (found != expected) keys.fail_value(name, str("the head size ", expected), found);
+}
+
+// Heads of both kinds of layers. Values are keys where layers without a window have no v.
+void add_gemma4_heads(const GgufKeys& keys, const std::vector<bool>& local, GgufConfig& config) {
+  constexpr const char* kKvHeads = ".attention.head_count_kv";
+  const std::int64_t head_dim = keys.size(".attention.key_length_swa");
+  const std::int64_t global_dim = keys.size(".attention.key_length");
+  expect_size(keys, ".attention.value_length", global_dim);
+  expect_size(keys, ".attention.value_length_swa", head_dim);
+  expect_size(keys, ".rope.dimension_count", global_dim);
+  expect_size(keys, ".rope.dimension_count_swa", head_dim);
+  config["global_head_dim"] = global_dim;
+  std::vector<bool> global = local;
+  global.flip();
+  const std::vector<std::int64_t> heads = by_layer(keys, kKvHeads);
+  const std::int64_t of_local = of_kind(keys, kKvHeads, heads, local);
+  const std::int64_t of_global = of_kind(keys, kKvHeads, heads, global);
+  config["num_key_value_heads"] = of_local != 0 ? of_local : of_global;
+  bool has_k = false, has_v = false;
+  for (std::size_t layer = 0; layer < local.size(); ++layer) {
+    if (local[layer]) continue;
+    has_k |= keys.tensor(str("blk.", layer, ".attn_k.weight")) != nullptr;
+    has_v |= keys.tensor(str("blk.", layer, ".attn_v.weight")) != nullptr;
+  }
+  config["attention_k_eq_v"] = has_k && !has_v;
+  if (has_k && !has_v) {
+    config["num_global_key_value_heads"] = of_global;
+  } else if (of_local != 0 && of_global != 0 && of_local != of_global) {
+    keys.fail_value(kKvHeads, "one number for all layers, which have values of their own",
+                    str(of_local, " and ", of_global));
+  }
+}
+
+// The MLPs of layers that read the keys and values of others may be twice as wide.
+void add_gemma4_mlp(const GgufKeys& keys, GgufConfig& config) {
+  constexpr const char* kWidths = ".feed_forward_length";
+  const std::vector<std::int64_t> widths = by_layer(keys, kWidths);
+  const std::int64_t shared = keys.integer(".attention.shared_kv_layers").value_or(0);
+  if (shared < 0 || shared >= std::ssize(widths)) {
+    keys.fail_value(".attention.shared_kv_layers", "a number below that of layers", shared);
+  }
+  const std::size_t own = widths.size() - static_cast<std::size_t>(shared);
+  std::vector<bool> first(widths.size());
+  std::fill_n(first.begin(), own, true);
+  const std::int64_t width = of_kind(keys, kWidths, widths, first);
+  first.flip();
+  const std::int64_t of_shared = of_kind(keys, kWidths, widths, first);
+  const bool wide = shared > 0 && of_shared == 2 * width;
+  if (shared > 0 && !wide && of_shared != width) {
+    keys.fail_value(kWidths, str(width, " or twice that in layers that share keys and values"),
+                    of_shared);
+  }
+  config["intermediate_size"] = width;
+  config["num_kv_shared_layers"] = shared;
+  config["use_double_wide_mlp"] = wide;
+}
+
+// The first frequencies are as they are, the others turn so slowly that they stand still.
+double rotated_part(const GgufKeys& keys, std::span<const float> factors, std::int64_t head_dim) {
+  constexpr float kStill = 1e30f;
+  const auto rotated = std::ranges::find_if(factors, [](float factor) { return factor != 1; });
+  const bool fits = std::ssize(factors) == head_dim / 2 &&
+                    std::all_of(rotated, factors.end(), [](float f) { return f == kStill; });
+  if (!fits) {
+    fail(keys.metadata.where(), ": tensor rope_freqs.weight: expected ", head_dim / 2,
+         " factors, first of 1, then of 1e30, found ",
+         factors.empty() ? "none" : str("others, of ", factors.size()));
+  }
+  return part_of(rotated - factors.begin(), head_dim / 2);
+}
+
 }  // namespace
+
+void add_gemma4_keys(const GgufKeys& keys, std::span<const float> rope_factors,
+                     GgufConfig& config) {
+  config["hidden_activation"] = "gelu_pytorch_tanh";
+  config.erase("hidden_act");
+  const std::vector<bool> local = add_kinds_of_layers(keys, config);
+  add_gemma4_heads(keys, local, config);
+  add_gemma4_mlp(keys, config);
+  config["sliding_window"] = keys.size(".attention.sliding_window");
+  const std::int64_t width = keys.integer(".embedding_length_per_layer_input").value_or(0);
+  config["hidden_size_per_layer_input"] = width;
+  const double cap = keys.number(".final_logit_softcapping").value_or(0);
+  if (cap != 0) config["final_logit_softcapping"] = cap;
+  const std::string scaling = keys.metadata.text(keys.key(".rope.scaling.type")).value_or("none");
+  if (scaling != "none") keys.fail_value(".rope.scaling.type", "none", printable(scaling));
+  const double theta = keys.number(".rope.freq_base").value_or(10000);
+  GgufConfig& rope = config["rope_parameters"];
+  rope["full_attention"] = {
+      {"rope_type", "proportional"},
+      {"rope_theta", theta},
+      {"partial_rotary_factor",
+       rotated_part(keys, rope_factors, config["global_head_dim"].get<std::int64_t>())}};
+  rope["sliding_attention"] = {{"rope_type", "default"},
+                               {"rope_theta", keys.number(".rope.freq_base_swa").value_or(theta)}};
+}
 
 // What the files do not say is as llama.cpp has it.
 void add_gemma3_keys(const GgufKeys& keys, std::int64_t head_dim, GgufConfig& config) {
@@ -94,10 +255,7 @@ void add_linear_attention_keys(const GgufKeys& keys, std::int64_t head_dim, Gguf
   config["linear_conv_kernel_dim"] = keys.size(".ssm.conv_kernel");
   const std::int64_t rotary = gguf_rotary_dim(keys, head_dim);
   check_rope_sections(keys, rotary / 2);
-  // Rounded up, so that times the head size it is not below the number.
-  const double part = static_cast<double>(rotary) / static_cast<double>(head_dim);
-  config["partial_rotary_factor"] =
-      std::min(1.0, std::nextafter(part, std::numeric_limits<double>::infinity()));
+  config["partial_rotary_factor"] = part_of(rotary, head_dim);
   config["norm_weight_offset"] = 0;  // the 1 is in the files' weights
   if (keys.family.kind == GgufFamily::Kind::qwen3_next) {
     config["in_proj_qkvz_by_key_head"] = keys.in_some_layer(".ssm_in.weight");

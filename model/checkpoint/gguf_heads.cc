@@ -69,7 +69,9 @@ GgufHeads gguf_heads(const GgufMetadata& metadata) {
   GgufHeads heads;
   heads.permuted = family.permuted;
   heads.heads = metadata.required_integer(key);
-  heads.kv_heads = metadata.integer(key + "_kv").value_or(heads.heads);
+  // Layers of a Gemma 4 may differ in it, which only its configuration looks at.
+  const bool by_layer = family.is_gemma4() && metadata.has_array(key + "_kv");
+  heads.kv_heads = by_layer ? heads.heads : metadata.integer(key + "_kv").value_or(heads.heads);
   if (heads.heads <= 0 || heads.kv_heads <= 0) {
     fail(metadata.where(), ": metadata ", key, " and ", key,
          "_kv: expected numbers above 0, found ", heads.heads, " and ", heads.kv_heads);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,6 +67,8 @@ using GgufConfig = nlohmann::ordered_json;
 void add_gemma3_keys(const GgufKeys& keys, std::int64_t head_dim, GgufConfig& config);
 void add_gpt_oss_keys(const GgufKeys& keys, GgufConfig& config);
 void add_linear_attention_keys(const GgufKeys& keys, std::int64_t head_dim, GgufConfig& config);
+// `rope_factors`: of rope_freqs.weight
+void add_gemma4_keys(const GgufKeys& keys, std::span<const float> rope_factors, GgufConfig& config);
 
 // How many elements of a head of a model with linear attention are rotated.
 std::int64_t gguf_rotary_dim(const GgufKeys& keys, std::int64_t head_dim);

@@ -182,8 +182,8 @@ TEST_CASE("models that are not supported are refused by name") {
   GgufBuilder gemma = metadata_of("gemma2");
   CHECK(error_of_file(add_embedding(gemma)) ==
         where +
-            "general.architecture: expected llama, qwen2, qwen3, qwen3moe, gemma3, gpt-oss, "
-            "qwen3next, qwen35 or qwen35moe, found gemma2");
+            "general.architecture: expected llama, qwen2, qwen3, qwen3moe, gemma3, gemma4, "
+            "gpt-oss, qwen3next, qwen35 or qwen35moe, found gemma2");
 
   const auto error_with_u32 = [](const std::string& key, std::uint32_t value) {
     GgufBuilder b = metadata_of("llama");

@@ -1,99 +1,20 @@
 #include "model/testing/gguf_conversion.h"
 
 #include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
-#include "base/json_text.h"
 #include "base/text.h"
 #include "device/backend.h"
-#include "kernels/gemm/quantized_weight.h"
-#include "model/loading/loader.h"
+#include "model/testing/gguf_values.h"
 
 namespace nvllm::model {
 namespace {
 
-using kernels::QuantizedShape;
-using kernels::WeightFormat;
-
-struct Values {
-  std::vector<std::int64_t> shape;
-  std::vector<float> values;
-};
-
-// Any tensor, dequantized.
-Values read(const Checkpoint& checkpoint, const std::string& name, Backend& backend) {
-  const StoredTensor* const tensor = checkpoint.find(name);
-  NVLLM_CHECK(tensor != nullptr, name);
-  const bool matrix = tensor->shape.size() == 2;
-  layers::Parameter parameter;
-  parameter.name = name;
-  parameter.shape = tensor->shape;
-  parameter.slices = {
-      {name, tensor->shape, {0, tensor->shape[0]}, {0, matrix ? tensor->shape[1] : 1}, 0}};
-  layers::Parameter* const parameters[] = {&parameter};
-  const Buffer memory = bind_parameters(parameters, DType::f32, backend);
-  load_parameters(parameters, checkpoint, backend, {.threads = 1});
-  const float* const begin = parameter.view.as<float>();
-  return {tensor->shape, {begin, begin + parameter.elements()}};
-}
-
-template <typename T>
-void append(std::string& bytes, T value) {
-  bytes += GgufBuilder::bytes_of(value);
-}
-
-// Two values of 4 bits in a byte: value i, and value i + 16.
-void append_nibbles(std::string& bytes, const std::uint8_t* values) {
-  for (int i = 0; i < 16; ++i) {
-    append(bytes, static_cast<std::uint8_t>(values[i] | values[i + 16] << 4));
-  }
-}
-
-// A row in blocks of 32.
-void append_blocks(std::string& bytes, GgufType type, std::span<const float> row) {
-  const WeightFormat format = type == GgufType::mxfp4  ? WeightFormat::mxfp4
-                              : type == GgufType::q8_0 ? WeightFormat::int8
-                                                       : WeightFormat::int4;
-  const QuantizedShape shape{format, 1, static_cast<std::int64_t>(row.size()), 32};
-  const kernels::QuantizedRow quantized = quantize_row(shape, row);
-  for (std::size_t block = 0; 32 * block < row.size(); ++block) {
-    const std::uint8_t* const values = quantized.values.data() + 32 * block;
-    if (type == GgufType::mxfp4) {
-      append(bytes, kernels::float_to_e8m0(quantized.scales[block]));
-      append_nibbles(bytes, values);
-      continue;
-    }
-    append(bytes, from_float<F16>(quantized.scales[block]));
-    if (type == GgufType::q4_0) {
-      append_nibbles(bytes, values);
-    } else {
-      for (int i = 0; i < 32; ++i) append(bytes, static_cast<std::uint8_t>(values[i] - 128));
-    }
-  }
-}
-
-std::string encode(const Values& tensor, GgufType type) {
-  std::string bytes;
-  if (type == GgufType::f32) {
-    for (const float value : tensor.values) append(bytes, value);
-  } else if (type == GgufType::bf16) {
-    for (const float value : tensor.values) append(bytes, from_float<Bf16>(value));
-  } else {
-    const auto columns = static_cast<std::size_t>(tensor.shape.back());
-    for (std::size_t at = 0; at < tensor.values.size(); at += columns) {
-      append_blocks(bytes, type, std::span(tensor.values).subspan(at, columns));
-    }
-  }
-  return bytes;
-}
-
 // The rows of each head, 0, d/2, 1, d/2 + 1, ...
-void permute(Values& tensor, std::int64_t heads) {
+void permute(GgufValues& tensor, std::int64_t heads) {
   const std::int64_t d = tensor.shape[0] / heads, columns = tensor.shape[1];
   const std::vector<float> before = tensor.values;
   for (std::int64_t row = 0; row < tensor.shape[0]; ++row) {
@@ -103,39 +24,10 @@ void permute(Values& tensor, std::int64_t heads) {
   }
 }
 
-// Rows in another order: row i of the result is row rows[i].
-Values rows_of(const Values& tensor, const std::vector<std::int64_t>& rows) {
-  const std::int64_t columns = tensor.shape.size() == 1 ? 1 : tensor.shape[1];
-  Values picked{tensor.shape, {}};
-  picked.shape[0] = std::ssize(rows);
-  for (const std::int64_t row : rows) {
-    const auto first = tensor.values.begin() + row * columns;
-    picked.values.insert(picked.values.end(), first, first + columns);
-  }
-  return picked;
-}
-
-Values transposed(const Values& tensor) {
-  const std::int64_t rows = tensor.shape[0], columns = tensor.shape[1];
-  Values result{{columns, rows}, {}};
-  for (std::int64_t column = 0; column < columns; ++column) {
-    for (std::int64_t row = 0; row < rows; ++row) {
-      result.values.push_back(tensor.values[static_cast<std::size_t>(row * columns + column)]);
-    }
-  }
-  return result;
-}
-
-// The language model's part of a configuration.
-nlohmann::json text_config(const Checkpoint& checkpoint) {
-  nlohmann::json config = parse_json(checkpoint.config_json());
-  return config.contains("text_config") ? config["text_config"] : config;
-}
-
 class Converter {
  public:
   Converter(const Checkpoint& checkpoint, const GgufConversion& conversion)
-      : checkpoint_(checkpoint), conversion_(conversion), config_(text_config(checkpoint)) {
+      : checkpoint_(checkpoint), conversion_(conversion), config_(text_config_of(checkpoint)) {
     const std::string type = config_["model_type"];
     mixtral_ = type == "mixtral", gpt_oss_ = type == "gpt_oss";
     hybrid_ = config_.contains("linear_num_key_heads");
@@ -236,14 +128,15 @@ class Converter {
   }
 
   // As GGUF has dimensions.
-  void add(const std::string& name, const Values& tensor) {
+  void add(const std::string& name, const GgufValues& tensor) {
     const bool f32 = tensor.shape.size() == 1 || name.ends_with(".bias") ||
                      name.find("conv1d") != std::string::npos;
     const GgufType type = f32 ? GgufType::f32 : conversion_.type(name);
-    builder_.tensor(name, type, {tensor.shape.rbegin(), tensor.shape.rend()}, encode(tensor, type));
+    builder_.tensor(name, type, {tensor.shape.rbegin(), tensor.shape.rend()},
+                    encode_values(tensor, type));
   }
   void add(const std::string& name, const std::string& theirs) {
-    add(name, read(checkpoint_, theirs, *backend_));
+    add(name, read_values(checkpoint_, theirs, *backend_));
   }
   // If there is one.
   void add_optional(const std::string& name, const std::string& theirs) {
@@ -252,7 +145,7 @@ class Converter {
 
   // Whose weights hybrids have less 1.
   void add_norm(const std::string& name, const std::string& theirs) {
-    Values norm = read(checkpoint_, theirs, *backend_);
+    GgufValues norm = read_values(checkpoint_, theirs, *backend_);
     for (float& weight : norm.values) weight += hybrid_ ? 1 : 0;
     add(name, norm);
   }
@@ -269,7 +162,7 @@ class Converter {
   }
 
   // Rows of value heads, behind `first` others: the first of each key head, then the second.
-  Values tiled(const Values& tensor, std::int64_t first, std::int64_t of_head) const {
+  GgufValues tiled(const GgufValues& tensor, std::int64_t first, std::int64_t of_head) const {
     std::vector<std::int64_t> rows(static_cast<std::size_t>(first));
     std::iota(rows.begin(), rows.end(), 0);
     const std::int64_t keys = config_["linear_num_key_heads"];
@@ -285,7 +178,7 @@ class Converter {
   }
 
   // q, k and v, and z, of one projection that has them by key head.
-  void add_qkvz(const std::string& ours, const Values& qkvz) {
+  void add_qkvz(const std::string& ours, const GgufValues& qkvz) {
     const std::int64_t keys = integer("linear_num_key_heads"), dk = integer("linear_key_head_dim");
     const std::int64_t of_head = qkvz.shape[0] / keys, values = (of_head - 2 * dk) / 2;
     std::vector<std::int64_t> qkv, z;
@@ -304,10 +197,12 @@ class Converter {
   void add_linear_attention(std::int64_t layer) {
     const std::string ours = str("blk.", layer, "."),
                       theirs = str("model.layers.", layer, ".linear_attn.");
-    const auto get = [&](const char* name) { return read(checkpoint_, theirs + name, *backend_); };
+    const auto get = [&](const char* name) {
+      return read_values(checkpoint_, theirs + name, *backend_);
+    };
     const std::int64_t dv = integer("linear_value_head_dim");
     const std::int64_t qk = 2 * integer("linear_num_key_heads") * integer("linear_key_head_dim");
-    Values decay = get("A_log");
+    GgufValues decay = get("A_log");
     for (float& value : decay.values) value = -std::exp(value);
     add(ours + "ssm_norm.weight", theirs + "norm.weight");
     if (architecture_ == "qwen3next") {
@@ -347,7 +242,8 @@ class Converter {
                                      {"attn_k", "k_proj"},
                                      {"attn_v", "v_proj"},
                                      {"attn_output", "o_proj"}}) {
-      Values weight = read(checkpoint_, theirs + "self_attn." + their + ".weight", *backend_);
+      GgufValues weight =
+          read_values(checkpoint_, theirs + "self_attn." + their + ".weight", *backend_);
       if (mixtral_ && their[0] == 'q') permute(weight, integer("num_attention_heads"));
       if (mixtral_ && their[0] == 'k') permute(weight, integer("num_key_value_heads"));
       add(ours + our + ".weight", weight);
@@ -384,7 +280,7 @@ class Converter {
   }
 
   void add_shared_expert(const std::string& ours, const std::string& mlp) {
-    Values gate = read(checkpoint_, mlp + "shared_expert_gate.weight", *backend_);
+    GgufValues gate = read_values(checkpoint_, mlp + "shared_expert_gate.weight", *backend_);
     gate.shape = {gate.shape[1]};
     add(ours + "ffn_gate_inp_shexp.weight", gate);
     add(ours + "ffn_gate_shexp.weight", mlp + "shared_expert.gate_proj.weight");
@@ -393,11 +289,11 @@ class Converter {
   }
 
   void add_joint_gate_up(const std::string& ours, const std::string& prefix) {
-    Values all;
+    GgufValues all;
     std::int64_t expert = 0;
     for (; checkpoint_.find(str(prefix, expert, ".up_proj.weight")) != nullptr; ++expert) {
       for (const char* const module : {".gate_proj.weight", ".up_proj.weight"}) {
-        const Values one = read(checkpoint_, str(prefix, expert, module), *backend_);
+        const GgufValues one = read_values(checkpoint_, str(prefix, expert, module), *backend_);
         all.shape = {2 * one.shape[0], one.shape[1]};
         all.values.insert(all.values.end(), one.values.begin(), one.values.end());
       }
@@ -408,10 +304,10 @@ class Converter {
 
   void add_experts(const std::string& ours, const std::string& prefix, const std::string& module,
                    const char* ending) {
-    Values all;
+    GgufValues all;
     std::int64_t expert = 0;
     for (; checkpoint_.find(str(prefix, expert, module)) != nullptr; ++expert) {
-      const Values one = read(checkpoint_, str(prefix, expert, module), *backend_);
+      const GgufValues one = read_values(checkpoint_, str(prefix, expert, module), *backend_);
       if (conversion_.tensor_per_expert) add(str(ours, ".", expert, ending), one);
       all.shape = one.shape;
       all.values.insert(all.values.end(), one.values.begin(), one.values.end());
@@ -432,6 +328,8 @@ class Converter {
 }  // namespace
 
 std::string gguf_of(const Checkpoint& checkpoint, const GgufConversion& conversion) {
+  const std::string type = text_config_of(checkpoint)["model_type"];
+  if (type.starts_with("gemma")) return gguf_of_gemma(checkpoint, conversion);
   return Converter(checkpoint, conversion).convert();
 }
 

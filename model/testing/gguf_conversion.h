@@ -21,7 +21,10 @@ struct GgufConversion {
 };
 
 // The bytes of a file. `checkpoint`: of a MixtralForCausalLM, Qwen3MoeForCausalLM,
-// GptOssForCausalLM, Qwen3NextForCausalLM or the language model of a Qwen3.5.
+// GptOssForCausalLM, Qwen3NextForCausalLM, or the language model of a Qwen3.5, Gemma 3 or Gemma 4.
 std::string gguf_of(const Checkpoint& checkpoint, const GgufConversion& conversion);
+
+// Of the latter two.
+std::string gguf_of_gemma(const Checkpoint& checkpoint, const GgufConversion& conversion);
 
 }  // namespace nvllm::model
