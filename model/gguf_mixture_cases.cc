@@ -1,7 +1,6 @@
-// GGUF files of mixtures, of models with linear attention and of Gemmas, made of golden models in
-// safetensors: in floats they are the same model (golden_cases.cc compares those with
-// transformers); weights that stay quantized give the answers of their dequantized ones. On any
-// number of ranks.
+// GGUF files of each family that has some, made of golden models in safetensors: in floats they are
+// the same model (golden_cases.cc compares those with transformers); weights that stay quantized
+// give the answers of their dequantized ones. On any number of ranks.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -170,6 +169,13 @@ TEST_CASE("Qwen3.5 with experts is the same model in a GGUF file, with gate and 
   RANKS_OR_SKIP(1);
   is_the_same("qwen35-moe", {.type = bf16}, kHybridTolerance);
   is_the_same("qwen35-moe", {.type = bf16, .joint_gate_up = true}, kHybridTolerance);
+}
+
+TEST_CASE("dense Llama, Mistral, Qwen2 and Qwen3 are the same models in GGUF files") {
+  RANKS_OR_SKIP(1);
+  for (const char* const name : {"llama-tied", "mistral-hd128", "qwen2-bias", "qwen3-gqa-tied"}) {
+    is_the_same(name, {});
+  }
 }
 
 TEST_CASE("Gemma 3 is the same model in a GGUF file") {

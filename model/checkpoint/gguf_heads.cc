@@ -36,7 +36,7 @@ void read_linear_heads(const GgufMetadata& metadata, const GgufFamily& family, G
 }
 
 void set_rotary_order(StoredTensor& tensor, std::int64_t heads, const std::string& file) {
-  if (tensor.shape[0] % (2 * heads) != 0) {
+  if (heads > tensor.shape[0] / 2 || tensor.shape[0] % (2 * heads) != 0) {
     fail(file, ": tensor ", tensor.stored_name, ": expected rows of ", heads,
          " heads, an even number each, found ", tensor.shape[0]);
   }

@@ -31,12 +31,15 @@ class Converter {
     const std::string type = config_["model_type"];
     mixtral_ = type == "mixtral", gpt_oss_ = type == "gpt_oss";
     hybrid_ = config_.contains("linear_num_key_heads");
-    architecture_ = mixtral_                     ? "llama"
+    permuted_ = mixtral_ || type == "llama" || type == "mistral";
+    has_experts_ = config_.contains("num_experts_per_tok");
+    architecture_ = permuted_                    ? "llama"
                     : gpt_oss_                   ? "gpt-oss"
+                    : type == "qwen3_moe"        ? "qwen3moe"
                     : type == "qwen3_next"       ? "qwen3next"
                     : type == "qwen3_5_text"     ? "qwen35"
                     : type == "qwen3_5_moe_text" ? "qwen35moe"
-                                                 : "qwen3moe";
+                                                 : type;
   }
 
   std::string convert() {
@@ -83,14 +86,16 @@ class Converter {
     f32(".rope.freq_base", config_.contains("rope_theta")
                                ? config_["rope_theta"]
                                : config_["rope_parameters"]["rope_theta"]);
-    if (architecture_ != "qwen35") {
+    if (has_experts_) {
       u32(".expert_count", integer(mixtral_ || gpt_oss_ ? "num_local_experts" : "num_experts"));
       u32(".expert_used_count", integer("num_experts_per_tok"));
     }
     if (mixtral_) return;
-    u32(".attention.key_length", integer("head_dim"));
-    u32(".attention.value_length", integer("head_dim"));
-    if (architecture_ != "qwen35") {
+    if (config_.contains("head_dim")) {
+      u32(".attention.key_length", integer("head_dim"));
+      u32(".attention.value_length", integer("head_dim"));
+    }
+    if (has_experts_) {
       u32(".expert_feed_forward_length",
           integer(gpt_oss_ ? "intermediate_size" : "moe_intermediate_size"));
     }
@@ -244,8 +249,8 @@ class Converter {
                                      {"attn_output", "o_proj"}}) {
       GgufValues weight =
           read_values(checkpoint_, theirs + "self_attn." + their + ".weight", *backend_);
-      if (mixtral_ && their[0] == 'q') permute(weight, integer("num_attention_heads"));
-      if (mixtral_ && their[0] == 'k') permute(weight, integer("num_key_value_heads"));
+      if (permuted_ && their[0] == 'q') permute(weight, integer("num_attention_heads"));
+      if (permuted_ && their[0] == 'k') permute(weight, integer("num_key_value_heads"));
       add(ours + our + ".weight", weight);
       add_optional(ours + our + ".bias", theirs + "self_attn." + their + ".bias");
     }
@@ -322,6 +327,7 @@ class Converter {
   const std::unique_ptr<Backend> backend_ = create_backend(DeviceKind::cpu);
   std::string architecture_;
   bool mixtral_ = false, gpt_oss_ = false, hybrid_ = false;
+  bool permuted_ = false, has_experts_ = false;
   GgufBuilder builder_;
 };
 

@@ -20,8 +20,9 @@ struct GgufConversion {
   bool with_mtp = false;       // a layer behind the others that predicts further tokens
 };
 
-// The bytes of a file. `checkpoint`: of a MixtralForCausalLM, Qwen3MoeForCausalLM,
-// GptOssForCausalLM, Qwen3NextForCausalLM, or the language model of a Qwen3.5, Gemma 3 or Gemma 4.
+// The bytes of a file. `checkpoint`: of a dense Llama, Mistral, Qwen2 or Qwen3 without scaled RoPE;
+// of a MixtralForCausalLM, Qwen3MoeForCausalLM, GptOssForCausalLM or Qwen3NextForCausalLM; or the
+// language model of a Qwen3.5, Gemma 3 or Gemma 4.
 std::string gguf_of(const Checkpoint& checkpoint, const GgufConversion& conversion);
 
 // Of the latter two.
