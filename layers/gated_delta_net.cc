@@ -60,7 +60,7 @@ void GatedDeltaNet::set_gates(const std::string& name, const GatedDeltaNetConfig
     gates_.slices.push_back({module + ".weight", {outputs, hidden}, rows, {0, hidden}, to});
     to += rows.size();
   };
-  if (config.qkvz.empty()) {
+  if (config.ba.empty()) {
     add(config.b, heads, scaled(own_, group_));
     add(config.a, heads, scaled(own_, group_));
     return;

@@ -49,15 +49,15 @@ layers::AttentionConfig attention_of(const ModelConfig& config, std::int64_t lay
 layers::GatedDeltaNetConfig delta_net_of(const ModelConfig& config, std::int64_t layer) {
   const TensorNames& names = config.names;
   const LinearAttentionConfig& linear = config.linear_attention;
-  const bool by_key_head = linear.by_key_head;
+  const bool by_key_head = linear.by_key_head, gates_by_key_head = linear.gates_by_key_head;
   const auto in = [&](const char* name) { return names.in_layer(layer, name); };
   const auto if_used = [&](bool used, const char* name) { return used ? in(name) : std::string(); };
   return {.qkv = if_used(!by_key_head, names.linear_qkv),
           .z = if_used(!by_key_head, names.linear_z),
-          .b = if_used(!by_key_head, names.linear_b),
-          .a = if_used(!by_key_head, names.linear_a),
+          .b = if_used(!gates_by_key_head, names.linear_b),
+          .a = if_used(!gates_by_key_head, names.linear_a),
           .qkvz = if_used(by_key_head, names.linear_qkvz),
-          .ba = if_used(by_key_head, names.linear_ba),
+          .ba = if_used(gates_by_key_head, names.linear_ba),
           .output = in(names.linear_output),
           .conv = in(names.linear_conv),
           .a_log = in(names.linear_a_log),
