@@ -223,15 +223,15 @@ TEST_CASE("with a quantized weight, a gated activation as epilogue and x of any 
                                          {WeightFormat::int8, 128},
                                          {WeightFormat::int4, 128}}) {
     for (const std::int64_t m : {1, 3, 8, 11}) {
-      for (const auto& [even, odd] : {std::pair{40, 40}, {-50, -50}, {25, -25}, {0, -200}}) {
+      for (const auto& powers : {std::pair{40, 40}, {-50, -50}, {25, -25}, {0, -200}}) {
         Setting setting{.m = m, .outputs = 512, .inputs = 1024, .type = DType::bf16};
         setting.quantized = format;
         INFO(setting.describe());
-        CAPTURE(even);
+        CAPTURE(powers.first);
         GemmTensors all(*backend, setting, ++seed);
         for (std::int64_t r = 0; r < m; ++r) {
           for (std::int64_t i = 0; i < setting.inputs; ++i) {
-            const int power = i / 64 % 2 == 0 ? even : odd;
+            const int power = i / 64 % 2 == 0 ? powers.first : powers.second;
             put(all.x.here, r, i, std::ldexp(get(all.x.here, r, i), power));
           }
         }
