@@ -16,7 +16,8 @@ GatedDeltaNet::GatedDeltaNet(const std::string& name, const GatedDeltaNetConfig&
       output_(name + ".out", config.output, config.hidden, config.value_heads * dv_,
               scaled(own_, group_ * dv_), /*bias=*/false, shard, segments_of(config.key_heads)) {
   set_gates(name, config);
-  gates_.uneven_parts = shard.tp_invariant && 2 * group_ % 8 != 0;
+  const std::int64_t of_segment = config.key_heads / segments_of(config.key_heads);
+  gates_.uneven_parts = shard.tp_invariant && of_segment * 2 * group_ % 8 != 0;
   set_conv(name, config);
   a_log_ = head_parameter(name + ".a_log", config.a_log, config.value_heads);
   dt_bias_ = head_parameter(name + ".dt_bias", config.dt_bias, config.value_heads);

@@ -51,6 +51,7 @@ class Segmented {
  public:
   Segmented(Backend& backend, const Sizes& sizes, unsigned seed)
       : sizes_(sizes),
+        seed_(seed),
         stream_(backend.create_stream()),
         gemm_(create_gemm(backend, {.invariant = true})),
         weight_(backend, *stream_,
@@ -87,6 +88,31 @@ class Segmented {
     return result(kRows);
   }
 
+  // Of a row of one_by_one(): elements that are not near its definition.
+  int wrong_elements(std::int64_t row, const std::vector<T>& all) const {
+    const std::int64_t outputs = sizes_.outputs, inputs = sizes_.inputs;
+    const auto weight = normal_values<T>(sizes_.segments * outputs * inputs, seed_);
+    const auto x = normal_values<T>(kRows * x_stride(), seed_ + 1);
+    const auto bias = normal_values<T>(outputs, seed_ + 2);
+    const auto at = [](const std::vector<T>& values, std::int64_t i) {
+      return double{to_float(values[static_cast<std::size_t>(i)])};
+    };
+    int wrong = 0;
+    for (std::int64_t output = 0; output < outputs; ++output) {
+      double sum = sizes_.bias ? at(bias, output) : 0;
+      for (std::int64_t n = 0; n < sizes_.segments; ++n) {
+        for (std::int64_t i = 0; i < inputs; ++i) {
+          sum += at(x, row * x_stride() + n * inputs + i) *
+                 at(weight, (n * outputs + output) * inputs + i);
+        }
+      }
+      const float off = static_cast<float>(sizes_.segments * inputs) * 0x1p-20f;
+      wrong += !near(all[static_cast<std::size_t>(row * outputs + output)],
+                     from_float<T>(static_cast<float>(sum)), off);
+    }
+    return wrong;
+  }
+
  private:
   std::int64_t x_stride() const { return sizes_.segments * sizes_.inputs + 16; }
   std::vector<T> result(std::int64_t m) {
@@ -96,6 +122,7 @@ class Segmented {
   }
 
   Sizes sizes_;
+  unsigned seed_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Gemm> gemm_;
   Placed<T> weight_, x_, bias_;
@@ -123,6 +150,9 @@ TEST_CASE_TEMPLATE("segmented: the bits of a GEMM for each segment and of their 
     CAPTURE(sizes.segments);
     Segmented<T> gemm(*backend, sizes, seed);
     const std::vector<T> right = gemm.one_by_one();
+    for (const std::int64_t row : {std::int64_t{0}, kRows - 1}) {
+      CHECK(gemm.wrong_elements(row, right) == 0);
+    }
     std::string differing;
     for (const std::int64_t m : kNumbers) {
       const auto first = static_cast<std::int64_t>(random() % (kRows - m + 1));
