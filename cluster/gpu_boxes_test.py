@@ -28,6 +28,7 @@ NETWORKS = {
     'peer': {},
     'sockets': {'SOCKETS': '1', 'NCCL_NET': 'Socket', 'NCCL_SOCKET_IFNAME': 'lo'},
 }
+TRIED = [name for name in NETWORKS if os.environ.get('NVLLM_BOXES_NETWORK', name) == name]
 ENVIRONMENT = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1', 'HWLOC_COMPONENTS': '-gl',
                'OMPI_MCA_odls_base_sigkill_timeout': '0'}
 SELFTEST = ['selftest', '--device', 'cuda', '--tp', '2', '--seconds', '60']
@@ -132,14 +133,14 @@ class GpuBoxesTest(unittest.TestCase):
             self.assertEqual(here, answers(self.run_here(generate(*parallel))))
             self.assertEqual([tokens for tokens, _ in here],
                              [tokens for tokens, _ in answers(self.run_here(generate('--tp', '1')))])
-            for network in NETWORKS:
+            for network in TRIED:
                 with self.subTest(parallel=parallel, network=network):
                     code, output, errors = self.run_on_boxes(generate(*parallel), network=network)
                     self.assertEqual(code, 0, errors)
                     self.assertEqual(answers(output), here, errors)
 
     def test_calls_and_collectives_of_all_kinds(self):
-        for network in NETWORKS:
+        for network in TRIED:
             with self.subTest(network=network):
                 code, output, errors = self.run_on_boxes(['selftest', '--device', 'cuda', '--json'], network=network)
                 self.assertEqual(code, 0, errors)
@@ -252,6 +253,4 @@ class GpuBoxesTest(unittest.TestCase):
 
 if __name__ == '__main__':
     two.skip(why_not())
-    only = os.environ.get('NVLLM_BOXES_NETWORK')
-    NETWORKS = {name: how for name, how in NETWORKS.items() if only in (None, '', name)}
     unittest.main(verbosity=2)

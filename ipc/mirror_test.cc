@@ -26,10 +26,10 @@
 namespace nvllm::ipc {
 namespace {
 
-using testing::Boxes;
-using testing::Carrier;
-using testing::run_over_boxes;
-using testing::Shape;
+using two_boxes::Boxes;
+using two_boxes::Carrier;
+using two_boxes::run_over_boxes;
+using two_boxes::Shape;
 
 constexpr int kRanks = 3;
 

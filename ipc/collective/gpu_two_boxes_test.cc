@@ -16,7 +16,7 @@
 namespace nvllm::ipc {
 namespace {
 
-using testing::run_over_boxes;
+using two_boxes::run_over_boxes;
 
 constexpr std::int64_t kCount = 10'000;
 constexpr int kRounds = 50;

@@ -15,7 +15,7 @@
 #include "ipc/group.h"
 #include "ipc/mirror.h"
 
-namespace nvllm::ipc::testing {
+namespace nvllm::ipc::two_boxes {
 
 // A group over two boxes.
 struct Shape {
@@ -112,4 +112,4 @@ inline std::string run_over_boxes(const std::function<void(Member&)>& body,
   return failures;
 }
 
-}  // namespace nvllm::ipc::testing
+}  // namespace nvllm::ipc::two_boxes
