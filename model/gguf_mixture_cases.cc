@@ -13,6 +13,8 @@
 
 #include "base/json_text.h"
 #include "base/text.h"
+#include "model/decoder.h"
+#include "model/loading/tensor_check.h"
 #include "model/testing/gguf_conversion.h"
 #include "model/testing/test_folder.h"
 #include "model/testing/test_model.h"
@@ -109,9 +111,20 @@ TestFolder converted(const std::string& name, const GgufConversion& conversion) 
   return folder;
 }
 
+// Whether the file has the tensors of its model and no other, but for those of layers that predict
+// further tokens.
+void has_all_tensors(const std::string& path, bool with_mtp) {
+  const Checkpoint checkpoint = open_checkpoint(path);
+  const ModelConfig config = parse_config(checkpoint.config_json(), "", path);
+  Decoder whole(config, {}, DType::f32);
+  const std::int64_t left_out = check_tensors(whole.parameters(), checkpoint, config);
+  CHECK((left_out > 0) == with_mtp);
+}
+
 // `tolerance`: of logits; 0: bit by bit.
 void is_the_same(const std::string& name, const GgufConversion& conversion, float tolerance = 0) {
   const TestFolder folder = converted(name, conversion);
+  has_all_tensors(folder.path(), conversion.with_mtp);
   const Prompt prompt = prompts_of(name).front();
   const auto tokens = std::ssize(prompt.ids) + std::ssize(prompt.continuation);
   for (const int ranks : {1, 2, 3, 4}) {

@@ -9,10 +9,11 @@
 namespace nvllm::model {
 namespace {
 
-// A part of a whole, rounded up: times the whole it is not below the part.
+// A part of a whole, rounded so that times the whole it is not below the part.
 double part_of(std::int64_t part, std::int64_t whole) {
   const double ratio = static_cast<double>(part) / static_cast<double>(whole);
-  return std::min(1.0, std::nextafter(ratio, std::numeric_limits<double>::infinity()));
+  if (ratio * static_cast<double>(whole) >= static_cast<double>(part)) return ratio;
+  return std::nextafter(ratio, std::numeric_limits<double>::infinity());
 }
 
 // Which layers have linear attention: by a list, or all but every so many-th.
