@@ -1,11 +1,12 @@
 // Prompts in chunks: the gated delta rule from operands in bfloat16, on GPUs.
 //
-// What is allowed: operands of products are rounded to 8 bits, to within 2^-9 of their values, so a
-// sum of many has a relative error of about 2^-9 / sqrt(3) = 0.0011 for each operand that is rounded.
-// A row of results has five such operands behind it (S, V - K S, T, D, A), and S itself three: the
-// square root of eight times 0.0011 is 0.3%. Where keys are alike, V - K S is a small difference. A
-// single row may be one, too, and its norm then enlarges its error (0.17 was the largest in 262,144
-// rows); of a wrong row it is 1 or more. So vectors are compared, and all of them together.
+// What is allowed: operands of matrix multiplications are rounded to 8 bits, to within 2^-9 of
+// their values, so a sum of many has a relative error of about 2^-9 / sqrt(3) = 0.0011 for each
+// operand that is rounded. A row of results has five such operands behind it (S, V - K S, T, D, A),
+// and S itself three: the square root of eight times 0.0011 is 0.3%. Where keys are alike, V - K S
+// is a small difference. A single row may be one, too, and its norm then enlarges its error (0.17
+// was the largest in 262,144 rows); of a wrong row it is 1 or more. So vectors are compared, and
+// all of them together.
 #include <cmath>
 #include <string>
 
@@ -24,7 +25,8 @@ using testing::Sequences;
 
 constexpr double kMaxError = 0.01, kMaxRowError = 0.5;
 
-// Relative errors, in their norm, of all elements together, and the largest of the vectors of `size`.
+// Relative errors, in their norm, of all elements together, and the largest of the vectors of
+// `size`.
 struct Errors {
   double all, worst;
 };
@@ -103,9 +105,9 @@ Sequences some_sequences() {
 }
 constexpr std::int64_t kSomeSlots = 7;
 
-#define CHUNKS_OR_SKIP(backend)                                  \
-  BACKEND_OR_SKIP(backend);                                      \
-  if (backend->kind() == DeviceKind::cpu) {                      \
+#define CHUNKS_OR_SKIP(backend)                                   \
+  BACKEND_OR_SKIP(backend);                                       \
+  if (backend->kind() == DeviceKind::cpu) {                       \
     SKIP_TEST("CPUs take one token after the other, in float32"); \
   }
 

@@ -16,8 +16,8 @@ namespace nvllm::kernels {
 //   beta = sigmoid(b),  decay = exp(-exp(a_log) * softplus(a + dt_bias))
 //   d = beta * (v - decay * Sᵀk),  S = decay * S + k dᵀ,  o = Sᵀq
 //   out = o / sqrt(mean of o² + epsilon) * norm * silu(z)
-// All of it is in float32; out is rounded once. With `chunks`, on GPUs, parts of prompts are computed
-// in chunks instead, from operands in bfloat16.
+// All of it is in float32; out is rounded once. With `chunks`, on GPUs, parts of prompts are
+// computed in chunks instead, from operands in bfloat16.
 struct GatedDeltaRule {
   TensorView out;      // [rows, value_heads * dv], dense
   TensorView qkv;      // [rows, 2 * key_heads * dk + value_heads * dv], dense: all q, all k, all v

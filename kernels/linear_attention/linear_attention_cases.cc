@@ -260,9 +260,9 @@ TEST_CASE("causal_conv and gated_delta_rule refuse what does not fit, by name") 
           args.ba.dtype = DType::bf16;
         }).starts_with("gated_delta_rule: ba"));
   alignas(16) unsigned char memory[256];
-  CHECK(delta_with([&](GatedDeltaRule& args) {
-          args.chunks = TensorView(memory, DType::u8, {255});
-        }) == "gated_delta_rule: chunks is uint8 [255]; it must have 256 bytes at a multiple of 16");
+  CHECK(delta_with(
+            [&](GatedDeltaRule& args) { args.chunks = TensorView(memory, DType::u8, {255}); }) ==
+        "gated_delta_rule: chunks is uint8 [255]; it must have 256 bytes at a multiple of 16");
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The gated delta rule in chunks of 64 tokens, whose work is products of matrices on tensor cores.
+// The gated delta rule in chunks of 64 tokens, whose work is small GEMMs on tensor cores.
 //
-// Of a chunk, with S its state at the beginning, g[t] the product of its decays up to token t, and
+// Of a chunk, with S its state at the beginning, g[t] its decays up to token t multiplied, and
 // q, k normed as gated_delta_rule.h says (rows of Q, K), all tokens' d (rows of D) solve
 //   (I + L) D = diag(beta) (V - diag(g) K S),  L[t][s] = beta[t] g[t]/g[s] (k[t] k[s]), s < t.
 // With T = (I + L)^-1 diag(beta), and A[t][s] = g[t]/g[s] (q[t] k[s]) for s <= t,
@@ -35,12 +35,12 @@ using Fragment = uint4;
 
 // Of a chunk of a value head. A chunk's stage in chunk_states.cu holds what comes before `a`.
 struct ChunkFactors {
-  Fragment t[kLowerBlocks][32];   // T
-  float k_scale[kChunk];          // of rows of k: g times their norm's factor
-  float d_scale[kChunk];          // of rows of D, for S': g[63]/g times the norm's factor of k
-  float decay[4];                 // [0]: g[63]
-  Fragment a[kLowerBlocks][32];   // A
-  float q_scale[kChunk];          // of rows of q: g times their norm's factor
+  Fragment t[kLowerBlocks][32];  // T
+  float k_scale[kChunk];         // of rows of k: g times their norm's factor
+  float d_scale[kChunk];         // of rows of D, for S': g[63]/g times the norm's factor of k
+  float decay[4];                // [0]: g[63]
+  Fragment a[kLowerBlocks][32];  // A
+  float q_scale[kChunk];         // of rows of q: g times their norm's factor
 };
 static_assert(sizeof(ChunkFactors) == kDeltaChunkBytes);
 
@@ -105,8 +105,8 @@ __device__ __forceinline__ int piece_of(int row, int piece) {
   return row * kPieces + (piece ^ (row / kRowsOfBanks) % (kPieces < 8 ? kPieces : 8));
 }
 
-// 16 rows and the columns 16 i to 16 i + 15 of a tile with kPieces per row: words 0 and 1 are of rows
-// 0 to 7 and 8 to 15 of its first 8 columns, words 2 and 3 of the others.
+// 16 rows and the columns 16 i to 16 i + 15 of a tile with kPieces per row: words 0 and 1 are of
+// rows 0 to 7 and 8 to 15 of its first 8 columns, words 2 and 3 of the others.
 template <int kPieces>
 __device__ __forceinline__ Quad load_block(unsigned tile, int first_row, int i, int lane) {
   const int row = first_row + lane % 16, piece = 2 * i + lane / 16;

@@ -1,8 +1,8 @@
 // What chunks of the gated delta rule can compute without the state (chunk_delta_rule.cuh), of all
-// chunks in parallel. A block has a chunk and a key head: the products of rows of k and of q with
-// rows of k are the same for all value heads that read them, and stay in registers. Then, for each
+// chunks in parallel. A block has a chunk and a key head: rows of k and of q times rows
+// of k are the same for all value heads that read them, and stay in registers. Then, for each
 // value head, it scales them by decays, inverts I + L in float32 (halves of 32 x 32 by
-// substitution, what couples them by products with 11 bits, TF32), and writes T and A as operands.
+// substitution, what couples them by GEMMs in TF32, 11 bits), and writes T and A as operands.
 #include "base/math.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/linear_attention/sm80/chunk_delta_rule.cuh"
@@ -66,7 +66,7 @@ struct Shared {
       Fragment k[kChunk * kPieces], q[kChunk * kPieces];  // rows, in pieces of 16 bytes
     };
     struct {
-      // L, and in its upper right quarter the product that couples both halves.
+      // L, and in its upper right quarter what couples both halves.
       float lower[kChunk][kPitch];
       float inverse[kChunk][kPitch];
     };
@@ -160,8 +160,8 @@ class Chunk {
     shared_.q_norm[row] = rsqrtf(q_squares + kEpsilon) * root;
   }
 
-  // Beta and decays of this head and those behind it, before `end`: each warp has a head, a lane two
-  // tokens.
+  // Beta and decays of this head and those behind it, before `end`: each warp has a head, a lane
+  // two tokens.
   __device__ __forceinline__ void gate(int head, int end) {
     head += warp_;
     if (head >= end) return;
@@ -204,13 +204,14 @@ class Chunk {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int column = block * 16 + half * 8 + lane_ % 4 * 2;
-        const auto of = [&](const float (&all)[kChunk]) {
+        const auto of = [&](const float(&all)[kChunk]) {
           return *reinterpret_cast<const float2*>(&all[column]);
         };
         const float2 decays = of(shared_.log_decay[gates]), norms = of(shared_.k_norm);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const bool inside[2] = {column <= rows[i], column < rows[i]};  // the second: of column + 1
+          const bool inside[2] = {column <= rows[i],
+                                  column < rows[i]};  // the second: of column + 1
           const float low = inside[0] ? exp2_of(log_decay[i] - decays.x) * norms.x : 0.0f;
           const float high = inside[1] ? exp2_of(log_decay[i] - decays.y) * norms.y : 0.0f;
           const float(&qk)[4] = qk_[2 * block + half];

@@ -1,15 +1,15 @@
 // From chunk to chunk of the gated delta rule (chunk_delta_rule.cuh): states and results, with the
 // norm and gate of these.
 //
-// Everything but the norm has to do with one column of values at a time, so work is cut there. Warps
-// of states have 16 columns each. S^T of these, [16, dk], stays in a warp's registers, as do the
-// chunk's V^T and D^T: sums of one product become the left operand of the next one. Four warps of
+// Everything but the norm has to do with one column of values at a time, so work is cut there.
+// Warps of states have 16 columns each. S^T of these, [16, dk], stays in a warp's registers, as do
+// the chunk's V^T and D^T: sums of one GEMM become the left operand of the next one. Four warps of
 // results follow them at once: each has 16 of the chunk's tokens and all columns of the block. They
 // get S and D as operands through shared memory; two pairs of barriers per chunk say when these are
 // there, and when they were read.
 //
-// From compute capability 9.0 on two blocks, a cluster, share the 128 columns of a head, and exchange
-// the sums of squares that the norm needs; before, a block has them all.
+// From compute capability 9.0 on two blocks, a cluster, share the 128 columns of a head, and
+// exchange the sums of squares that the norm needs; before, a block has them all.
 #include <algorithm>
 
 #include "base/math.h"
@@ -23,9 +23,9 @@ namespace nvllm::kernels::cuda {
 namespace {
 
 constexpr int kResultWarps = kChunk / 16;
-constexpr int kPieces = kChunkDim / 8;   // of 16 bytes, of a row of q or k
+constexpr int kPieces = kChunkDim / 8;  // of 16 bytes, of a row of q or k
 constexpr int kKeyBlocks = kChunkDim / 16;
-constexpr int kTiles = kChunkDim / 16;   // of 16 columns of values, of all warps of states of a head
+constexpr int kTiles = kChunkDim / 16;  // of 16 columns of values, of all warps of states of a head
 
 // kOwn: tiles of a block.
 template <int kOwn>
@@ -238,7 +238,9 @@ class StateWarp {
     }
   }
 
-  __device__ __forceinline__ static float low(unsigned pair) { return __uint_as_float(pair << 16); }
+  __device__ __forceinline__ static float low(unsigned pair) {
+    return __uint_as_float(pair << 16);
+  }
   __device__ __forceinline__ static float high(unsigned pair) {
     return __uint_as_float(pair & 0xffff0000u);
   }
@@ -389,8 +391,7 @@ class ResultWarp {
   }
 
   __device__ __forceinline__ void norm_and_gate(const Item& item, long long row,
-                                                const float (&o)[2 * kOwn][4],
-                                                const Gates& gates) {
+                                                const float (&o)[2 * kOwn][4], const Gates& gates) {
     const auto* const norms = reinterpret_cast<const float2*>(p_.norm + first_column(item));
     float2 squares{};
 #pragma unroll
@@ -410,8 +411,7 @@ class ResultWarp {
       if (at >= item.end) continue;
       const float sum = half == 0 ? squares.x : squares.y;
       const float scale = rsqrtf(fmaf(sum, 1.0f / kChunkDim, p_.epsilon));
-      Bf16* const out =
-          p_.out + (at * p_.value_heads + item.head) * kChunkDim + first_column(item);
+      Bf16* const out = p_.out + (at * p_.value_heads + item.head) * kChunkDim + first_column(item);
 #pragma unroll
       for (int tile = 0; tile < 2 * kOwn; ++tile) {
         const float2 norm = __ldg(norms + tile * 4);
@@ -425,8 +425,8 @@ class ResultWarp {
     }
   }
 
-  // Of the lane's two rows, with what the cluster's other blocks have. A block that is a chunk ahead
-  // has this block's sums of the chunk before, so that two buffers do.
+  // Of the lane's two rows, with what the cluster's other blocks have. A block that is a chunk
+  // ahead has this block's sums of the chunk before, so that two buffers do.
   __device__ __forceinline__ float2 sum_of_slices(float2 squares, int slice) {
     if constexpr (kSlices > 1) {
 #if __CUDA_ARCH__ >= 900

@@ -1,8 +1,8 @@
-// The gated delta rule on the GPU. What is not computed in chunks (chunk_delta_rule.cuh) is computed
-// here, token by token as on the CPU, so that a row's bits do not depend on how its sequence is cut.
-// Columns of a head's state have nothing to do with each other until
-// the norm: four warps hold 32 of them in registers from a sequence's first row to its last, eight
-// lanes share a column's rows. What tokens have in common, a chunk of them prepares ahead.
+// The gated delta rule on the GPU. What is not computed in chunks (chunk_delta_rule.cuh) is
+// computed here, token by token as on the CPU, so that a row's bits do not depend on how its
+// sequence is cut. Columns of a head's state have nothing to do with each other until the norm:
+// four warps hold 32 of them in registers from a sequence's first row to its last, eight lanes
+// share a column's rows. What tokens have in common, a chunk of them prepares ahead.
 //
 // Where few heads are at work, the columns of one are those of a cluster of blocks, which exchange
 // the sums of squares that the norm needs; otherwise a block has them all.
@@ -366,8 +366,8 @@ ChunkParams chunk_params(const GatedDeltaRule& args) {
           .state = args.state.as<float>(),
           .sequences = sequences_of(args.rows),
           .plan = reinterpret_cast<ChunkPlan*>(plan),
-          .factors = reinterpret_cast<ChunkFactors*>(
-              plan + delta_plan_bytes(rows, args.rows.sequences())),
+          .factors =
+              reinterpret_cast<ChunkFactors*>(plan + delta_plan_bytes(rows, args.rows.sequences())),
           .qkv_stride = args.qkv.shape[1],
           .z_stride = args.z.stride[0],
           .key_heads = static_cast<int>(args.key_heads),
@@ -378,28 +378,28 @@ ChunkParams chunk_params(const GatedDeltaRule& args) {
 
 template <typename T>
 Params<T> params(const GatedDeltaRule& args, bool chunks) {
-  return {.out = args.out.as<T>(),
-          .qkv = args.qkv.as<const T>(),
-          .z = args.z.as<const T>(),
-          .ba = args.ba.as<const float>(),
-          .a_log = args.a_log.as<const float>(),
-          .dt_bias = args.dt_bias.as<const float>(),
-          .norm = args.norm.as<const float>(),
-          .state = args.state.as<float>(),
-          .sequences = sequences_of(args.rows),
-          .qkv_stride = args.qkv.shape[1],
-          .z_stride = args.z.stride[0],
-          .key_heads = static_cast<int>(args.key_heads),
-          .value_heads = static_cast<int>(args.value_heads()),
-          .group = static_cast<int>(args.value_heads() / args.key_heads),
-          .dk = static_cast<int>(args.dk()),
-          .dv = static_cast<int>(args.dv()),
-          .tiles = static_cast<int>(divide_up(args.dv(), kTileColumns)),
-          .max_rows = chunks ? static_cast<int>(kMinChunkedRows) - 1
-                             : std::numeric_limits<int>::max(),
-          .inverse_root_dk = 1.0f / std::sqrt(static_cast<float>(args.dk())),
-          .inverse_dv = 1.0f / static_cast<float>(args.dv()),
-          .epsilon = args.epsilon};
+  return {
+      .out = args.out.as<T>(),
+      .qkv = args.qkv.as<const T>(),
+      .z = args.z.as<const T>(),
+      .ba = args.ba.as<const float>(),
+      .a_log = args.a_log.as<const float>(),
+      .dt_bias = args.dt_bias.as<const float>(),
+      .norm = args.norm.as<const float>(),
+      .state = args.state.as<float>(),
+      .sequences = sequences_of(args.rows),
+      .qkv_stride = args.qkv.shape[1],
+      .z_stride = args.z.stride[0],
+      .key_heads = static_cast<int>(args.key_heads),
+      .value_heads = static_cast<int>(args.value_heads()),
+      .group = static_cast<int>(args.value_heads() / args.key_heads),
+      .dk = static_cast<int>(args.dk()),
+      .dv = static_cast<int>(args.dv()),
+      .tiles = static_cast<int>(divide_up(args.dv(), kTileColumns)),
+      .max_rows = chunks ? static_cast<int>(kMinChunkedRows) - 1 : std::numeric_limits<int>::max(),
+      .inverse_root_dk = 1.0f / std::sqrt(static_cast<float>(args.dk())),
+      .inverse_dv = 1.0f / static_cast<float>(args.dv()),
+      .epsilon = args.epsilon};
 }
 
 template <typename T, int kRows>

@@ -34,7 +34,8 @@ struct Sequences {
 };
 
 // Some that start, some that go on, one without rows and some padding; slots in any order.
-inline Sequences random_sequences(std::mt19937& random, std::int64_t slots, std::int64_t max_rows = 6) {
+inline Sequences random_sequences(std::mt19937& random, std::int64_t slots,
+                                  std::int64_t max_rows = 6) {
   Sequences sequences;
   std::vector<std::int64_t> order(static_cast<std::size_t>(slots));
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
