@@ -149,8 +149,8 @@ class Decoder {
   std::int64_t max_head_values() const;
   bool has_head() const { return head_.has_value(); }  // on the last stage
   const layers::LmHead& head() const { return *head_; }
-  // Whether sums over the ranks can be overlapped (DecoderLimits::overlap); otherwise parts that are
-  // made for that go through the layers together.
+  // Whether sums over the ranks can be overlapped (DecoderLimits::overlap); otherwise parts that
+  // are made for that go through the layers together.
   bool can_overlap() const;
   // Of the tables of RoPE.
   std::size_t rope_bytes(std::int64_t positions) const;
