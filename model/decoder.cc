@@ -368,7 +368,8 @@ std::optional<layers::LogitsCall> Decoder::forward_to_head(
                      batch.logits() <= kMaxSelectedRows &&
                      !per_layer_;  // whose inputs are of all rows
   if (!stage_.first()) device.link->receive(stream.sum, context.stream);
-  if (!observer && overlaps(batch, memory.limits_)) {
+  const bool in_two = batch.parts.size() == ipc::OverlappedRows::kSlots;
+  if (memory.limits_.overlap && in_two && can_overlap() && !observer) {
     run_overlapped(stream, batch, kv, memory, context, early);
   } else if (at_once) {
     run_layers(stream, batch, kv, memory, context, observer, progress_of(batch, device), early);
@@ -409,18 +410,17 @@ void Decoder::run_layers(layers::ResidualStream& stream, const layers::Batch& ba
   }
 }
 
-bool Decoder::overlaps(const layers::Batch& batch, const DecoderLimits& limits) const {
+bool Decoder::can_overlap() const {
   const auto can_overlap = [](const layers::DecoderLayer& layer) { return layer.can_overlap(); };
-  return limits.overlap && batch.parts.size() == ipc::OverlappedRows::kSlots && shard_.ranks > 1 &&
-         layers_.size() > 1 && !config_.norms_apart() && !shard_.tp_invariant &&
-         std::ranges::all_of(layers_, can_overlap);
+  return shard_.ranks > 1 && stage_.stages == 1 && layers_.size() > 1 && !config_.norms_apart() &&
+         !shard_.tp_invariant && std::ranges::all_of(layers_, can_overlap);
 }
 
 // Each part's keys and values are stored before a later part attends to them.
 void Decoder::run_overlapped(layers::ResidualStream& stream, const layers::Batch& batch,
                              kvcache::KvCache& kv, DecoderMemory& memory,
                              const layers::Context& context, bool early) const {
-  if (stage_.first()) embed(batch, 0, memory, context);
+  embed(batch, 0, memory, context);
   constexpr std::size_t kParts = ipc::OverlappedRows::kSlots;
   std::array<layers::Batch, kParts> rows;
   std::array<layers::ResidualStream, kParts> streams;

@@ -149,6 +149,9 @@ class Decoder {
   std::int64_t max_head_values() const;
   bool has_head() const { return head_.has_value(); }  // on the last stage
   const layers::LmHead& head() const { return *head_; }
+  // Whether sums over the ranks can be overlapped (DecoderLimits::overlap); otherwise parts that
+  // are made for that go through the layers together.
+  bool can_overlap() const;
   // Of the tables of RoPE.
   std::size_t rope_bytes(std::int64_t positions) const;
 
@@ -193,8 +196,6 @@ class Decoder {
   // nothing but its sums is left.
   void run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                     const layers::Context& context, const std::function<void()>& progress) const;
-  // Whether a batch goes through run_overlapped().
-  bool overlaps(const layers::Batch& batch, const DecoderLimits& limits) const;
   // Two parts take turns, block by block, through all layers but the last: while a part's sum over
   // the ranks is made, the other part has the GEMMs. The last layer takes all rows at once. early:
   // as of run_layers().

@@ -78,8 +78,8 @@ TEST_CASE("every option of the engine sets its field") {
       engine({"--block-size=32", "--gpu-memory-utilization=0.5", "--kv-cache-memory-bytes=512M",
               "--max-model-len=32k", "--max-num-seqs=8", "--max-num-batched-tokens=4K",
               "--no-enable-prefix-caching", "--scheduling=prefill-first", "--preemption=recompute",
-              "--swap-space=0.5", "--enforce-eager", "--no-async-scheduling", "--tune=full",
-              "--seed=5", "--profile=t"});
+              "--swap-space=0.5", "--overlap-rows=2k", "--enforce-eager", "--no-async-scheduling",
+              "--tune=full", "--seed=5", "--profile=t"});
   CHECK(options.block_size == 32);
   CHECK(options.gpu_memory_utilization == 0.5);
   CHECK(options.kv_cache_memory_bytes == 512 << 20);
@@ -90,6 +90,7 @@ TEST_CASE("every option of the engine sets its field") {
   CHECK(options.scheduling == runtime::Scheduling::prefill_first);
   CHECK(options.preemption == runtime::Preemption::recompute);
   CHECK(options.swap_space_bytes == 512 << 20);
+  CHECK(options.overlap_rows == 2000);
   CHECK_FALSE(options.graphs);
   CHECK_FALSE(options.async_scheduling);
   CHECK(options.seed == 5);

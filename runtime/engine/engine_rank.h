@@ -43,7 +43,10 @@ class EngineRank {
   const OpenModel& model() const { return model_.model(); }
   // Whether some of the weights are kept quantized.
   bool quantized() const { return model_.decoder().quantized(); }
-  int ranks() const { return communicator_.size(); }              // of a stage
+  // Whether sums over the ranks can be overlapped, if the communicator can.
+  bool can_overlap() const {
+    return device() == DeviceKind::cuda && model_.decoder().can_overlap();
+  }
   int stages() const { return model_.decoder().stage().stages; }  // of the pipeline
 
  private:

@@ -60,13 +60,13 @@ RunnerOptions runner_options(const EngineOptions& options, const model::ModelCon
   };
 }
 
-// RunnerOptions::overlap_rows: 0 where no step is overlapped. Overlapped are sums over the ranks of
-// GPUs that keep the whole cache, in one group of layers.
+// RunnerOptions::overlap_rows: 0 where no step is overlapped. Caches that are in host memory, have
+// several groups of layers, or choose what is attended to have not been tried with it.
 std::int64_t overlap_rows(const EngineOptions& options, const RunnerOptions& runner,
                           const EngineRank& own) {
-  const bool can = own.device() == DeviceKind::cuda && own.ranks() > 1 && own.stages() == 1 &&
-                   runner.kv_mode == KvMode::paged && runner.window_group == 0 &&
-                   runner.prefill_attention == PrefillAttention::full;
+  const bool can = own.can_overlap() && runner.kv_mode == KvMode::paged &&
+                   runner.window_group == 0 && runner.prefill_attention == PrefillAttention::full &&
+                   runner.decode_attention == DecodeAttention::full;
   return can && runner.rows() >= options.overlap_rows ? options.overlap_rows : 0;
 }
 
