@@ -134,6 +134,9 @@ class BoxesTest(unittest.TestCase):
         report = json.loads(output)
         self.assertTrue(report['passed'])
         self.assertEqual([rank['box'] for rank in report['ranks']], [0, 0, 1])
+        code, output, errors = self.run_on_boxes([PROGRAM, 'selftest', '--device', 'cpu', '--tp', '3'])
+        self.assertEqual(code, 0, errors)
+        self.assertRegex(output, r'\n  box 0 \(boxA\): ranks 0 to 1 on CPU.*\n  box 1 \(boxB\): rank 2 on CPU')
         # Clocks of other boxes are other clocks.
         self.assertEqual(['start_ms' in rank for rank in report['ranks']], [True, True, False])
 

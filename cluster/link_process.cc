@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <string_view>
@@ -33,17 +32,13 @@ using ipc::Phase;
 struct Hello {
   std::string host;
   std::vector<Fact> facts;
+  std::vector<std::string> gpus;
 
   template <class Archive>
   void serialize(Archive& archive) {
-    archive(host, facts);
+    archive(host, facts, gpus);
   }
 };
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
-}
 
 // The first difference, as a part of a sentence; empty: there is none.
 std::string difference(const std::vector<Fact>& own, const std::vector<Fact>& others) {
@@ -122,7 +117,7 @@ class Link {
         greeted_(static_cast<std::size_t>(group_.boxes())),
         heard_ns_(static_cast<std::size_t>(group_.boxes()), now_ns()) {}
 
-  void greet(const std::vector<Fact>& facts);
+  void greet(const LinkOptions& options);
   // Until the boxes part.
   void carry();
 
@@ -138,6 +133,7 @@ class Link {
   bool work();
   bool receive();
   void take_hello(int from, BoxLink::Bytes message);
+  void check_gpus(int from, const std::vector<std::string>& gpus) const;
   void send(ipc::GroupMirror::Outboxes& out);
   void look_at_clock();
   bool ranks_ended() const;
@@ -155,6 +151,7 @@ class Link {
   const Nanoseconds silence_, beat_;
   const bool spare_;
   std::vector<Fact> facts_;
+  std::vector<std::string> gpus_;
   std::vector<bool> greeted_;           // by box
   std::vector<std::int64_t> heard_ns_;  // by box: when something came last
   std::int64_t now_ = now_ns();
@@ -164,10 +161,11 @@ class Link {
   bool end_said_ = false;
 };
 
-void Link::greet(const std::vector<Fact>& facts) {
-  facts_ = facts;
+void Link::greet(const LinkOptions& options) {
+  facts_ = options.facts;
+  gpus_ = options.gpus;
   ipc::ArchiveWriter archive;
-  archive(Hello{host_name(), facts});
+  archive(Hello{host_name(), facts_, gpus_});
   for (int box = 0; box < group_.boxes(); ++box) {
     if (is_other(box)) link_.send(box, {archive.bytes().begin(), archive.bytes().end()});
   }
@@ -192,12 +190,22 @@ void Link::take_hello(int from, BoxLink::Bytes message) {
   });
   group_.set_box_name(from, hello.host);
   greeted_[static_cast<std::size_t>(from)] = true;
-  const std::string differs = difference(facts_, hello.facts);
-  // All compare with box 0; it alone says so of the others.
-  if (differs.empty() || (group_.box() != 0 && from != 0)) return;
+  // Box 0 compares all with itself.
   if (group_.box() == 0) {
+    const std::string differs = difference(facts_, hello.facts);
+    if (differs.empty()) return check_gpus(from, hello.gpus);
     fail(group_.box_text(from), " was started with ", differs,
          "; start all boxes with the same command, program and model");
+  }
+  if (from > group_.box()) check_gpus(from, hello.gpus);
+}
+
+void Link::check_gpus(int from, const std::vector<std::string>& gpus) const {
+  for (const std::string& gpu : gpus) {
+    if (std::ranges::find(gpus_, gpu) == gpus_.end()) continue;
+    fail(group_.box_text(group_.box()), " and ", group_.box_text(from), " would both use ", gpu,
+         "; give each task GPUs of its own with CUDA_VISIBLE_DEVICES, or start one task on each "
+         "machine");
   }
 }
 
@@ -337,7 +345,7 @@ int run_link(const Group& group, const LinkOptions& options) {
   group.set_box_name(group.box(), host_name());
   try {
     Link link(me, options);
-    link.greet(options.facts);
+    link.greet(options);
     me.set_phase(Phase::ready);
     link.carry();
     return 0;

@@ -29,6 +29,8 @@ struct Fact {
 struct LinkOptions {
   Task task;
   std::vector<Fact> facts;
+  // The names of the GPUs that the ranks of this box use: no two boxes may name the same.
+  std::vector<std::string> gpus = {};
   int stages = 1;  // of a pipeline, which divide the ranks
   LogLevel log_level = LogLevel::info;
 };

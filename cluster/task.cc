@@ -1,5 +1,8 @@
 #include "cluster/task.h"
 
+#include <unistd.h>
+
+#include <array>
 #include <charconv>
 #include <string_view>
 
@@ -23,31 +26,38 @@ int number_of(const Environment& environment, const char* name) {
   return number;
 }
 
+// Task managers that give each task GPUs of its own say so by this variable.
+bool has_own_gpus(const Environment& environment) {
+  return environment("CUDA_VISIBLE_DEVICES") != nullptr;
+}
+
 Task task_of_mpirun(const Environment& environment) {
-  const Task task{.boxes = number_of(environment, "OMPI_COMM_WORLD_SIZE"),
-                  .box = number_of(environment, "OMPI_COMM_WORLD_RANK"),
-                  .starter = "mpirun"};
+  Task task{.boxes = number_of(environment, "OMPI_COMM_WORLD_SIZE"),
+            .box = number_of(environment, "OMPI_COMM_WORLD_RANK"),
+            .starter = "mpirun"};
   const int here = number_of(environment, "OMPI_COMM_WORLD_LOCAL_SIZE");
-  if (task.boxes > 1 && here > 1) {
+  task.shares_machine = here > 1;
+  if (task.shares_machine && !has_own_gpus(environment)) {
     fail("mpirun has started ", here,
-         " tasks on one box: nvllm wants one on each, which starts "
-         "the box's ranks; pass mpirun --map-by ppr:1:node");
+         " tasks on one box: nvllm wants one on each, which starts the box's ranks; pass mpirun "
+         "--map-by ppr:1:node, or give each task GPUs of its own with CUDA_VISIBLE_DEVICES");
   }
   return task;
 }
 
 Task task_of_srun(const Environment& environment) {
-  const Task task{.boxes = number_of(environment, "SLURM_STEP_NUM_TASKS"),
-                  .box = number_of(environment, "SLURM_PROCID"),
-                  .starter = "srun"};
+  Task task{.boxes = number_of(environment, "SLURM_STEP_NUM_TASKS"),
+            .box = number_of(environment, "SLURM_PROCID"),
+            .starter = "srun"};
   // "1(x4)": one on each of four boxes.
   const std::string_view dealt = text_of(environment, "SLURM_STEP_TASKS_PER_NODE");
   const bool one_each = dealt == "1" || (dealt.starts_with("1(x") && dealt.ends_with(')') &&
                                          dealt.find(',') == std::string_view::npos);
-  if (task.boxes > 1 && !one_each) {
+  task.shares_machine = task.boxes > 1 && !one_each;
+  if (task.shares_machine && !has_own_gpus(environment)) {
     fail("srun has started ", dealt,
-         " tasks on its boxes: nvllm wants one on each, which starts "
-         "the box's ranks; pass srun --ntasks-per-node=1");
+         " tasks on its boxes: nvllm wants one on each, which starts the box's ranks; pass srun "
+         "--ntasks-per-node=1, or give each task GPUs of its own (--gpus-per-task)");
   }
   return task;
 }
@@ -71,6 +81,11 @@ Task find_task(const Environment& environment) {
     fail("task ", task.box, " of ", task.boxes, " tasks of ", task.starter, " does not exist");
   }
   return task;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
 std::vector<int> deal_ranks(int ranks, int stages, int boxes) {

@@ -59,10 +59,21 @@ TEST_CASE("a task of mpirun or srun knows its box; without them there is one") {
   CHECK(task_of(mpirun("1", "0", "1")).boxes == 1);
 }
 
+TEST_CASE("tasks of one machine that were given GPUs of their own are boxes") {
+  for (Variables variables : {mpirun("2", "1", "2"), srun("2", "2")}) {
+    variables["CUDA_VISIBLE_DEVICES"] = "1";
+    const Task task = task_of(variables);
+    CHECK(task.boxes == 2);
+    CHECK(task.box == 1);
+    CHECK(task.shares_machine);
+  }
+}
+
 TEST_CASE("tasks that are not one on each box are refused, and so is another MPI") {
   CHECK(refusal_of(mpirun("2", "0", "2")).find("mpirun has started 2 tasks on one box") == 0);
   CHECK(refusal_of(srun("4", "2(x2)")).find("srun has started 2(x2) tasks") == 0);
   CHECK(refusal_of(srun("3", "2,1")).find("srun has started 2,1 tasks") == 0);
+  CHECK_FALSE(task_of(mpirun("2", "0", "1")).shares_machine);
   CHECK(refusal_of({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}).find("MPICH") != std::string::npos);
   CHECK(refusal_of({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}) == "none");
   CHECK(refusal_of(mpirun("two", "0", "1")) ==

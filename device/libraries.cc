@@ -33,7 +33,8 @@
   X(cublasLtMatmulDescSetAttribute)        \
   X(cublasLtMatmulPreferenceInit_internal) \
   X(cublasLtMatmulPreferenceSetAttribute)  \
-  X(cublasLtMatrixLayoutInit_internal)
+  X(cublasLtMatrixLayoutInit_internal)     \
+  X(cublasLtMatrixLayoutSetAttribute)
 #define NCCL_SYMBOLS(X)     \
   X(ncclAllGather)          \
   X(ncclAllReduce)          \

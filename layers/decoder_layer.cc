@@ -172,6 +172,22 @@ void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Conte
   stream.factor = factor_.view;
 }
 
+bool DecoderLayer::can_overlap() const {
+  return attention_ && mlp_ && !moe_ && !per_layer_input_ && factor_.shape.empty();
+}
+
+void DecoderLayer::forward_attention(ResidualStream& stream, const Pass& pass,
+                                     const Context& context) const {
+  attention_block(stream, pass, plan(stream, pass, context), context);
+  send_part(stream, mlp_norm_, context);
+}
+
+void DecoderLayer::forward_mlp(ResidualStream& stream, const Pass& pass,
+                               const Context& context) const {
+  mlp_block(stream, pass, plan(stream, pass, context), context);
+  send_part(stream, pass.next->attention_norm_, context);
+}
+
 void DecoderLayer::attention_block(ResidualStream& stream, const Pass& pass,
                                    const kernels::LayerPlan& plan, const Context& context) const {
   const Scratch::Frame frame(context.scratch);
@@ -184,6 +200,7 @@ void DecoderLayer::attention_block(ResidualStream& stream, const Pass& pass,
   in.out = qkv;
   in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.layer, 1, window_);
   context.gemm.run({plan.qkv, attention_->qkv.weight(), in}, context.stream);
+  sum_sent(pass.other, context);
   norm_rope_and_store(qkv, pass, context);
   kernels::Attention attention = attention_of(heads, qkv, pass);
   attention.invariant = context.invariant;
@@ -212,6 +229,7 @@ void DecoderLayer::mlp_block(ResidualStream& stream, const Pass& pass,
     in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.next_layer, 0, pass.next->window_);
   }
   const GateUp rows = gate_up(in, stream.rows(), plan, context);
+  sum_sent(pass.other, context);
   if (mlp_->down.tp_invariant()) {
     return mlp_->down.forward(add_whole(stream, pointer(mlp_result_norm_)),
                               activated(rows, context), context);

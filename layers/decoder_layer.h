@@ -100,8 +100,16 @@ class DecoderLayer {
     // The MLP block, which takes rows one by one, and all that follows go on with the rows alone
     // whose logits are wanted (select_rows()).
     bool select_logit_rows = false;
+    // Overlapped rows: what was sent of these others is summed up in the middle of the block.
+    ResidualStream* other = nullptr;
   };
   void forward(ResidualStream& stream, const Pass& pass, const Context& context) const;
+
+  // The two blocks one by one, of overlapped rows (ResidualStream::overlapped), between which other
+  // rows have theirs. pass.next is known. Only where can_overlap().
+  void forward_attention(ResidualStream& stream, const Pass& pass, const Context& context) const;
+  void forward_mlp(ResidualStream& stream, const Pass& pass, const Context& context) const;
+  bool can_overlap() const;
 
   // nullptr: it has attention.
   const GatedDeltaNet* delta_net() const { return delta_net_ ? &*delta_net_ : nullptr; }

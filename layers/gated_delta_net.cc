@@ -16,6 +16,8 @@ GatedDeltaNet::GatedDeltaNet(const std::string& name, const GatedDeltaNetConfig&
       output_(name + ".out", config.output, config.hidden, config.value_heads * dv_,
               scaled(own_, group_ * dv_), /*bias=*/false, shard, segments_of(config.key_heads)) {
   set_gates(name, config);
+  const std::int64_t of_segment = config.key_heads / segments_of(config.key_heads);
+  gates_.uneven_parts = shard.tp_invariant && of_segment * 2 * group_ % 8 != 0;
   set_conv(name, config);
   a_log_ = head_parameter(name + ".a_log", config.a_log, config.value_heads);
   dt_bias_ = head_parameter(name + ".dt_bias", config.dt_bias, config.value_heads);
@@ -59,7 +61,7 @@ void GatedDeltaNet::set_gates(const std::string& name, const GatedDeltaNetConfig
     gates_.slices.push_back({module + ".weight", {outputs, hidden}, rows, {0, hidden}, to});
     to += rows.size();
   };
-  if (config.qkvz.empty()) {
+  if (config.ba.empty()) {
     add(config.b, heads, scaled(own_, group_));
     add(config.a, heads, scaled(own_, group_));
     return;
@@ -136,7 +138,8 @@ void GatedDeltaNet::forward(ResidualStream& stream, const RmsNorm& norm, const B
                              .state = state.heads,
                              .rows = of_sequences,
                              .key_heads = key_heads(),
-                             .epsilon = norm_.epsilon},
+                             .epsilon = norm_.epsilon,
+                             .chunks = chunks_for(batch, stream.dtype(), context)},
                             context.stream);
   if (output_.tp_invariant()) return output_.forward(add_whole(stream), heads, context);
   context.gemm.run(
@@ -144,11 +147,29 @@ void GatedDeltaNet::forward(ResidualStream& stream, const RmsNorm& norm, const B
       context.stream);
 }
 
+// Scratch memory for prompts in chunks; none where no sequence has rows enough, or where results
+// must not depend on where a chunk begins.
+TensorView GatedDeltaNet::chunks_for(const Batch& batch, DType dtype,
+                                     const Context& context) const {
+  if (context.invariant || batch.max_query_rows < kernels::kMinChunkedRows ||
+      !kernels::has_delta_chunks(context.stream.kind(), dtype, dk_, dv_)) {
+    return {};
+  }
+  return context.scratch.allocate(
+      DType::u8, 1,
+      kernels::delta_chunk_bytes(batch.rows(), batch.state_slots.shape[0], value_heads()));
+}
+
+// Chunks are counted for GPUs, which is not known here, with as many sequences as may have them.
 std::size_t GatedDeltaNet::scratch_bytes(std::int64_t rows, DType dtype) const {
+  const std::int64_t chunks = kernels::has_delta_chunks(DeviceKind::cuda, dtype, dk_, dv_)
+                                  ? kernels::delta_chunk_bytes(rows, rows, value_heads())
+                                  : 0;
   return Scratch::bytes_of(dtype, rows, input_.outputs()) +
          Scratch::bytes_of(dtype, rows, channels()) +
          Scratch::bytes_of(dtype, rows, value_heads() * dv_) +
-         Scratch::bytes_of(DType::f32, rows, gates_.shape[0]) + output_.scratch_bytes(rows);
+         Scratch::bytes_of(DType::f32, rows, gates_.shape[0]) +
+         Scratch::bytes_of(DType::u8, 1, chunks) + output_.scratch_bytes(rows);
 }
 
 std::size_t GatedDeltaNet::state_bytes(std::int64_t slots, DType dtype) const {

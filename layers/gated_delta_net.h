@@ -19,8 +19,8 @@
 namespace nvllm::layers {
 
 struct GatedDeltaNetConfig {
-  // Modules of the input projections: one of q, k and v, and one each of z, b and a; or, where
-  // `qkvz` has a name, one of q, k, v and z and one of b and a, each key head's rows together.
+  // Modules of the input projections: one of q, k and v and one of z, or, where it has a name,
+  // `qkvz` of all four; one each of b and a, or `ba`. The latter have a key head's rows together.
   std::string qkv, z, b, a;
   std::string qkvz, ba;
   std::string output;                      // module
@@ -72,6 +72,7 @@ class GatedDeltaNet {
   void set_conv(const std::string& name, const GatedDeltaNetConfig& config);
   Parameter head_parameter(const std::string& name, const std::string& tensor,
                            std::int64_t value_heads) const;
+  TensorView chunks_for(const Batch& batch, DType dtype, const Context& context) const;
 
   Range own_;           // key heads
   std::int64_t group_;  // value heads of each

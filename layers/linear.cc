@@ -37,7 +37,9 @@ std::vector<ColumnParallelLinear::Module> qkv_modules(const QkvParallelLinear::M
 }  // namespace
 
 kernels::GemmWeight gemm_weight(const Parameter& weight, const TensorView& bias) {
-  if (!weight.quantization) return {.values = weight.view, .bias = bias};
+  if (!weight.quantization) {
+    return {.values = weight.view, .bias = bias, .uneven_parts = weight.uneven_parts};
+  }
   return {.values = weight.view,
           .bias = bias,
           .format = weight.quantization->format,
@@ -51,7 +53,7 @@ kernels::GemmWeight gemm_weight(const Parameter& weight, const TensorView& bias)
 
 ColumnParallelLinear::ColumnParallelLinear(const std::string& name,
                                            const std::vector<Module>& modules, std::int64_t inputs,
-                                           bool bias) {
+                                           bool bias, bool uneven_parts) {
   weight_.name = name + ".weight";
   bias_.name = name + ".bias";
   std::int64_t rows = 0;
@@ -65,6 +67,7 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name,
     rows += module.own.size();
   }
   weight_.shape = {rows, inputs};
+  weight_.uneven_parts = uneven_parts;
   weight_.may_be_quantized = MayBeQuantized::yes;
   if (bias) bias_.shape = {rows};
 }
@@ -83,7 +86,7 @@ QkvParallelLinear::QkvParallelLinear(const std::string& name, const Modules& mod
                                      std::int64_t head_dim, std::int64_t inputs, bool bias,
                                      Shard shard)
     : ColumnParallelLinear(name, qkv_modules(modules, heads, kv_heads, head_dim, shard), inputs,
-                           bias) {}
+                           bias, shard.tp_invariant && head_dim % 8 != 0) {}
 
 OutputGateParallelLinear::OutputGateParallelLinear(const std::string& name, const std::string& q,
                                                    std::int64_t heads, std::int64_t kv_heads,
@@ -92,7 +95,7 @@ OutputGateParallelLinear::OutputGateParallelLinear(const std::string& name, cons
     : ColumnParallelLinear(name,
                            halves_of_heads(q, heads, heads_of(heads, kv_heads, shard).q, head_dim,
                                            /*second=*/true),
-                           inputs, bias) {}
+                           inputs, bias, shard.tp_invariant && head_dim % 8 != 0) {}
 
 RowParallelLinear::RowParallelLinear(const std::string& name, const std::string& module,
                                      std::int64_t outputs, std::int64_t inputs, Range own,
@@ -131,16 +134,16 @@ void RowParallelLinear::declare(std::vector<Parameter*>& all) {
   if (!bias_.shape.empty()) all.push_back(&bias_);
 }
 
-void RowParallelLinear::add_segment(TensorView out, TensorView x, std::int64_t segment,
-                                    const Context& context) const {
-  const std::int64_t own = segment - sum_.own().begin;
+void RowParallelLinear::add_segments(const kernels::TreeSum& sum, TensorView x, Range segments,
+                                     const Context& context) const {
+  const std::int64_t first = segments.begin - sum_.own().begin, count = segments.size();
   kernels::GemmWeight weight = gemm_weight(weight_, {});
-  weight.values = weight.values.rows(own * outputs_, outputs_);
+  weight.values = weight.values.rows(first * outputs_, count * outputs_);
   if (weight_.quantization) {
-    weight.quantized.scales = weight.quantized.scales.rows(own * outputs_, outputs_);
+    weight.quantized.scales = weight.quantized.scales.rows(first * outputs_, count * outputs_);
   }
-  context.gemm.run(
-      context.gemm.call(weight, {.out = out, .x = columns_of(x, own * width_, width_)}),
+  context.gemm.run_segmented(
+      {.weight = weight, .x = columns_of(x, first * width_, count * width_), .sum = sum},
       context.stream);
 }
 
@@ -150,8 +153,8 @@ std::size_t RowParallelLinear::scratch_bytes(std::int64_t rows) const {
 
 void RowParallelLinear::forward(TensorView out, TensorView x, const Context& context) const {
   if (tp_invariant()) {
-    const auto add = [&](TensorView to, std::int64_t segment, Range rows) {
-      add_segment(to, x.rows(rows.begin, rows.size()), segment, context);
+    const auto add = [&](const kernels::TreeSum& sum, Range segments, Range rows) {
+      add_segments(sum, x.rows(rows.begin, rows.size()), segments, context);
     };
     return sum_.run(out, bias_.view, add, context);
   }

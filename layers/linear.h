@@ -28,11 +28,13 @@ class ColumnParallelLinear {
     std::int64_t outputs;  // of the whole module
     Range own;             // of them
   };
+  // uneven_parts: Parameter::uneven_parts
   ColumnParallelLinear(const std::string& name, const std::vector<Module>& modules,
-                       std::int64_t inputs, bool bias);
+                       std::int64_t inputs, bool bias, bool uneven_parts = false);
   ColumnParallelLinear(const std::string& name, const std::string& module, std::int64_t outputs,
                        std::int64_t inputs, bool bias, Shard shard)
-      : ColumnParallelLinear(name, {{module, outputs, part_of(outputs, shard)}}, inputs, bias) {}
+      : ColumnParallelLinear(name, {{module, outputs, part_of(outputs, shard)}}, inputs, bias,
+                             has_uneven_parts(outputs, shard)) {}
 
   void declare(std::vector<Parameter*>& all);
   std::int64_t outputs() const { return weight_.shape[0]; }  // of this rank
@@ -57,7 +59,7 @@ class MergedColumnParallelLinear : public ColumnParallelLinear {
       : ColumnParallelLinear(
             name,
             {{gate, outputs, part_of(outputs, shard)}, {up, outputs, part_of(outputs, shard)}},
-            inputs, bias) {}
+            inputs, bias, has_uneven_parts(outputs, shard, 2)) {}
 };
 
 // q_proj, k_proj and v_proj of an attention: whole heads.
@@ -109,9 +111,9 @@ class RowParallelLinear {
   std::size_t scratch_bytes(std::int64_t rows) const;
 
  private:
-  // What a segment of the inputs adds to out, in float32.
-  void add_segment(TensorView out, TensorView x, std::int64_t segment,
-                   const Context& context) const;
+  // The sum of x · weightᵀ over some own segments of the inputs.
+  void add_segments(const kernels::TreeSum& sum, TensorView x, Range segments,
+                    const Context& context) const;
 
   std::int64_t inputs_;
   std::int64_t outputs_;

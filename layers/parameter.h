@@ -48,6 +48,9 @@ struct Parameter {
   std::vector<Slice> slices;  // cover it exactly, without overlap
 
   MayBeQuantized may_be_quantized = MayBeQuantized::no;
+  // With Shard::tp_invariant: some rank may have a part whose rows are no multiple of 8
+  // (kernels::GemmWeight).
+  bool uneven_parts = false;
   std::optional<DType> fixed_type = std::nullopt;  // of its elements, where not the model's
   std::optional<Quantization> quantization = std::nullopt;  // decided before memory is bound
 

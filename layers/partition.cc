@@ -37,6 +37,10 @@ std::int64_t segments_of_parts(std::int64_t total) {
   return total == 0 ? 1 : segments_of(total / granule_of(total, kSegmentGranule));
 }
 
+bool has_uneven_parts(std::int64_t total, Shard shard, std::int64_t matrices) {
+  return shard.tp_invariant && matrices * (total / segments_of_parts(total)) % 8 != 0;
+}
+
 Range even_part_of(std::int64_t total, Shard shard) {
   check(total, shard);
   if (shard.tp_invariant) return segments_part_of(total, segments_of(total), shard);

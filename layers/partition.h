@@ -52,6 +52,9 @@ Range layers_of(std::int64_t layers, Stage stage);
 Range part_of(std::int64_t total, Shard shard, std::int64_t max_granule = 64);
 // How many segments that are.
 std::int64_t segments_of_parts(std::int64_t total);
+// Whether a part of `matrices` such dimensions together may be no multiple of 8, with some number
+// of ranks (kernels::GemmWeight::uneven_parts); without tp_invariant that does not matter: false.
+bool has_uneven_parts(std::int64_t total, Shard shard, std::int64_t matrices = 1);
 
 // The same with cuts anywhere; with tp_invariant whole segments, of which there are
 // segments_of(total).

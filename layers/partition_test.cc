@@ -197,5 +197,28 @@ TEST_CASE("every rank has the KV heads of its query heads, and no others") {
   }
 }
 
+// By what all ranks of all groups of up to 8 have.
+bool some_part_is_uneven(std::int64_t total, std::int64_t matrices) {
+  Shard shard{.tp_invariant = true};
+  for (shard.ranks = 1; shard.ranks <= kMaxSegments; ++shard.ranks) {
+    for (shard.rank = 0; shard.rank < shard.ranks; ++shard.rank) {
+      if (matrices * part_of(total, shard).size() % 8 != 0) return true;
+    }
+  }
+  return false;
+}
+
+TEST_CASE("tp_invariant: whether some rank's part may be no multiple of 8 is known to all") {
+  for (std::int64_t total = 0; total <= 2048; ++total) {
+    for (const std::int64_t matrices : {1, 2}) {
+      CAPTURE(total);
+      CAPTURE(matrices);
+      CHECK(has_uneven_parts(total, {.tp_invariant = true}, matrices) ==
+            some_part_is_uneven(total, matrices));
+    }
+  }
+  CHECK(!has_uneven_parts(37, {}));
+}
+
 }  // namespace
 }  // namespace nvllm::layers

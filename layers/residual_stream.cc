@@ -15,6 +15,15 @@ bool gemms_add(const ResidualStream& stream, const Context& context) {
   return context.alone() && !stream.norms_apart;
 }
 
+// Of the collective that sums up the ranks' parts.
+kernels::RmsNorm norm_arguments(const ResidualStream& stream, const RmsNorm& norm) {
+  return {.out = stream.normed,
+          .x = stream.part,
+          .residual = stream.sum,
+          .weight = norm.weight.view,
+          .epsilon = norm.epsilon};
+}
+
 // Adds what is pending; whether `normed` is the norm of the sum then.
 bool add_pending(ResidualStream& stream, const RmsNorm& norm, const Context& context) {
   if (!stream.pending) return false;
@@ -38,12 +47,12 @@ bool add_pending(ResidualStream& stream, const RmsNorm& norm, const Context& con
     }
     return true;
   }
-  context.communicator->all_reduce_rms_norm({.out = stream.normed,
-                                             .x = stream.part,
-                                             .residual = stream.sum,
-                                             .weight = norm.weight.view,
-                                             .epsilon = norm.epsilon},
-                                            context.stream);
+  if (stream.overlapped) {
+    NVLLM_CHECK(stream.sent == nullptr, "what was sent has not been summed up");
+    stream.normed = context.communicator->finish_all_gather(*stream.overlapped, context.stream);
+    return true;
+  }
+  context.communicator->all_reduce_rms_norm(norm_arguments(stream, norm), context.stream);
   return true;
 }
 
@@ -58,6 +67,27 @@ void run_norm(TensorView out, TensorView x, const RmsNorm& norm, const Context& 
                      .epsilon = norm.epsilon,
                      .weight_offset = norm.weight_offset},
                     context.stream);
+}
+
+void send_part(ResidualStream& stream, const RmsNorm& next, const Context& context) {
+  if (!stream.overlapped) return;
+  NVLLM_CHECK(stream.pending && !stream.norms_apart, "no part to send");
+  context.communicator->begin_reduce_scatter(*stream.overlapped, stream.part, context.stream);
+  stream.sent = &next;
+}
+
+void sum_sent(ResidualStream* stream, const Context& context) {
+  if (stream == nullptr || stream->sent == nullptr) return;
+  const RmsNorm& norm = *std::exchange(stream->sent, nullptr);
+  context.communicator->begin_all_gather(*stream->overlapped, norm_arguments(*stream, norm),
+                                         stream->gathers, context.stream);
+}
+
+TensorView take_whole_sum(ResidualStream& stream, const Context& context) {
+  NVLLM_CHECK(stream.overlapped && stream.pending && stream.gathers == ipc::Gathered::sum,
+              "the sum is not on its way");
+  stream.pending = false;
+  return context.communicator->finish_all_gather(*stream.overlapped, context.stream);
 }
 
 TensorView sum(ResidualStream& stream, const RmsNorm& norm, const Context& context) {

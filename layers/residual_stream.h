@@ -16,7 +16,13 @@
 // (`alternates`): a GEMM of many rows by cuBLASLt that does so adds in another order. The sum and
 // `part` then change roles with every block that adds, so a layer, which has two, leaves them as
 // they were.
+//
+// Where some rows' sum over the ranks is overlapped with the work on other rows (`overlapped`), it
+// goes through three functions: send_part() when a block has left its part, sum_sent() in the
+// middle of another block, for other rows, and normed() where the rows are read next.
 #pragma once
+
+#include <optional>
 
 #include "layers/context.h"
 #include "layers/parameter.h"
@@ -41,6 +47,12 @@ struct ResidualStream {
   TensorView factor{};
   bool deferred = false;  // the norm by which the sum is read next is in `normed` and `squares`
 
+  // Set: with several ranks, and never with norms_apart. The sum is then up to date only in rows
+  // that this rank owns, until `gathers` makes it whole (take_whole_sum()).
+  std::optional<ipc::OverlappedRows> overlapped{};
+  ipc::Gathered gathers = ipc::Gathered::norm;  // what sum_sent() makes
+  const RmsNorm* sent = nullptr;  // `part` travels, and this norm is what reads it next
+
   std::int64_t rows() const { return sum.shape[0]; }
   DType dtype() const { return sum.dtype; }
 };
@@ -63,6 +75,15 @@ TensorView add_whole(ResidualStream& stream, const RmsNorm* result_norm = nullpt
 // added, of that sum. out may be x.
 void run_norm(TensorView out, TensorView x, const RmsNorm& norm, const Context& context,
               TensorView residual = {});
+
+// Overlapped rows, otherwise nothing is done: their part travels to the ranks that own them. next:
+// the norm by which the sum is read next.
+void send_part(ResidualStream& stream, const RmsNorm& next, const Context& context);
+// What was sent last is summed up, and the result travels to all ranks. nullptr, or nothing was
+// sent: nothing is done.
+void sum_sent(ResidualStream* stream, const Context& context);
+// The whole sum of overlapped rows, behind a sum_sent() with Gathered::sum.
+TensorView take_whole_sum(ResidualStream& stream, const Context& context);
 
 // The sum as it is now, with what was pending. No later result changes by it. (With several ranks
 // the collective norms the sum, too: by `norm`, which may be any.)

@@ -83,44 +83,36 @@ SegmentSum::SegmentSum(std::int64_t segments, Shard shard) : segments_(segments)
   }
 }
 
-void SegmentSum::run(TensorView out, TensorView bias, const Summand& summand,
+void SegmentSum::run(TensorView out, TensorView bias, const Node& node,
                      const Context& context) const {
   NVLLM_CHECK_EQ(context.ranks(), shard_.ranks);
   const std::int64_t rows = out.shape[0];
   for (std::int64_t first = 0; first < rows; first += kRowsAtOnce) {
     const Range some{first, std::min(first + kRowsAtOnce, rows)};
-    run_rows(out.rows(first, some.size()), bias, some, summand, context);
+    run_rows(out.rows(first, some.size()), bias, some, node, context);
   }
 }
 
-void SegmentSum::run_rows(TensorView out, TensorView bias, Range rows, const Summand& summand,
+void SegmentSum::run_rows(TensorView out, TensorView bias, Range rows, const Node& node,
                           const Context& context) const {
   const Scratch::Frame frame(context.scratch);
   const std::int64_t count = rows.size(), columns = out.shape[1];
   const TensorView leaves = context.scratch.allocate(DType::f32, own_.size() * count, columns);
-  for (std::int64_t i = 0; i < own_.size(); ++i) {
-    summand(leaves.rows(i * count, count), own_.begin + i, rows);
-  }
-  const auto leaves_of = [&](Range node) {
+  const auto add_node = [&](Range own, TensorView to, TensorView with_bias) {
     std::vector<Range> segments;
-    for (std::int64_t n = node.begin; n < node.end; ++n) segments.push_back({n, n + 1});
+    for (std::int64_t n = own.begin; n < own.end; ++n) segments.push_back({n, n + 1});
     kernels::TreeSum sum = tree_sum_of(segments, segments_);
-    sum.sources = leaves.rows((node.begin - own_.begin) * count, node.size() * count);
-    return sum;
+    sum.out = to;
+    sum.sources = leaves.rows((own.begin - own_.begin) * count, own.size() * count);
+    sum.bias = with_bias;
+    node(sum, own, rows);
   };
-  if (context.alone()) {
-    kernels::TreeSum sum = leaves_of(own_);
-    sum.out = out;
-    sum.bias = bias;
-    return kernels::tree_sum(sum, context.stream);
-  }
+  if (context.alone()) return add_node(own_, out, bias);
   const TensorView gathered =
       context.scratch.allocate(DType::f32, shard_.ranks * max_nodes_ * count, columns);
   const TensorView own = gathered.rows(shard_.rank * max_nodes_ * count, max_nodes_ * count);
   for (std::size_t i = 0; i < own_nodes_.size(); ++i) {
-    kernels::TreeSum sum = leaves_of(own_nodes_[i]);
-    sum.out = own.rows(static_cast<std::int64_t>(i) * count, count);
-    kernels::tree_sum(sum, context.stream);
+    add_node(own_nodes_[i], own.rows(static_cast<std::int64_t>(i) * count, count), {});
   }
   context.communicator->all_gather(gathered, own, context.stream);
   kernels::TreeSum sum = all_;

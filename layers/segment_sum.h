@@ -38,12 +38,14 @@ class SegmentSum {
   std::int64_t segments() const { return segments_; }
   Range own() const { return own_; }  // this rank's
 
-  // Enqueues what a segment adds to some of the rows: out, [rows.size(), columns], float32, dense.
-  using Summand = std::function<void(TensorView out, std::int64_t segment, Range rows)>;
+  // Enqueues the sum over some own segments, a node of the tree, of some of the rows: sum.out is
+  // where it goes, [rows.size(), columns], and block n of sum.sources memory for the summand of
+  // segment segments.begin + n, float32, dense.
+  using Node = std::function<void(const kernels::TreeSum& sum, Range segments, Range rows)>;
 
   // out = the sum over all segments of all ranks [+ bias], the same on all ranks. out: [rows,
   // columns], dense; bias: [columns], or data == nullptr. Takes the rows some at a time.
-  void run(TensorView out, TensorView bias, const Summand& summand, const Context& context) const;
+  void run(TensorView out, TensorView bias, const Node& node, const Context& context) const;
 
   // Of Context::scratch.
   std::size_t scratch_bytes(std::int64_t rows, std::int64_t columns) const;
@@ -51,7 +53,7 @@ class SegmentSum {
  private:
   static constexpr std::int64_t kRowsAtOnce = 256;
 
-  void run_rows(TensorView out, TensorView bias, Range rows, const Summand& summand,
+  void run_rows(TensorView out, TensorView bias, Range rows, const Node& node,
                 const Context& context) const;
 
   std::int64_t segments_ = 0;

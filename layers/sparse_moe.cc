@@ -289,7 +289,13 @@ void SparseMoe::sum_experts(TensorView out, TensorView of_experts, const Routed&
                               .shared_gate = has_shared ? some(shared.gate) : TensorView{}},
                              context.stream);
   };
-  sum_.run(out, {}, combine, context);
+  const auto add = [&](const kernels::TreeSum& sum, Range segments, Range rows) {
+    for (std::int64_t n = 0; n < segments.size(); ++n) {
+      combine(sum.sources.rows(n * rows.size(), rows.size()), segments.begin + n, rows);
+    }
+    kernels::tree_sum(sum, context.stream);
+  };
+  sum_.run(out, {}, add, context);
 }
 
 std::size_t SparseMoe::scratch_bytes(std::int64_t rows, DType dtype) const {

@@ -1,6 +1,7 @@
 #include "model/decoder.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 
@@ -48,15 +49,15 @@ layers::AttentionConfig attention_of(const ModelConfig& config, std::int64_t lay
 layers::GatedDeltaNetConfig delta_net_of(const ModelConfig& config, std::int64_t layer) {
   const TensorNames& names = config.names;
   const LinearAttentionConfig& linear = config.linear_attention;
-  const bool by_key_head = linear.by_key_head;
+  const bool by_key_head = linear.by_key_head, gates_by_key_head = linear.gates_by_key_head;
   const auto in = [&](const char* name) { return names.in_layer(layer, name); };
   const auto if_used = [&](bool used, const char* name) { return used ? in(name) : std::string(); };
   return {.qkv = if_used(!by_key_head, names.linear_qkv),
           .z = if_used(!by_key_head, names.linear_z),
-          .b = if_used(!by_key_head, names.linear_b),
-          .a = if_used(!by_key_head, names.linear_a),
+          .b = if_used(!gates_by_key_head, names.linear_b),
+          .a = if_used(!gates_by_key_head, names.linear_a),
           .qkvz = if_used(by_key_head, names.linear_qkvz),
-          .ba = if_used(by_key_head, names.linear_ba),
+          .ba = if_used(gates_by_key_head, names.linear_ba),
           .output = in(names.linear_output),
           .conv = in(names.linear_conv),
           .a_log = in(names.linear_a_log),
@@ -157,6 +158,17 @@ layers::DecoderLayerConfig layer_of(const ModelConfig& config, std::int64_t laye
           .factor = optional_name(names.factor),
           .epsilon = config.rms_norm_eps,
           .norm_weight_offset = config.norm_weight_offset};
+}
+
+// The sum of all rows, whose parts lie one behind the other.
+TensorView whole_sum(std::span<layers::ResidualStream> parts, const layers::Context& context) {
+  TensorView whole = take_whole_sum(parts.front(), context);
+  for (layers::ResidualStream& part : parts.subspan(1)) {
+    const TensorView sum = take_whole_sum(part, context);
+    NVLLM_CHECK(sum.data == whole.as<std::byte>() + whole.bytes(), "parts lie apart");
+    whole.shape[0] += sum.shape[0];
+  }
+  return whole;
 }
 
 // A part of a batch as a batch of its own.
@@ -314,8 +326,9 @@ void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) con
     fail("a batch of ", batch.rows(), " rows and the logits of ", batch.logits(),
          " exceeds what memory was made for, ", limits.rows, " and ", limits.logit_rows);
   }
-  NVLLM_CHECK(batch.parts.empty() ? batch.rows() <= limits.rows_at_once()
-                                  : batch.logit_rows.data != nullptr,
+  NVLLM_CHECK(!limits.overlap || limits.part_rows == 0, "parts are overlapped, or come one by one");
+  NVLLM_CHECK(batch.parts.empty() || limits.overlap ? batch.rows() <= limits.rows_at_once()
+                                                    : batch.logit_rows.data != nullptr,
               batch.rows(), " rows in ", batch.parts.size(), " parts");
   for (const layers::BatchPart& part : batch.parts) {
     NVLLM_CHECK_LE(part.rows, limits.rows_at_once());
@@ -350,11 +363,14 @@ std::optional<layers::LogitsCall> Decoder::forward_to_head(
   kv.begin_pass(context.stream);
   layers::ResidualStream stream = stream_of(memory, 0, batch.rows());
   const Scratch::Frame frame(context.scratch);
-  const bool early = batch.parts.empty() && head_ && !all_rows && batch.logits() < batch.rows() &&
+  const bool at_once = batch.parts.empty() || memory.limits_.overlap;
+  const bool early = at_once && head_ && !all_rows && batch.logits() < batch.rows() &&
                      batch.logits() <= kMaxSelectedRows &&
                      !per_layer_;  // whose inputs are of all rows
   if (!stage_.first()) device.link->receive(stream.sum, context.stream);
-  if (batch.parts.empty()) {
+  if (!observer && overlaps(batch, memory.limits_)) {
+    run_overlapped(stream, batch, kv, memory, context, early);
+  } else if (at_once) {
     run_layers(stream, batch, kv, memory, context, observer, progress_of(batch, device), early);
   } else {
     run_in_parts(batch, kv, memory, context, device.progress);
@@ -391,6 +407,50 @@ void Decoder::run_layers(layers::ResidualStream& stream, const layers::Batch& ba
     }
     if (progress) context.stream.host_call(progress);
   }
+}
+
+bool Decoder::overlaps(const layers::Batch& batch, const DecoderLimits& limits) const {
+  const auto can_overlap = [](const layers::DecoderLayer& layer) { return layer.can_overlap(); };
+  return limits.overlap && batch.parts.size() == ipc::OverlappedRows::kSlots && shard_.ranks > 1 &&
+         layers_.size() > 1 && !config_.norms_apart() && !shard_.tp_invariant &&
+         std::ranges::all_of(layers_, can_overlap);
+}
+
+// Each part's keys and values are stored before a later part attends to them.
+void Decoder::run_overlapped(layers::ResidualStream& stream, const layers::Batch& batch,
+                             kvcache::KvCache& kv, DecoderMemory& memory,
+                             const layers::Context& context, bool early) const {
+  if (stage_.first()) embed(batch, 0, memory, context);
+  constexpr std::size_t kParts = ipc::OverlappedRows::kSlots;
+  std::array<layers::Batch, kParts> rows;
+  std::array<layers::ResidualStream, kParts> streams;
+  for (std::size_t part = 0; part < kParts; ++part) {
+    rows[part] = batch_of(batch, batch.parts[part]);
+    streams[part] = overlapped_stream_of(memory, batch.parts[part], static_cast<int>(part));
+  }
+  const std::size_t last = layers_.size() - 1;
+  for (std::size_t n = 0; n < last; ++n) {
+    const auto pass_of_part = [&](std::size_t part) {
+      layers::DecoderLayer::Pass pass = pass_of(rows[part], batch.parts[part].first_row, kv, memory,
+                                                static_cast<std::int64_t>(n));
+      pass.next = &layers_[n + 1];
+      pass.next_layer = kv_layers_[n + 1];
+      pass.other = &streams[1 - part];
+      return pass;
+    };
+    for (std::size_t part = 0; part < kParts; ++part) {
+      layers_[n].forward_attention(streams[part], pass_of_part(part), context);
+    }
+    for (std::size_t part = 0; part < kParts; ++part) {
+      if (n + 1 == last) streams[part].gathers = ipc::Gathered::sum;
+      layers_[n].forward_mlp(streams[part], pass_of_part(part), context);
+    }
+  }
+  sum_sent(&streams[1], context);
+  stream.sum = whole_sum(streams, context);
+  layers::DecoderLayer::Pass pass = pass_of(batch, 0, kv, memory, static_cast<std::int64_t>(last));
+  pass.select_logit_rows = early;
+  layers_[last].forward(stream, pass, context);
 }
 
 // Rows of the pass, the first of which is its row `first_row`: where the residual stream starts,
@@ -467,6 +527,18 @@ layers::ResidualStream Decoder::stream_of(const DecoderMemory& memory, std::int6
           .squares = memory.squares_,
           .norms_apart = config_.norms_apart() || shard_.tp_invariant || (invariant && biased),
           .alternates = invariant && !biased && !config_.norms_apart()};
+}
+
+// Beside other rows, which have other memory.
+layers::ResidualStream Decoder::overlapped_stream_of(const DecoderMemory& memory,
+                                                     const layers::BatchPart& part,
+                                                     int slot) const {
+  layers::ResidualStream stream = stream_of(memory, part.first_row, part.rows);
+  stream.normed = memory.normed_.rows(part.first_row, part.rows);
+  stream.part = memory.part_.rows(part.first_row, part.rows);
+  stream.squares = {};
+  stream.overlapped = ipc::OverlappedRows{.slot = slot, .first_row = part.first_row};
+  return stream;
 }
 
 std::size_t Decoder::rope_bytes(std::int64_t positions) const {

@@ -43,6 +43,9 @@ struct DecoderLimits {
   std::int64_t state_slots = 0;
   // Of a part, where rows are in parts (layers::Batch); 0: they never are.
   std::int64_t part_rows = 0;
+  // Parts, where rows are in some, are two, whose sums over the ranks are overlapped: with
+  // part_rows == 0 alone.
+  bool overlap = false;
   bool invariant = false;  // layers::Context
 
   std::int64_t rows_at_once() const { return part_rows == 0 ? rows : std::min(rows, part_rows); }
@@ -184,10 +187,20 @@ class Decoder {
              const layers::Context& context) const;
   layers::ResidualStream stream_of(const DecoderMemory& memory, std::int64_t first_row,
                                    std::int64_t rows) const;
+  layers::ResidualStream overlapped_stream_of(const DecoderMemory& memory,
+                                              const layers::BatchPart& part, int slot) const;
   // All rows through one layer after the other, each in the batch's parts. Of the residual stream
   // nothing but its sums is left.
   void run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                     const layers::Context& context, const std::function<void()>& progress) const;
+  // Whether a batch goes through run_overlapped().
+  bool overlaps(const layers::Batch& batch, const DecoderLimits& limits) const;
+  // Two parts take turns, block by block, through all layers but the last: while a part's sum over
+  // the ranks is made, the other part has the GEMMs. The last layer takes all rows at once. early:
+  // as of run_layers().
+  void run_overlapped(layers::ResidualStream& stream, const layers::Batch& batch,
+                      kvcache::KvCache& kv, DecoderMemory& memory, const layers::Context& context,
+                      bool early) const;
   // All rows together through one layer after the other. early: only those whose logits are wanted
   // go through all of the last layer.
   void run_layers(layers::ResidualStream& stream, const layers::Batch& batch, kvcache::KvCache& kv,

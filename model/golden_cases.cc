@@ -497,11 +497,9 @@ TEST_CASE("models are right with tuned GEMMs") {
   });
 }
 
-// Other numbers of ranks have the same bits (tp_invariance_test.cc).
+// Other numbers of ranks have the same bits (tp_invariance_cases.cc).
 TEST_CASE("with sums in the order of a tree over segments models are transformers'") {
-  if (testing::device_under_test() != DeviceKind::cpu) {
-    SKIP_TEST("--invariant tp runs on CPUs so far");
-  }
+  RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
     const auto check_model = [&](const char* name, DType dtype) {
       Check check(rank, name, dtype, {.tp_invariant = true});

@@ -42,13 +42,12 @@ std::string invariance_refusal(const EngineOptions& options) {
 
 void check_invariance(const EngineOptions& options, const RanksHave& have) {
   if (const std::string why = invariance_refusal(options); !why.empty()) fail(why);
-  if (options.invariance == Invariance::tp && have.gpus) {
-    fail("--invariant tp: runs on CPUs so far; pass --device cpu, or --invariant batch");
-  }
-  if (options.invariance == Invariance::batch && have.quantized_weights && have.gpus) {
-    fail(
-        "--invariant batch: not with quantized weights on GPUs so far; pass --quantization none, "
-        "or --invariant off");
+  const bool invariant =
+      options.invariance == Invariance::batch || options.invariance == Invariance::tp;
+  if (invariant && have.quantized_weights && have.gpus) {
+    fail("--invariant ", name_of(options.invariance),
+         ": not with quantized weights on GPUs so far; pass --quantization none, or --invariant "
+         "off");
   }
 }
 

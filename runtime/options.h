@@ -104,6 +104,9 @@ struct EngineOptions {
   PrefillAttention prefill_attention = PrefillAttention::full;
   DecodeAttention decode_attention = DecodeAttention::full;
   Invariance invariance = Invariance::automatic;
+  // GPUs: a step of at least so many rows, but for decode steps, goes through the layers in two
+  // halves, and while the ranks sum up what one has made the other has the GEMMs; 0: none does.
+  std::int64_t overlap_rows = 4096;
   bool graphs = true;            // --enforce-eager: false
   bool async_scheduling = true;  // one step ahead
   Tuning tuning = Tuning::cached;
@@ -125,8 +128,8 @@ struct EngineOptions {
             state_snapshots, state_snapshot_tokens, scheduling, preemption, swap_space_bytes,
             kv_offload, kv_offloading_bytes, ring_slots, resident_blocks, host_attention,
             host_threads, transfer_block, kv_buffers, max_seq_len, prefill_attention,
-            decode_attention, invariance, graphs, async_scheduling, tuning, gemm_tuning_file, seed,
-            profile);
+            decode_attention, invariance, overlap_rows, graphs, async_scheduling, tuning,
+            gemm_tuning_file, seed, profile);
   }
 };
 

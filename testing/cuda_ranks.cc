@@ -17,7 +17,8 @@ std::string why_no_ranks(int ranks) {
 
 void take_device(const ipc::Member& member) {
   const std::vector<std::string> gpus = visible_gpus();
-  setenv("CUDA_VISIBLE_DEVICES", gpus.at(static_cast<std::size_t>(member.rank())).c_str(), 1);
+  const std::size_t own = static_cast<std::size_t>(member.rank()) % gpus.size();
+  setenv("CUDA_VISIBLE_DEVICES", gpus[own].c_str(), 1);
 }
 
 DeviceKind device_under_test() {

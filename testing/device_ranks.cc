@@ -24,7 +24,8 @@ void run(int stages, int ranks, const std::function<void(DeviceRank&)>& body,
       rank.communicator = ipc::create_communicator(member, *rank.backend, {.stages = stages});
     }
     if (stages > 1) {
-      rank.link = ipc::create_stage_link(member, *rank.backend, stages, *rank.communicator);
+      rank.link =
+          ipc::create_stage_link(member, *rank.backend, {.stages = stages}, *rank.communicator);
     }
     body(rank);
     // A GPU of the next stage may still say that it has taken what it was sent.

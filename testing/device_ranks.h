@@ -32,7 +32,9 @@ struct DeviceRank {
 // Why there cannot be so many ranks on this machine; empty: there can. Asks without a CUDA context.
 std::string why_no_ranks(int ranks);
 
-// run_ranks() with a device for each. Also one rank is a process of its own.
+// run_ranks() with a device for each. Also one rank is a process of its own. With fewer GPUs than
+// ranks, which RANKS_OR_SKIP(ranks) rules out, ranks share them: they take turns, some milliseconds
+// each, so that a collective takes as long.
 void run_on_devices(int ranks, const std::function<void(DeviceRank&)>& body,
                     const ipc::GroupOptions& options = {});
 // The same in so many pipeline stages, of `ranks` ranks each.

@@ -39,19 +39,24 @@ def why_not():
     return '' if tried.returncode == 0 else f'no namespaces: {tried.stderr.strip()}'
 
 
+def skip(reason):
+    """Ends the test for that reason, if there is one."""
+    if not reason:
+        return
+    print('skipped:', reason)
+    report = os.environ.get('XML_OUTPUT_FILE')
+    if report:
+        name = os.environ.get('TEST_TARGET', 'boxes')
+        pathlib.Path(report).write_text(
+            f'<testsuites><testsuite name="{name}"><testcase name="two boxes">'
+            f'<skipped message="{reason.replace(chr(34), chr(39))}"/></testcase></testsuite></testsuites>')
+    sys.exit(0)
+
+
 def enter(arguments):
     if os.environ.get(INSIDE):
         return
-    reason = why_not()
-    if reason:
-        print('skipped:', reason)
-        report = os.environ.get('XML_OUTPUT_FILE')
-        if report:
-            name = os.environ.get('TEST_TARGET', 'boxes')
-            pathlib.Path(report).write_text(
-                f'<testsuites><testsuite name="{name}"><testcase name="two boxes">'
-                f'<skipped message="{reason.replace(chr(34), chr(39))}"/></testcase></testsuite></testsuites>')
-        sys.exit(0)
+    skip(why_not())
     done = subprocess.run(['unshare', '--user', '--map-root-user', *NAMESPACES,
                            sys.executable, *arguments], env={**os.environ, INSIDE: '1'})
     sys.exit(done.returncode)

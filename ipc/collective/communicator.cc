@@ -17,6 +17,16 @@ namespace {
 }
 
 #ifdef NVLLM_CUDA
+// Whether a pipeline stage, of so many, has ranks on several boxes: then GPUs of no stage use peer
+// memory, because all ranks open it together.
+bool stages_are_split(const Group& group, int stages) {
+  const int of_stage = group.size() / stages;
+  for (int box = 0; box < group.boxes(); ++box) {
+    if (group.ranks_of(box) % of_stage != 0) return true;
+  }
+  return false;
+}
+
 std::unique_ptr<Communicator> create_cuda(Member& member, Backend& backend,
                                           const CommunicatorOptions& options) {
   const std::string& name = options.implementation;
@@ -26,7 +36,9 @@ std::unique_ptr<Communicator> create_cuda(Member& member, Backend& backend,
   if (name != "auto" && name != "peer" && name != "nccl") {
     fail_unknown(backend, name, "auto, peer or nccl");
   }
-  if (name == "nccl") return nccl();
+  if (name == "nccl" || (name == "auto" && stages_are_split(member.group(), options.stages))) {
+    return nccl();
+  }
   std::string why;
   if (auto peer = PeerCommunicator::create(member, backend, options.stages, why)) {
     return peer;

@@ -11,6 +11,8 @@
 // all ranks.)
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +23,16 @@
 #include "kernels/pointwise/rmsnorm.h"
 
 namespace nvllm::ipc {
+
+// Some rows of a tensor that ranks sum up while their streams do other work.
+struct OverlappedRows {
+  static constexpr int kSlots = 2;
+
+  int slot = 0;                // which of the sums under way it is
+  std::int64_t first_row = 0;  // of the rows of all slots, which lie one behind the other
+};
+// What all ranks have of such rows in the end: the norm, or the sum with its residual.
+enum class Gathered { norm, sum };
 
 class Communicator {
  public:
@@ -48,6 +60,33 @@ class Communicator {
   // be overwritten. Tensors whose rows are multiples of 16 bytes begin at such a multiple.
   virtual void all_reduce_rms_norm(const kernels::RmsNorm& args, Stream& stream) = 0;
 
+  // all_reduce_rms_norm in three calls, with other work of the stream between them, beside which
+  // rows travel: first to the rank that owns them (reduce-scatter), which sums and norms them, then
+  // to all (all-gather).
+  //
+  //   comm->begin_reduce_scatter(rows, x, stream);
+  //   ... other work ...
+  //   comm->begin_all_gather(rows, args, Gathered::norm, stream);  // args.x is x
+  //   ... other work ...
+  //   const TensorView normed = comm->finish_all_gather(rows, stream);
+  //
+  // The bits are those of all_reduce_rms_norm(args). Until finish_all_gather() nobody writes what
+  // args name. Each slot goes through the three calls in turn. args.residual is up to date only in
+  // rows that this rank owns, the same ones for the same slot, first row and shape; Gathered::sum
+  // gives all of it. The result lies in args.out or args.residual or in memory of the communicator,
+  // where the next sums of these rows overwrite it; slots' results lie one behind the other.
+  //
+  // Where nothing can be overlapped the second call does it all.
+  virtual void begin_reduce_scatter(OverlappedRows rows, TensorView x, Stream& stream);
+  virtual void begin_all_gather(OverlappedRows rows, const kernels::RmsNorm& args,
+                                Gathered gathered, Stream& stream);
+  virtual TensorView finish_all_gather(OverlappedRows rows, Stream& stream);
+  // A collective call: makes the memory for that, for slots of at most so many rows. False on all
+  // ranks: nothing can be overlapped here. Memory of overlap_bytes().
+  virtual bool open_overlap(std::int64_t /*slot_rows*/, std::int64_t /*columns*/, DType /*dtype*/) {
+    return false;
+  }
+
   // Waits for the stream's work as Stream::synchronize does, but never longer than the group's step
   // timeout for a peer: then, or when the group is aborted, an Error that names the culprit.
   virtual void wait(Stream& stream) = 0;
@@ -57,7 +96,13 @@ class Communicator {
   // Ends collectives in flight and makes all later ones fail with the reason, here and on all
   // ranks.
   virtual void abort(const std::string& reason) = 0;
+
+ private:
+  std::array<TensorView, OverlappedRows::kSlots> gathered_;  // by begin_all_gather()
 };
+
+// Device memory that open_overlap() takes at most, on each of so many GPUs.
+std::size_t overlap_bytes(int ranks, std::int64_t slot_rows, std::int64_t columns, DType dtype);
 
 struct CommunicatorOptions {
   // Which implementation. On the CPU "auto" and "shm"; on CUDA "auto", "peer", "nccl". Anything
@@ -71,7 +116,7 @@ struct CommunicatorOptions {
 // A collective call of all ranks of the group. The result's rank() and size() are those within the
 // stage. On CUDA "auto" is peer memory, whose kernels measured faster than
 // NCCL's and start 0.4 s earlier; without peer access or CUDA IPC it falls back to NCCL and says so
-// in the log.
+// in the log. Where a stage has ranks on several boxes it is NCCL.
 std::unique_ptr<Communicator> create_communicator(Member& member, Backend& backend,
                                                   const CommunicatorOptions& options);
 

@@ -35,6 +35,8 @@ class CudaCommunicator : public Communicator {
 
   // What the waits look at, and end with their own, from now on; nullptr: nothing.
   void set_beside(CudaWork* work) { beside_ = work; }
+  // Makes all work in flight end soon, without results, the collectives' and what is beside.
+  void give_up_all();
 
  protected:
   // Of the ranks of this rank's stage, of so many.
@@ -69,7 +71,6 @@ class CudaCommunicator : public Communicator {
   // is in flight and throws an Error that names the culprit.
   template <typename DoneWithin>
   void wait_for(const DoneWithin& done_within);
-  void give_up_all();
 
   CudaWork* beside_ = nullptr;
   std::optional<Member::ActivityScope> last_;  // the collective that was enqueued last

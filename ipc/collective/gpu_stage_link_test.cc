@@ -1,10 +1,11 @@
-// Stage links of GPUs: each rank is a process that sees one GPU.
+// The stage links of GPUs: peer and nccl. Each rank is a process that sees one GPU.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,15 +31,16 @@ void take_gpu(const Member& me, const std::vector<std::string>& gpus) {
 
 // A rank of a pipeline with some device memory.
 struct Rig {
-  Rig(Member& member, const std::vector<std::string>& gpus, int stages, std::size_t bytes = 1 << 20)
+  Rig(Member& member, const std::vector<std::string>& gpus, const CommunicatorOptions& options,
+      std::size_t bytes = 1 << 20)
       : member((take_gpu(member, gpus), member)),
-        stage(member.rank() / (member.size() / stages)),
-        last(stages - 1),
+        stage(member.rank() / (member.size() / options.stages)),
+        last(options.stages - 1),
         backend(create_backend(DeviceKind::cuda)),
         stream(backend->create_stream()),
         event(backend->create_event()),
-        communicator(create_communicator(member, *backend, {.stages = stages})),
-        link(create_stage_link(member, *backend, stages, *communicator)),
+        communicator(create_communicator(member, *backend, options)),
+        link(create_stage_link(member, *backend, options, *communicator)),
         device(backend->allocate(MemoryKind::device, bytes, "test")),
         host(backend->allocate(MemoryKind::pinned, bytes, "test")) {
     backend->fill(device.data(), 0, bytes, *stream);
@@ -159,47 +161,58 @@ void hand_over_often(Rig& rig, int rounds, int late) {
 
 const GroupOptions kImpatient{.step_timeout = std::chrono::seconds(2)};
 
+const CommunicatorOptions kPeer{.implementation = "peer", .stages = 2};
+
+// What both links promise: runs it for each.
+void with_each_link(int stages, const std::function<void(const CommunicatorOptions&)>& run) {
+  for (const char* link : {"peer", "nccl"}) {
+    MESSAGE(std::string(link));
+    run({.implementation = link, .stages = stages});
+  }
+}
+
 }  // namespace
 
 TEST_CASE("gpu: tensors of all sizes and alignments go from stage to stage, bit for bit") {
   GPUS_OR_SKIP(gpus, 2);
   const int stages = static_cast<int>(std::min<std::size_t>(4, gpus.size()));
-  run_ranks(stages, [&](Member& me) {
-    Rig rig(me, gpus, stages);
-    CHECK(pass(rig, random_pieces(400, std::size_t{1} << 20)) == "");
+  with_each_link(stages, [&](const CommunicatorOptions& options) {
+    run_ranks(stages, [&](Member& me) {
+      Rig rig(me, gpus, options);
+      CHECK(pass(rig, random_pieces(400, std::size_t{1} << 20)) == "");
+    });
   });
 }
 
 TEST_CASE("gpu: a tensor of several pieces goes from stage to stage, bit for bit") {
   GPUS_OR_SKIP(gpus, 2);
   constexpr std::size_t kBytes = 3 * peer::kLinkSlotBytes + 1'000'003;
-  run_ranks(2, [&](Member& me) {
-    Rig rig(me, gpus, 2, kBytes + 64);
-    CHECK(pass(rig, {{0, kBytes}, {0, 5}, {16, peer::kLinkSlotBytes}, {3, kBytes}}) == "");
+  with_each_link(2, [&](const CommunicatorOptions& options) {
+    run_ranks(2, [&](Member& me) {
+      Rig rig(me, gpus, options, kBytes + 64);
+      CHECK(pass(rig, {{0, kBytes}, {0, 5}, {16, peer::kLinkSlotBytes}, {3, kBytes}}) == "");
+    });
   });
 }
 
 TEST_CASE("gpu: thousands of hand-overs in a row, with stages that come late, keep their order") {
   GPUS_OR_SKIP(gpus, 2);
   const int stages = static_cast<int>(std::min<std::size_t>(4, gpus.size()));
-  for (int late = 0; late < stages; ++late) {
-    run_ranks(stages, [&](Member& me) {
-      Rig rig(me, gpus, stages);
-      hand_over_often(rig, 10'000, late);
-    });
-  }
+  with_each_link(stages, [&](const CommunicatorOptions& options) {
+    for (int late = 0; late < stages; ++late) {
+      run_ranks(stages, [&](Member& me) {
+        Rig rig(me, gpus, options);
+        hand_over_often(rig, 10'000, late);
+      });
+    }
+  });
 }
 
 TEST_CASE("gpu: stages of two ranks hand over beside their collectives") {
   GPUS_OR_SKIP(gpus, 4);
-  for (const char* collectives : {"auto", "nccl"}) {
+  with_each_link(2, [&](const CommunicatorOptions& options) {
     run_ranks(4, [&](Member& me) {
-      Rig rig(me, gpus, 2);
-      if (std::string(collectives) == "nccl") {
-        rig.link = nullptr;
-        rig.communicator = create_communicator(me, *rig.backend, {collectives, 2});
-        rig.link = create_stage_link(me, *rig.backend, 2, *rig.communicator);
-      }
+      Rig rig(me, gpus, options);
       REQUIRE(rig.communicator->size() == 2);
       CHECK(rig.communicator->rank() == me.rank() % 2);
       auto* const host = static_cast<float*>(rig.host.data());
@@ -216,36 +229,38 @@ TEST_CASE("gpu: stages of two ranks hand over beside their collectives") {
       // Stage 0 sums up 1 + 2; stage 1 has got that 100 times, and summed up the first two.
       CHECK(std::count(host, host + 1000, 3.0f) == 1000);
     });
-  }
+  });
 }
 
 TEST_CASE("gpu: a captured graph hands over in every replay") {
   GPUS_OR_SKIP(gpus, 2);
-  run_ranks(2, [&](Member& me) {
-    Rig rig(me, gpus, 2);
-    const TensorView value = rig.view(0, 4096);
-    const auto graph = rig.backend->capture(*rig.stream, [&] {
-      me.rank() == 0 ? rig.link->send(value, *rig.stream) : rig.link->receive(value, *rig.stream);
+  with_each_link(2, [&](const CommunicatorOptions& options) {
+    run_ranks(2, [&](Member& me) {
+      Rig rig(me, gpus, options);
+      const TensorView value = rig.view(0, 4096);
+      const auto graph = rig.backend->capture(*rig.stream, [&] {
+        me.rank() == 0 ? rig.link->send(value, *rig.stream) : rig.link->receive(value, *rig.stream);
+      });
+      int wrong = 0;
+      for (int round = 0; round < 2000; ++round) {
+        const auto byte = static_cast<unsigned char>(round * 7);
+        if (me.rank() == 0) rig.backend->fill(value.data, byte, value.bytes(), *rig.stream);
+        graph->launch(*rig.stream);
+        if (me.rank() == 0) continue;
+        rig.backend->copy(rig.host.data(), value.data, value.bytes(), *rig.stream);
+        rig.communicator->wait(*rig.stream);
+        if (std::count(rig.host.as_bytes(), rig.host.as_bytes() + 4096, byte) != 4096) ++wrong;
+      }
+      rig.settle();
+      CHECK(wrong == 0);
     });
-    int wrong = 0;
-    for (int round = 0; round < 2000; ++round) {
-      const auto byte = static_cast<unsigned char>(round * 7);
-      if (me.rank() == 0) rig.backend->fill(value.data, byte, value.bytes(), *rig.stream);
-      graph->launch(*rig.stream);
-      if (me.rank() == 0) continue;
-      rig.backend->copy(rig.host.data(), value.data, value.bytes(), *rig.stream);
-      rig.communicator->wait(*rig.stream);
-      if (std::count(rig.host.as_bytes(), rig.host.as_bytes() + 4096, byte) != 4096) ++wrong;
-    }
-    rig.settle();
-    CHECK(wrong == 0);
   });
 }
 
 TEST_CASE("gpu: results of the last stage come to rank 0's host in order") {
   GPUS_OR_SKIP(gpus, 2);
   run_ranks(2, [&](Member& me) {
-    Rig rig(me, gpus, 2);
+    Rig rig(me, gpus, kPeer);
     for (int round = 0; round < 1000; ++round) {
       if (me.rank() == 1) {
         rig.backend->fill(rig.device.data(), static_cast<unsigned char>(round), 64, *rig.stream);
@@ -267,7 +282,7 @@ TEST_CASE("gpu: results of the last stage come to rank 0's host in order") {
 TEST_CASE("gpu: a stage runs no further ahead than the next one has room, and waits for it") {
   GPUS_OR_SKIP(gpus, 2);
   run_ranks(2, [&](Member& me) {
-    Rig rig(me, gpus, 2);
+    Rig rig(me, gpus, kPeer);
     const TensorView value = rig.view(0, 1000);
     if (me.rank() == 0) {
       for (int i = 0; i < 6; ++i) rig.link->send(value, *rig.stream);
@@ -284,7 +299,7 @@ TEST_CASE("gpu: a stage runs no further ahead than the next one has room, and wa
 TEST_CASE("gpu: a stage that expects another size than it is handed is told so") {
   GPUS_OR_SKIP(gpus, 2);
   run_ranks(2, [&](Member& me) {
-    Rig rig(me, gpus, 2);
+    Rig rig(me, gpus, kPeer);
     if (me.rank() == 0) {
       rig.link->send(rig.view(0, 40), *rig.stream);
       rig.communicator->wait(*rig.stream);
@@ -298,83 +313,93 @@ TEST_CASE("gpu: a stage that expects another size than it is handed is told so")
   });
 }
 
-TEST_CASE("gpu: a stage that does not come is named by the deadline on the device") {
+TEST_CASE("gpu: a stage that does not come is named by the deadline") {
   GPUS_OR_SKIP(gpus, 2);
-  for (const bool sends : {false, true}) {  // what the other one waits with
-    CAPTURE(sends);
-    run_ranks(
-        2,
-        [&](Member& me) {
-          const Heartbeat heartbeat(me);
-          Rig rig(me, gpus, 2);
-          const int waiting = sends ? 0 : 1;
-          if (me.rank() != waiting) {
-            while (!me.group().aborted()) usleep(1000);
-            return;
-          }
-          for (int i = 0; i < 3; ++i) {
-            sends ? rig.link->send(rig.view(0, 100), *rig.stream)
-                  : rig.link->receive(rig.view(0, 100), *rig.stream);
-          }
-          const std::int64_t start = now_ns();
-          int named = -1;
-          try {
-            rig.communicator->wait(*rig.stream);
-          } catch (const PeerTimeout& error) {
-            named = error.peer();
-            CHECK(std::string(error.what()).find("on the GPU for rank") != std::string::npos);
-          }
-          CHECK(named == 1 - waiting);
-          CHECK(seconds_since(start) < 10);
-          CHECK(rig.stream->synchronize_for(std::chrono::seconds(2)));  // nothing waits any more
-        },
-        kImpatient);
-  }
+  // More than NCCL has in flight.
+  constexpr std::size_t kBytes = std::size_t{64} << 20;
+  with_each_link(2, [&](const CommunicatorOptions& options) {
+    for (const bool sends : {false, true}) {  // what the other one waits with
+      CAPTURE(sends);
+      run_ranks(
+          2,
+          [&](Member& me) {
+            const Heartbeat heartbeat(me);
+            Rig rig(me, gpus, options, kBytes);
+            const int waiting = sends ? 0 : 1;
+            if (me.rank() != waiting) {
+              while (!me.group().aborted()) usleep(1000);
+              return;
+            }
+            for (int i = 0; i < 3; ++i) {
+              sends ? rig.link->send(rig.view(0, kBytes), *rig.stream)
+                    : rig.link->receive(rig.view(0, kBytes), *rig.stream);
+            }
+            const std::int64_t start = now_ns();
+            int named = -1;
+            try {
+              rig.communicator->wait(*rig.stream);
+            } catch (const PeerTimeout& error) {
+              named = error.peer();
+              const char* const words = options.implementation == "peer" ? "on the GPU for rank"
+                                                                         : "for a collective with";
+              CHECK(std::string(error.what()).find(words) != std::string::npos);
+            }
+            CHECK(named == 1 - waiting);
+            CHECK(seconds_since(start) < 10);
+            CHECK(rig.stream->synchronize_for(std::chrono::seconds(2)));  // nothing waits any more
+          },
+          kImpatient);
+    }
+  });
 }
 
 TEST_CASE("gpu: an abort ends a wait on the device long before its deadline") {
   GPUS_OR_SKIP(gpus, 2);
-  run_ranks(2, [&](Member& me) {
-    Rig rig(me, gpus, 2);
-    if (me.rank() == 0) {
-      usleep(500'000);
-      return rig.communicator->abort("the test says so");
-    }
-    rig.link->receive(rig.view(0, 100), *rig.stream);
-    const std::int64_t start = now_ns();
-    CHECK_THROWS_AS(rig.communicator->wait(*rig.stream), GroupAborted);
-    CHECK(seconds_since(start) < 10);
-    CHECK(rig.stream->synchronize_for(std::chrono::seconds(2)));
-    CHECK_THROWS_AS(rig.link->receive(rig.view(0, 100), *rig.stream), GroupAborted);
+  with_each_link(2, [&](const CommunicatorOptions& options) {
+    run_ranks(2, [&](Member& me) {
+      Rig rig(me, gpus, options);
+      if (me.rank() == 0) {
+        usleep(500'000);
+        return rig.communicator->abort("the test says so");
+      }
+      rig.link->receive(rig.view(0, 100), *rig.stream);
+      const std::int64_t start = now_ns();
+      CHECK_THROWS_AS(rig.communicator->wait(*rig.stream), GroupAborted);
+      CHECK(seconds_since(start) < 10);
+      CHECK(rig.stream->synchronize_for(std::chrono::seconds(2)));
+      CHECK_THROWS_AS(rig.link->receive(rig.view(0, 100), *rig.stream), GroupAborted);
+    });
   });
 }
 
 TEST_CASE("gpu: a killed stage ends the others' wait once the group is aborted") {
   GPUS_OR_SKIP(gpus, 2);
-  for (const int victim : {0, 1}) {
-    RankProcesses processes(2, [&](Member& me) {
-      Rig rig(me, gpus, 2);
-      for (int round = 0;; ++round) {
-        if (me.rank() == victim && round == 100) raise(SIGKILL);
-        me.rank() == 0 ? rig.link->send(rig.view(0, 1000), *rig.stream)
-                       : rig.link->receive(rig.view(0, 1000), *rig.stream);
-        rig.communicator->wait(*rig.stream);
-      }
-    });
-    const auto ends = processes.wait_all(true);
-    const auto& other = ends[static_cast<std::size_t>(1 - victim)];
-    INFO(other.describe());
-    CHECK(!other.hung);
-    CHECK(other.report.find(str("rank ", victim)) != std::string::npos);
-    CHECK(other.report.find("SIGKILL") != std::string::npos);
-  }
+  with_each_link(2, [&](const CommunicatorOptions& options) {
+    for (const int victim : {0, 1}) {
+      RankProcesses processes(2, [&](Member& me) {
+        Rig rig(me, gpus, options);
+        for (int round = 0;; ++round) {
+          if (me.rank() == victim && round == 100) raise(SIGKILL);
+          me.rank() == 0 ? rig.link->send(rig.view(0, 1000), *rig.stream)
+                         : rig.link->receive(rig.view(0, 1000), *rig.stream);
+          rig.communicator->wait(*rig.stream);
+        }
+      });
+      const auto ends = processes.wait_all(true);
+      const auto& other = ends[static_cast<std::size_t>(1 - victim)];
+      INFO(other.describe());
+      CHECK(!other.hung);
+      CHECK(other.report.find(str("rank ", victim)) != std::string::npos);
+      CHECK(other.report.find("SIGKILL") != std::string::npos);
+    }
+  });
 }
 
 TEST_CASE("gpu: two stages that share a GPU hand over to each other") {
   // Slow, since they take turns on it, but it needs only one GPU, so memory checkers can run it.
   GPUS_OR_SKIP(gpus, 1);
   run_ranks(2, [&](Member& me) {
-    Rig rig(me, {gpus[0]}, 2);
+    Rig rig(me, {gpus[0]}, kPeer);
     CHECK(pass(rig, random_pieces(20, std::size_t{1} << 20)) == "");
   });
 }

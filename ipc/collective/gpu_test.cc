@@ -67,6 +67,11 @@ constexpr Check kChecks[] = {
      }},
     {"rows of all lengths, fused, in two trips",
      [](Rig& rig, std::uint64_t seed) { fused_in_two_trips(rig, seed, 12'000'000); }},
+    {"overlapped sums have the bits of the fused ones",
+     [](Rig& rig, std::uint64_t seed) {
+       suite::overlapped_rows(rig, seed, 20'000, 4);
+       suite::overlapped_rows(rig, seed + 1, 3'000'000, 2);
+     }},
     {"large tensors",
      [](Rig& rig, std::uint64_t seed) {
        suite::single_calls(rig, seed, 5, {.elements = 6'000'000});
@@ -121,24 +126,32 @@ void passes_all_checks(const std::string& implementation) {
   }
 }
 
-// Calls a collective again and again: the fused one in two trips, or a plain all_reduce.
+enum class Sum { plain, fused, overlapped };
+constexpr const char* kSumNames[] = {"plain", "fused", "overlapped"};
+
+// Calls a collective again and again: all_reduce, the fused one in two trips, or in three calls.
 // before(call): what comes before each.
-void reduce_for_ever(Rig& rig, bool fused, const std::function<void(int)>& before) {
+void reduce_for_ever(Rig& rig, Sum sum, const std::function<void(int)>& before) {
   constexpr std::int64_t kRows = 8, kColumns = 1024;
-  const std::size_t bytes = (kRows + 1) * kColumns * sizeof(float);
+  const std::size_t bytes = (2 * kRows + 1) * kColumns * sizeof(float);
   const Buffer memory = rig.backend->allocate(MemoryKind::device, bytes, "test");
   rig.backend->fill(memory.data(), 0, bytes, *rig.stream);
   const TensorView data(memory.data(), DType::f32, {kRows, kColumns});
-  const TensorView weight(static_cast<float*>(memory.data()) + kRows * kColumns, DType::f32,
-                          {kColumns});
-  if (fused) dynamic_cast<PeerCommunicator&>(*rig.comm).force(Algorithm::two_shot);
+  const TensorView residual(data.as<float>() + kRows * kColumns, DType::f32, {kRows, kColumns});
+  const TensorView weight(data.as<float>() + 2 * kRows * kColumns, DType::f32, {kColumns});
+  if (sum == Sum::fused) dynamic_cast<PeerCommunicator&>(*rig.comm).force(Algorithm::two_shot);
+  if (sum == Sum::overlapped) REQUIRE(rig.comm->open_overlap(kRows, kColumns, DType::f32));
+  const kernels::RmsNorm args{.out = data, .x = data, .residual = {}, .weight = weight};
   for (int call = 0;; ++call) {
     before(call);
-    if (fused) {
-      rig.comm->all_reduce_rms_norm({.out = data, .x = data, .residual = {}, .weight = weight},
-                                    *rig.stream);
-    } else {
-      rig.comm->all_reduce(data, *rig.stream);
+    if (sum == Sum::plain) rig.comm->all_reduce(data, *rig.stream);
+    if (sum == Sum::fused) rig.comm->all_reduce_rms_norm(args, *rig.stream);
+    if (sum == Sum::overlapped) {
+      kernels::RmsNorm with_residual = args;
+      with_residual.residual = residual;
+      rig.comm->begin_reduce_scatter({}, data, *rig.stream);
+      rig.comm->begin_all_gather({}, with_residual, Gathered::norm, *rig.stream);
+      rig.comm->finish_all_gather({}, *rig.stream);
     }
     rig.comm->wait(*rig.stream);
   }
@@ -185,6 +198,7 @@ TEST_CASE("gpu: peer between two processes that share a GPU") {
     suite::fused_rows(rig, seed, 20'000);
     fused_in_two_trips(rig, seed, 200'000);
     suite::in_a_graph(rig, seed, 2, 10, {.elements = 3000});
+    suite::overlapped_rows(rig, seed, 20'000, 3);
   });
 }
 
@@ -194,11 +208,12 @@ TEST_CASE("gpu: a rank that never comes is named by the deadline on the device")
   const int ranks = gpus.size() >= 4 ? 4 : 2;
   struct Case {
     std::string implementation;
-    bool fused;
+    Sum sum;
   };
-  for (const Case& each : {Case{"peer", false}, Case{"peer", true}, Case{"nccl", false}}) {
+  for (const Case& each : {Case{"peer", Sum::plain}, Case{"peer", Sum::fused},
+                           Case{"peer", Sum::overlapped}, Case{"nccl", Sum::plain}}) {
     if (gpus.size() < 2 && each.implementation != "peer") continue;
-    MESSAGE(str(each.implementation, each.fused ? ", fused" : ""));
+    MESSAGE(str(each.implementation, ", ", kSumNames[static_cast<int>(each.sum)]));
     GroupOptions options;
     options.step_timeout = std::chrono::seconds(2);
     RankProcesses processes(
@@ -206,7 +221,7 @@ TEST_CASE("gpu: a rank that never comes is named by the deadline on the device")
         [&](Member& me) {
           take_gpu(me, gpus);
           Rig rig(me, on_gpus(each.implementation));
-          reduce_for_ever(rig, each.fused, [&](int call) {
+          reduce_for_ever(rig, each.sum, [&](int call) {
             if (me.rank() == 1 && call == 10) raise(SIGSTOP);
           });
         },
@@ -232,7 +247,7 @@ TEST_CASE("gpu: a killed rank ends the others' collective once the group is abor
     RankProcesses processes(2, [&](Member& me) {
       take_gpu(me, gpus);
       Rig rig(me, on_gpus(name));
-      reduce_for_ever(rig, false, [&](int call) {
+      reduce_for_ever(rig, Sum::plain, [&](int call) {
         if (me.rank() == 1 && call == 100) raise(SIGKILL);
       });
     });

@@ -45,9 +45,10 @@ class StageLink {
 };
 
 // Of a group in so many stages, more than one. A collective call of all ranks. communicator: of
-// this rank's stage; it must outlive the link, and its waits tell what has failed in it. GPUs have
-// to see the memory of their neighbours.
-std::unique_ptr<StageLink> create_stage_link(Member& member, Backend& backend, int stages,
+// this rank's stage; it must outlive the link, and its waits tell what has failed in it. On CUDA
+// "auto" is peer memory; without it, or where the group is on several boxes, it is NCCL.
+std::unique_ptr<StageLink> create_stage_link(Member& member, Backend& backend,
+                                             const CommunicatorOptions& options,
                                              Communicator& communicator);
 
 }  // namespace nvllm::ipc

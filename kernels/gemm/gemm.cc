@@ -23,6 +23,7 @@ void set_weight(GemmShape& shape, const GemmWeight& weight) {
   shape.inputs = weight.inputs();
   shape.format = weight.format;
   shape.type = weight.type();
+  shape.uneven_parts = weight.uneven_parts;
   if (!is_quantized(weight.format)) return;
   shape.group = weight.quantized.group;
   shape.weight_only = weight.quantized.weight_only;
@@ -243,6 +244,37 @@ void Gemm::run_grouped_mlp(const GroupedGemm& gate_up, const GroupedGemm& down, 
 
 bool Gemm::enqueue_grouped_mlp(const GroupedGemm& /*gate_up*/, const GroupedGemm& /*down*/,
                                Stream& /*stream*/) {
+  return false;
+}
+
+GemmWeight SegmentedGemm::weight_of(std::int64_t segment) const {
+  GemmWeight own = weight;
+  own.values = weight.values.rows(segment * outputs(), outputs());
+  if (is_quantized(weight.format)) {
+    own.quantized.scales = weight.quantized.scales.rows(segment * outputs(), outputs());
+  }
+  return own;
+}
+
+GemmOperands SegmentedGemm::operands_of(std::int64_t segment) const {
+  const std::int64_t inputs = weight.inputs();
+  TensorView own = x;
+  own.data = x.as<std::byte>() + static_cast<std::size_t>(segment * inputs) * size_of(x.dtype);
+  own.shape[1] = inputs;
+  return {.out = sum.sources.rows(segment * m(), m()), .x = own};
+}
+
+void Gemm::run_segmented(const SegmentedGemm& gemm, Stream& stream) {
+  check_segmented_gemm(gemm);
+  if (gemm.sum.out.elements() == 0) return;
+  if (enqueue_segmented(gemm, stream)) return;
+  for (std::int64_t n = 0; n < gemm.segments(); ++n) {
+    run(call(gemm.weight_of(n), gemm.operands_of(n)), stream);
+  }
+  tree_sum(gemm.sum, stream);
+}
+
+bool Gemm::enqueue_segmented(const SegmentedGemm& /*gemm*/, Stream& /*stream*/) {
   return false;
 }
 

@@ -28,6 +28,7 @@
 #include "kernels/gemm/quantized_weight.h"
 #include "kernels/gemm/small_m_plan.h"
 #include "kernels/pointwise/activation.h"
+#include "kernels/pointwise/tree_sum.h"
 #include "kernels/sampling/sample_tokens.h"
 
 namespace nvllm::kernels {
@@ -44,6 +45,10 @@ struct GemmWeight {
   TensorView values;
   TensorView bias{};  // [outputs]; data == nullptr: none
   WeightFormat format = format_of(values.dtype);
+  // This is one rank's part of a weight, and some rank, with some number of ranks, may have a part
+  // whose outputs are no multiple of 8. An invariant GEMM (GemmOptions) then takes the kernel of
+  // such parts, as no output may tell how many there are beside it.
+  bool uneven_parts = false;
 
   // Of quantized weights alone.
   struct Quantized {
@@ -101,8 +106,9 @@ struct GemmShape {
   bool weight_only = false;                          // likewise
   DType type = DType::bf16, out_type = DType::bf16;  // of x, and of out
   bool bias = false, residual = false;
-  bool deferred = false;    // x's RMSNorm is there, deferred, and may be taken up
-  bool defer_next = false;  // an RMSNorm of out is wanted next, and may be deferred
+  bool uneven_parts = false;  // of the weight
+  bool deferred = false;      // x's RMSNorm is there, deferred, and may be taken up
+  bool defer_next = false;    // an RMSNorm of out is wanted next, and may be deferred
   GemmFusion fusion;
   // Which operands are 16-byte aligned rows of whole 16-byte vectors, as most kernels want them. An
   // operand that is absent counts as one.
@@ -208,6 +214,24 @@ struct GroupedGemm {
   std::int64_t outputs() const { return weight.outputs() / groups(); }
 };
 
+// A GEMM whose inputs are in segments: out = the sum over them of x · weightᵀ, each a GEMM of its
+// own with a result in float32, added up in the order that `sum` says [+ bias], rounded once.
+struct SegmentedGemm {
+  // Of all segments, one behind the other: [segments * outputs, inputs of a segment], without bias.
+  GemmWeight weight;
+  TensorView x;  // [M, segments * inputs of a segment]; rows may lie apart
+  // out: [M, outputs]. Its sources, blocks 0, 1, ..., are memory where the segments' results may be
+  // left.
+  TreeSum sum;
+
+  std::int64_t segments() const { return sum.count; }
+  std::int64_t m() const { return sum.out.shape[0]; }
+  std::int64_t outputs() const { return sum.out.shape[1]; }
+  // The GEMM of one segment.
+  GemmWeight weight_of(std::int64_t segment) const;
+  GemmOperands operands_of(std::int64_t segment) const;
+};
+
 // What of a grouped GEMM its kernel does itself; kernels of their own do the rest.
 struct GroupedFusion {
   bool gather = false, epilogue = false;
@@ -272,6 +296,10 @@ class Gemm {
   // That is this call's own: what is left there may be in another format.
   void run_grouped_mlp(const GroupedGemm& gate_up, const GroupedGemm& down, Stream& stream);
 
+  // Enqueues it, as run() and tree_sum() do, with the same bits. An operand that does not fit is an
+  // Error that names it.
+  void run_segmented(const SegmentedGemm& gemm, Stream& stream);
+
   // From now on run() notes its calls, until tune_recorded() tunes them, those of one shape
   // together. Their tensors must still be there then.
   void record();
@@ -305,6 +333,8 @@ class Gemm {
   // Of both as one, if the backend can; else false. Operands are checked, and there are rows.
   virtual bool enqueue_grouped_mlp(const GroupedGemm& gate_up, const GroupedGemm& down,
                                    Stream& stream);
+  // Of checked operands, with rows and outputs, if the backend has kernels for it; else false.
+  virtual bool enqueue_segmented(const SegmentedGemm& gemm, Stream& stream);
   virtual void measure(std::span<const GemmCall> alike, Stream& stream) = 0;
 
  private:
@@ -341,8 +371,9 @@ std::unique_ptr<Gemm> create_gemm(Backend& backend, const GemmOptions& options =
 // Device memory that one takes from its start on. (On the CPU it takes some as it needs it.)
 std::size_t gemm_bytes(DeviceKind device, bool quantized = false);
 
-// What run() and run_grouped() check first.
+// What run(), run_grouped() and run_segmented() check first.
 void check_gemm(const GemmCall& call);
 void check_grouped_gemm(const GroupedGemm& grouped);
+void check_segmented_gemm(const SegmentedGemm& gemm);
 
 }  // namespace nvllm::kernels

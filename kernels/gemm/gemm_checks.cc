@@ -208,4 +208,21 @@ void check_grouped_gemm(const GroupedGemm& grouped) {
   if (weight.bias.data != nullptr) check_vector(weight.bias, "bias", weight.outputs(), type);
 }
 
+void check_segmented_gemm(const SegmentedGemm& gemm) {
+  check_tree_sum(gemm.sum);
+  check_weight(gemm.weight);
+  const std::int64_t segments = gemm.segments(), inputs = gemm.weight.inputs();
+  if (gemm.weight.outputs() != segments * gemm.outputs() || gemm.weight.bias.data != nullptr) {
+    fail("gemm: weight is ", gemm.weight.values.describe(), "; of ", segments,
+         " segments it must have ", segments * gemm.outputs(), " outputs, without bias");
+  }
+  check_rows(gemm.x, "x", "[rows of out, segments * inputs]", gemm.m(), segments * inputs);
+  check_type(gemm.x, "x", gemm.weight.type());
+  for (std::int64_t n = 0; n < segments; ++n) {
+    if (gemm.sum.blocks[static_cast<std::size_t>(n)] == n) continue;
+    fail("gemm: segment ", n, " is block ", int{gemm.sum.blocks[static_cast<std::size_t>(n)]},
+         " of the sum; it must be its own");
+  }
+}
+
 }  // namespace nvllm::kernels

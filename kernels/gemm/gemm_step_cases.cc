@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "kernels/gemm/testing/gemm_case.h"
@@ -166,6 +167,79 @@ TEST_CASE_TEMPLATE("with a quantized weight and a gated activation as epilogue",
           CHECK(activated.touched() == 0);
           CHECK(count_wrong_activated(all, normed ? x.here : all.x.here, activated.here) == 0);
         }
+      }
+    }
+  }
+}
+
+// Hopper has a kernel of its own for these.
+TEST_CASE("with a large quantized weight and a gated activation as epilogue") {
+  BACKEND_OR_SKIP(backend);
+  if (backend->kind() != DeviceKind::cuda) SKIP_TEST("the CPU has one kernel for all sizes");
+  Fixture fixture(*backend);
+  unsigned seed = 190;
+  // M, gates, inputs, whether normed: parts that are not whole of blocks, passes and stages; many
+  // rows of x, which leave little memory for stages
+  const std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t, bool>> shapes = {
+      {1, 3110, 4096, true}, {3, 3400, 3840, true}, {8, 3104, 4096, false}, {2, 3333, 3968, false}};
+  for (const WeightFormat format : {WeightFormat::fp8, WeightFormat::int4}) {
+    for (const auto& [m, gates, inputs, normed] : shapes) {
+      Setting setting{.m = m, .outputs = 2 * gates, .inputs = inputs, .type = DType::bf16};
+      setting.prologue = normed ? Prologue::rms_norm : Prologue::none;
+      setting.quantized = {format, 128};
+      INFO(setting.describe());
+      GemmTensors all(*backend, setting, ++seed);
+      Matrix activated(*backend, setting.type, m, gates);
+      activated.upload(*fixture.stream);
+      run_activated(fixture, all, activated);
+      const Matrix x =
+          normed ? all.prepared_x(*backend, *fixture.stream) : Matrix(*backend, setting.type, 0, 0);
+      CHECK(activated.touched() == 0);
+      CHECK(count_wrong_activated(all, normed ? x.here : all.x.here, activated.here) == 0);
+    }
+  }
+}
+
+TEST_CASE("with a large fp8 weight and an RMSNorm prologue") {
+  BACKEND_OR_SKIP(backend);
+  if (backend->kind() != DeviceKind::cuda) SKIP_TEST("the CPU has one kernel for all sizes");
+  Fixture fixture(*backend);
+  for (const std::int64_t m : {1, 2, 3}) {
+    Setting setting{.m = m, .outputs = 6200 + 7 * m, .inputs = 4096, .type = DType::bf16};
+    setting.prologue = Prologue::rms_norm;
+    setting.quantized = {WeightFormat::fp8, 128};
+    setting.bias = m == 2;
+    fixture.check(setting, static_cast<unsigned>(m));
+  }
+}
+
+// GEMVs on GPUs multiply by what they make of slices of x: numbers that suit float16, and sums.
+TEST_CASE("with a quantized weight, a gated activation as epilogue and x of any magnitude") {
+  BACKEND_OR_SKIP(backend);
+  GPU_SHAPES_OR_SKIP();
+  Fixture fixture(*backend);
+  unsigned seed = 170;
+  for (const QuantizedSetting& format : {QuantizedSetting{WeightFormat::fp8, 128},
+                                         {WeightFormat::int8, 128},
+                                         {WeightFormat::int4, 128}}) {
+    for (const std::int64_t m : {1, 3, 8, 11}) {
+      for (const auto& powers : {std::pair{40, 40}, {-50, -50}, {25, -25}, {0, -200}}) {
+        Setting setting{.m = m, .outputs = 512, .inputs = 1024, .type = DType::bf16};
+        setting.quantized = format;
+        INFO(setting.describe());
+        CAPTURE(powers.first);
+        GemmTensors all(*backend, setting, ++seed);
+        for (std::int64_t r = 0; r < m; ++r) {
+          for (std::int64_t i = 0; i < setting.inputs; ++i) {
+            const int power = i / 64 % 2 == 0 ? powers.first : powers.second;
+            put(all.x.here, r, i, std::ldexp(get(all.x.here, r, i), power));
+          }
+        }
+        Matrix activated(*backend, setting.type, m, setting.outputs / 2);
+        activated.upload(*fixture.stream);
+        run_activated(fixture, all, activated);
+        CHECK(activated.touched() == 0);
+        CHECK(count_wrong_activated(all, all.x.here, activated.here) == 0);
       }
     }
   }

@@ -1,6 +1,7 @@
 // The gated delta rule: the recurrence of Gated DeltaNet, with the norm and gate of its results.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "device/backend.h"
@@ -15,7 +16,8 @@ namespace nvllm::kernels {
 //   beta = sigmoid(b),  decay = exp(-exp(a_log) * softplus(a + dt_bias))
 //   d = beta * (v - decay * Sᵀk),  S = decay * S + k dᵀ,  o = Sᵀq
 //   out = o / sqrt(mean of o² + epsilon) * norm * silu(z)
-// All of it is in float32; out is rounded once.
+// All of it is in float32; out is rounded once. With `chunks`, on GPUs, parts of prompts are computed
+// in chunks instead, from operands in bfloat16.
 struct GatedDeltaRule {
   TensorView out;      // [rows, value_heads * dv], dense
   TensorView qkv;      // [rows, 2 * key_heads * dk + value_heads * dv], dense: all q, all k, all v
@@ -28,6 +30,7 @@ struct GatedDeltaRule {
   StateRows rows;
   std::int64_t key_heads = 0;
   float epsilon = 1e-6f;
+  TensorView chunks{};  // uint8 [delta_chunk_bytes() or more], scratch memory; may be absent
 
   std::int64_t value_heads() const { return state.shape[1]; }
   std::int64_t dk() const { return state.shape[2]; }
@@ -36,6 +39,36 @@ struct GatedDeltaRule {
 
 // Of dk and dv, which are multiples of 8.
 inline constexpr std::int64_t kMaxStateDim = 256;
+
+// Sequences with at least kMinChunkedRows rows are computed in chunks of kDeltaChunk, from their
+// first row of the step on, where there is memory for it (GatedDeltaRule::chunks) and
+// has_delta_chunks() says so. Such a row's bits depend on where its chunk begins; others' do not.
+inline constexpr std::int64_t kDeltaChunk = 64, kMinChunkedRows = 64;
+inline constexpr std::int64_t kDeltaChunkDim = 128;      // dk and dv
+inline constexpr std::int64_t kDeltaChunkBytes = 11024;  // of a chunk of a value head
+
+constexpr bool has_delta_chunks(DeviceKind device, DType dtype, std::int64_t dk, std::int64_t dv) {
+  return device == DeviceKind::cuda && dtype == DType::bf16 && dk == kDeltaChunkDim &&
+         dv == kDeltaChunkDim;
+}
+
+// How many sequences may be computed in chunks, and in how many.
+constexpr std::int64_t max_chunked_sequences(std::int64_t rows, std::int64_t sequences) {
+  return std::min(sequences, rows / kMinChunkedRows);
+}
+constexpr std::int64_t max_delta_chunks(std::int64_t rows, std::int64_t sequences) {
+  return rows / kDeltaChunk + max_chunked_sequences(rows, sequences);
+}
+
+// What GatedDeltaRule::chunks takes: for each of them 8 bytes, and two more; then the chunks.
+constexpr std::int64_t delta_plan_bytes(std::int64_t rows, std::int64_t sequences) {
+  return ((max_chunked_sequences(rows, sequences) + 2) * 8 + 255) / 256 * 256;
+}
+constexpr std::int64_t delta_chunk_bytes(std::int64_t rows, std::int64_t sequences,
+                                         std::int64_t value_heads) {
+  return delta_plan_bytes(rows, sequences) +
+         max_delta_chunks(rows, sequences) * value_heads * kDeltaChunkBytes;
+}
 
 // Enqueues it. out, qkv and z of one type (float32, bfloat16 or float16); otherwise an Error that
 // names the argument. GPUs before compute capability 9.0 take dv up to 128.

@@ -77,6 +77,12 @@ void check_gated_delta_rule(const GatedDeltaRule& args) {
   check.require_dense(args.dt_bias, "dt_bias", DType::f32, {heads});
   check.require_dense(args.norm, "norm", DType::f32, {dv});
   check_state_rows(args.rows, check);
+  const std::int64_t bytes = delta_chunk_bytes(rows, args.rows.sequences(), heads);
+  if (args.chunks.data != nullptr &&
+      (!args.chunks.aligned(16) || static_cast<std::int64_t>(args.chunks.bytes()) < bytes)) {
+    fail("gated_delta_rule: chunks is ", args.chunks.describe(), "; it must have ", bytes,
+         " bytes at a multiple of 16");
+  }
 }
 
 void gated_delta_rule(const GatedDeltaRule& args, Stream& stream) {

@@ -45,8 +45,9 @@ void measure_conv(GraphBenchmark& bench, const Shape& shape) {
   bench.run(2 * (args.x.bytes() + args.state.bytes()), [&] { causal_conv(args, bench.stream()); });
 }
 
-void measure_delta_rule(GraphBenchmark& bench, const Shape& shape) {
-  const GatedDeltaRule args{
+// In chunks, where the backend has them and there is memory for them.
+void measure_delta_rule(GraphBenchmark& bench, const Shape& shape, bool chunks) {
+  GatedDeltaRule args{
       .out = bench.tensor(DType::bf16, {shape.all(), kValues}),
       .qkv = bench.tensor(DType::bf16, {shape.all(), kChannels}),
       .z = bench.tensor(DType::bf16, {shape.all(), kValues}),
@@ -57,6 +58,10 @@ void measure_delta_rule(GraphBenchmark& bench, const Shape& shape) {
       .state = bench.tensor(DType::f32, {shape.sequences, kValueHeads, kDim, kDim}),
       .rows = rows_of(bench, shape),
       .key_heads = kKeyHeads};
+  if (chunks) {
+    args.chunks =
+        bench.tensor(DType::u8, {delta_chunk_bytes(shape.all(), shape.sequences, kValueHeads)});
+  }
   bench.run(args.qkv.bytes() + 2 * args.z.bytes() + 2 * args.state.bytes(),
             [&] { gated_delta_rule(args, bench.stream()); });
 }
@@ -68,13 +73,20 @@ void register_all(DeviceKind kind, std::initializer_list<Shape> shapes) {
     testing::register_benchmark("causal_conv", kind, DType::bf16, what,
                                 [=](GraphBenchmark& bench) { measure_conv(bench, shape); });
     testing::register_benchmark("gated_delta_rule", kind, DType::bf16, what,
-                                [=](GraphBenchmark& bench) { measure_delta_rule(bench, shape); });
+                                [=](GraphBenchmark& bench) {
+                                  measure_delta_rule(bench, shape, /*chunks=*/false);
+                                });
+    if (kind == DeviceKind::cpu || shape.rows < kMinChunkedRows) continue;
+    testing::register_benchmark("gated_delta_rule", kind, DType::bf16, what + " in chunks",
+                                [=](GraphBenchmark& bench) {
+                                  measure_delta_rule(bench, shape, /*chunks=*/true);
+                                });
   }
 }
 
 const bool registered = [] {
   register_all(DeviceKind::cpu, {{1, 1}, {16, 1}, {1, 512}, {4, 128}});
-  register_all(DeviceKind::cuda, {{1, 1}, {8, 1}, {64, 1}, {256, 1}, {1, 8192}, {16, 1024}});
+  register_all(DeviceKind::cuda, {{1, 1}, {8, 1}, {64, 1}, {256, 1}, {1, 64}, {1, 512}, {1, 8192}, {16, 1024}, {1, 131072}});
   return true;
 }();
 

@@ -1,54 +1,24 @@
 // The convolution and the gated delta rule against their plain definitions, and cut in any way
 // against themselves at once.
 #include <algorithm>
-#include <deque>
 #include <functional>
 
 #include "kernels/linear_attention/causal_conv.h"
 #include "kernels/linear_attention/gated_delta_rule.h"
+#include "kernels/linear_attention/testing/linear_attention_case.h"
 #include "kernels/linear_attention/testing/references.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels {
 namespace {
 
+using testing::Delta;
 using testing::normal_values;
-using testing::Placed;
+using testing::on;
+using testing::random_sequences;
 using testing::refusal;
 using testing::same_bits;
-
-// Sequences of a step: their rows, how many tokens were there before, and their slots.
-struct Sequences {
-  std::vector<std::int32_t> query_start = {0}, kv_length, slots;
-
-  void add(std::int64_t rows, std::int64_t before, std::int64_t slot) {
-    query_start.push_back(query_start.back() + static_cast<std::int32_t>(rows));
-    kv_length.push_back(static_cast<std::int32_t>(before + rows));
-    slots.push_back(static_cast<std::int32_t>(slot));
-  }
-  std::int64_t rows() const { return query_start.back(); }
-  StateRows view() {
-    const auto count = static_cast<std::int64_t>(slots.size());
-    return {.query_start = {query_start.data(), DType::i32, {count + 1}},
-            .kv_length = {kv_length.data(), DType::i32, {count}},
-            .slots = {slots.data(), DType::i32, {count}}};
-  }
-};
-
-// Some that start, some that go on, one without rows and some padding; slots in any order.
-Sequences random_sequences(std::mt19937& random, std::int64_t slots, std::int64_t max_rows = 6) {
-  Sequences sequences;
-  std::vector<std::int64_t> order(static_cast<std::size_t>(slots));
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
-  std::ranges::shuffle(order, random);
-  for (const std::int64_t slot : order) {
-    const auto rows = static_cast<std::int64_t>(random() % (max_rows + 1));
-    sequences.add(rows, random() % 3 == 0 ? 0 : 1 + static_cast<std::int64_t>(random() % 9), slot);
-  }
-  sequences.add(1, 0, -1);
-  sequences.add(2, 3, -1);
-  return sequences;
-}
+using testing::Sequences;
 
 // How many values are further off than arithmetic in float32 may be before they are rounded.
 template <typename T>
@@ -87,113 +57,6 @@ struct Conv {
     return out;
   }
 };
-
-template <typename T>
-struct Delta {
-  std::int64_t key_heads, group, dk, dv, slots;
-  std::vector<float> a_log, dt_bias, norm, state;
-
-  Delta(std::int64_t key_heads, std::int64_t group, std::int64_t dk, std::int64_t dv,
-        std::int64_t slots, unsigned seed)
-      : key_heads(key_heads),
-        group(group),
-        dk(dk),
-        dv(dv),
-        slots(slots),
-        a_log(normal_values<float>(heads(), seed)),
-        dt_bias(normal_values<float>(heads(), seed + 1)),
-        norm(normal_values<float>(dv, seed + 2, 1, 0.2f)),
-        state(normal_values<float>(slots * heads() * dk * dv, seed + 3)) {}
-
-  std::int64_t heads() const { return key_heads * group; }
-  std::int64_t qkv_columns() const { return 2 * key_heads * dk + heads() * dv; }
-
-  struct Inputs {
-    std::vector<T> qkv, z;
-    std::vector<float> ba;
-  };
-  Inputs inputs(std::int64_t rows, unsigned seed) const {
-    return {normal_values<T>(rows * qkv_columns(), seed),
-            normal_values<T>(rows * heads() * dv, seed + 1),
-            normal_values<float>(rows * 2 * heads(), seed + 2, 0, 2)};
-  }
-  // Of rows [begin, end).
-  Inputs part(const Inputs& all, std::int64_t begin, std::int64_t end) const {
-    const auto cut = [&](const auto& values, std::int64_t columns) {
-      return std::decay_t<decltype(values)>(values.begin() + begin * columns,
-                                            values.begin() + end * columns);
-    };
-    return {cut(all.qkv, qkv_columns()), cut(all.z, heads() * dv), cut(all.ba, 2 * heads())};
-  }
-
-  template <typename Run>
-  std::vector<T> run(Inputs in, Sequences sequences, const Run& run) {
-    const std::int64_t rows = sequences.rows();
-    std::vector<T> out(static_cast<std::size_t>(rows * heads() * dv), from_float<T>(-9));
-    run(GatedDeltaRule{.out = {out.data(), dtype_of<T>, {rows, heads() * dv}},
-                       .qkv = {in.qkv.data(), dtype_of<T>, {rows, qkv_columns()}},
-                       .z = {in.z.data(), dtype_of<T>, {rows, heads() * dv}},
-                       .ba = {in.ba.data(), DType::f32, {rows, 2 * heads()}},
-                       .a_log = {a_log.data(), DType::f32, {heads()}},
-                       .dt_bias = {dt_bias.data(), DType::f32, {heads()}},
-                       .norm = {norm.data(), DType::f32, {dv}},
-                       .state = {state.data(), DType::f32, {slots, heads(), dk, dv}},
-                       .rows = sequences.view(),
-                       .key_heads = key_heads});
-    return out;
-  }
-};
-
-std::vector<TensorView*> tensors_of(CausalConv& args) {
-  return {&args.out, &args.x, &args.weight, &args.state};
-}
-std::vector<TensorView*> tensors_of(GatedDeltaRule& args) {
-  return {&args.out,   &args.qkv,     &args.z,    &args.ba,
-          &args.a_log, &args.dt_bias, &args.norm, &args.state};
-}
-
-// A tensor of the host, in a backend's memory.
-class There {
- public:
-  There(Backend& backend, Stream& stream, TensorView& view)
-      : here_(static_cast<unsigned char*>(view.data)), bytes_(backend, stream, bytes_of(view)) {
-    view.data = bytes_.data();
-  }
-
-  void fetch() {
-    const std::vector<unsigned char> bytes = bytes_.fetch();
-    std::ranges::copy(bytes, here_);
-  }
-
- private:
-  static std::vector<unsigned char> bytes_of(const TensorView& view) {
-    std::int64_t count = view.elements() > 0;
-    for (int axis = 0; count > 0 && axis < view.rank; ++axis) {
-      count += (view.shape[axis] - 1) * view.stride[axis];
-    }
-    const auto* const from = static_cast<const unsigned char*>(view.data);
-    return {from, from + count * static_cast<std::int64_t>(size_of(view.dtype))};
-  }
-
-  unsigned char* here_;
-  Placed<unsigned char> bytes_;
-};
-
-// The operation on a stream, with tensors of the host.
-template <typename Operation>
-auto on(Backend& backend, Stream& stream, const Operation& operation) {
-  return [&backend, &stream, operation](auto args) {
-    std::deque<There> there;
-    std::vector<TensorView*> tensors = tensors_of(args);
-    for (TensorView* row : {&args.rows.query_start, &args.rows.kv_length, &args.rows.slots}) {
-      tensors.push_back(row);
-    }
-    for (TensorView* tensor : tensors) there.emplace_back(backend, stream, *tensor);
-    stream.synchronize();
-    operation(args, stream);
-    for (There& tensor : there) tensor.fetch();
-  };
-}
 
 TEST_CASE_TEMPLATE("causal_conv is what its definition says, for all shapes", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
@@ -396,6 +259,10 @@ TEST_CASE("causal_conv and gated_delta_rule refuse what does not fit, by name") 
   CHECK(delta_with([](GatedDeltaRule& args) {
           args.ba.dtype = DType::bf16;
         }).starts_with("gated_delta_rule: ba"));
+  alignas(16) unsigned char memory[256];
+  CHECK(delta_with([&](GatedDeltaRule& args) {
+          args.chunks = TensorView(memory, DType::u8, {255});
+        }) == "gated_delta_rule: chunks is uint8 [255]; it must have 256 bytes at a multiple of 16");
 }
 
 }  // namespace

@@ -24,6 +24,8 @@ namespace cuda {
 void combine_experts(const CombineExperts& args, Stream& stream);
 void one_row_experts(const OneRowExperts& args, Stream& stream);
 bool takes_one_row(const OneRowExperts& args);
+// On Hopper, if it has room for them; else returns false.
+bool one_row_experts_sm90(const OneRowExperts& args, Stream& stream);
 void route(const Route& args, Stream& stream);
 
 }  // namespace cuda

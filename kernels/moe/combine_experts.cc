@@ -45,16 +45,7 @@ void check_combine_experts(const CombineExperts& args) {
 void combine_experts(const CombineExperts& args, Stream& stream) {
   check_combine_experts(args);
   if (args.out.elements() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) {
-    if (args.out.dtype != args.experts.dtype) {
-      fail("combine_experts: out is ", args.out.describe(), " and experts ",
-           args.experts.describe(), "; on GPUs both must have one type");
-    }
-    return cuda::combine_experts(args, stream);
-  }
-#endif
-  cpu::combine_experts(args, stream);
+  NVLLM_ON_BACKEND(stream, combine_experts(args, stream));
 }
 
 }  // namespace nvllm::kernels

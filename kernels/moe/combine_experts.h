@@ -11,8 +11,8 @@ namespace nvllm::kernels {
 //
 // The sum is in float32, in the order of j, so that a row's does not depend on other rows; it is
 // rounded to out's type, and again when a residual is added. All of one type (float32, bfloat16 or
-// float16) but for the weights, and dense. On CPUs out may be float32 whatever that type is, where
-// there is no residual. Any number of rows and columns.
+// float16) but for the weights, and dense; out may be float32 whatever that type is, where there is
+// no residual. Any number of rows and columns.
 //
 // A rank that has whole experts adds up theirs alone: entries from own_start's first number on, up
 // to its last.

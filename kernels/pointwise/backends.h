@@ -50,6 +50,7 @@ void scaled_sum(const ScaledSum& args, Stream& stream);
 void sigmoid_gate(const SigmoidGate& args, Stream& stream);
 void soft_cap(const SoftCap& args, Stream& stream);
 void step_input(const StepInput& args, Stream& stream);
+void tree_sum(const TreeSum& args, Stream& stream);
 void write_words(std::uint32_t* to, const std::uint32_t* words, std::int64_t count, Stream& stream);
 
 // next_comes_early: whether the kernel behind this one may be launched before this one may begin

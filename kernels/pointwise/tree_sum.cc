@@ -44,10 +44,7 @@ void check_tree_sum(const TreeSum& args) {
 void tree_sum(const TreeSum& args, Stream& stream) {
   check_tree_sum(args);
   if (args.out.elements() == 0) return;
-  if (stream.kind() != DeviceKind::cpu) {
-    fail("tree_sum: runs on CPUs only so far; pass --device cpu");
-  }
-  cpu::tree_sum(args, stream);
+  NVLLM_ON_BACKEND(stream, tree_sum(args, stream));
 }
 
 // On the CPU, eight elements at a time.

@@ -24,7 +24,7 @@ struct TreeSum {
   TensorView bias{};  // [columns], a float type; data == nullptr: none
 };
 
-// Enqueues it, on a CPU; otherwise an Error, as for an argument that does not fit, which it names.
+// Enqueues it. Throws an Error that names the argument that does not fit.
 void tree_sum(const TreeSum& args, Stream& stream);
 void check_tree_sum(const TreeSum& args);
 

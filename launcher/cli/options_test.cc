@@ -230,11 +230,21 @@ TEST_CASE("a CPU run does not ask for GPUs") {
   CHECK_FALSE(looked);
 }
 
-TEST_CASE("over several boxes ranks are dealt to them, on CPUs only so far") {
+namespace {
+
+// What the second of two boxes with these GPUs plans.
+LaunchPlan planned_on_box_1(std::vector<std::string> arguments, std::vector<std::string> gpus,
+                            bool shares_machine = false) {
+  GroupOptions options = selftest(std::move(arguments)).group;
+  options.task = {.boxes = 2, .box = 1, .starter = "mpirun", .shares_machine = shares_machine};
+  return plan_launch(options, true, [&](std::string*) { return gpus; });
+}
+
+}  // namespace
+
+TEST_CASE("over several boxes ranks are dealt to them") {
   const auto planned = [](std::vector<std::string> arguments, std::vector<std::string> gpus) {
-    GroupOptions options = selftest(std::move(arguments)).group;
-    options.task = {.boxes = 2, .box = 1, .starter = "mpirun"};
-    return plan_launch(options, true, [&](std::string*) { return gpus; });
+    return planned_on_box_1(std::move(arguments), std::move(gpus));
   };
   CHECK(planned({}, {}).box_ranks == std::vector<int>{1, 1});
   CHECK(planned({"--tp", "3"}, {}).box_ranks == std::vector<int>{2, 1});
@@ -243,9 +253,32 @@ TEST_CASE("over several boxes ranks are dealt to them, on CPUs only so far") {
                        "--tp 1: is less than one rank for each of 2 boxes; pass --tp 2 or more, "
                        "or start fewer tasks",
                        UsageError);
-  CHECK_THROWS_WITH_AS(planned({"--tp", "4"}, {"0"}),
-                       "--device auto: groups over boxes run on CPUs only so far, and this box has "
-                       "GPUs; pass --device cpu, or start one box without mpirun",
+}
+
+TEST_CASE("over several boxes each rank has a GPU of its own box") {
+  using Strings = std::vector<std::string>;
+  CHECK(planned_on_box_1({"--tp", "2"}, {"3", "5"}).gpus == Strings{"", "3"});
+  CHECK(planned_on_box_1({"--tp", "4"}, {"3", "5"}).gpus == Strings{"", "", "3", "5"});
+  CHECK(planned_on_box_1({"--tp", "3"}, {"3", "5"}).gpus == Strings{"", "", "3"});
+  // Without --tp each box is taken to have as many as this one.
+  CHECK(planned_on_box_1({}, {"3", "5"}).gpus == Strings{"", "", "3", "5"});
+  CHECK(planned_on_box_1({}, Strings(8, "0")).box_ranks == std::vector<int>{4, 4});
+  CHECK_THROWS_WITH_AS(planned_on_box_1({"--tp", "4"}, {"0"}),
+                       "--tp 4: box 1 gets 2 of all 4 ranks, and has 1 GPU for us; pass a smaller "
+                       "--tp or --pp, start more boxes, or pass --device cpu",
+                       UsageError);
+  CHECK_THROWS_WITH_AS(planned_on_box_1({"--collectives", "peer"}, {"0"}),
+                       "--collectives peer: GPUs of other boxes have no access to the memory of "
+                       "this one's; pass auto or nccl",
+                       UsageError);
+}
+
+TEST_CASE("several tasks on one machine are for GPUs") {
+  CHECK(planned_on_box_1({"--tp", "2"}, {"1"}, true).ranks == 2);
+  CHECK_THROWS_WITH_AS(planned_on_box_1({"--device", "cpu"}, {"1"}, true),
+                       "mpirun has started several tasks on one machine, which is of use for GPUs, "
+                       "and this run is on the CPU; start one task on each (mpirun --map-by "
+                       "ppr:1:node, srun --ntasks-per-node=1)",
                        UsageError);
 }
 

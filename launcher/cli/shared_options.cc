@@ -213,7 +213,8 @@ OptionRows group_rows() {
        }},
       {"--collectives", "auto|shm|peer|nccl",
        "how ranks reduce: shm on the CPU; peer or nccl on GPUs; auto: peer\n"
-       "memory, or NCCL where GPUs have no access to each other's memory",
+       "memory, or NCCL where GPUs have no access to each other's memory, as\n"
+       "those of several boxes; --pp with nccl hands over by it, too",
        "auto",
        into.one_of(&GroupOptions::collectives, "implementation",
                    {{"auto", "auto"}, {"shm", "shm"}, {"peer", "peer"}, {"nccl", "nccl"}})},

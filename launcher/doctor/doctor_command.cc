@@ -1,10 +1,13 @@
 // The command doctor: prints the findings about this machine.
+#include <stdlib.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/json_text.h"
 #include "base/text.h"
+#include "cluster/task.h"
 #include "launcher/cli/commands.h"
 #include "launcher/cli/program.h"
 #include "launcher/doctor/findings.h"
@@ -137,13 +140,18 @@ std::string format_findings_json(const Machine& machine, const std::vector<Findi
         {"total_bytes", shm.total_bytes},
         {"free_bytes", shm.free_bytes},
         {"needed_bytes", shm.needed_all}}},
+      {"box", machine.task.boxes == 1 ? Json()
+                                      : Json{{"number", machine.task.box},
+                                             {"of", machine.task.boxes},
+                                             {"host", machine.host}}},
       {"default_model",
        {{"path", text_or_null(machine.model.path)}, {"there", machine.model.there}}}};
   return json_text(json, 2) + '\n';
 }
 
 int run_doctor(const Options& options, std::int64_t) {
-  const Machine machine = survey_machine(process_environment);
+  Machine machine = survey_machine(process_environment);
+  machine.task = cluster::find_task([](const char* name) { return ::getenv(name); });
   const std::vector<Finding> findings = examine(machine);
   write_results(options.json ? format_findings_json(machine, findings)
                              : format_findings(machine, findings));

@@ -121,6 +121,16 @@ Finding examine_model(const DefaultModelFacts& model) {
   return finding;
 }
 
+// What is said of several boxes comes mixed: each line after it should be found again.
+Finding examine_box(const Machine& machine) {
+  const std::size_t gpus = machine.cuda_built.empty() ? 0 : machine.visible.size();
+  return {.subject = "box",
+          .found = str(machine.task.box, " of ", machine.task.boxes, " (", machine.host,
+                       "), started by ", machine.task.starter, ": ",
+                       gpus == 0 ? "ranks on the CPU"
+                                 : str(gpus, gpus == 1 ? " GPU" : " GPUs", " for its ranks"))};
+}
+
 }  // namespace
 
 const char* name_of(Verdict verdict) {
@@ -134,7 +144,9 @@ const char* name_of(Verdict verdict) {
 }
 
 std::vector<Finding> examine(const Machine& machine) {
-  std::vector<Finding> all = examine_gpus(machine);
+  std::vector<Finding> all;
+  if (machine.task.boxes > 1) all.push_back(examine_box(machine));
+  for (Finding& finding : examine_gpus(machine)) all.push_back(std::move(finding));
   for (Finding& finding : std::vector<Finding>{examine_processor(machine), examine_numa(machine),
                                                examine_memory(machine), examine_huge_pages(machine),
                                                examine_shared_memory(machine.shared_memory),

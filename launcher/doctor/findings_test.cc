@@ -187,6 +187,23 @@ TEST_CASE("libraries are missed where something would load them") {
             "NCCL stops: lib.so: not found | install it (libnccl2), or pass --tp 1"));
 }
 
+TEST_CASE("one of several boxes says which, how many GPUs it has, and that these need NCCL") {
+  const auto box = [](Machine& m) {
+    m.task = {.boxes = 2, .box = 1, .starter = "mpirun"};
+    m.host = "node17";
+  };
+  Machine machine = good_machine();
+  box(machine);
+  CHECK(examine(machine).front().subject == "box");
+  CHECK(examine(machine).front().found ==
+        "1 of 2 (node17), started by mpirun: 2 GPUs for its ranks");
+  CHECK(has(after([&](Machine& m) {
+              box(m);
+              m.nccl = {.version = "", .error = "lib.so: not found"};
+            }),
+            "NCCL stops: lib.so: not found | install it (libnccl2)"));
+}
+
 TEST_CASE("a small limit of locked memory is told where GPUs compute") {
   CHECK(after([](Machine& m) { m.lockable_bytes = 65536; }) ==
         "memory lock limit warning: 64 KiB; NCCL and drivers that count pinned memory against it "

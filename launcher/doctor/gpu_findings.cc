@@ -215,8 +215,10 @@ std::vector<Finding> examine_gpus(const Machine& machine) {
   all.push_back(
       examine_library("cuBLASLt", machine.cublaslt, computes_on_gpus,
                       "install it (libcublas), or point CUDA_HOME at a toolkit that has it"));
-  all.push_back(examine_library("NCCL", machine.nccl, computes_on_gpus && !apart.empty(),
-                                "install it (libnccl2), or pass --tp 1"));
+  const bool boxes = machine.task.boxes > 1;
+  all.push_back(
+      examine_library("NCCL", machine.nccl, computes_on_gpus && (boxes || !apart.empty()),
+                      boxes ? "install it (libnccl2)" : "install it (libnccl2), or pass --tp 1"));
   all.push_back(examine_lock_limit(machine, computes_on_gpus));
   return all;
 }

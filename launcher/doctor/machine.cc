@@ -161,6 +161,7 @@ Machine survey_machine(const Environment& environment, const std::string& root) 
 
   machine.shared_memory = shared_memory(ipc::kMaxRanks);
   machine.model = default_model_facts(environment);
+  machine.host = cluster::host_name();
   return machine;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/task.h"
 #include "device/libraries.h"
 #include "device/nvml.h"
 #include "launcher/session/user_cache.h"
@@ -53,9 +54,13 @@ struct Machine {
 
   SharedMemoryFacts shared_memory;
   DefaultModelFacts model;
+
+  cluster::Task task;  // which of several boxes it is
+  std::string host;
 };
 
 // Starts nothing and creates no CUDA context. `root` is "/" but in tests: where /proc and /sys lie.
+// All but the task.
 Machine survey_machine(const Environment& environment, const std::string& root = "/");
 
 }  // namespace nvllm::launcher

@@ -26,10 +26,11 @@ using runtime::SelftestRow;
 // What a selftest found, and how long its start took.
 struct SelftestReport {
   DeviceKind device = DeviceKind::cpu;
-  std::int64_t started_ns = 0;  // the launcher's first instruction
-  std::int64_t forked_ns = 0;   // all workers exist
-  bool memory = false;          // tell what memory every rank has taken
-  std::vector<int> box_ranks;   // of each box, where there are several
+  std::int64_t started_ns = 0;     // the launcher's first instruction
+  std::int64_t forked_ns = 0;      // all workers exist
+  bool memory = false;             // tell what memory every rank has taken
+  std::vector<int> box_ranks;      // of each box, where there are several
+  std::vector<std::string> boxes;  // what to call them
   runtime::SelftestResult result;
 };
 
@@ -55,6 +56,20 @@ int box_of(const SelftestReport& report, std::size_t rank) {
     left -= report.box_ranks[static_cast<std::size_t>(box)];
   }
   return box;
+}
+
+// "  box 1 (node17): ranks 2 to 3 on NVIDIA H200"
+std::string format_boxes(const SelftestReport& report) {
+  std::string text;
+  std::size_t rank = 0;
+  for (std::size_t box = 0; box < report.boxes.size(); ++box) {
+    const auto ranks = static_cast<std::size_t>(report.box_ranks[box]);
+    text += str("  ", report.boxes[box], ranks == 1 ? ": rank " : ": ranks ", rank,
+                ranks == 1 ? "" : str(" to ", rank + ranks - 1), " on ",
+                report.result.ranks.at(rank).device, '\n');
+    rank += ranks;
+  }
+  return text;
 }
 
 std::vector<SelftestRow> start_rows(const SelftestReport& report) {
@@ -87,7 +102,8 @@ std::string format_table(const SelftestReport& report) {
   const RankReport& first = result.ranks.front();
   std::string text = str("nvllm ", kVersion, " selftest: ", result.ranks.size(),
                          result.ranks.size() == 1 ? " rank on " : " ranks on ", first.device,
-                         ", collectives ", first.collectives, '\n');
+                         ", collectives ", first.collectives, '\n') +
+                     format_boxes(report);
   TextTable table;
   for (const SelftestRow& row : all_rows(report)) {
     table.add_row({row.name, format_value(row.value), row.unit});
@@ -158,11 +174,15 @@ int run_selftest(const Options& options, std::int64_t started_ns) {
                         .started_ns = started_ns,
                         .memory = options.memory_report,
                         .box_ranks = plan.box_ranks,
+                        .boxes = {},
                         .result = {}};
   const int exit_code = run_workers(options.group, plan, nullptr, [&](WorkerGroup& workers) {
     report.forked_ns = now_ns();
     report.result =
         ask_rank0<runtime::SelftestResult>(workers.member(), "selftest", options.selftest_seconds);
+    for (std::size_t box = 0; box < plan.box_ranks.size(); ++box) {
+      report.boxes.push_back(workers.member().group().box_text(static_cast<int>(box)));
+    }
   });
   if (exit_code != kExitFine) return exit_code;
   write_results(options.json ? format_json(report) : format_table(report));

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -44,6 +45,24 @@ TEST_CASE("VLLM_BATCH_INVARIANT=1 is refused with options that cannot be with it
       "VLLM_BATCH_INVARIANT=1: --invariant batch: --kv-offload chunked combines the results of "
       "chunks; pass --kv-offload layerwise, or off, or --invariant off",
       Error);
+}
+
+TEST_CASE("GPUs have invariant results, but not with quantized weights") {
+  EngineOptions options;
+  for (const Invariance invariance : {Invariance::batch, Invariance::tp}) {
+    options.invariance = invariance;
+    runtime::check_invariance(options, {.gpus = true});
+    runtime::check_invariance(options, {.quantized_weights = true});
+    const std::string refusal =
+        str("--invariant ", runtime::name_of(invariance),
+            ": not with quantized weights on GPUs so far; pass --quantization none, or --invariant "
+            "off");
+    CHECK_THROWS_WITH_AS(
+        runtime::check_invariance(options, {.gpus = true, .quantized_weights = true}),
+        refusal.c_str(), Error);
+  }
+  options.invariance = Invariance::off;
+  runtime::check_invariance(options, {.gpus = true, .quantized_weights = true});
 }
 
 }  // namespace

@@ -11,10 +11,11 @@
 namespace nvllm::launcher {
 namespace {
 
-// As many stages as there are GPUs, up to four; fewer than two: no pipeline.
+// As many stages as there are GPUs, up to three: the model has as many layers. Fewer than two: no
+// pipeline.
 std::vector<std::string> gpus_of_pipeline() {
   std::vector<std::string> gpus = visible_gpus();
-  if (gpus.size() > 4) gpus.resize(4);
+  if (gpus.size() > 3) gpus.resize(3);
   return gpus;
 }
 

@@ -3,14 +3,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "cluster/link_process.h"
 #include "cluster/task.h"
+#include "device/topology.h"
 #include "ipc/group.h"
 #include "launcher/cli/option_value.h"
 #include "launcher/cli/program.h"
+#include "launcher/supervise/gpu_names.h"
 #include "launcher/supervise/model_hash.h"
 
 namespace nvllm::launcher {
@@ -19,6 +24,11 @@ namespace {
 
 void check_collectives(const GroupOptions& options, DeviceKind device) {
   const std::string& chosen = options.collectives;
+  if (chosen == "peer" && options.task.boxes > 1) {
+    refuse(
+        "--collectives peer: GPUs of other boxes have no access to the memory of this one's; "
+        "pass auto or nccl");
+  }
   if (chosen == "auto" || (chosen == "shm") == (device == DeviceKind::cpu)) return;
   if (device == DeviceKind::cpu) {
     refuse("--collectives ", chosen, ": needs GPUs, and this run is on the CPU; pass auto or shm");
@@ -27,19 +37,29 @@ void check_collectives(const GroupOptions& options, DeviceKind device) {
 }
 
 // What must be the same on all boxes.
-std::vector<cluster::Fact> facts_of(const GroupOptions& options, const runtime::OpenModel* model) {
+std::vector<cluster::Fact> facts_of(const GroupOptions& options, const LaunchPlan& plan,
+                                    const runtime::OpenModel* model) {
   return {{"version of nvllm", str(kVersion, ' ', kBuildLabel)},
           {"command line", options.command_line},
+          {"kind of device (--device)", name_of(plan.device)},
+          {"number of ranks (--tp)", std::to_string(plan.ranks)},
           {"model", model != nullptr ? model_hash(*model) : ""}};
 }
 
 void check_boxes(const GroupOptions& options, DeviceKind device) {
-  if (options.task.boxes > 1 && device == DeviceKind::cuda) {
-    refuse("--device ", options.device ? name_of(*options.device) : "auto",
-           ": groups over boxes run on CPUs only so far, and this box has GPUs; pass --device cpu, "
-           "or start one box without ",
-           options.task.starter);
+  if (options.task.shares_machine && device == DeviceKind::cpu) {
+    refuse(options.task.starter,
+           " has started several tasks on one machine, which is of use for "
+           "GPUs, and this run is on the CPU; start one task on each (mpirun --map-by ppr:1:node, "
+           "srun --ntasks-per-node=1)");
   }
+}
+
+// By which the boxes see that no two of them use the same GPU.
+std::vector<std::string> gpus_here(const LaunchPlan& plan) {
+  std::vector<std::string> here = plan.gpus;
+  std::erase(here, "");  // of ranks elsewhere
+  return here.empty() ? here : names_of_gpus(here, gpu_uuids(nullptr));
 }
 
 // options.ranks are those of a stage.
@@ -54,9 +74,25 @@ void plan_stages(const GroupOptions& options, LaunchPlan& plan) {
   plan.ranks = stages * ranks;
 }
 
+// Gives the ranks of this box, one of several, their GPUs.
+void deal_gpus_of_box(const GroupOptions& options, LaunchPlan& plan) {
+  const auto box = plan.box_ranks.begin() + options.task.box;
+  const auto gpus = std::ssize(plan.gpus);
+  if (*box > gpus) {
+    refuse("--tp ", plan.ranks / options.stages, ": box ", options.task.box, " gets ", *box,
+           " of all ", plan.ranks, " ranks, and has ", gpus, gpus == 1 ? " GPU" : " GPUs",
+           " for us; pass a smaller --tp or --pp, start more boxes, or pass --device cpu");
+  }
+  std::vector<std::string> dealt(static_cast<std::size_t>(plan.ranks));
+  std::copy_n(plan.gpus.begin(), *box,
+              dealt.begin() + std::accumulate(plan.box_ranks.begin(), box, std::ptrdiff_t{0}));
+  plan.gpus = std::move(dealt);
+}
+
 // Gives each rank of all stages its GPU.
 void deal_gpus(const GroupOptions& options, LaunchPlan& plan) {
   if (plan.device == DeviceKind::cpu) return;
+  if (!plan.box_ranks.empty()) return deal_gpus_of_box(options, plan);
   const int gpus = static_cast<int>(plan.gpus.size()), ranks = plan.ranks / options.stages;
   const char* const found = gpus == 1 ? " GPU" : " GPUs";
   if (plan.ranks > gpus && options.stages > 1) {
@@ -71,14 +107,13 @@ void deal_gpus(const GroupOptions& options, LaunchPlan& plan) {
   plan.gpus.resize(static_cast<std::size_t>(plan.ranks));
 }
 
-// Where --tp does not say it: all GPUs, divided among the stages; over boxes, on CPUs, so many that
-// each box has one.
+// Where --tp does not say it: all GPUs, of which each box has as many as this one, divided among
+// the stages; but so many that each box has a rank.
 int ranks_of_stage(const GroupOptions& options, std::size_t gpus) {
   if (options.ranks) return *options.ranks;
-  const int boxes = options.task.boxes;
-  if (boxes > 1) return (boxes + options.stages - 1) / options.stages;
-  const int all = std::min(static_cast<int>(gpus), ipc::kMaxRanks);
-  return std::max(1, all / options.stages);
+  const int boxes = options.task.boxes, stages = options.stages;
+  const int all = std::min(boxes * static_cast<int>(gpus), ipc::kMaxRanks);
+  return std::max((boxes + stages - 1) / stages, all / stages);
 }
 
 void deal_ranks(const GroupOptions& options, LaunchPlan& plan) {
@@ -108,8 +143,8 @@ LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindG
 
   plan.ranks = ranks_of_stage(options, plan.gpus.size());
   plan_stages(options, plan);
-  deal_gpus(options, plan);
   deal_ranks(options, plan);
+  deal_gpus(options, plan);
   return plan;
 }
 
@@ -130,9 +165,10 @@ WorkerGroup::Options group_to_start(const GroupOptions& options, const LaunchPla
                                                 ? Supervisor::kCpuStartLimit
                                                 : Supervisor::kStartLimit};
   if (plan.box_ranks.empty()) return group;
-  group.link = [options, model](const ipc::Group& of) {
+  group.link = [options, plan, model](const ipc::Group& of) {
     return cluster::run_link(of, {.task = options.task,
-                                  .facts = facts_of(options, model),
+                                  .facts = facts_of(options, plan, model),
+                                  .gpus = gpus_here(plan),
                                   .stages = options.stages,
                                   .log_level = options.log_level});
   };

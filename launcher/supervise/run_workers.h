@@ -19,9 +19,10 @@ namespace nvllm::launcher {
 // Which workers to start.
 struct LaunchPlan {
   DeviceKind device = DeviceKind::cpu;
-  int ranks = 1;                  // of all boxes and all pipeline stages
-  std::vector<int> box_ranks;     // of each, where there are several
-  std::vector<std::string> gpus;  // of each rank, as CUDA_VISIBLE_DEVICES; empty on the CPU
+  int ranks = 1;               // of all boxes and all pipeline stages
+  std::vector<int> box_ranks;  // of each, where there are several
+  // Of each rank, as CUDA_VISIBLE_DEVICES; "" for one that is on another box. Empty on the CPU.
+  std::vector<std::string> gpus;
 };
 
 // Finds the GPUs of this machine (visible_gpus() of device/topology.h). It is called only if they

@@ -180,13 +180,17 @@ std::int64_t block_bytes(Encoding encoding) {
   return format_of(encoding).bytes;
 }
 
-std::int64_t StoredTensor::stored_row(std::int64_t row) const {
-  if (rotary_heads == 0) return row;
-  // Of a head of d rows, GGUF keeps 0, d/2, 1, d/2 + 1, ...
-  const std::int64_t d = shape[0] / rotary_heads;
-  const std::int64_t in_head = row % d;
-  const std::int64_t pair = in_head % (d / 2);
-  return row - in_head + 2 * pair + (in_head >= d / 2 ? 1 : 0);
+std::int64_t StoredOrder::stored(std::int64_t index) const {
+  if (index < first) return index;
+  const std::int64_t in_period = (index - first) % period();
+  const std::int64_t block = in_period / size;
+  const std::int64_t there = block % inner * outer + block / inner;
+  return index - in_period + there * size + in_period % size;
+}
+
+std::int64_t StoredOrder::run_end(std::int64_t index) const {
+  if (index < first) return first;
+  return index + size - (index - first) % size;
 }
 
 std::uint64_t StoredTensor::row_bytes() const {

@@ -66,6 +66,19 @@ struct StoredStrides {
   std::int64_t rows = 0, columns = 1;
 };
 
+// Rows, or columns, that lie in a file in another order than Hugging Face's. From `first` on,
+// blocks of `size` of them, period() after period(), are a matrix [outer, inner] here and [inner,
+// outer] there.
+struct StoredOrder {
+  std::int64_t first = 0;
+  std::int64_t outer = 1, inner = 1, size = 1;
+
+  std::int64_t period() const { return outer * inner * size; }
+  std::int64_t stored(std::int64_t index) const;  // where the file has it
+  // The end of the run from there on that lies together in the file, in this order.
+  std::int64_t run_end(std::int64_t index) const;
+};
+
 struct StoredTensor {
   std::string name;  // Hugging Face's
   Encoding encoding = Encoding::f32;
@@ -75,10 +88,16 @@ struct StoredTensor {
   std::uint64_t bytes = 0;
   std::string stored_name;  // as the file calls it
 
-  // GGUF permutes the rows of llama's q and k so that rotary pairs are adjacent: row r of this
-  // tensor is row stored_row(r) of the file. rotary_heads == 0: the rows are in order.
-  std::int64_t rotary_heads = 0;
-  std::int64_t stored_row(std::int64_t row) const;
+  // How GGUF orders the rows of a matrix (llama's q and k, so that rotary pairs are adjacent; value
+  // heads of linear attention), and its columns or the elements of a vector. Behind `first` there
+  // are whole periods. nullopt: as they are.
+  std::optional<StoredOrder> row_order = std::nullopt, column_order = std::nullopt;
+  // Row r of this tensor is row stored_row(r) of the file.
+  std::int64_t stored_row(std::int64_t row) const {
+    return row_order ? row_order->stored(row) : row;
+  }
+  // The file has -exp(x) of each element x, of a vector.
+  bool stored_as_minus_exp = false;
 
   // Of a part of another tensor, of floats or U8: element (row, column) is that far from `offset`.
   // Otherwise the elements are dense.

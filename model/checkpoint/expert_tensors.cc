@@ -246,14 +246,27 @@ std::vector<StoredTensor> split_gguf_experts(std::vector<StoredTensor> tensors,
            bias ? " experts, outputs]" : " experts, outputs, inputs]", ", found ",
            name_of(tensor.encoding), " ", shape_text(tensor.shape));
     }
+    // The rows of up lie behind those of gate where one tensor has both.
+    constexpr std::string_view kBoth = "gate_up_proj";
+    const std::size_t both = tensor.name.find(kBoth);
+    const bool is_both = both != std::string::npos;
+    if (is_both && tensor.shape[1] % 2 != 0) {
+      fail(files[tensor.file].path(), ": tensor ", printable(tensor.stored_name),
+           ": expected as many outputs of gate as of up, found ", shape_text(tensor.shape));
+    }
     StoredTensor part = tensor;
     part.shape.erase(part.shape.begin());
-    part.bytes = tensor.bytes / static_cast<std::uint64_t>(experts);
+    if (is_both) part.shape[0] /= 2;
+    part.bytes = *bytes_of(part.encoding, part.shape);
     for (std::int64_t expert = 0; expert < experts; ++expert) {
-      part.name = tensor.name;
-      part.name.replace(star, 1, std::to_string(expert));
-      all.push_back(part);
-      part.offset += part.bytes;
+      for (const char* const module : {"gate_proj", "up_proj"}) {
+        part.name = tensor.name;
+        if (is_both) part.name.replace(both, kBoth.size(), module);
+        part.name.replace(star, 1, std::to_string(expert));
+        all.push_back(part);
+        part.offset += part.bytes;
+        if (!is_both) break;
+      }
     }
   }
   return all;

@@ -15,6 +15,7 @@
 // (model/checkpoint/gguf_family.h):
 //
 //   experts.*.gate_proj.weight   [E, I, H]            of any type; up_proj alike
+//   experts.*.gate_up_proj.weight [E, 2 I, H]         instead: the rows of gate, then those of up
 //   experts.*.down_proj.weight   [E, H, I]
 //   experts.*.gate_proj.bias     [E, I]
 #pragma once

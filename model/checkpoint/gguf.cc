@@ -137,10 +137,11 @@ Scalar read_scalar(Cursor& cursor, std::uint32_t type, const std::string& what) 
 
 GgufArray read_array(Cursor& cursor, GgufArrays arrays, const std::string& what,
                      const std::string& where) {
-  const bool kept = arrays == GgufArrays::kept;
+  bool kept = arrays == GgufArrays::kept;
   const auto type = cursor.read<std::uint32_t>(what);
   GgufArray array;
   array.count = cursor.read<std::uint64_t>(what);
+  kept |= type != kString && array.count <= kGgufLayers;
   if (type == kString) {
     for (std::uint64_t i = 0; i < array.count; ++i) {
       const std::string_view text = cursor.read_string(what);

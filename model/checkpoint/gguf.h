@@ -16,7 +16,9 @@
 
 namespace nvllm::model {
 
-// Whether elements of arrays are kept. Only the tokenizer's vocabulary needs them, and it is long.
+// Whether all elements of arrays are kept. Only the tokenizer's vocabulary needs them, and it is
+// long. Arrays of numbers that may be of layers, of at most kGgufLayers, are always kept.
+inline constexpr std::uint64_t kGgufLayers = 4096;
 enum class GgufArrays { skipped, kept };
 
 // An array of texts or of numbers; both are empty if the elements were skipped.
@@ -41,6 +43,7 @@ class GgufMetadata {
   std::optional<double> number(std::string_view key) const;  // finite; integers too
   std::optional<std::string> text(std::string_view key) const;
   std::optional<bool> flag(std::string_view key) const;
+  bool has_array(std::string_view key) const;
   // Arrays whose elements were kept.
   std::optional<std::vector<std::string>> texts(std::string_view key) const;
   std::optional<std::vector<double>> numbers(std::string_view key) const;

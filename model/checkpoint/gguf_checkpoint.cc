@@ -9,6 +9,7 @@
 #include "model/checkpoint/gguf.h"
 #include "model/checkpoint/gguf_config.h"
 #include "model/checkpoint/gguf_family.h"
+#include "model/checkpoint/gguf_heads.h"
 
 namespace nvllm::model {
 namespace {
@@ -67,33 +68,28 @@ std::vector<float> read_factors(const CheckpointFile& file, const StoredTensor& 
   return factors;
 }
 
-void set_rotary_heads(StoredTensor& tensor, const GgufHeads& heads, const std::string& file) {
-  if (!heads.permuted) return;
-  const bool q = tensor.stored_name.find(".attn_q.") != std::string::npos;
-  const bool k = tensor.stored_name.find(".attn_k.") != std::string::npos;
-  if (!q && !k) return;
-  tensor.rotary_heads = q ? heads.heads : heads.kv_heads;
-  if (tensor.shape[0] % (2 * tensor.rotary_heads) != 0) {
-    fail(file, ": tensor ", tensor.stored_name, ": expected rows of ", tensor.rotary_heads,
-         " heads, an even number each, found ", tensor.shape[0]);
-  }
-}
-
 // Removes rope_freqs.weight, gives all other tensors Hugging Face's names, and each expert tensors
 // of its own.
 std::vector<StoredTensor> rename(std::vector<StoredTensor> tensors, const GgufMetadata& metadata,
                                  const GgufHeads& heads, const std::vector<CheckpointFile>& files) {
   const GgufFamily& family = gguf_family(metadata);
   std::erase_if(tensors, [](const StoredTensor& t) { return t.stored_name == kRopeFactors; });
+  const std::int64_t layers = gguf_layers(metadata, family);
   for (StoredTensor& tensor : tensors) {
     const std::string& file = files[tensor.file].path();
-    auto name = hugging_face_name(tensor.stored_name, family);
+    auto name = hugging_face_name(tensor.stored_name, family, layers);
     if (!name) {
       fail(file, ": tensor ", printable(tensor.stored_name), ": expected a tensor of a ",
-           gguf_architectures(), ", found a name unknown here");
+           family.architecture, ", found a name unknown here");
     }
     tensor.name = std::move(*name);
-    set_rotary_heads(tensor, heads, file);
+    if (tensor.name.starts_with("mtp.")) continue;
+    const std::string_view module = gguf_module(tensor.stored_name);
+    set_stored_order(tensor, module, heads, file);
+    // A row, which some files have as a vector.
+    if (module == "ffn_gate_inp_shexp" && tensor.shape.size() == 1) {
+      tensor.shape.insert(tensor.shape.begin(), 1);
+    }
   }
   if (!family.has_experts()) return tensors;
   const std::string key = std::string(family.architecture) + ".expert_count";
@@ -112,8 +108,9 @@ Checkpoint open_gguf(const std::string& path) {
   GgufHeader header = read_header(files.front());
   const GgufHeads heads = gguf_heads(header.metadata);
   // Its configuration needs the vocabulary.
-  const bool gpt_oss = gguf_family(header.metadata).kind == GgufFamily::Kind::gpt_oss;
-  if (gpt_oss) header = read_header(files.front(), GgufArrays::kept);
+  const GgufFamily& family = gguf_family(header.metadata);
+  if (family.kind == GgufFamily::Kind::gpt_oss || family.is_gemma4())
+    header = read_header(files.front(), GgufArrays::kept);
 
   // Collects all tensors in the first part's header: the configuration is made from all of them.
   const std::int64_t parts = check_part(header.metadata, 0);

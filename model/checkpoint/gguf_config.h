@@ -12,14 +12,6 @@
 
 namespace nvllm::model {
 
-// The attention heads of a model, for undoing the permutation of the rows of q and k.
-struct GgufHeads {
-  bool permuted = false;  // rows of q and k lie in adjacent rotary pairs
-  std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;
-};
-GgufHeads gguf_heads(const GgufMetadata& metadata);
-
 // `rope_factors`: the values of rope_freqs.weight; empty: there is none. Anything in the metadata
 // that config.json could not say, or this program could not compute, is refused by name.
 std::string gguf_config_json(const GgufHeader& header, std::span<const float> rope_factors);

@@ -27,6 +27,29 @@ constexpr Name kOfGemmaLayer[] = {{"post_attention_norm", "post_attention_layern
                                   {"ffn_norm", "pre_feedforward_layernorm"},
                                   {"post_ffw_norm", "post_feedforward_layernorm"}};
 
+constexpr Name kOfGemma4Layer[] = {{"post_attention_norm", "post_attention_layernorm"},
+                                   {"ffn_norm", "pre_feedforward_layernorm"},
+                                   {"post_ffw_norm", "post_feedforward_layernorm"},
+                                   {"pre_ffw_norm_2", "pre_feedforward_layernorm_2"},
+                                   {"post_ffw_norm_1", "post_feedforward_layernorm_1"},
+                                   {"post_ffw_norm_2", "post_feedforward_layernorm_2"},
+                                   {"ffn_gate_inp", "router.proj"},
+                                   {"ffn_gate_exps", "experts.*.gate_proj"},
+                                   {"ffn_up_exps", "experts.*.up_proj"},
+                                   {"ffn_gate_up_exps", "experts.*.gate_up_proj"},
+                                   {"ffn_down_exps", "experts.*.down_proj"},
+                                   {"inp_gate", "per_layer_input_gate"},
+                                   {"proj", "per_layer_projection"},
+                                   {"post_norm", "post_per_layer_input_norm"}};
+
+constexpr Name kGemma4Tensors[] = {
+    {"layer_output_scale.weight", "layer_scalar"},
+    {"ffn_gate_inp.scale", "router.scale"},
+    {"ffn_down_exps.scale", "router.per_expert_scale"},
+    {"per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"},
+    {"per_layer_model_proj.weight", "model.per_layer_model_projection.weight"},
+    {"per_layer_proj_norm.weight", "model.per_layer_projection_norm.weight"}};
+
 constexpr Name kOfMixtralLayer[] = {{"ffn_gate_inp", "block_sparse_moe.gate"},
                                     {"ffn_gate_exps", "block_sparse_moe.experts.*.w1"},
                                     {"ffn_up_exps", "block_sparse_moe.experts.*.w3"},
@@ -42,6 +65,32 @@ constexpr Name kOfGptOssLayer[] = {{"ffn_gate_inp", "mlp.router"},
                                    {"ffn_up_exps", "mlp.experts.*.up_proj"},
                                    {"ffn_down_exps", "mlp.experts.*.down_proj"},
                                    {"post_attention_norm", "post_attention_layernorm"}};
+
+constexpr Name kGptOssTensors[] = {{"attn_sinks.weight", "self_attn.sinks"}};
+
+// Of Qwen3.5 and Qwen3-Next, with experts or without.
+constexpr Name kOfHybridLayer[] = {{"post_attention_norm", "post_attention_layernorm"},
+                                   {"attn_qkv", "linear_attn.in_proj_qkv"},
+                                   {"attn_gate", "linear_attn.in_proj_z"},
+                                   {"ssm_in", "linear_attn.in_proj_qkvz"},
+                                   {"ssm_ba", "linear_attn.in_proj_ba"},
+                                   {"ssm_beta", "linear_attn.in_proj_b"},
+                                   {"ssm_alpha", "linear_attn.in_proj_a"},
+                                   {"ssm_conv1d", "linear_attn.conv1d"},
+                                   {"ssm_norm", "linear_attn.norm"},
+                                   {"ssm_out", "linear_attn.out_proj"},
+                                   {"ffn_gate_inp", "mlp.gate"},
+                                   {"ffn_gate_exps", "mlp.experts.*.gate_proj"},
+                                   {"ffn_up_exps", "mlp.experts.*.up_proj"},
+                                   {"ffn_gate_up_exps", "mlp.experts.*.gate_up_proj"},
+                                   {"ffn_down_exps", "mlp.experts.*.down_proj"},
+                                   {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+                                   {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+                                   {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+                                   {"ffn_down_shexp", "mlp.shared_expert.down_proj"}};
+
+constexpr Name kHybridTensors[] = {{"ssm_a", "linear_attn.A_log"},
+                                   {"ssm_dt.bias", "linear_attn.dt_bias"}};
 
 // Mistral's files call themselves llama, and so do Mixtral's.
 constexpr GgufFamily kFamilies[] = {
@@ -70,11 +119,42 @@ constexpr GgufFamily kFamilies[] = {
      .model_type = "gemma3_text",
      .kind = Kind::gemma3,
      .names = kOfGemmaLayer},
+    {.architecture = "gemma4",
+     .class_name = "Gemma4ForCausalLM",
+     .model_type = "gemma4_text",
+     .kind = Kind::gemma4,
+     .names = kOfGemma4Layer,
+     .tensors = kGemma4Tensors},
+    {.architecture = "gemma4",
+     .class_name = "Gemma4ForCausalLM",
+     .model_type = "gemma4_text",
+     .kind = Kind::gemma4_moe,
+     .names = kOfGemma4Layer,
+     .tensors = kGemma4Tensors},
     {.architecture = "gpt-oss",
      .class_name = "GptOssForCausalLM",
      .model_type = "gpt_oss",
      .kind = Kind::gpt_oss,
-     .names = kOfGptOssLayer},
+     .names = kOfGptOssLayer,
+     .tensors = kGptOssTensors},
+    {.architecture = "qwen3next",
+     .class_name = "Qwen3NextForCausalLM",
+     .model_type = "qwen3_next",
+     .kind = Kind::qwen3_next,
+     .names = kOfHybridLayer,
+     .tensors = kHybridTensors},
+    {.architecture = "qwen35",
+     .class_name = "Qwen3_5ForCausalLM",
+     .model_type = "qwen3_5_text",
+     .kind = Kind::qwen35,
+     .names = kOfHybridLayer,
+     .tensors = kHybridTensors},
+    {.architecture = "qwen35moe",
+     .class_name = "Qwen3_5MoeForCausalLM",
+     .model_type = "qwen3_5_moe_text",
+     .kind = Kind::qwen35_moe,
+     .names = kOfHybridLayer,
+     .tensors = kHybridTensors},
 };
 
 std::optional<std::string_view> look_up(std::span<const Name> names, std::string_view stored) {
@@ -113,24 +193,8 @@ std::optional<std::string> name_in_layer(std::string_view module, const GgufFami
   return name_of_expert(module, family);
 }
 
-}  // namespace
-
-const GgufFamily& gguf_family(const GgufMetadata& metadata) {
-  const std::string name = metadata.required_text("general.architecture");
-  const std::int64_t experts = metadata.integer(name + ".expert_count").value_or(0);
-  const GgufFamily* found = nullptr;
-  for (const GgufFamily& family : kFamilies) {
-    if (name != family.architecture) continue;
-    if (found == nullptr || family.has_experts() == (experts != 0)) found = &family;
-  }
-  if (found == nullptr) {
-    fail(metadata.where(), ": general.architecture: expected ", gguf_architectures(), ", found ",
-         printable(name));
-  }
-  return *found;
-}
-
-std::string gguf_architectures() {
+// For errors: "llama, qwen2, qwen3, ... or qwen35moe".
+std::string all_architectures() {
   std::string all;
   const std::string_view last = std::ranges::rbegin(kFamilies)->architecture;
   std::string_view before;
@@ -143,23 +207,64 @@ std::string gguf_architectures() {
   return all;
 }
 
-std::optional<std::string> hugging_face_name(std::string_view stored, const GgufFamily& family) {
+}  // namespace
+
+const GgufFamily& gguf_family(const GgufMetadata& metadata) {
+  const std::string name = metadata.required_text("general.architecture");
+  const std::int64_t experts = metadata.integer(name + ".expert_count").value_or(0);
+  const GgufFamily* found = nullptr;
+  for (const GgufFamily& family : kFamilies) {
+    if (name != family.architecture) continue;
+    if (found == nullptr || family.has_experts() == (experts != 0)) found = &family;
+  }
+  if (found == nullptr) {
+    fail(metadata.where(), ": general.architecture: expected ", all_architectures(), ", found ",
+         printable(name));
+  }
+  return *found;
+}
+
+std::int64_t gguf_layers(const GgufMetadata& metadata, const GgufFamily& family) {
+  const std::string key = std::string(family.architecture) + ".";
+  const std::int64_t blocks = metadata.required_integer(key + "block_count");
+  if (!family.has_linear_attention()) return blocks;
+  const std::int64_t further = metadata.integer(key + "nextn_predict_layers").value_or(0);
+  if (further < 0 || further >= blocks) {
+    fail(metadata.where(), ": metadata ", key, "nextn_predict_layers: expected a number below ",
+         key, "block_count, which is ", blocks, ", found ", further);
+  }
+  return blocks - further;
+}
+
+std::string_view gguf_module(std::string_view stored) {
+  if (!stored.starts_with("blk.")) return "";
+  stored.remove_prefix(4);
+  if (!take_number(stored)) return "";
+  return stored.substr(0, stored.find('.'));
+}
+
+std::optional<std::string> hugging_face_name(std::string_view stored, const GgufFamily& family,
+                                             std::int64_t layers) {
   const std::size_t dot = stored.rfind('.');
   if (dot == std::string_view::npos) return std::nullopt;
   const std::string_view ending = stored.substr(dot);
-  if (ending != ".weight" && ending != ".bias") return std::nullopt;
-  std::string_view module = stored.substr(0, dot);
-
-  if (const auto name = look_up(kWhole, module)) return std::string(*name).append(ending);
-  if (!module.starts_with("blk.")) return std::nullopt;
-  module.remove_prefix(4);
-  const auto layer = take_number(module);
-  if (!layer) return std::nullopt;
-  const std::string prefix = std::string("model.layers.").append(*layer).append(".");
-  if (family.kind == Kind::gpt_oss && module == "attn_sinks" && ending == ".weight") {
-    return prefix + "self_attn.sinks";
+  const bool usual = ending == ".weight" || ending == ".bias";
+  std::string_view in_layer = stored;
+  if (!in_layer.starts_with("blk.")) {
+    if (const auto name = look_up(family.tensors, stored)) return std::string(*name);
+    const auto name = look_up(kWhole, stored.substr(0, dot));
+    return name && usual ? std::optional(std::string(*name).append(ending)) : std::nullopt;
   }
-  const auto name = name_in_layer(module, family);
+  in_layer.remove_prefix(4);
+  const auto layer = take_number(in_layer);
+  if (!layer) return std::nullopt;
+  if (std::stoll(std::string(*layer)) >= layers && family.has_linear_attention()) {
+    return std::string("mtp.").append(stored);
+  }
+  const std::string prefix = std::string("model.layers.").append(*layer).append(".");
+  if (const auto name = look_up(family.tensors, in_layer)) return prefix + std::string(*name);
+  if (!usual || !in_layer.ends_with(ending)) return std::nullopt;
+  const auto name = name_in_layer(in_layer.substr(0, in_layer.size() - ending.size()), family);
   if (!name) return std::nullopt;
   return prefix + *name + std::string(ending);
 }

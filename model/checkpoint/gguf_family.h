@@ -18,7 +18,18 @@ struct GgufFamily {
   using Name = std::pair<std::string_view, std::string_view>;
 
   // What its configuration has beside the common keys.
-  enum class Kind : std::uint8_t { common, gemma3, mixtral, qwen3_moe, gpt_oss };
+  enum class Kind : std::uint8_t {
+    common,
+    gemma3,
+    gemma4,
+    qwen35,
+    mixtral,
+    gemma4_moe,
+    qwen3_moe,
+    gpt_oss,
+    qwen3_next,
+    qwen35_moe
+  };
 
   const char* architecture;  // metadata "general.architecture"
   const char* class_name;
@@ -29,19 +40,30 @@ struct GgufFamily {
   bool always_biased = false;  // q, k and v: the class says it, not the configuration
   // Of modules that only this family has, or that have other names in it.
   std::span<const Name> names = {};
+  // The same of whole tensors: "attn_sinks.weight".
+  std::span<const Name> tensors = {};
 
   // Those whose "expert_count" is above 0.
   bool has_experts() const { return kind >= Kind::mixtral; }
+  bool is_gemma4() const { return kind == Kind::gemma4 || kind == Kind::gemma4_moe; }
+  bool has_linear_attention() const {
+    return kind == Kind::qwen35 || kind == Kind::qwen3_next || kind == Kind::qwen35_moe;
+  }
 };
 
 // An Error names an architecture that is none of these.
 const GgufFamily& gguf_family(const GgufMetadata& metadata);
 
-// What a tensor may be of, for errors: "llama, qwen2, qwen3, ... or gpt-oss".
-std::string gguf_architectures();
+// Layers of the decoder. Behind them there may be some that predict further tokens, whose tensors
+// hugging_face_name() puts under "mtp.".
+std::int64_t gguf_layers(const GgufMetadata& metadata, const GgufFamily& family);
+
+// "attn_q" of "blk.3.attn_q.weight"; "" of a tensor of no layer.
+std::string_view gguf_module(std::string_view stored);
 
 // "model.layers.3.self_attn.q_proj.weight" for "blk.3.attn_q.weight". All experts of a layer may be
 // in one tensor: its name has a '*' for their numbers. nullopt: an unknown name.
-std::optional<std::string> hugging_face_name(std::string_view stored, const GgufFamily& family);
+std::optional<std::string> hugging_face_name(std::string_view stored, const GgufFamily& family,
+                                             std::int64_t layers);
 
 }  // namespace nvllm::model

@@ -28,6 +28,12 @@ void check_rows(const CheckpointFile& file, const StoredTensor& tensor) {
   const std::int64_t elements = tensor.shape.size() < 2 ? 1 : tensor.shape.back();
   std::vector<std::byte> row(row_bytes);
   std::vector<float> values(static_cast<std::size_t>(elements));
+  if (const auto& order = tensor.column_order) {
+    const std::int64_t columns = tensor.shape.back();
+    for (const std::int64_t i : {std::int64_t{0}, columns / 2, columns - 1}) {
+      require(order->stored(i) >= 0 && order->stored(i) < columns && order->run_end(i) <= columns);
+    }
+  }
   for (const std::int64_t i : {std::int64_t{0}, rows / 2, rows - 1}) {
     const std::int64_t stored = tensor.stored_row(i);
     require(stored >= 0 && stored < rows);

@@ -85,6 +85,11 @@ std::optional<bool> GgufMetadata::flag(std::string_view key) const {
   return flag == nullptr ? std::nullopt : std::optional(*flag);
 }
 
+bool GgufMetadata::has_array(std::string_view key) const {
+  const GgufValue* const value = find(key);
+  return value != nullptr && std::holds_alternative<GgufArray>(*value);
+}
+
 std::optional<std::vector<std::string>> GgufMetadata::texts(std::string_view key) const {
   const auto* array = find_kind<GgufArray>(key, "texts");
   if (array == nullptr) return std::nullopt;

@@ -61,7 +61,7 @@ struct TensorNames {
   const char* shared_down = "mlp.shared_expert.down_proj";
   const char* shared_expert_gate = "mlp.shared_expert_gate.weight";
   // Of linear attention. Its linear layers, with the input projections in two spellings
-  // (LinearAttentionConfig::by_key_head), and other tensors.
+  // (LinearAttentionConfig::by_key_head, gates_by_key_head), and other tensors.
   const char* linear_qkv = "linear_attn.in_proj_qkv";
   const char* linear_z = "linear_attn.in_proj_z";
   const char* linear_b = "linear_attn.in_proj_b";
@@ -119,9 +119,11 @@ struct LinearAttentionConfig {
   std::int64_t key_head_dim = 0;
   std::int64_t value_head_dim = 0;
   std::int64_t conv_width = 0;
-  // Input projections are one of q, k, v and z and one of b and a, each key head's rows together;
-  // else one of q, k and v, and one each of z, b and a.
+  // The input projection is one of q, k, v and z, each key head's rows together; else one of q, k
+  // and v, and one of z.
   bool by_key_head = false;
+  // That of the gates is one of b and a, each key head's rows together; else one each.
+  bool gates_by_key_head = false;
   std::vector<bool> layers;  // whether a layer has it, by its number
 
   bool in_layer(std::int64_t layer) const {
@@ -245,10 +247,11 @@ struct ModelConfig {
   bool is_local(std::int64_t layer) const {
     return !local_layers.empty() && local_layers[static_cast<std::size_t>(layer)];
   }
-  // Whether norms are kernels of their own (layers::ResidualStream).
+  // Whether norms are kernels of their own (layers::ResidualStream), as linear attention and gates
+  // of attention need them, too.
   bool norms_apart() const {
-    return norm_weight_offset != 0 || *names.attention_result_norm != '\0' ||
-           *names.mlp_result_norm != '\0';
+    return norm_weight_offset != 0 || output_gate || linear_attention.key_heads > 0 ||
+           *names.attention_result_norm != '\0' || *names.mlp_result_norm != '\0';
   }
 
   // Positions that the model can use: max_position_embeddings, or what linear, dynamic or YaRN

@@ -56,7 +56,9 @@ LinearAttentionConfig read_linear_attention(const ConfigKeys& keys, std::int64_t
 void read(const ConfigKeys& keys, ModelConfig& config) {
   config.qk_norm = true;
   config.qkv_bias = config.output_bias = keys.flag("attention_bias", false);
-  config.norm_weight_offset = 1;
+  // A key of configurations that are made of GGUF files, whose weights are whole.
+  config.norm_weight_offset = static_cast<float>(
+      keys.optional_number("norm_weight_offset", {.min = 0, .max = 1}).value_or(1));
   config.output_gate = keys.flag("attn_output_gate", true);
   if (config.activation != kernels::Activation::silu) {
     keys.refuse("hidden_act", "a ", config.architecture, " has silu");
@@ -76,6 +78,7 @@ void read_with_experts(const ConfigKeys& keys, ModelConfig& config) {
 
 constexpr Family kFamily = {
     .architecture = "Qwen3_5ForConditionalGeneration",
+    .other_spelling = "Qwen3_5ForCausalLM",
     .model_type = "qwen3_5_text",
     .text_part = true,
     .linear_attention = true,
@@ -87,6 +90,7 @@ constexpr Family kFamily = {
 
 constexpr Family with_experts(Family family) {
   family.architecture = "Qwen3_5MoeForConditionalGeneration";
+  family.other_spelling = "Qwen3_5MoeForCausalLM";
   family.model_type = "qwen3_5_moe_text";
   family.has_experts = true;
   // Its configuration has no size of an MLP, which no layer has.
@@ -100,12 +104,15 @@ constexpr Family with_experts(Family family) {
 
 constexpr Family text_alone(Family family) {
   family.architecture = "Qwen3NextForCausalLM";
+  family.other_spelling = nullptr;
   family.model_type = "qwen3_next";
   family.text_part = false;
   family.read = [](const ConfigKeys& keys, ModelConfig& config) {
     read_with_experts(keys, config);
     config.mixture.renormalize = keys.flag("norm_topk_prob", true);
-    config.linear_attention.by_key_head = true;
+    // GGUF files of 2026 have q, k and v apart from z, not by key head.
+    config.linear_attention.by_key_head = keys.flag("in_proj_qkvz_by_key_head", true);
+    config.linear_attention.gates_by_key_head = true;
   };
   return family;
 }

@@ -52,8 +52,8 @@ kernels::QuantizedShape with_rows(kernels::QuantizedShape shape, const Range& ro
   return shape;
 }
 
-// Cuts a slice of a quantized parameter: a piece has whole rows. Cuts lie where heads begin, and
-// words of eight outputs.
+// Cuts a slice of a quantized parameter: a piece has whole rows. Cuts lie where periods of rows
+// begin, and words of eight outputs.
 void cut_packed(const LoadPiece& whole, const StoredRows& stored, std::size_t piece_bytes,
                 std::vector<LoadPiece>& pieces) {
   const kernels::QuantizedShape row = with_rows(*whole.packed, {0, 1});
@@ -84,13 +84,15 @@ void cut(const LoadPiece& whole, std::size_t piece_bytes, std::vector<LoadPiece>
   const StoredRows stored(whole);
   if (whole.packed) return cut_packed(whole, stored, piece_bytes, pieces);
 
-  // A piece has several rows (whole heads where the file permutes the rows of a head), or a part of
-  // one row that is too long. Cuts lie where heads and blocks of the whole tensor begin.
+  // A piece has several rows (whole periods where the file has them in another order), or a part of
+  // one row that is too long. Cuts lie where periods and blocks of the whole tensor begin.
   std::int64_t rows = max_count(stored.part, whole.columns.size() * element);
   std::int64_t columns = whole.columns.end;
   const std::int64_t unit = rows >= stored.period ? stored.period : 1;
   rows -= rows % unit;
-  if (rows == 0) {
+  if (rows == 0 && tensor.column_order) {
+    rows = 1;
+  } else if (rows == 0) {
     rows = 1;
     columns =
         block * std::max<std::int64_t>(max_count(block_bytes(tensor.encoding), block * element), 1);
@@ -109,7 +111,16 @@ void cut(const LoadPiece& whole, std::size_t piece_bytes, std::vector<LoadPiece>
   }
 }
 
-// The file offset at which a piece begins, ignoring the order of rows within a head.
+// Whether the file's elements are those of the type.
+bool same_elements(Encoding encoding, DType dtype) {
+  return (encoding == Encoding::f32 && dtype == DType::f32) ||
+         (encoding == Encoding::f16 && dtype == DType::f16) ||
+         (encoding == Encoding::bf16 && dtype == DType::bf16) ||
+         (encoding == Encoding::f8_e4m3 && dtype == DType::u8) ||
+         (encoding == Encoding::i32 && dtype == DType::i32);
+}
+
+// The file offset at which a piece begins, ignoring another order of rows.
 std::uint64_t file_offset(const LoadPiece& piece) {
   const StoredRows stored(piece);
   return stored.begin + (piece.rows.begin - piece.rows.begin % stored.period) * stored.stride;
@@ -121,19 +132,17 @@ StoredRows::StoredRows(const LoadPiece& piece) {
   const StoredTensor& tensor = *piece.tensor;
   const bool matrix = tensor.shape.size() == 2;
   const std::int64_t block = block_elements(tensor.encoding);
-  const std::int64_t first = piece.columns.begin / block;
-  const std::int64_t last = divide_up(piece.columns.end, block);
+  const Range columns = tensor.column_order ? Range{0, tensor.shape.back()} : piece.columns;
+  const std::int64_t first = columns.begin / block;
+  const std::int64_t last = divide_up(columns.end, block);
   stride = matrix ? tensor.row_bytes() : tensor.bytes;
   begin = tensor.offset + first * block_bytes(tensor.encoding);
   part = (last - first) * block_bytes(tensor.encoding);
-  skip = piece.columns.begin - first * block;
+  skip = columns.begin - first * block;
   elements = (last - first) * block;
-  period = matrix && tensor.rotary_heads > 0 ? tensor.shape[0] / tensor.rotary_heads : 1;
-  as_is = (tensor.encoding == Encoding::f32 && piece.dtype == DType::f32) ||
-          (tensor.encoding == Encoding::f16 && piece.dtype == DType::f16) ||
-          (tensor.encoding == Encoding::bf16 && piece.dtype == DType::bf16) ||
-          (tensor.encoding == Encoding::f8_e4m3 && piece.dtype == DType::u8) ||
-          (tensor.encoding == Encoding::i32 && piece.dtype == DType::i32);
+  period = matrix && tensor.row_order ? tensor.row_order->period() : 1;
+  const bool in_order = !tensor.column_order;
+  as_is = in_order && same_elements(tensor.encoding, piece.dtype);
 }
 
 LoadPlan plan_load(std::span<Parameter* const> parameters, const Checkpoint& checkpoint,

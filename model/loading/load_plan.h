@@ -48,8 +48,15 @@ struct StoredRows {
   std::uint64_t part;     // bytes of a row that the piece reads: whole blocks
   std::int64_t skip;      // elements of the first block that are not the piece's
   std::int64_t elements;  // in those bytes
-  std::int64_t period;    // rows of a head, which the file may hold in another order; else 1
+  std::int64_t period;    // of rows that the file holds in another order (StoredOrder); else 1
   bool as_is;             // no conversion: the stored bytes are the piece's bytes
+
+  // Where the piece's columns are among those elements: `skip` behind the first, unless the file
+  // has them in another order. Then the elements are the whole row.
+  std::int64_t element(const LoadPiece& piece, std::int64_t column) const {
+    const auto& order = piece.tensor->column_order;
+    return order ? order->stored(column) : column - piece.columns.begin + skip;
+  }
 };
 
 struct LoadPlan {
@@ -58,7 +65,8 @@ struct LoadPlan {
 };
 
 // Looks up and checks every tensor; what does not fit is an Error before anything is read. A piece
-// has at most `piece_bytes` bytes, both as read and as converted, unless a single block has more.
+// has at most `piece_bytes` bytes, both as read and as converted, unless a single block has more,
+// or a row whose columns are in another order.
 LoadPlan plan_load(std::span<layers::Parameter* const> parameters, const Checkpoint& checkpoint,
                    std::size_t piece_bytes);
 
@@ -97,7 +105,7 @@ class PieceReader {
   void pack_mxfp4_blocks(const LoadPiece& piece, std::byte* out, std::byte* scales);
   void pack_floats(const LoadPiece& piece, std::byte* out, std::byte* scales);
 
-  // Which of the file's rows hold these, of whole heads or one.
+  // Which of the file's rows hold these: of whole periods, of one block, or one.
   static layers::Range stored_span(const LoadPiece& piece, const StoredRows& stored,
                                    layers::Range run);
   // The file's rows, until the next call.
@@ -109,6 +117,8 @@ class PieceReader {
   void for_stored_rows(const LoadPiece& piece, const StoredRows& stored, const Function& function);
   void convert_row(const LoadPiece& piece, const StoredRows& stored, const std::byte* from,
                    std::byte* out);
+  // x of the -exp(x) that have been read.
+  void undo_minus_exp(const LoadPiece& piece, std::byte* out) const;
   // Of a tensor with strides.
   void read_strided(const LoadPiece& piece, std::byte* out);
   void read_file(const StoredTensor& tensor, std::uint64_t offset, std::uint64_t bytes,

@@ -102,6 +102,50 @@ TEST_CASE("slices that begin and end inside of a head of rotary order") {
   CHECK(is_whole(assembly, files, DType::f16));
 }
 
+TEST_CASE("elements of a vector in rotary order come into Hugging Face's") {
+  BACKEND_OR_SKIP(backend);
+  TestFiles files;
+  files.add("q.bias", Encoding::f32, {4 * 16});
+  files.order({}, StoredOrder{.outer = 2, .inner = 8});
+  const Checkpoint checkpoint = files.write();
+  for (const std::size_t piece_bytes : {20, 0}) {
+    TestParameters model;
+    model.vector("a", {rows_of("q.bias", {64}, {0, 19})});
+    model.vector("b", {rows_of("q.bias", {64}, {19, 64})});
+    load(model, checkpoint, *backend, DType::f32, {.piece_bytes = piece_bytes});
+    Assembly assembly;
+    assembly.add(model, DType::f32);
+    CHECK(is_whole(assembly, files, DType::f32));
+  }
+}
+
+// Value heads of 2 key heads with 3 each, behind other rows; and 3 with 2 each.
+TEST_CASE("rows and columns of heads in another order come into Hugging Face's") {
+  BACKEND_OR_SKIP(backend);
+  for (const Encoding encoding : {Encoding::f32, Encoding::bf16, Encoding::q8_0, Encoding::q4_k}) {
+    TestFiles files;
+    files.add("in", encoding, {50 + 6 * 16, 256});
+    files.order(StoredOrder{.first = 50, .outer = 2, .inner = 3, .size = 16}, {});
+    files.add("out", encoding, {20, 6 * 128});
+    files.order({}, StoredOrder{.outer = 3, .inner = 2, .size = 128});
+    const Checkpoint checkpoint = files.write();
+    // Less than a row, less than a head, some heads, everything.
+    for (const std::size_t piece_bytes : {100, 3000, 60000, 0}) {
+      CAPTURE(std::string(name_of(encoding)));
+      CAPTURE(piece_bytes);
+      TestParameters model;
+      model.matrix("a", {rows_of("in", {146, 256}, {0, 70})});
+      model.matrix("b", {rows_of("in", {146, 256}, {70, 146})});
+      model.matrix("c", {columns_of("out", {20, 768}, {0, 128})});
+      model.matrix("d", {columns_of("out", {20, 768}, {128, 768})});
+      load(model, checkpoint, *backend, DType::bf16, {.piece_bytes = piece_bytes});
+      Assembly assembly;
+      assembly.add(model, DType::bf16);
+      CHECK(is_whole(assembly, files, DType::bf16));
+    }
+  }
+}
+
 TEST_CASE("a piece may be smaller than a row, a block or an element") {
   BACKEND_OR_SKIP(backend);
   for (const Encoding encoding : {Encoding::bf16, Encoding::q5_k}) {

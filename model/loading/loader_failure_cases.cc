@@ -1,5 +1,7 @@
 // What loading does when something is wrong, and how it tells how far it is.
 #include <algorithm>
+#include <cstring>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -52,6 +54,36 @@ TEST_CASE("a tensor that is missing or of another shape is reported before any i
     CHECK(contains(error, model == &missing ? "c [5, 5]" : "b"));
     CHECK(contains(error, model == &missing ? "" : "[8, 100]"));
     CHECK(is_untouched(model->bytes(*model->parameters().front())));
+  }
+}
+
+TEST_CASE("logarithms are taken of decays, also in another order, and of nothing else") {
+  BACKEND_OR_SKIP(backend);
+  const auto load_decays = [&](const std::vector<float>& logs, std::string& error) {
+    TestFiles files;
+    files.add("a", Encoding::f32, {6});
+    files.order({}, StoredOrder{.outer = 2, .inner = 3});
+    files.minus_exp(logs);
+    const Checkpoint checkpoint = files.write();
+    TestParameters model;
+    model.vector("decays", {rows_of("a", {6}, {1, 6})});
+    model.bind(*backend, DType::f32);
+    error = failure(model, checkpoint, *backend);
+    std::vector<float> values(5);
+    std::memcpy(values.data(), model.bytes(*model.parameters().front()).data(), 20);
+    return values;
+  };
+  std::string error;
+  const std::vector<float> found = load_decays({-3, 0, 1, 2, 0.5f, -8}, error);
+  CHECK(error == "");
+  const float right[] = {1, 0.5f, 0, 2, -8};
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    CHECK(found[i] == doctest::Approx(right[i]).epsilon(1e-6));
+  }
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float wrong : {-kInfinity, kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+    load_decays({-3, 0, 1, 2, wrong, -8}, error);
+    CHECK(contains(error, "0.bin: tensor stored.a: expected numbers below 0, found "));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -92,10 +93,25 @@ void TestFiles::add(const std::string& name, Encoding encoding, std::vector<std:
   tensor.stored_name = "stored." + name;
   tensor.encoding = encoding;
   tensor.shape = std::move(shape);
-  tensor.rotary_heads = rotary_heads;
+  if (rotary_heads > 0) {
+    tensor.row_order = StoredOrder{.outer = 2, .inner = tensor.shape[0] / rotary_heads / 2};
+  }
   tensor.bytes = element_count(tensor.shape) / block_elements(encoding) * block_bytes(encoding);
   contents_[name] = random_content(encoding, tensor.bytes, random_);
   tensors_.push_back(std::move(tensor));
+}
+
+void TestFiles::order(std::optional<StoredOrder> rows, std::optional<StoredOrder> columns) {
+  tensors_.back().row_order = rows;
+  tensors_.back().column_order = columns;
+}
+
+void TestFiles::minus_exp(const std::vector<float>& x) {
+  tensors_.back().stored_as_minus_exp = true;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const float stored = -std::exp(x[i]);
+    std::memcpy(contents_[tensors_.back().name].data() + i * sizeof(float), &stored, sizeof(float));
+  }
 }
 
 std::string TestFiles::path(int file) const {
@@ -171,11 +187,16 @@ std::vector<std::byte> TestFiles::values(const std::string& name, DType dtype) c
     const std::int64_t columns = tensor.shape.back();
     const std::size_t row_bytes = columns * size_of(dtype);
     const std::size_t stored_row_bytes = rows == 0 ? 0 : tensor.bytes / rows;
-    std::vector<std::byte> values(rows * row_bytes);
+    std::vector<std::byte> values(rows * row_bytes), stored_row(row_bytes);
     for (std::int64_t row = 0; row < rows; ++row) {
-      const std::int64_t stored = tensor.rotary_heads > 0 ? tensor.stored_row(row) : row;
-      decode(tensor.encoding, contents_.at(name).data() + stored * stored_row_bytes, columns, dtype,
-             values.data() + row * row_bytes);
+      decode(tensor.encoding, contents_.at(name).data() + tensor.stored_row(row) * stored_row_bytes,
+             columns, dtype, stored_row.data());
+      for (std::int64_t column = 0; column < columns; ++column) {
+        const auto& order = tensor.column_order;
+        const std::int64_t there = order ? order->stored(column) : column;
+        std::memcpy(values.data() + row * row_bytes + column * size_of(dtype),
+                    stored_row.data() + there * size_of(dtype), size_of(dtype));
+      }
     }
     return values;
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <span>
@@ -31,6 +32,10 @@ class TestFiles {
  public:
   void add(const std::string& name, Encoding encoding, std::vector<std::int64_t> shape,
            std::int64_t rotary_heads = 0);
+  // Of the tensor that was added last.
+  void order(std::optional<StoredOrder> rows, std::optional<StoredOrder> columns);
+  // The same: it holds -exp(x), 4 bytes for each of these.
+  void minus_exp(const std::vector<float>& x);
 
   // The tensors, dealt out to so many files. May be called again.
   Checkpoint write(int files = 1);

@@ -106,9 +106,13 @@ TEST_CASE("GGUF's blocks stay what they are, but for scales of 11 bits") {
     const bool blocks = encoding >= Encoding::q8_0 && encoding <= Encoding::q6_k;
     if (!blocks && !mxfp4) continue;
     CAPTURE(std::string(name_of(encoding)));
-    for (const std::int64_t rotary : {std::int64_t{0}, kHeads}) {
+    enum class Order : std::uint8_t { none, rotary, heads_of_columns };
+    for (const Order order : {Order::none, Order::rotary, Order::heads_of_columns}) {
       TestFiles files;
-      files.add("m.weight", encoding, {kOutputs, kInputs}, rotary);
+      files.add("m.weight", encoding, {kOutputs, kInputs}, order == Order::rotary ? kHeads : 0);
+      if (order == Order::heads_of_columns) {
+        files.order({}, StoredOrder{.outer = 4, .inner = 2, .size = 64});
+      }
       const Checkpoint checkpoint = files.write();
       const std::vector<float> values = values_of(files);
       std::vector<Part> parts(std::begin(kParts), std::end(kParts));
@@ -133,6 +137,18 @@ TEST_CASE("GGUF's blocks stay what they are, but for scales of 11 bits") {
         }
       }
     }
+  }
+}
+
+TEST_CASE("where groups of inputs are torn apart in the file, weights become floats") {
+  const auto backend = create_backend(DeviceKind::cpu);
+  for (const std::int64_t size : {16, 32}) {
+    TestFiles files;
+    files.add("m.weight", Encoding::q8_0, {kOutputs, kInputs});
+    files.order({}, StoredOrder{.outer = 2, .inner = kInputs / 2 / size, .size = size});
+    const Checkpoint checkpoint = files.write();
+    const Loaded loaded(checkpoint, *backend, kParts[0], Format::automatic, 3000, false);
+    CHECK(loaded.parameter.quantization.has_value() == (size == 32));
   }
 }
 

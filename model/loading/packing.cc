@@ -61,10 +61,15 @@ std::optional<Packing> packing_of(QuantizationChoice::Format format) {
   }
 }
 
-// Whether the parameter's parts of weights begin where groups of inputs do.
-bool can_be_cut(const Parameter& parameter, std::int64_t group) {
-  return std::ranges::all_of(
-      parameter.slices, [group](const Slice& slice) { return slice.columns.begin % group == 0; });
+// Whether the parameter's parts of weights begin where groups of inputs do, and groups lie in the
+// file as they are, also where it has inputs in another order.
+bool can_be_cut(const Parameter& parameter, std::int64_t group, const Checkpoint* checkpoint) {
+  return std::ranges::all_of(parameter.slices, [&](const Slice& slice) {
+    if (slice.columns.begin % group != 0) return false;
+    if (checkpoint == nullptr) return true;
+    const auto& order = checkpoint->get(slice.tensor, slice.shape).column_order;
+    return !order || (order->first % group == 0 && order->size % group == 0);
+  });
 }
 
 // Whether 128 outputs from a multiple of 128 on, of the parameter, share their scales. Random ones
@@ -132,7 +137,7 @@ void choose_quantization(std::span<Parameter* const> parameters, const Checkpoin
       const auto stored = packing_of(*parameter, *checkpoint);
       if (stored) packing = stored;
     }
-    if (!packing || !can_be_cut(*parameter, packing->group)) continue;
+    if (!packing || !can_be_cut(*parameter, packing->group, checkpoint)) continue;
     parameter->quantization = {packing->format, packing->group, choice.weight_only,
                                in_blocks(*parameter, packing->format, checkpoint)};
   }

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/math.h"
 #include "model/loading/load_plan.h"
 #include "model/loading/packing.h"
 
@@ -29,12 +31,33 @@ bool in_one_run(const StoredRows& stored) {
 std::int64_t run_end(const LoadPiece& piece, const StoredRows& stored, std::int64_t begin) {
   if (in_one_run(stored)) return piece.rows.end;
   if (stored.stride - stored.part >= kPage) return begin + 1;
-  // Where the file permutes a head's rows, a run is whole heads, or one row.
+  // Where the file has the rows in another order, a run is whole periods, or a part of a block.
   const auto rows =
       static_cast<std::int64_t>(kRunBytes / std::max<std::uint64_t>(stored.stride, 1));
-  if (rows < stored.period || rows == 0) return begin + 1;
-  const std::int64_t head_end = begin - begin % stored.period + stored.period;
-  return std::min(head_end + (rows / stored.period - 1) * stored.period, piece.rows.end);
+  if (rows == 0) return begin + 1;
+  const bool ordered = stored.period > 1;
+  const std::int64_t first = ordered ? piece.tensor->row_order->first : 0;
+  std::int64_t end = begin + rows;
+  if (ordered && (begin < first || rows < stored.period)) {
+    end = std::min(end, piece.tensor->row_order->run_end(begin));
+  } else {
+    const std::int64_t period_end = begin - (begin - first) % stored.period + stored.period;
+    end = period_end + (rows / stored.period - 1) * stored.period;
+  }
+  return std::min(end, piece.rows.end);
+}
+
+// Calls function(first column, how many) for all of the piece's columns, in order, that lie
+// together in the file.
+template <typename Function>
+void for_column_runs(const LoadPiece& piece, const Function& function) {
+  std::int64_t end = 0;
+  for (std::int64_t begin = piece.columns.begin; begin < piece.columns.end; begin = end) {
+    end = piece.columns.end;
+    const auto& order = piece.tensor->column_order;
+    if (order) end = std::min(end, order->run_end(begin));
+    function(begin, end - begin);
+  }
 }
 
 }  // namespace
@@ -46,10 +69,26 @@ void PieceReader::read(const LoadPiece& piece, std::byte* out, std::byte* scales
   const StoredRows stored(piece);
   const std::size_t row_bytes = piece.columns.size() * size_of(piece.dtype);
   Range run{piece.rows.begin, piece.rows.begin};
+  std::byte* to = out;
   while (run.end < piece.rows.end) {
     run = {run.end, run_end(piece, stored, run.end)};
-    read_run(piece, stored, run, out);
-    out += run.size() * row_bytes;
+    read_run(piece, stored, run, to);
+    to += run.size() * row_bytes;
+  }
+  if (piece.tensor->stored_as_minus_exp) undo_minus_exp(piece, out);
+}
+
+void PieceReader::undo_minus_exp(const LoadPiece& piece, std::byte* out) const {
+  NVLLM_CHECK(piece.dtype == DType::f32 && piece.rows.size() == 1, piece.tensor->name);
+  for (std::int64_t i = 0; i < piece.columns.size(); ++i) {
+    float value = 0;
+    std::memcpy(&value, out + i * sizeof(value), sizeof(value));
+    if (!(value < 0) || !std::isfinite(value)) {
+      fail(checkpoint_.files()[piece.tensor->file].path(), ": tensor ", piece.tensor->stored_name,
+           ": expected numbers below 0, found ", value);
+    }
+    value = std::log(-value);
+    std::memcpy(out + i * sizeof(value), &value, sizeof(value));
   }
 }
 
@@ -80,7 +119,8 @@ void PieceReader::read_run(const LoadPiece& piece, const StoredRows& stored, Ran
                      (span.size() - 1) * stored.stride + stored.part, out);
   }
   const std::byte* const rows = read_rows(piece, stored, span);
-  const bool dense = stored.stride == stored.part && stored.elements == piece.columns.size();
+  const bool dense = stored.stride == stored.part && stored.elements == piece.columns.size() &&
+                     !tensor.column_order;
   if (dense && stored.period == 1) {
     return decode(tensor.encoding, rows, run.size() * stored.elements, piece.dtype, out);
   }
@@ -117,21 +157,22 @@ void PieceReader::pack_blocks(const LoadPiece& piece, std::byte* out, std::byte*
   const int zero = int4 ? 8 : 128, added = int4 && from_0 ? 0 : zero;
   const auto parts = static_cast<std::size_t>(stored.elements / 16);
   std::vector<std::int8_t> integers(static_cast<std::size_t>(stored.elements));
-  std::vector<std::uint8_t> values(integers.size());
+  std::vector<std::uint8_t> values(static_cast<std::size_t>(shape.inputs));
   std::vector<float> all_scales(parts), all_offsets(parts), scales, offsets;
   for_stored_rows(piece, stored, [&](const std::byte* row) {
     decode_integers(tensor.encoding, row, stored.elements, integers.data(), all_scales.data(),
                     all_offsets.data());
-    for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = static_cast<std::uint8_t>(integers[i] + added);
     scales.clear(), offsets.clear();
     for (std::int64_t i = 0; i < shape.inputs; i += shape.group) {
-      const auto part = static_cast<std::size_t>((stored.skip + i) / 16);
+      const std::int64_t from = stored.element(piece, piece.columns.begin + i);
+      for (std::int64_t n = 0; n < std::min(shape.group, shape.inputs - i); ++n)
+        values[i + n] = static_cast<std::uint8_t>(integers[from + n] + added);
+      const auto part = static_cast<std::size_t>(from / 16);
       scales.push_back(all_scales[part]);
       offsets.push_back(all_offsets[part] + static_cast<float>(zero - added) * all_scales[part]);
     }
     check_scales(tensor, shape, scales, offsets);
-    pack_values(shape, values.data() + stored.skip, out);
+    pack_values(shape, values.data(), out);
     pack_scales(shape, scales, offsets, scales_out);
     out += shape.row_bytes();
     scales_out += scale_bytes;
@@ -145,12 +186,15 @@ void PieceReader::pack_mxfp4_blocks(const LoadPiece& piece, std::byte* out, std:
   const kernels::QuantizedShape& shape = *piece.packed;
   const std::size_t scale_bytes = shape.scale_bytes() / static_cast<std::size_t>(shape.outputs);
   NVLLM_CHECK_EQ(stored.skip, 0);
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(stored.elements));
+  constexpr std::int64_t kBlockBytes = 1 + kernels::kMxfp4Group / 2;
+  const std::int64_t blocks = divide_up(shape.inputs, kernels::kMxfp4Group);
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(blocks * kernels::kMxfp4Group));
   std::vector<float> scales;
   for_stored_rows(piece, stored, [&](const std::byte* row) {
     scales.clear();
-    const std::byte* block = row;
-    for (std::int64_t i = 0; i < stored.elements; i += kernels::kMxfp4Group) {
+    for (std::int64_t i = 0; i < shape.inputs; i += kernels::kMxfp4Group) {
+      const std::int64_t from = stored.element(piece, piece.columns.begin + i);
+      const std::byte* block = row + from / kernels::kMxfp4Group * kBlockBytes;
       scales.push_back(mxfp4_scale(tensor, std::to_integer<std::uint8_t>(*block++)));
       for (std::int64_t n = 0; n < kernels::kMxfp4Group / 2; ++n, ++block) {
         codes[i + n] = std::to_integer<std::uint8_t>(*block) & 15;
@@ -223,13 +267,16 @@ void PieceReader::convert_row(const LoadPiece& piece, const StoredRows& stored,
                               const std::byte* from, std::byte* out) {
   if (stored.as_is) {
     std::memcpy(out, from, stored.part);
-  } else if (stored.elements == piece.columns.size()) {
+  } else if (stored.elements == piece.columns.size() && !piece.tensor->column_order) {
     decode(piece.tensor->encoding, from, stored.elements, piece.dtype, out);
   } else {
     const std::size_t element = size_of(piece.dtype);
     row_.resize(std::max(row_.size(), stored.elements * element));
     decode(piece.tensor->encoding, from, stored.elements, piece.dtype, row_.data());
-    std::memcpy(out, row_.data() + stored.skip * element, piece.columns.size() * element);
+    for_column_runs(piece, [&](std::int64_t begin, std::int64_t size) {
+      std::memcpy(out, row_.data() + stored.element(piece, begin) * element, size * element);
+      out += size * element;
+    });
   }
 }
 

@@ -1,97 +1,20 @@
 #include "model/testing/gguf_conversion.h"
 
-#include <cstring>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
-#include "base/json_text.h"
 #include "base/text.h"
 #include "device/backend.h"
-#include "kernels/gemm/quantized_weight.h"
-#include "model/loading/loader.h"
+#include "model/testing/gguf_values.h"
 
 namespace nvllm::model {
 namespace {
 
-using kernels::QuantizedShape;
-using kernels::WeightFormat;
-
-struct Values {
-  std::vector<std::int64_t> shape;
-  std::vector<float> values;
-};
-
-// Any tensor, dequantized.
-Values read(const Checkpoint& checkpoint, const std::string& name, Backend& backend) {
-  const StoredTensor* const tensor = checkpoint.find(name);
-  NVLLM_CHECK(tensor != nullptr, name);
-  const bool matrix = tensor->shape.size() == 2;
-  layers::Parameter parameter;
-  parameter.name = name;
-  parameter.shape = tensor->shape;
-  parameter.slices = {
-      {name, tensor->shape, {0, tensor->shape[0]}, {0, matrix ? tensor->shape[1] : 1}, 0}};
-  layers::Parameter* const parameters[] = {&parameter};
-  const Buffer memory = bind_parameters(parameters, DType::f32, backend);
-  load_parameters(parameters, checkpoint, backend, {.threads = 1});
-  const float* const begin = parameter.view.as<float>();
-  return {tensor->shape, {begin, begin + parameter.elements()}};
-}
-
-template <typename T>
-void append(std::string& bytes, T value) {
-  bytes += GgufBuilder::bytes_of(value);
-}
-
-// Two values of 4 bits in a byte: value i, and value i + 16.
-void append_nibbles(std::string& bytes, const std::uint8_t* values) {
-  for (int i = 0; i < 16; ++i) {
-    append(bytes, static_cast<std::uint8_t>(values[i] | values[i + 16] << 4));
-  }
-}
-
-// A row in blocks of 32.
-void append_blocks(std::string& bytes, GgufType type, std::span<const float> row) {
-  const WeightFormat format = type == GgufType::mxfp4  ? WeightFormat::mxfp4
-                              : type == GgufType::q8_0 ? WeightFormat::int8
-                                                       : WeightFormat::int4;
-  const QuantizedShape shape{format, 1, static_cast<std::int64_t>(row.size()), 32};
-  const kernels::QuantizedRow quantized = quantize_row(shape, row);
-  for (std::size_t block = 0; 32 * block < row.size(); ++block) {
-    const std::uint8_t* const values = quantized.values.data() + 32 * block;
-    if (type == GgufType::mxfp4) {
-      append(bytes, kernels::float_to_e8m0(quantized.scales[block]));
-      append_nibbles(bytes, values);
-      continue;
-    }
-    append(bytes, from_float<F16>(quantized.scales[block]));
-    if (type == GgufType::q4_0) {
-      append_nibbles(bytes, values);
-    } else {
-      for (int i = 0; i < 32; ++i) append(bytes, static_cast<std::uint8_t>(values[i] - 128));
-    }
-  }
-}
-
-std::string encode(const Values& tensor, GgufType type) {
-  std::string bytes;
-  if (type == GgufType::f32) {
-    for (const float value : tensor.values) append(bytes, value);
-  } else if (type == GgufType::bf16) {
-    for (const float value : tensor.values) append(bytes, from_float<Bf16>(value));
-  } else {
-    const auto columns = static_cast<std::size_t>(tensor.shape.back());
-    for (std::size_t at = 0; at < tensor.values.size(); at += columns) {
-      append_blocks(bytes, type, std::span(tensor.values).subspan(at, columns));
-    }
-  }
-  return bytes;
-}
-
 // The rows of each head, 0, d/2, 1, d/2 + 1, ...
-void permute(Values& tensor, std::int64_t heads) {
+void permute(GgufValues& tensor, std::int64_t heads) {
   const std::int64_t d = tensor.shape[0] / heads, columns = tensor.shape[1];
   const std::vector<float> before = tensor.values;
   for (std::int64_t row = 0; row < tensor.shape[0]; ++row) {
@@ -104,23 +27,37 @@ void permute(Values& tensor, std::int64_t heads) {
 class Converter {
  public:
   Converter(const Checkpoint& checkpoint, const GgufConversion& conversion)
-      : checkpoint_(checkpoint),
-        conversion_(conversion),
-        config_(parse_json(checkpoint.config_json())) {
+      : checkpoint_(checkpoint), conversion_(conversion), config_(text_config_of(checkpoint)) {
     const std::string type = config_["model_type"];
     mixtral_ = type == "mixtral", gpt_oss_ = type == "gpt_oss";
-    architecture_ = mixtral_ ? "llama" : gpt_oss_ ? "gpt-oss" : "qwen3moe";
+    hybrid_ = config_.contains("linear_num_key_heads");
+    permuted_ = mixtral_ || type == "llama" || type == "mistral";
+    has_experts_ = config_.contains("num_experts_per_tok");
+    architecture_ = permuted_                    ? "llama"
+                    : gpt_oss_                   ? "gpt-oss"
+                    : type == "qwen3_moe"        ? "qwen3moe"
+                    : type == "qwen3_next"       ? "qwen3next"
+                    : type == "qwen3_5_text"     ? "qwen35"
+                    : type == "qwen3_5_moe_text" ? "qwen35moe"
+                                                 : type;
   }
 
   std::string convert() {
     add_metadata();
     add("token_embd.weight", "model.embed_tokens.weight");
-    add("output_norm.weight", "model.norm.weight");
-    add("output.weight", "lm_head.weight");
+    add_norm("output_norm.weight", "model.norm.weight");
+    add_optional("output.weight", "lm_head.weight");
     for (std::int64_t layer = 0; layer < integer("num_hidden_layers"); ++layer) {
-      add_attention(layer);
+      const std::string conv = str("model.layers.", layer, ".linear_attn.conv1d.weight");
+      add_norms(layer);
+      if (checkpoint_.find(conv) != nullptr) {
+        add_linear_attention(layer);
+      } else {
+        add_attention(layer);
+      }
       add_mlp(layer);
     }
+    if (conversion_.with_mtp) add_mtp();
     return builder_.file();
   }
 
@@ -136,22 +73,55 @@ class Converter {
 
   void add_metadata() {
     builder_.text("general.architecture", architecture_);
-    u32(".block_count", integer("num_hidden_layers"));
+    u32(".block_count", integer("num_hidden_layers") + (conversion_.with_mtp ? 1 : 0));
+    if (conversion_.with_mtp) u32(".nextn_predict_layers", 1);
     u32(".context_length", integer("max_position_embeddings"));
     u32(".embedding_length", integer("hidden_size"));
-    u32(".feed_forward_length", integer("intermediate_size"));
+    if (config_.contains("intermediate_size")) {
+      u32(".feed_forward_length", integer("intermediate_size"));
+    }
     u32(".attention.head_count", integer("num_attention_heads"));
     u32(".attention.head_count_kv", integer("num_key_value_heads"));
     f32(".attention.layer_norm_rms_epsilon", config_["rms_norm_eps"]);
-    f32(".rope.freq_base", config_["rope_theta"]);
-    u32(".expert_count", integer(mixtral_ || gpt_oss_ ? "num_local_experts" : "num_experts"));
-    u32(".expert_used_count", integer("num_experts_per_tok"));
+    f32(".rope.freq_base", config_.contains("rope_theta")
+                               ? config_["rope_theta"]
+                               : config_["rope_parameters"]["rope_theta"]);
+    if (has_experts_) {
+      u32(".expert_count", integer(mixtral_ || gpt_oss_ ? "num_local_experts" : "num_experts"));
+      u32(".expert_used_count", integer("num_experts_per_tok"));
+    }
     if (mixtral_) return;
-    u32(".attention.key_length", integer("head_dim"));
-    u32(".attention.value_length", integer("head_dim"));
-    u32(".expert_feed_forward_length",
-        integer(gpt_oss_ ? "intermediate_size" : "moe_intermediate_size"));
-    if (!gpt_oss_) return;
+    if (config_.contains("head_dim")) {
+      u32(".attention.key_length", integer("head_dim"));
+      u32(".attention.value_length", integer("head_dim"));
+    }
+    if (has_experts_) {
+      u32(".expert_feed_forward_length",
+          integer(gpt_oss_ ? "intermediate_size" : "moe_intermediate_size"));
+    }
+    if (hybrid_) add_hybrid_metadata();
+    if (gpt_oss_) add_gpt_oss_metadata();
+  }
+
+  void add_hybrid_metadata() {
+    u32(".ssm.conv_kernel", integer("linear_conv_kernel_dim"));
+    u32(".ssm.state_size", integer("linear_key_head_dim"));
+    u32(".ssm.group_count", integer("linear_num_key_heads"));
+    u32(".ssm.time_step_rank", integer("linear_num_value_heads"));
+    u32(".ssm.inner_size", integer("linear_value_head_dim") * integer("linear_num_value_heads"));
+    u32(".full_attention_interval", integer("full_attention_interval"));
+    u32(".rope.dimension_count", integer("head_dim") / 4);
+    if (architecture_ != "qwen3next") {
+      const auto n = static_cast<std::int32_t>(integer("head_dim") / 8);
+      builder_.numbers(architecture_ + ".rope.dimension_sections",
+                       {n - 2 * (n / 3), n / 3, n / 3, 0});
+    }
+    if (architecture_ != "qwen35") {
+      u32(".expert_shared_feed_forward_length", integer("shared_expert_intermediate_size"));
+    }
+  }
+
+  void add_gpt_oss_metadata() {
     u32(".attention.sliding_window", integer("sliding_window"));
     const auto& rope = config_["rope_scaling"];
     builder_.text(architecture_ + ".rope.scaling.type", "yarn");
@@ -163,37 +133,127 @@ class Converter {
   }
 
   // As GGUF has dimensions.
-  void add(const std::string& name, const Values& tensor) {
-    const GgufType type = tensor.shape.size() == 1 || name.ends_with(".bias")
-                              ? GgufType::f32
-                              : conversion_.type(name);
-    builder_.tensor(name, type, {tensor.shape.rbegin(), tensor.shape.rend()}, encode(tensor, type));
+  void add(const std::string& name, const GgufValues& tensor) {
+    const bool f32 = tensor.shape.size() == 1 || name.ends_with(".bias") ||
+                     name.find("conv1d") != std::string::npos;
+    const GgufType type = f32 ? GgufType::f32 : conversion_.type(name);
+    builder_.tensor(name, type, {tensor.shape.rbegin(), tensor.shape.rend()},
+                    encode_values(tensor, type));
   }
   void add(const std::string& name, const std::string& theirs) {
-    add(name, read(checkpoint_, theirs, *backend_));
+    add(name, read_values(checkpoint_, theirs, *backend_));
   }
   // If there is one.
   void add_optional(const std::string& name, const std::string& theirs) {
     if (checkpoint_.find(theirs) != nullptr) add(name, theirs);
   }
 
+  // Whose weights hybrids have less 1.
+  void add_norm(const std::string& name, const std::string& theirs) {
+    GgufValues norm = read_values(checkpoint_, theirs, *backend_);
+    for (float& weight : norm.values) weight += hybrid_ ? 1 : 0;
+    add(name, norm);
+  }
+
+  void add_norms(std::int64_t layer) {
+    const std::string ours = str("blk.", layer, "."), theirs = str("model.layers.", layer, ".");
+    add_norm(ours + "attn_norm.weight", theirs + "input_layernorm.weight");
+    add_norm(ours + (gpt_oss_ || hybrid_ ? "post_attention_norm.weight" : "ffn_norm.weight"),
+             theirs + "post_attention_layernorm.weight");
+    for (const char* const norm : {"q_norm", "k_norm"}) {
+      const std::string name = str(theirs, "self_attn.", norm, ".weight");
+      if (checkpoint_.find(name) != nullptr) add_norm(str(ours, "attn_", norm, ".weight"), name);
+    }
+  }
+
+  // Rows of value heads, behind `first` others: the first of each key head, then the second.
+  GgufValues tiled(const GgufValues& tensor, std::int64_t first, std::int64_t of_head) const {
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(first));
+    std::iota(rows.begin(), rows.end(), 0);
+    const std::int64_t keys = config_["linear_num_key_heads"];
+    const std::int64_t group = config_["linear_num_value_heads"].get<std::int64_t>() / keys;
+    for (std::int64_t n = 0; n < group; ++n) {
+      for (std::int64_t key = 0; key < keys; ++key) {
+        for (std::int64_t i = 0; i < of_head; ++i) {
+          rows.push_back(first + (key * group + n) * of_head + i);
+        }
+      }
+    }
+    return rows_of(tensor, rows);
+  }
+
+  // q, k and v, and z, of one projection that has them by key head.
+  void add_qkvz(const std::string& ours, const GgufValues& qkvz) {
+    const std::int64_t keys = integer("linear_num_key_heads"), dk = integer("linear_key_head_dim");
+    const std::int64_t of_head = qkvz.shape[0] / keys, values = (of_head - 2 * dk) / 2;
+    std::vector<std::int64_t> qkv, z;
+    const auto add_part = [&](std::vector<std::int64_t>& rows, std::int64_t begin,
+                              std::int64_t size) {
+      for (std::int64_t key = 0; key < keys; ++key) {
+        for (std::int64_t i = 0; i < size; ++i) rows.push_back(key * of_head + begin + i);
+      }
+    };
+    add_part(qkv, 0, dk), add_part(qkv, dk, dk), add_part(qkv, 2 * dk, values);
+    add_part(z, 2 * dk + values, values);
+    add(ours + "attn_qkv.weight", rows_of(qkvz, qkv));
+    add(ours + "attn_gate.weight", rows_of(qkvz, z));
+  }
+
+  void add_linear_attention(std::int64_t layer) {
+    const std::string ours = str("blk.", layer, "."),
+                      theirs = str("model.layers.", layer, ".linear_attn.");
+    const auto get = [&](const char* name) {
+      return read_values(checkpoint_, theirs + name, *backend_);
+    };
+    const std::int64_t dv = integer("linear_value_head_dim");
+    const std::int64_t qk = 2 * integer("linear_num_key_heads") * integer("linear_key_head_dim");
+    GgufValues decay = get("A_log");
+    for (float& value : decay.values) value = -std::exp(value);
+    add(ours + "ssm_norm.weight", theirs + "norm.weight");
+    if (architecture_ == "qwen3next") {
+      if (conversion_.joint_qkvz) {
+        add(ours + "ssm_in.weight", theirs + "in_proj_qkvz.weight");
+      } else {
+        add_qkvz(ours, get("in_proj_qkvz.weight"));
+      }
+      add(ours + "ssm_ba.weight", theirs + "in_proj_ba.weight");
+      add(ours + "ssm_conv1d.weight", theirs + "conv1d.weight");
+      add(ours + "ssm_out.weight", theirs + "out_proj.weight");
+      add(ours + "ssm_a", decay);
+      add(ours + "ssm_dt.bias", theirs + "dt_bias");
+      return;
+    }
+    add(ours + "attn_qkv.weight", tiled(get("in_proj_qkv.weight"), qk, dv));
+    add(ours + "attn_gate.weight", tiled(get("in_proj_z.weight"), 0, dv));
+    add(ours + "ssm_beta.weight", tiled(get("in_proj_b.weight"), 0, 1));
+    add(ours + "ssm_alpha.weight", tiled(get("in_proj_a.weight"), 0, 1));
+    add(ours + "ssm_conv1d.weight", tiled(get("conv1d.weight"), qk, dv));
+    add(ours + "ssm_out.weight", transposed(tiled(transposed(get("out_proj.weight")), 0, dv)));
+    add(ours + "ssm_a", tiled(decay, 0, 1));
+    add(ours + "ssm_dt.bias", tiled(get("dt_bias"), 0, 1));
+  }
+
+  // Some of its tensors: what they hold is not looked at.
+  void add_mtp() {
+    const std::string ours = str("blk.", integer("num_hidden_layers"), ".");
+    builder_.counting(ours + "attn_norm.weight", {4});
+    builder_.counting(ours + "attn_q.weight", {4, 4});
+    builder_.counting(ours + "nextn.eh_proj.weight", {8, 4});
+  }
+
   void add_attention(std::int64_t layer) {
     const std::string ours = str("blk.", layer, "."), theirs = str("model.layers.", layer, ".");
-    add(ours + "attn_norm.weight", theirs + "input_layernorm.weight");
-    add(ours + (gpt_oss_ ? "post_attention_norm.weight" : "ffn_norm.weight"),
-        theirs + "post_attention_layernorm.weight");
     for (const auto& [our, their] : {std::pair{"attn_q", "q_proj"},
                                      {"attn_k", "k_proj"},
                                      {"attn_v", "v_proj"},
                                      {"attn_output", "o_proj"}}) {
-      Values weight = read(checkpoint_, theirs + "self_attn." + their + ".weight", *backend_);
-      if (mixtral_ && their[0] == 'q') permute(weight, integer("num_attention_heads"));
-      if (mixtral_ && their[0] == 'k') permute(weight, integer("num_key_value_heads"));
+      GgufValues weight =
+          read_values(checkpoint_, theirs + "self_attn." + their + ".weight", *backend_);
+      if (permuted_ && their[0] == 'q') permute(weight, integer("num_attention_heads"));
+      if (permuted_ && their[0] == 'k') permute(weight, integer("num_key_value_heads"));
       add(ours + our + ".weight", weight);
       add_optional(ours + our + ".bias", theirs + "self_attn." + their + ".bias");
     }
-    add_optional(ours + "attn_q_norm.weight", theirs + "self_attn.q_norm.weight");
-    add_optional(ours + "attn_k_norm.weight", theirs + "self_attn.k_norm.weight");
     add_optional(ours + "attn_sinks.weight", theirs + "self_attn.sinks");
   }
 
@@ -206,11 +266,16 @@ class Converter {
       add(ours + "ffn_gate_inp.weight", router + ".weight");
       add_optional(ours + "ffn_gate_inp.bias", router + ".bias");
     }
+    if (hybrid_ && sparse) add_shared_expert(ours, mlp);
     for (const auto& [our, their, in_mixtral] : {std::tuple{"ffn_gate", "gate_proj", "w1"},
                                                  {"ffn_up", "up_proj", "w3"},
                                                  {"ffn_down", "down_proj", "w2"}}) {
       if (!sparse) {
         add(ours + our + ".weight", mlp + their + ".weight");
+        continue;
+      }
+      if (conversion_.joint_gate_up && std::string_view(our) != "ffn_down") {
+        if (std::string_view(our) == "ffn_gate") add_joint_gate_up(ours, mlp + "experts.");
         continue;
       }
       const std::string module = std::string(".") + (mixtral_ ? in_mixtral : their);
@@ -219,12 +284,35 @@ class Converter {
     }
   }
 
+  void add_shared_expert(const std::string& ours, const std::string& mlp) {
+    GgufValues gate = read_values(checkpoint_, mlp + "shared_expert_gate.weight", *backend_);
+    gate.shape = {gate.shape[1]};
+    add(ours + "ffn_gate_inp_shexp.weight", gate);
+    add(ours + "ffn_gate_shexp.weight", mlp + "shared_expert.gate_proj.weight");
+    add(ours + "ffn_up_shexp.weight", mlp + "shared_expert.up_proj.weight");
+    add(ours + "ffn_down_shexp.weight", mlp + "shared_expert.down_proj.weight");
+  }
+
+  void add_joint_gate_up(const std::string& ours, const std::string& prefix) {
+    GgufValues all;
+    std::int64_t expert = 0;
+    for (; checkpoint_.find(str(prefix, expert, ".up_proj.weight")) != nullptr; ++expert) {
+      for (const char* const module : {".gate_proj.weight", ".up_proj.weight"}) {
+        const GgufValues one = read_values(checkpoint_, str(prefix, expert, module), *backend_);
+        all.shape = {2 * one.shape[0], one.shape[1]};
+        all.values.insert(all.values.end(), one.values.begin(), one.values.end());
+      }
+    }
+    all.shape.insert(all.shape.begin(), expert);
+    add(ours + "ffn_gate_up_exps.weight", all);
+  }
+
   void add_experts(const std::string& ours, const std::string& prefix, const std::string& module,
                    const char* ending) {
-    Values all;
+    GgufValues all;
     std::int64_t expert = 0;
     for (; checkpoint_.find(str(prefix, expert, module)) != nullptr; ++expert) {
-      const Values one = read(checkpoint_, str(prefix, expert, module), *backend_);
+      const GgufValues one = read_values(checkpoint_, str(prefix, expert, module), *backend_);
       if (conversion_.tensor_per_expert) add(str(ours, ".", expert, ending), one);
       all.shape = one.shape;
       all.values.insert(all.values.end(), one.values.begin(), one.values.end());
@@ -238,13 +326,16 @@ class Converter {
   const nlohmann::json config_;
   const std::unique_ptr<Backend> backend_ = create_backend(DeviceKind::cpu);
   std::string architecture_;
-  bool mixtral_ = false, gpt_oss_ = false;
+  bool mixtral_ = false, gpt_oss_ = false, hybrid_ = false;
+  bool permuted_ = false, has_experts_ = false;
   GgufBuilder builder_;
 };
 
 }  // namespace
 
 std::string gguf_of(const Checkpoint& checkpoint, const GgufConversion& conversion) {
+  const std::string type = text_config_of(checkpoint)["model_type"];
+  if (type.starts_with("gemma")) return gguf_of_gemma(checkpoint, conversion);
   return Converter(checkpoint, conversion).convert();
 }
 

@@ -15,6 +15,11 @@ layers::Shard shard_of(const testing::DeviceRank& rank, bool tp_invariant) {
   return shard;
 }
 
+// On CPUs results are so by themselves.
+bool invariant(const testing::DeviceRank& rank, const TestModelShape& shape) {
+  return shape.tp_invariant && rank.backend->kind() == DeviceKind::cuda;
+}
+
 std::size_t logit_bytes(const Decoder& decoder, std::int64_t rows) {
   const std::int64_t columns = decoder.has_head() ? decoder.head().stride() : 0;
   return static_cast<std::size_t>(decoder.shard().ranks * rows * columns) * sizeof(float);
@@ -60,7 +65,8 @@ TestModel::TestModel(testing::DeviceRank& rank, const ModelConfig& config,
                      const TestModelShape& shape)
     : rank_(rank),
       decoder_(config, shard_of(rank, shape.tp_invariant), shape.dtype, {rank.stage, rank.stages}),
-      gemm_(kernels::create_gemm(*rank.backend, {.quantized = shape.keep_quantized != nullptr})),
+      gemm_(kernels::create_gemm(*rank.backend, {.quantized = shape.keep_quantized != nullptr,
+                                                 .invariant = invariant(rank, shape)})),
       weights_(bind(decoder_, shape, *rank.backend)),
       cache_(*rank.backend, cache_shape(decoder_, shape)),
       batch_(*rank.backend, cache_, shape.rows),
@@ -68,7 +74,8 @@ TestModel::TestModel(testing::DeviceRank& rank, const ModelConfig& config,
               {.rows = shape.rows,
                .logit_rows = shape.rows,
                .positions = shape.tokens,
-               .state_slots = shape.sequences},
+               .state_slots = shape.sequences,
+               .invariant = invariant(rank, shape)},
               *rank.backend),
       all_logits_(
           rank.backend->allocate(MemoryKind::device, logit_bytes(decoder_, shape.rows), "test")) {}

@@ -123,6 +123,7 @@ PROGRAM = {
     'prefill_attention': option('--prefill-attention'),
     'decode_attention': option('--decode-attention'),
     'invariant': option('--invariant'),
+    'overlap_rows': option('--overlap-rows'),
     'enforce_eager': switch('--enforce-eager', '--no-enforce-eager'),
     'async_scheduling': switch('--async-scheduling', '--no-async-scheduling'),
     'tune': option('--tune'),

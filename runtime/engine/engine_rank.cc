@@ -13,6 +13,7 @@ namespace nvllm::runtime {
 
 void EngineRank::bind(ipc::Registry& methods) {
   methods.bind<&EngineRank::make_runner>("make_runner", this);
+  methods.bind<&EngineRank::open_overlap>("open_overlap", this);
   methods.bind<&EngineRank::tune_gemms>("tune_gemms", this);
   methods.bind<&EngineRank::gemm_tuning_report>("gemm_tuning_report", this);
   methods.bind<&EngineRank::memory>("engine_memory", this);
@@ -33,7 +34,9 @@ Peers EngineRank::peers() {
 void EngineRank::make_runner(const RunnerOptions& options, const std::string& gemm_tuning_file,
                              bool profile) {
   if (profile && !trace_) trace_.emplace();
-  if (options.invariant && communicator_.size() > 2 && communicator_.name() == "nccl") {
+  // With --invariant tp ranks' nodes are gathered, not added by NCCL.
+  if (options.invariant && !model_.decoder().shard().tp_invariant && communicator_.size() > 2 &&
+      communicator_.name() == "nccl") {
     fail("--invariant batch: NCCL adds the parts of ", communicator_.size(),
          " ranks in an order that depends on how many rows there are; pass --collectives peer, or "
          "--invariant off");
@@ -62,6 +65,10 @@ void EngineRank::make_runner(const RunnerOptions& options, const std::string& ge
   GemmTuningCache::Contents tuning = GemmTuningCache(gemm_tuning_file).read();
   tuning_problem_ = std::move(tuning.problem);
   runner_->adopt(std::move(tuning.configurations));
+}
+
+void EngineRank::open_overlap() {
+  run_collective("open_overlap", [&] { runner_->open_overlap(); });
 }
 
 void EngineRank::tune_gemms(const TunedSize& size) {

@@ -19,7 +19,8 @@
 
 namespace nvllm::runtime {
 
-// Used by the rank's main thread. Rank 0 calls, in this order: make_runner, tune_gemms and
+// Used by the rank's main thread. Rank 0 calls, in this order: make_runner, perhaps open_overlap,
+// tune_gemms and
 // gemm_tuning_report, engine_memory, make_cache and perhaps commit_cache, then step any number of
 // times. It calls settle when no step is under way.
 class EngineRank {
@@ -42,12 +43,14 @@ class EngineRank {
   const OpenModel& model() const { return model_.model(); }
   // Whether some of the weights are kept quantized.
   bool quantized() const { return model_.decoder().quantized(); }
+  int ranks() const { return communicator_.size(); }              // of a stage
   int stages() const { return model_.decoder().stage().stages; }  // of the pipeline
 
  private:
   // May be called while the weights are still loading. With `profile` this rank records a trace
   // from now on. gemm_tuning_file: see runtime/runner/gemm_tuning.h; empty: there is none.
   void make_runner(const RunnerOptions& options, const std::string& gemm_tuning_file, bool profile);
+  void open_overlap();
   void tune_gemms(const TunedSize& size);
   GemmTuningReport gemm_tuning_report();
   // The memory that the cache is sized by; call it when weights and runner have theirs.

@@ -60,6 +60,16 @@ RunnerOptions runner_options(const EngineOptions& options, const model::ModelCon
   };
 }
 
+// RunnerOptions::overlap_rows: 0 where no step is overlapped. Overlapped are sums over the ranks of
+// GPUs that keep the whole cache, in one group of layers.
+std::int64_t overlap_rows(const EngineOptions& options, const RunnerOptions& runner,
+                          const EngineRank& own) {
+  const bool can = own.device() == DeviceKind::cuda && own.ranks() > 1 && own.stages() == 1 &&
+                   runner.kv_mode == KvMode::paged && runner.window_group == 0 &&
+                   runner.prefill_attention == PrefillAttention::full;
+  return can && runner.rows() >= options.overlap_rows ? options.overlap_rows : 0;
+}
+
 // Tokens that a row attends to at most, in all layers, where the blocks before them can be freed:
 // on the device. 0: any number.
 std::int64_t window_of_all_layers(const EngineOptions& options, const model::ModelConfig& config) {
@@ -237,7 +247,10 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
     made.runner = runner_options(made.options, config, wanted_model_len(made.options, model_limit),
                                  requested.max_num_batched_tokens, own.stages());
     // On the CPU results are so by themselves.
-    made.runner.invariant = requested.invariance == Invariance::batch && device == DeviceKind::cuda;
+    const bool invariant =
+        requested.invariance == Invariance::batch || requested.invariance == Invariance::tp;
+    made.runner.invariant = invariant && device == DeviceKind::cuda;
+    made.runner.overlap_rows = overlap_rows(requested, made.runner, own);
     caller.call<void>("make_runner", made.runner, tuning_file_to_read(requested, device),
                       requested.profile);
   };
@@ -271,6 +284,7 @@ EngineSetup set_up_engine(const EngineOptions& requested, ipc::Member& me, ipc::
   const EngineOptions& options = made.options;
   ModelLoading loading(me, caller, server);
   loading.await_all();
+  if (made.runner.overlap_rows > 0) caller.call<void>("open_overlap");
   GemmTuning tuning = tune_engine(options, made.runner, own.device(), caller);
 
   const auto memory = caller.call<RankMemory>("engine_memory");

@@ -93,6 +93,12 @@ std::size_t sampler_bytes(const model::Decoder& decoder, const RunnerOptions& op
                                 decoder.shard(), options.sampler_limits());
 }
 
+std::size_t overlap_memory_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
+  if (options.overlap_rows == 0) return 0;
+  return ipc::overlap_bytes(decoder.shard().ranks, options.overlapped_part_rows(),
+                            decoder.config().hidden_size, decoder.dtype());
+}
+
 // On the CPU, GEMMs with large M keep a packed copy of their inputs, in float32, from the first one
 // on. Groups of a grouped GEMM do so one after the other, but small ones together, up to kTogether
 // rows.
@@ -129,7 +135,8 @@ std::size_t workspace_bytes(const model::Decoder& decoder, const RunnerOptions& 
          model::DecoderMemory::state_bytes(decoder, options.max_num_seqs) +
          sampler_bytes(decoder, options) + StepStaging::bytes(options) + results_bytes(options) +
          kernels::gemm_bytes(device, decoder.quantized()) +
-         RunnerCache::prompt_policy_bytes(decoder, options, device);
+         RunnerCache::prompt_policy_bytes(decoder, options, device) +
+         overlap_memory_bytes(decoder, options);
 }
 
 std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& options,

@@ -128,7 +128,7 @@ OpenModel open_model(const ModelOptions& options) {
     const model::Decoder whole(model.config, {}, model.dtype);
     const std::int64_t skipped =
         model::check_tensors(whole.parameters(), *model.checkpoint, model.config);
-    if (model.config.text_part) {
+    if (model.config.text_part && skipped > 0) {
       log_info(options.path, ": the text part of a ", model.config.architecture, "; ", skipped,
                " tensors of its other parts are not loaded");
     } else if (skipped > 0) {

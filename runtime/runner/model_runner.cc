@@ -69,6 +69,13 @@ GemmTuningReport ModelRunner::gemm_tuning() {
   return {.known = gemm_->known(), .measured = gemm_->configurations(), .problem = {}};
 }
 
+void ModelRunner::open_overlap() {
+  staging_.set_overlap(peers_.communicator != nullptr &&
+                       peers_.communicator->open_overlap(options_.overlapped_part_rows(),
+                                                         decoder_.config().hidden_size,
+                                                         decoder_.dtype()));
+}
+
 void ModelRunner::make_cache(const CacheSize& size, std::vector<float> kv_scales) {
   cache_.make(size, std::move(kv_scales));
   states_.emplace(decoder_, memory_, backend_, size.state_snapshots, size.host_states);

@@ -65,6 +65,10 @@ class ModelRunner {
   // Which configurations are known, and which were measured.
   GemmTuningReport gemm_tuning();
 
+  // RunnerOptions::overlap_rows: makes what overlapping needs. Without it, or where the
+  // communicator gains nothing by it, no step is overlapped. A collective call.
+  void open_overlap();
+
   // Once, before the first step, after the weights have been loaded; see RunnerCache::make().
   void make_cache(const CacheSize& size, std::vector<float> kv_scales = {});
   // See RunnerCache::commit().

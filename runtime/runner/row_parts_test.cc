@@ -10,14 +10,14 @@ namespace {
 using Words = std::vector<std::int32_t>;
 
 struct Cut {
-  explicit Cut(std::int64_t max_rows, const std::vector<StepPart>& sequences) : cut(max_rows) {
+  explicit Cut(std::int64_t max_rows, const std::vector<StepPart>& sequences) {
     std::vector<const StepPart*> order;
     std::int64_t rows = 0;
     for (const StepPart& each : sequences) {
       order.push_back(&each);
       rows += each.rows;
     }
-    cut.cut(order);
+    cut.cut(order, max_rows);
     words.assign(cut.words().begin(), cut.words().end());
     parts = cut.at(words.data());
     CHECK(static_cast<std::int64_t>(words.size()) <=
@@ -76,12 +76,12 @@ TEST_CASE("parts: several sequences, some in one part, some in several, some cut
 }
 
 TEST_CASE("parts: what was cut before is forgotten") {
-  RowParts cut(4);
+  RowParts cut;
   const StepPart prompt{.first = 0, .rows = 9}, row{.first = 9, .rows = 1};
-  cut.cut(std::vector<const StepPart*>{&prompt});
+  cut.cut(std::vector<const StepPart*>{&prompt}, 4);
   Words words(cut.words().begin(), cut.words().end());
   CHECK(cut.at(words.data()).size() == 3);
-  cut.cut(std::vector<const StepPart*>{&row});
+  cut.cut(std::vector<const StepPart*>{&row}, 4);
   CHECK(cut.words().empty());
   CHECK(cut.at(words.data()).empty());
 }

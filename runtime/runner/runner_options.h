@@ -43,6 +43,9 @@ struct RunnerOptions {
   // Not 0: a step's rows go through each layer so many at a time, before the next layer; memory for
   // activations is made for so many.
   std::int64_t part_rows = 0;
+  // Not 0: a step of at least so many rows, but for decode steps, goes through the layers in two
+  // parts, whose sums over the ranks are overlapped. With part_rows == 0 alone.
+  std::int64_t overlap_rows = 0;
   kvcache::OffloadHooks offload_hooks = {};  // of tests
 
   template <class Archive>
@@ -50,13 +53,15 @@ struct RunnerOptions {
     archive(max_model_len, max_num_seqs, max_num_batched_tokens, max_logit_rows, block_size, graphs,
             keeps_results, steps_ahead, kv_mode, kv_cache_dtype, ring_slots, host_attention,
             host_threads, kv_buffers, part_rows, prefill_attention, decode_attention, invariant,
-            window_group);
+            window_group, overlap_rows);
   }
 
   // Sizes of the largest step, in which every slot has a row: rows, rows whose logits are wanted,
   // and blocks of a sequence's table.
   std::int64_t rows() const { return std::max(max_num_batched_tokens, max_num_seqs); }
   std::int64_t logit_rows() const { return std::max(max_logit_rows, max_num_seqs); }
+  // Of a part whose sums are overlapped.
+  std::int64_t overlapped_part_rows() const { return divide_up(rows(), 2); }
   std::int64_t table_blocks() const { return divide_up(max_model_len, block_size); }
 
   model::DecoderLimits decoder_limits() const {
@@ -65,6 +70,7 @@ struct RunnerOptions {
             .positions = max_model_len,
             .state_slots = max_num_seqs,
             .part_rows = part_rows,
+            .overlap = overlap_rows > 0,
             .invariant = invariant};
   }
   layers::SamplerLimits sampler_limits() const {

@@ -30,6 +30,10 @@ std::int64_t max_words(const RunnerOptions& options) {
   std::int64_t words = StepLayout(largest).blocks + max_blocks(options);
   if (options.part_rows > 0)
     words += RowParts::max_words(options.max_num_seqs, options.rows(), options.part_rows);
+  if (options.overlap_rows > 0) {
+    words +=
+        RowParts::max_words(options.max_num_seqs, options.rows(), options.overlapped_part_rows());
+  }
   return words;
 }
 
@@ -57,7 +61,8 @@ std::size_t StepStaging::bytes(const RunnerOptions& options) {
 StepStaging::StepStaging(Backend& backend, const RunnerOptions& options)
     : window_group_(options.window_group > 0),
       max_blocks_(max_blocks(options)),
-      parts_(options.part_rows > 0 ? options.part_rows : options.rows()),
+      part_rows_(options.part_rows),
+      overlap_rows_(options.overlap_rows),
       staged_(static_cast<std::size_t>(max_words(options))),
       memory_(backend.allocate(MemoryKind::device, bytes(options), "step input")) {
   Scratch all(memory_.data(), memory_.bytes());
@@ -147,9 +152,16 @@ void StepStaging::load(std::span<const StepPart> parts, SlotTable& slots, const 
     for (const StepPart* const part : order_) writer.add_window_blocks(slots[part->slot]);
   }
   parts_at_ = writer.finish();
-  parts_.cut(order_);
+  parts_.cut(order_, part_rows(shape));
   std::ranges::copy(parts_.words(), words + parts_at_);
   send(parts_at_ + parts_.words().size(), stream);
+}
+
+std::int64_t StepStaging::part_rows(const StepShape& shape) const {
+  if (part_rows_ > 0) return part_rows_;
+  const bool overlaps =
+      overlap_ && overlap_rows_ > 0 && shape.rows >= overlap_rows_ && shape.max_query_rows > 1;
+  return overlaps ? divide_up(shape.rows, 2) : shape.rows;
 }
 
 TensorView StepStaging::ints(std::int64_t first, std::int64_t count) const {
@@ -333,19 +345,19 @@ std::int64_t RowParts::max_words(std::int64_t sequences, std::int64_t rows, std:
   return parts < 2 ? 0 : 2 * (sequences + parts) + parts;
 }
 
-void RowParts::cut(std::span<const StepPart* const> sequences) {
+void RowParts::cut(std::span<const StepPart* const> sequences, std::int64_t max_rows) {
   words_.clear();
   parts_.clear();
   part_ = {};
   std::int64_t rows = 0;
   for (const StepPart* const sequence : sequences) rows += sequence->rows;
-  if (rows <= max_rows_) return;
+  if (rows <= max_rows) return;
   std::int64_t row = 0;  // of the batch
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     const StepPart& sequence = *sequences[s];
     for (std::int64_t done = 0; done < sequence.rows;) {
-      if (part_.rows == max_rows_) end_part(row, static_cast<std::int64_t>(s));
-      const std::int64_t count = std::min(sequence.rows - done, max_rows_ - part_.rows);
+      if (part_.rows == max_rows) end_part(row, static_cast<std::int64_t>(s));
+      const std::int64_t count = std::min(sequence.rows - done, max_rows - part_.rows);
       done += count;
       starts_.push_back(static_cast<std::int32_t>(part_.rows));
       lengths_.push_back(static_cast<std::int32_t>(sequence.first + done));

@@ -107,17 +107,16 @@ class StepWriter {
 };
 
 // Cuts a step's rows into parts of at most max_rows, for a pass that takes all rows through one
-// layer before it goes on to the next (model/decoder.h). Used by one thread; kept for its memory.
+// layer before it goes on to the next, or overlaps two parts (model/decoder.h). Used by one thread;
+// kept for its memory.
 class RowParts {
  public:
-  explicit RowParts(std::int64_t max_rows) : max_rows_(max_rows) {}
-
   // Words that the parts of a step take at most: each sequence is in one part, and in one more for
   // each cut.
   static std::int64_t max_words(std::int64_t sequences, std::int64_t rows, std::int64_t max_rows);
 
   // The sequences in the batch's order. No parts if one is enough.
-  void cut(std::span<const StepPart* const> sequences);
+  void cut(std::span<const StepPart* const> sequences, std::int64_t max_rows);
 
   // For each part its query_start, then its kv_length.
   std::span<const std::int32_t> words() const { return words_; }
@@ -127,7 +126,6 @@ class RowParts {
  private:
   void end_part(std::int64_t next_row, std::int64_t next_sequence);
 
-  const std::int64_t max_rows_;
   std::vector<std::int32_t> words_, starts_, lengths_;
   std::vector<layers::BatchPart> parts_;
   layers::BatchPart part_;  // that is being filled
@@ -139,6 +137,9 @@ class StepStaging {
  public:
   // steps_ahead + 1 steps may be on their way to the device; one more waits for the first.
   StepStaging(Backend& backend, const RunnerOptions& options);
+
+  // Whether steps are cut in two from RunnerOptions::overlap_rows on; at first they are.
+  void set_overlap(bool overlap) { overlap_ = overlap; }
 
   // Device memory that one takes ("step input").
   static std::size_t bytes(const RunnerOptions& options);
@@ -162,6 +163,8 @@ class StepStaging {
   }
 
  private:
+  // How many rows of such a step make a part.
+  std::int64_t part_rows(const StepShape& shape) const;
   std::int32_t* begin(ipc::Communicator* communicator);
   void send(std::size_t words, Stream& stream);
   // Sends new blocks to the tables in steps without rows, until no more are new than one step has
@@ -175,7 +178,9 @@ class StepStaging {
   kernels::StepInput window_input(const StepShape& shape, const kvcache::KvCache& cache) const;
 
   const bool window_group_;
-  const std::int64_t max_blocks_;  // new ones in one step
+  const std::int64_t max_blocks_;                // new ones in one step
+  const std::int64_t part_rows_, overlap_rows_;  // as in RunnerOptions
+  bool overlap_ = true;
   RowParts parts_;
   std::vector<std::int32_t> staged_;            // the step that is being written
   std::vector<std::unique_ptr<Event>> loaded_;  // of the last steps, in a ring

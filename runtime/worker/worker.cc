@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <new>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -26,31 +27,43 @@
 namespace nvllm::runtime {
 namespace {
 
-// What NCCL need not look for on one box: other hosts' networks, plugins, and a server that tells
-// its state. It starts earlier, and none of its ports can be reached from outside. NVLink multicast
-// (NVLS) is no use for so few GPUs, and hosts have lost their GPUs by it.
+using Variables = std::span<const std::pair<const char*, const char*>>;
+
+// What NCCL does for nobody here. A server that tells its state (RAS) has a port that others can
+// reach. NVLink multicast (NVLS) is no use for so few GPUs, and hosts have lost their GPUs by it.
+constexpr std::pair<const char*, const char*> kNccl[] = {
+    {"NCCL_RAS_ENABLE", "0"},
+    {"NCCL_NVLS_ENABLE", "0"},
+};
+// What NCCL need not look for on one box: other hosts' networks and plugins. It starts earlier, and
+// none of its ports can be reached from outside. Between boxes the network is NCCL's own choice.
 constexpr std::pair<const char*, const char*> kNcclOnOneBox[] = {
     {"NCCL_IB_DISABLE", "1"},    {"NCCL_NET", "Socket"},        {"NCCL_SOCKET_IFNAME", "lo"},
     {"NCCL_NET_PLUGIN", "none"}, {"NCCL_TUNER_PLUGIN", "none"}, {"NCCL_PROFILER_PLUGIN", "none"},
-    {"NCCL_RAS_ENABLE", "0"},    {"NCCL_NVLS_ENABLE", "0"},
 };
 
+// A user's own settings count.
+void set_unless_set(Variables variables) {
+  for (const auto& [variable, value] : variables) ::setenv(variable, value, 0);
+}
+
 // Before the first call into CUDA or NCCL, and before there are threads.
-void set_environment(int rank, const WorkerOptions& options) {
+void set_environment(int rank, int boxes, const WorkerOptions& options) {
   if (options.device != DeviceKind::cuda) return;
   ::setenv("CUDA_VISIBLE_DEVICES", options.gpus.at(static_cast<std::size_t>(rank)).c_str(), 1);
   // The driver creates contexts one after the other, and the channels for its usual eight
   // connections are half of a context's time: with two, four GPUs start 0.4 s earlier. A rank works
   // in few streams.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "2", 0);
-  for (const auto& [variable, value] : kNcclOnOneBox) ::setenv(variable, value, 0);
+  set_unless_set(kNccl);
+  if (boxes == 1) set_unless_set(kNcclOnOneBox);
 }
 
-// Makes the rank's device. Where NCCL is asked for, another thread already loads it: either takes a
+// Makes the rank's device. Where NCCL is needed, another thread already loads it: either takes a
 // tenth of a second.
-std::unique_ptr<Backend> start_device(const WorkerOptions& options) {
+std::unique_ptr<Backend> start_device(const WorkerOptions& options, int boxes) {
   std::optional<std::jthread> loading;
-  if (options.collectives == "nccl") {
+  if (options.device == DeviceKind::cuda && (options.collectives == "nccl" || boxes > 1)) {
     // What fails in it fails again where it can be told.
     loading = start_thread<std::jthread>("to load NCCL with", [] { load_nccl(); });
   }
@@ -114,8 +127,8 @@ void live(ipc::Member& me, const WorkerOptions& options) {
   me.set_phase(ipc::Phase::starting);
   StartTimes start{.joined_ns = now_ns()};
   const ipc::Heartbeat heartbeat(me);
-  const std::unique_ptr<Backend> backend = start_device(options);
   const ipc::Group& group = me.group();
+  const std::unique_ptr<Backend> backend = start_device(options, group.boxes());
   choose_place(me.rank() - group.first_rank(group.box()), group.ranks_of(group.box()), *backend);
   const std::unique_ptr<Stream> stream = backend->create_stream();
   start.backend_ns = now_ns();
@@ -127,11 +140,13 @@ void live(ipc::Member& me, const WorkerOptions& options) {
                   *backend);
   };
   if (options.device == DeviceKind::cuda) load();
-  const std::unique_ptr<ipc::Communicator> communicator = ipc::create_communicator(
-      me, *backend, {.implementation = options.collectives, .stages = options.stages});
+  const ipc::CommunicatorOptions between{.implementation = options.collectives,
+                                         .stages = options.stages};
+  const std::unique_ptr<ipc::Communicator> communicator =
+      ipc::create_communicator(me, *backend, between);
   std::unique_ptr<ipc::StageLink> link;
   if (options.stages > 1) {
-    link = ipc::create_stage_link(me, *backend, options.stages, *communicator);
+    link = ipc::create_stage_link(me, *backend, between, *communicator);
   }
   start.communicator_ns = now_ns();
   if (options.device == DeviceKind::cpu) load();
@@ -167,7 +182,7 @@ void live(ipc::Member& me, const WorkerOptions& options) {
 
 int run_worker(const ipc::Group& group, int rank, const WorkerOptions& options) {
   configure_logging({.level = options.log_level, .who = str("rank ", rank)});
-  set_environment(rank, options);
+  set_environment(rank, group.boxes(), options);
   ipc::Member me = group.join(rank);
   try {
     live(me, options);

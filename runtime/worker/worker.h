@@ -18,7 +18,8 @@ namespace nvllm::runtime {
 
 struct WorkerOptions {
   DeviceKind device = DeviceKind::cpu;
-  std::vector<std::string> gpus;  // of each rank, as values for CUDA_VISIBLE_DEVICES
+  std::vector<std::string> gpus;  // of each rank, as values for CUDA_VISIBLE_DEVICES;
+                                  // of ranks on other boxes there are none
   std::string collectives = "auto";
   LogLevel log_level = LogLevel::info;
   const OpenModel* model = nullptr;  // to be loaded; must outlive the worker

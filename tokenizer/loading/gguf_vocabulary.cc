@@ -19,6 +19,10 @@ constexpr std::string_view kTekken =
     R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)re"
     R"re(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)re"
     R"re(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+// Qwen3.5's: marks belong to words.
+constexpr std::string_view kQwen35 =
+    R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})re"
+    R"re(| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
 // GPT-4o's, and gpt-oss'.
 constexpr std::string_view kO200k =
     R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)re"
@@ -56,6 +60,9 @@ constexpr std::string_view kLlmPunctuation =
     R"re(\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+)re";
 constexpr std::string_view kSpacesAtEnd = R"re(\s+$)re";
 
+// tokenizer.ggml.model of Gemma 4: merges of characters, with bytes for those that are no token.
+constexpr std::string_view kGemma4 = "gemma4";
+
 // What tokenizer.ggml.pre means: how the byte-level tokenizers of a family cut text into words.
 struct GgufPreTokenizer {
   std::vector<const char*> names;  // of the family, in files
@@ -74,6 +81,7 @@ const std::vector<GgufPreTokenizer>& known_pre_tokenizers() {
       {.names = {"qwen2", "deepseek-r1-qwen"},
        .patterns = {pattern_text(WordPattern::kOneDigit)},
        .nfc = true},
+      {.names = {"qwen35"}, .patterns = {kQwen35}, .nfc = true},
       {.names = {"llama-bpe", "llama3", "llama-v3"},
        .patterns = {pattern_text(WordPattern::kThreeDigits)},
        .ignore_merges = true,
@@ -182,12 +190,21 @@ void add_scored_merges(const GgufVocabulary& vocabulary, BpeVocabulary& model) {
   for (const Merge& merge : merges) model.merges.add(merge.left, merge.right, merge.merged);
 }
 
+// Runs of newlines of a Gemma 4: no merge makes them, and files do not say that text is searched
+// for them.
+bool is_newlines(const GgufVocabulary& vocabulary, std::size_t id) {
+  const std::string& token = vocabulary.tokens[id];
+  return vocabulary.model == kGemma4 && !token.empty() &&
+         token.find_first_not_of('\n') == std::string::npos;
+}
+
 std::vector<AddedToken> added_tokens(const GgufVocabulary& vocabulary) {
   std::vector<AddedToken> added;
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     const GgufTokenType type = type_of(vocabulary, id);
     const bool special = type == GgufTokenType::control || type == GgufTokenType::unknown;
-    if (!special && type != GgufTokenType::user_defined) continue;
+    const bool whole = type == GgufTokenType::user_defined || is_newlines(vocabulary, id);
+    if (!special && !whole) continue;
     added.push_back({.content = vocabulary.tokens[id], .normalized = false, .special = special});
   }
   return added;
@@ -208,9 +225,9 @@ std::optional<std::string> token_text(const GgufVocabulary& vocabulary, const ch
   return vocabulary.tokens[static_cast<std::size_t>(*id)];
 }
 
-void add_template(const GgufVocabulary& vocabulary, bool bos_by_default, TokenizerParts& parts) {
+void add_template(const GgufVocabulary& vocabulary, bool add_bos, TokenizerParts& parts) {
   PostProcessor::Template ends;
-  if (has(vocabulary.bos_id) && vocabulary.add_bos.value_or(bos_by_default)) {
+  if (has(vocabulary.bos_id) && add_bos) {
     ends.before.push_back(static_cast<TokenId>(*vocabulary.bos_id));
   }
   if (has(vocabulary.eos_id) && vocabulary.add_eos.value_or(false)) {
@@ -232,16 +249,20 @@ TokenizerParts byte_level_parts(const GgufVocabulary& vocabulary) {
   if (pre.digits_last) parts.pre_tokenizer.add(kDigits);
   parts.pre_tokenizer.add(ToByteChars{});
   parts.decoder.add(FromByteChars{});
-  add_template(vocabulary, pre.add_bos, parts);
+  add_template(vocabulary, vocabulary.add_bos.value_or(pre.add_bos), parts);
   return parts;
 }
 
 TokenizerParts sentencepiece_parts(const GgufVocabulary& vocabulary) {
+  if (vocabulary.model == kGemma4 && vocabulary.merges.empty()) {
+    fail("tokenizer.ggml.merges is missing or empty");
+  }
   if (vocabulary.merges.empty() && vocabulary.scores.size() != vocabulary.tokens.size()) {
     fail("tokenizer.ggml.scores: ", vocabulary.scores.size(), " of ", vocabulary.tokens.size(),
          " tokens");
   }
-  const bool prefix = vocabulary.add_space_prefix.value_or(true);
+  const bool gemma4 = vocabulary.model == kGemma4;
+  const bool prefix = vocabulary.add_space_prefix.value_or(!gemma4);
   TokenizerParts parts;
   BpeVocabulary& model = parts.vocabulary;
   model.tokens = make_table(vocabulary);
@@ -259,15 +280,16 @@ TokenizerParts sentencepiece_parts(const GgufVocabulary& vocabulary) {
   parts.decoder.add(ByteFallback{});
   parts.decoder.add(Fuse{});
   if (prefix) parts.decoder.add(StripChar{.c = " ", .start = 1, .stop = 0});
-  add_template(vocabulary, true, parts);
+  // Some files of Gemma 4 say wrongly that there is no BOS.
+  add_template(vocabulary, gemma4 || vocabulary.add_bos.value_or(true), parts);
   return parts;
 }
 
 // Checks the parts against each other; nothing in a tokenizer looks at them again.
 void check(const GgufVocabulary& vocabulary) {
-  if (vocabulary.model != "gpt2" && vocabulary.model != "llama") {
+  if (vocabulary.model != "gpt2" && vocabulary.model != "llama" && vocabulary.model != kGemma4) {
     fail("tokenizer.ggml.model \"", shown_text(vocabulary.model),
-         "\" is not supported; supported are gpt2, llama");
+         "\" is not supported; supported are gpt2, llama, gemma4");
   }
   if (vocabulary.tokens.empty()) fail("tokenizer.ggml.tokens is missing or empty");
   if (!vocabulary.token_types.empty() &&

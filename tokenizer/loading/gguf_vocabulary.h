@@ -12,7 +12,7 @@
 namespace nvllm::tokenizer {
 
 struct GgufVocabulary {
-  std::string model;               // "gpt2": byte-level; "llama": SentencePiece
+  std::string model;  // "gpt2": byte-level; "llama" and, with merges, "gemma4": SentencePiece
   std::optional<std::string> pre;  // how text is cut into words; of gpt2 only
   std::vector<std::string> tokens;
   std::vector<double> scores;             // of llama: the highest merges first

@@ -41,9 +41,12 @@ GgufVocabulary vocabulary_of(const Json& json, const std::string& model, const s
     put(token["id"], token["content"],
         token["content"] == "<unk>" ? GgufTokenType::unknown
         : special                   ? GgufTokenType::control
-                                    : GgufTokenType::user_defined);
+        // The converter does not tell them from other tokens.
+        : model == "gemma4" && token["content"].get<std::string>().starts_with("\n")
+            ? GgufTokenType::normal
+            : GgufTokenType::user_defined);
   }
-  if (model == "gpt2") {
+  if (model == "gpt2" || model == "gemma4") {
     for (const Json& merge : json["model"]["merges"]) {
       out.merges.push_back(merge[0].get<std::string>() + " " + merge[1].get<std::string>());
     }
@@ -74,7 +77,7 @@ void check_family(const Family& family) {
       vocabulary_of(parse_json(read_file(path + ".json")), family.model, family.pre);
   vocabulary.bos_id = family.bos;
   if (family.bos) vocabulary.add_bos = true;
-  if (family.model == std::string("llama")) vocabulary.unk_id = 0;
+  if (family.model != std::string("gpt2")) vocabulary.unk_id = 0;
   const LoadedTokenizer loaded = make_tokenizer(vocabulary);
   std::ifstream lines(path + ".jsonl");
   int count = 0;
@@ -126,6 +129,36 @@ TEST_CASE("scores give Llama 2's ids") {
   check_family({"llama2", "llama", "", 1});
 }
 
+TEST_CASE("qwen35 cuts words as Qwen3.5's tokenizer.json does, which leaves marks in them") {
+  Json json = parse_json(read_file("tokenizer/testdata/qwen.json"));
+  const auto of_pre = [&](const char* pre) {
+    return make_tokenizer(vocabulary_of(json, "gpt2", pre)).tokenizer;
+  };
+  const auto qwen2 = of_pre("qwen2"), qwen35 = of_pre("qwen35");
+  json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] =
+      R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})re"
+      R"re(| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
+  const auto published = parse_tokenizer(json.dump());
+  std::ifstream lines("tokenizer/testdata/qwen.jsonl");
+  for (std::string text; std::getline(lines, text);) {
+    const Json line = parse_json(text);
+    if (!line.contains("text")) continue;
+    const std::string plain = line["text"];
+    CHECK(qwen35->encode(plain, true) == published->encode(plain, true));
+  }
+  // "e", a mark that no letter takes in (NFC), and a hyphen: one word, or two.
+  for (const char* const word : {"e\u0331-", "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35"}) {
+    CHECK(qwen35->encode(word, true) == published->encode(word, true));
+    CHECK(qwen35->decode(qwen35->encode(word, true), false) == word);
+  }
+  CHECK(qwen2->encode("It's 12 words, isn't it?\n\n  Yes.", true) ==
+        qwen35->encode("It's 12 words, isn't it?\n\n  Yes.", true));
+}
+
+TEST_CASE("gemma4 gives Gemma's ids, with runs of newlines as they are") {
+  check_family({"gemma", "gemma4", "", 1});
+}
+
 // A vocabulary of all bytes, in the byte-level alphabet, and "ab".
 GgufVocabulary small() {
   const Json json = parse_json(read_file("tokenizer/testdata/gpt2.json"));
@@ -156,6 +189,19 @@ TEST_CASE(
   CHECK(ends() == std::vector<std::int64_t>{});
 }
 
+TEST_CASE("gemma4 begins with BOS, whatever a file says, and has no merges of scores") {
+  GgufVocabulary vocabulary =
+      vocabulary_of(parse_json(read_file("tokenizer/testdata/gemma.json")), "gemma4", "");
+  vocabulary.bos_id = 1;
+  for (const std::optional<bool> add_bos : {std::optional<bool>(), std::optional<bool>(false)}) {
+    vocabulary.add_bos = add_bos;
+    CHECK(make_tokenizer(vocabulary).tokenizer->encode("", true) == std::vector<TokenId>{1});
+  }
+  vocabulary.merges.clear();
+  CHECK(testing::error_of([&] { (void)make_tokenizer(vocabulary); }) ==
+        "tokenizer.ggml.merges is missing or empty");
+}
+
 TEST_CASE("of tokens with one text, the last is what merges make") {
   GgufVocabulary vocabulary;
   vocabulary.model = "llama";
@@ -183,8 +229,8 @@ std::string refusal(const GgufVocabulary& vocabulary) {
 
 TEST_CASE("what is unknown or does not fit is refused by name") {
   const std::string known =
-      "; supported are gpt-2, gpt2, smollm, qwen2, deepseek-r1-qwen, llama-bpe, llama3, llama-v3, "
-      "tekken, gpt-4o, deepseek-v3, deepseek-llm, deepseek-coder";
+      "; supported are gpt-2, gpt2, smollm, qwen2, deepseek-r1-qwen, qwen35, llama-bpe, llama3, "
+      "llama-v3, tekken, gpt-4o, deepseek-v3, deepseek-llm, deepseek-coder";
   const auto with = [](auto&& change) {
     GgufVocabulary vocabulary = small();
     change(vocabulary);
@@ -195,7 +241,7 @@ TEST_CASE("what is unknown or does not fit is refused by name") {
   CHECK(with([](GgufVocabulary& v) { v.pre.reset(); }) ==
         "tokenizer.ggml.pre is missing, so how text is cut into words is not known" + known);
   CHECK(with([](GgufVocabulary& v) { v.model = "bert"; }) ==
-        "tokenizer.ggml.model \"bert\" is not supported; supported are gpt2, llama");
+        "tokenizer.ggml.model \"bert\" is not supported; supported are gpt2, llama, gemma4");
   CHECK(with([](GgufVocabulary& v) { v.merges[1] = "ab"; }) ==
         "merge 1: \"ab\" is not two tokens with a space between them");
   CHECK(with([](GgufVocabulary& v) { v.merges[2] = "a \xE2\x82\xAC"; }) ==

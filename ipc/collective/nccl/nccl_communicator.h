@@ -1,11 +1,12 @@
-// The Communicator of NCCL: for GPUs that do not see each other's memory, and to compare with.
+// The Communicator of NCCL: for GPUs that do not see each other's memory, such as those of boxes,
+// and to compare with.
 #pragma once
 
-#include <nccl.h>
-
 #include <string>
+#include <string_view>
 
 #include "ipc/collective/cuda_wait.h"
+#include "ipc/collective/nccl/nccl_comm.h"
 
 namespace nvllm::ipc {
 
@@ -14,7 +15,6 @@ class NcclCommunicator final : public CudaCommunicator {
   // A collective call, of all stages, that starts NCCL within each. Throws, on all ranks, if NCCL
   // cannot be loaded on one of them.
   NcclCommunicator(Member& member, Backend& backend, int stages);
-  ~NcclCommunicator() override;
 
   std::string name() const override { return "nccl"; }
   void all_reduce(TensorView data, Stream& stream) override;
@@ -26,17 +26,12 @@ class NcclCommunicator final : public CudaCommunicator {
   void all_reduce_rms_norm(const kernels::RmsNorm& args, Stream& stream) override;
 
  private:
-  void check() override;
-  void give_up() override;
-  void start(const ncclUniqueId& id);
+  void check() override { comm_.check(); }
+  void give_up() override { comm_.give_up(); }
   void begin(std::string_view text);
-  // NCCL's calls do not block; this waits until one that is under way has enqueued its work.
-  void finish(ncclResult_t result, const char* what);
-  void finish(ncclResult_t result, const char* what, Nanoseconds limit);
-  [[noreturn]] void fail_nccl(ncclResult_t result, const char* what) const;
 
-  Buffer token_;  // what barrier() sums up
-  ncclComm_t comm_ = nullptr;
+  Buffer token_;  // what barriers sum up
+  NcclComm comm_;
 };
 
 }  // namespace nvllm::ipc

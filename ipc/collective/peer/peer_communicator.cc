@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/logging.h"
 #include "device/cuda/stream.h"
 #include "ipc/collective/culprit.h"
 #include "ipc/collective/peer/ipc_exchange.h"
@@ -242,6 +243,38 @@ void PeerCommunicator::all_reduce_rms_norm(const kernels::RmsNorm& args, Stream&
   }
   all_reduce(args.x, stream);
   kernels::rms_norm(args, stream);
+}
+
+bool PeerCommunicator::open_overlap(std::int64_t slot_rows, std::int64_t columns, DType dtype) {
+  rows_.reset();
+  if (site_.size == 1 || !peer::can_sum_rows(TensorView(nullptr, dtype, {1, columns}))) {
+    return false;
+  }
+  std::string why;
+  rows_ = RowExchange::create(member_, backend_, links_, first_, slot_rows, columns, dtype, why);
+  if (!rows_ && member_.rank() == 0) log_info("all-reduces are not overlapped: ", why);
+  return rows_ != nullptr;
+}
+
+void PeerCommunicator::begin_reduce_scatter(OverlappedRows rows, TensorView x, Stream& stream) {
+  if (!rows_) return CudaCommunicator::begin_reduce_scatter(rows, x, stream);
+  begin(peer::Operation::reduce_scatter, describe_call("all_reduce_rms_norm", x));
+  rows_->scatter(rows, x, stream);
+}
+
+void PeerCommunicator::begin_all_gather(OverlappedRows rows, const kernels::RmsNorm& args,
+                                        Gathered gathered, Stream& stream) {
+  if (!rows_) return CudaCommunicator::begin_all_gather(rows, args, gathered, stream);
+  check_all_reduce_rms_norm(site_, args, stream);
+  const peer::Links links =
+      begin(peer::Operation::reduce_scatter, describe_call("all_reduce_rms_norm", args.x));
+  rows_->sum_and_gather(links, rows, args, gathered, stream);
+}
+
+TensorView PeerCommunicator::finish_all_gather(OverlappedRows rows, Stream& stream) {
+  if (!rows_) return CudaCommunicator::finish_all_gather(rows, stream);
+  return rows_->finish(begin(peer::Operation::all_gather, "all_reduce_rms_norm of overlapped rows"),
+                       rows, stream);
 }
 
 bool PeerCommunicator::two_shot_rms_norm(const peer::Links& links, const kernels::RmsNorm& args,

@@ -10,6 +10,7 @@
 #include "ipc/collective/cuda_wait.h"
 #include "ipc/collective/peer/algorithm.h"
 #include "ipc/collective/peer/peer_kernels.h"
+#include "ipc/collective/peer/row_exchange.h"
 
 namespace nvllm::ipc {
 
@@ -29,6 +30,12 @@ class PeerCommunicator final : public CudaCommunicator {
   void broadcast(TensorView data, int root, Stream& stream) override;
   void barrier(Stream& stream) override;
   void all_reduce_rms_norm(const kernels::RmsNorm& args, Stream& stream) override;
+
+  void begin_reduce_scatter(OverlappedRows rows, TensorView x, Stream& stream) override;
+  void begin_all_gather(OverlappedRows rows, const kernels::RmsNorm& args, Gathered gathered,
+                        Stream& stream) override;
+  TensorView finish_all_gather(OverlappedRows rows, Stream& stream) override;
+  bool open_overlap(std::int64_t slot_rows, std::int64_t columns, DType dtype) override;
 
   // For measurements: this algorithm for all sizes, instead of what the table says.
   void force(std::optional<Algorithm> algorithm) { forced_ = algorithm; }
@@ -57,6 +64,7 @@ class PeerCommunicator final : public CudaCommunicator {
   Buffer report_;                          // peer::Report
   std::array<void*, kMaxRanks> opened_{};  // the others' receive memory
   peer::Links links_;
+  std::unique_ptr<RowExchange> rows_;  // of overlapped sums; nullptr: there are none
 };
 
 }  // namespace nvllm::ipc

@@ -98,6 +98,30 @@ bool launch_one_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
 std::int64_t launch_two_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
                                       cudaStream_t stream);
 
+// --- Overlapped sums: what copy engines bring (row_exchange.h) ---
+
+// Where the number of each sender stands behind what it brought, kNumberStride words apart, in the
+// order of ranks; and which one says that it has.
+struct Arrivals {
+  const std::uint32_t* numbers = nullptr;
+  std::uint32_t expected = 0;
+  std::uint32_t padding = 0;
+};
+inline constexpr std::size_t kNumberStride = 32;  // a line of 128 bytes
+
+// Whether launch_sum_own_rows() can have such rows.
+bool can_sum_rows(const TensorView& row);
+
+// all_reduce_rms_norm of args.x, with a residual, where the others' parts are in `inbox`: of the
+// sender in seat s from element s * inbox_stride on. They are waited for, also where there are no
+// rows. Without norms args.out is the sum. Nothing is sent.
+void launch_sum_own_rows(const Links& links, const kernels::RmsNorm& args, const void* inbox,
+                         std::int64_t inbox_stride, const Arrivals& arrivals, bool norms,
+                         cudaStream_t stream);
+
+// Later work of the stream sees what has arrived.
+void launch_await(const Links& links, const Arrivals& arrivals, cudaStream_t stream);
+
 // Bytes as they are. all_gather, gather: rank r's `bytes` end up at out + r * stride; broadcast:
 // the root's `in` in everyone's `out`; barrier: nothing moves. links.operation says which.
 std::size_t exchange_limit(int ranks);  // of `bytes`

@@ -31,7 +31,6 @@ ShmStageLink::ShmStageLink(Member& member, int stages, DeviceKind device)
       previous_(StageMap{member.size(), stages}.previous_of(rank_)),
       last_stage_(StageMap{member.size(), stages}.last_stage()),
       slot_bytes_(link_bytes(member, stages) / kStageSlots) {
-  NVLLM_CHECK(device == DeviceKind::cpu || member.group().boxes() == 1, "GPUs over boxes");
   const std::size_t staging = member.staging(rank_).size();
   if (slot_bytes_ == 0)
     fail("staging_bytes ", staging, " is too small for pipeline stages; use 512");

@@ -52,6 +52,13 @@ TEST_CASE("shm: every operation, type, size and alignment gives the plain result
   });
 }
 
+TEST_CASE("shm: overlapped sums are done by their second call") {
+  on_any_number_of_ranks([](Rig& rig, std::uint64_t seed) {
+    CHECK(!rig.comm->open_overlap(8, 64, DType::f32));
+    suite::overlapped_rows(rig, seed, 2000, 2);
+  });
+}
+
 TEST_CASE("shm: tensors larger than the staging memory") {
   GroupOptions options;
   options.staging_bytes = 16 << 10;

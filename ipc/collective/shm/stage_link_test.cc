@@ -31,7 +31,7 @@ struct Rig {
         stream(backend->create_stream()),
         computed(backend->create_event()),
         communicator(create_communicator(member, *backend, {.stages = stages})),
-        link(create_stage_link(member, *backend, stages, *communicator)) {}
+        link(create_stage_link(member, *backend, {.stages = stages}, *communicator)) {}
 
   Member& member;
   const int stage, last;

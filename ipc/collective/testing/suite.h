@@ -21,6 +21,9 @@ void in_a_graph(Rig& rig, std::uint64_t seed, int replays, int batch, const Call
 void on_two_streams(Rig& rig, std::uint64_t seed, const CallLimits& limits);
 // all_reduce_rms_norm of rows of all kinds of lengths, some rows and more than fit at once.
 void fused_rows(Rig& rig, std::uint64_t seed, std::int64_t max_elements);
+// all_reduce_rms_norm in three calls: the bits of one, of rows of all kinds of lengths, so many
+// times one after the other with the residual of the time before.
+void overlapped_rows(Rig& rig, std::uint64_t seed, std::int64_t max_elements, int rounds);
 // The same sum again gives the same bits, on all ranks.
 void same_bits(Rig& rig, std::uint64_t seed, std::int64_t elements);
 // Wrong arguments are refused with an Error, and nothing is enqueued.

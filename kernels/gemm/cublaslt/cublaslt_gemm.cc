@@ -151,6 +151,16 @@ bool CublasltGemm::enqueue(const GemmCall& call, Stream& stream) {
          enqueue(problem, guess(Shape(call), problem), stream);
 }
 
+bool CublasltGemm::enqueue_segments(const SegmentedGemm& gemm, Stream& stream) {
+  const GemmCall first{GemmPlan{}, gemm.weight_of(0), gemm.operands_of(0)};
+  handle_.get();
+  GemmProblem problem(first, split_k_);
+  problem.repeat(gemm);
+  Shape shape(first);
+  shape.segments = gemm.segments();
+  return enqueue(problem, guess(shape, problem), stream);
+}
+
 bool CublasltGemm::enqueue_fp8(const GemmCall& call, const ScaledOperands& scaled, Stream& stream) {
   handle_.get();
   GemmProblem problem(call, scaled);

@@ -32,6 +32,9 @@ class CublasltGemm {
   // The same of an fp8 weight, with x in fp8, too.
   bool enqueue_fp8(const GemmCall& call, const ScaledOperands& scaled, Stream& stream);
 
+  // All segments in one call, each to its block of the sources (kernels::SegmentedGemm).
+  bool enqueue_segments(const SegmentedGemm& gemm, Stream& stream);
+
   // The same as Gemm's, of calls whose prologues are done. What is known is not measured again.
   void tune(std::span<const GemmCall> alike, Stream& stream);
   const GemmConfigurations& configurations() const { return found_; }
@@ -51,6 +54,7 @@ class CublasltGemm {
     std::int64_t outputs, inputs, x_stride, out_stride, residual_stride;
     std::int64_t x_alignment, weight_alignment, out_alignment, residual_alignment;
     std::int64_t rows;
+    std::int64_t segments = 1;
   };
   using Algorithms = std::map<Shape, std::optional<cublasLtMatmulAlgo_t>>;
 

@@ -52,6 +52,18 @@ void describe(cublasLtMatrixLayoutOpaque_t& layout, const TensorView& tensor) {
                  "describing a matrix");
 }
 
+// So many matrices, `distance` elements apart.
+void repeat_layout(cublasLtMatrixLayoutOpaque_t& layout, std::int64_t count,
+                   std::int64_t distance) {
+  const auto matrices = static_cast<std::int32_t>(count);
+  const auto set = [&](cublasLtMatrixLayoutAttribute_t attribute, const auto& value) {
+    check_cublaslt(cublasLtMatrixLayoutSetAttribute(&layout, attribute, &value, sizeof value),
+                   "describing matrices");
+  };
+  set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, matrices);
+  set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, distance);
+}
+
 // What the result is added to: cuBLASLt wants a matrix also where nothing is.
 TensorView adds_to(const GemmCall& call) {
   return call.operands.residual.data != nullptr ? call.operands.residual : out_of(call);
@@ -141,6 +153,14 @@ GemmProblem::GemmProblem(const GemmCall& call, const ScaledOperands* scaled)
 bool GemmProblem::possible(const GemmCall& call) {
   const bool adds = call.weight.bias.data != nullptr || call.operands.residual.data != nullptr;
   return call.weight.inputs() > 0 && (!adds || call.operands.out.dtype == call.weight.type());
+}
+
+void GemmProblem::repeat(const SegmentedGemm& gemm) {
+  const std::int64_t count = gemm.segments(), inputs = gemm.weight.inputs();
+  repeat_layout(weight, count, gemm.outputs() * inputs);
+  repeat_layout(x, count, inputs);
+  repeat_layout(residual, count, gemm.m() * gemm.outputs());
+  repeat_layout(out, count, gemm.m() * gemm.outputs());
 }
 
 cublasStatus_t GemmProblem::enqueue(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,

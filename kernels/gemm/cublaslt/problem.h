@@ -36,6 +36,9 @@ struct GemmProblem {
   // Whether cuBLASLt can be asked at all: a bias or residual must be of out's type.
   static bool possible(const GemmCall& call);
 
+  // The problem is the first of so many segments, which are computed together.
+  void repeat(const SegmentedGemm& gemm);
+
   cublasStatus_t enqueue(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
                          void* workspace, std::size_t workspace_bytes, cudaStream_t stream);
 

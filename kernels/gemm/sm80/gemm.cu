@@ -8,7 +8,9 @@
 #include "kernels/gemm/cublaslt/cublaslt_gemm.h"
 #include "kernels/gemm/gemm_steps.h"
 #include "kernels/gemm/sm80/grouped_gemm.h"
+#include "kernels/gemm/sm80/prologue.h"
 #include "kernels/gemm/sm80/quantized_gemm.h"
+#include "kernels/gemm/sm80/segmented_gemv.h"
 #include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels::cuda {
@@ -78,7 +80,7 @@ class CudaGemm final : public Gemm {
     const void* const residual = call.operands.residual.data;
     NVLLM_CHECK(!invariant_ || residual == nullptr || residual != call.operands.out.data,
                 "an invariant GEMM that adds in place");
-    enqueue_prologue(call, stream);
+    if (!makes_fp8_rows(call)) enqueue_prologue(call, stream);
     switch (call.plan.kernel) {
       case GemmKernel::gemv: gemv_.enqueue(call, stream); break;
       case GemmKernel::invariant_gemv: invariant_gemv_.enqueue(call, stream); break;
@@ -109,6 +111,14 @@ class CudaGemm final : public Gemm {
   bool enqueue_grouped_mlp(const GroupedGemm& gate_up, const GroupedGemm& down,
                            Stream& stream) override {
     return grouped_.enqueue_mlp(gate_up, down, stream);
+  }
+
+  bool enqueue_segmented(const SegmentedGemm& gemm, Stream& stream) override {
+    if (!invariant_ || !all_take(shape_of(gemm.weight_of(0), gemm.operands_of(0)))) return false;
+    if (segmented_gemv(gemm, stream)) return true;
+    if (!cublaslt_.enqueue_segments(gemm, stream)) return false;
+    kernels::tree_sum(gemm.sum, stream);
+    return true;
   }
 
   // Prologues come first: what is measured depends on x a little, by the power that it takes.
@@ -172,12 +182,13 @@ class CudaGemm final : public Gemm {
     return plan;
   }
 
-  // Whether cuBLASLt, too, takes such a GEMM with its sums in one chain. Where it adds a bias and a
+  // Whether cuBLASLt, too, takes such a GEMM with its sums in one chain, and such of all parts of
+  // its weight. Where it adds a bias and a
   // residual, in which order depends on the algorithm.
   static bool all_take(const GemmShape& shape) {
     const bool adds = shape.bias || shape.residual;
     return shape.type != DType::f32 && shape.vectors.weight && shape.vectors.x &&
-           shape.outputs % 8 == 0 && !(shape.bias && shape.residual) &&
+           shape.outputs % 8 == 0 && !shape.uneven_parts && !(shape.bias && shape.residual) &&
            !(adds && shape.out_type != shape.type);
   }
 
@@ -214,14 +225,15 @@ class CudaGemm final : public Gemm {
   // x of a small-M GEMM in fp8, if that is what it multiplies.
   Fp8Rows fp8_rows_of(const GemmCall& call, Stream& stream) {
     if (!SmallM::wants_fp8_rows(call.plan.shape)) return {};
-    return quantized_.quantized_rows(x_of(call), call.plan.tiling.tile_m, stream);
+    return quantized_.rows_of(call, call.plan.tiling.tile_m, stream);
   }
 
-  static void enqueue_prologue(const GemmCall& call, Stream& stream) {
-    if (!call.plan.prologue_kernel || call.weight.inputs() == 0) return;
-    const bool early = call.plan.prologue_early;
-    if (call.plan.prologue == Prologue::rms_norm) return rms_norm(norm_of(call), stream, early);
-    gated_activation(prologue_activation(call), stream, early);
+  // Whether the GEMM's own kernel reads rows in fp8, which its prologue's can leave.
+  static bool makes_fp8_rows(const GemmCall& call) {
+    const bool small_m = call.plan.kernel == GemmKernel::small_m;
+    const bool reads =
+        call.plan.kernel == GemmKernel::fp8 || (small_m && SmallM::wants_fp8_rows(call.plan.shape));
+    return reads && QuantizedGemm::makes_rows(call);
   }
 
   const bool invariant_;

@@ -14,13 +14,12 @@ namespace {
 // Rows per group on average up to which grouped_few_rows is the fastest, on Hopper and elsewhere,
 // and up to which the weights are best read as they are.
 constexpr std::int64_t kMaxFewRowsOnHopper = 2, kMaxFewRows = 8, kMaxQuantizedRows = 16;
+// And, on Hopper, up to which grouped_small_m is the fastest.
+constexpr std::int64_t max_small_m(WeightFormat format) {
+  return format == WeightFormat::mxfp4 ? 8 : format == WeightFormat::fp8 ? 6 : 5;
+}
 // And up to which x stays as it is by fp8 weights that Hopper could multiply by rows in fp8.
 constexpr std::int64_t kMaxFewFp8Rows = 6;
-
-// Whether what gate-up makes is handed to the down GEMM in fp8. It has run on a GPU, and was faster
-// by 5% of a prompt, but its results have not been compared there: "rows in fp8 that a gated
-// activation leaves" (grouped_kernels_gpu_test.cc) does that. Then this becomes true.
-constexpr bool kHandsOverFp8 = false;
 
 // Of which the kernels with tensor cores have a list in shared memory, beside their rings: as many
 // as fit into 99 KiB, which is all that some GPUs have for a block.
@@ -47,6 +46,17 @@ bool fits_fp8(const GroupedGemm& grouped) {
   return room >= (grouped.source_rows.data == nullptr ? 1 : grouped.x.shape[0]);
 }
 
+GroupedGemm some_groups(const GroupedGemm& grouped, std::int64_t first, std::int64_t count) {
+  const std::int64_t outputs = grouped.outputs();
+  GroupedGemm some = grouped;
+  some.start = grouped.start.rows(first, count + 1);
+  some.weight.values = grouped.weight.values.rows(first * outputs, count * outputs);
+  if (grouped.weight.bias.data != nullptr) {
+    some.weight.bias = grouped.weight.bias.rows(first * outputs, count * outputs);
+  }
+  return some;
+}
+
 // Whether the workspace has room for a group's weights as floats.
 bool has_room(const GroupedGemm& grouped) {
   const std::int64_t size = size_of(grouped.weight.type());
@@ -59,10 +69,18 @@ bool has_room(const GroupedGemm& grouped) {
 GroupedGemms::GroupedGemms(QuantizedGemm& quantized, bool invariant)
     : quantized_(quantized), is_hopper_(cuda::is_hopper()), invariant_(invariant) {}
 
+// Invariant GEMMs of too many groups for a kernel with tensor cores are computed in parts by it:
+// how many groups there are depends on the number of ranks.
 GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
+  if (in_parts(grouped)) return kernel_of(some_groups(grouped, 0, kMaxGroups));
   const bool is_quantized = kernels::is_quantized(grouped.weight.format);
   if (is_hopper_ && grouped.m() > kMaxFewFp8Rows * grouped.groups() && fits_fp8(grouped))
     return GroupedKernel::fp8;
+  const std::int64_t small = max_small_m(grouped.weight.format) * grouped.groups();
+  if (is_hopper_ && !invariant_ && grouped.m() <= small && fits_tensor_cores(grouped) &&
+      has_room_small_m(grouped)) {
+    return GroupedKernel::small_m;
+  }
   if (is_quantized) {
     const bool few = grouped.m() <= kMaxQuantizedRows * grouped.groups() || !has_room(grouped);
     return few && fits_tensor_cores(grouped) ? GroupedKernel::quantized : GroupedKernel::dequantize;
@@ -73,11 +91,17 @@ GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
   return is_hopper_ ? GroupedKernel::wgmma : GroupedKernel::tiles;
 }
 
+bool GroupedGemms::in_parts(const GroupedGemm& grouped) const {
+  return invariant_ && grouped.groups() > kMaxGroups && !is_quantized(grouped.weight.format);
+}
+
 GroupedFusion GroupedGemms::fused_in(const GroupedGemm& grouped) {
   GroupedKernel kernel = kernel_of(grouped);
   if (kernel == GroupedKernel::dequantize) kernel = kernel_of(as_floats(grouped));
-  const bool dot = kernel == GroupedKernel::dot;
-  return {.gather = true, .epilogue = !dot && grouped.activation == Activation::silu};
+  const bool clamps = grouped.activation == Activation::clamped_swiglu;
+  const bool fused =
+      grouped.activation == Activation::silu || (clamps && kernel == GroupedKernel::small_m);
+  return {.gather = true, .epilogue = fused && kernel != GroupedKernel::dot};
 }
 
 GroupedGemm GroupedGemms::as_floats(const GroupedGemm& grouped) {
@@ -133,9 +157,14 @@ void GroupedGemms::enqueue_fp8(const GroupedGemm& grouped, Stream& stream) {
 bool GroupedGemms::enqueue_mlp(const GroupedGemm& gate_up, const GroupedGemm& down,
                                Stream& stream) {
   const std::int64_t m = gate_up.m(), x_rows = gate_up.x.shape[0];
-  if (!kHandsOverFp8 || kernel_of(gate_up) != GroupedKernel::fp8 ||
-      kernel_of(down) != GroupedKernel::fp8 || !fused_in(gate_up).epilogue ||
-      x_rows > QuantizedGemm::max_fp8_rows(gate_up.x.shape[1])) {
+  if (kernel_of(gate_up) == GroupedKernel::small_m && kernel_of(down) == GroupedKernel::small_m &&
+      fused_in(gate_up).epilogue) {
+    grouped_small_m(gate_up, /*start_is_old=*/false, stream);
+    grouped_small_m(down, /*start_is_old=*/true, stream);
+    return true;
+  }
+  if (kernel_of(gate_up) != GroupedKernel::fp8 || kernel_of(down) != GroupedKernel::fp8 ||
+      !fused_in(gate_up).epilogue || x_rows > QuantizedGemm::max_fp8_rows(gate_up.x.shape[1])) {
     return false;
   }
   // What is handed over has room where it would be as 16-bit floats: half for values, and scales.
@@ -150,6 +179,13 @@ bool GroupedGemms::enqueue_mlp(const GroupedGemm& gate_up, const GroupedGemm& do
 
 void GroupedGemms::enqueue(const GroupedGemm& grouped, Stream& stream) {
   const GroupedKernel kernel = kernel_of(grouped);
+  if (in_parts(grouped) && kernel != GroupedKernel::dot) {
+    for (std::int64_t first = 0; first < grouped.groups(); first += kMaxGroups) {
+      const std::int64_t count = std::min(kMaxGroups, grouped.groups() - first);
+      enqueue(kernel, some_groups(grouped, first, count), stream);
+    }
+    return;
+  }
   if (kernel == GroupedKernel::fp8) return enqueue_fp8(grouped, stream);
   if (kernel == GroupedKernel::dequantize) return enqueue_dequantized(grouped, stream);
   enqueue(kernel, grouped, stream);
@@ -162,6 +198,7 @@ void GroupedGemms::enqueue(GroupedKernel kernel, const GroupedGemm& grouped, Str
     case GroupedKernel::tiles: return grouped_tiles(grouped, stream);
     case GroupedKernel::wgmma: return grouped_wgmma(grouped, stream);
     case GroupedKernel::quantized: return grouped_quantized(grouped, stream);
+    case GroupedKernel::small_m: return grouped_small_m(grouped, /*start_is_old=*/false, stream);
     case GroupedKernel::fp8:
     case GroupedKernel::dequantize: break;
   }

@@ -13,6 +13,7 @@ enum class GroupedKernel : std::uint8_t {
   tiles,       // tensor cores, tiles of 64 rows: sm80/grouped_tiles.cuh
   wgmma,       // Hopper's tensor cores, tiles of 128 rows: sm90/grouped_wgmma.cuh
   quantized,   // few rows, quantized weights: sm80/grouped_quantized.cuh
+  small_m,     // few rows on Hopper: sm90/grouped_small_m.cuh
   fp8,         // fp8 weights in blocks by rows that become fp8, Hopper: sm90/grouped_fp8.cu
   dequantize,  // some groups' weights become floats in a workspace, for one of the others
 };
@@ -23,11 +24,15 @@ class GroupedGemms {
   GroupedGemms(QuantizedGemm& quantized, bool invariant);
   GroupedFusion fused_in(const GroupedGemm& grouped);
   void enqueue(const GroupedGemm& grouped, Stream& stream);
-  // Of both, if what gate_up makes can be handed over in fp8; else false.
+  // Of both, if that is faster than one by one: what gate_up makes can be handed over in fp8, or
+  // down can read weights while gate_up is at work; else false.
   bool enqueue_mlp(const GroupedGemm& gate_up, const GroupedGemm& down, Stream& stream);
 
  private:
   GroupedKernel kernel_of(const GroupedGemm& grouped) const;
+  // Whether there are more groups than a kernel with tensor cores takes at once, and no other one
+  // may take their place.
+  bool in_parts(const GroupedGemm& grouped) const;
   // With the weights of as many of the first groups as there is room for as floats.
   GroupedGemm as_floats(const GroupedGemm& grouped);
   static void enqueue(GroupedKernel kernel, const GroupedGemm& grouped, Stream& stream);
@@ -44,6 +49,10 @@ void grouped_few_rows(const GroupedGemm& grouped, Stream& stream);
 void grouped_quantized(const GroupedGemm& grouped, Stream& stream);
 void grouped_tiles(const GroupedGemm& grouped, Stream& stream);
 void grouped_wgmma(const GroupedGemm& grouped, Stream& stream);
+// start_is_old: `start` was there before the kernel before this one began.
+void grouped_small_m(const GroupedGemm& grouped, bool start_is_old, Stream& stream);
+// Whether grouped_small_m has room for such groups on a multiprocessor.
+bool has_room_small_m(const GroupedGemm& grouped);
 // Of rows [first, first + count). x: these rows; or all, if they are gathered. out: where a gated
 // activation's results go as rows in fp8; values == nullptr: they go to grouped.out.
 void grouped_fp8(const GroupedGemm& grouped, const Fp8Rows& x, std::int64_t first,

@@ -1,7 +1,6 @@
 #include <cuda_fp8.h>
 
 #include "device/cuda/stream.h"
-#include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm80/types.cuh"
 #include "kernels/gemm/sm80/quantized.h"
 
@@ -121,39 +120,7 @@ void launch(const TensorView& out, const DequantizeParams& p, cudaStream_t strea
   }
 }
 
-// --- activations in fp8 --------------------------------------------------------------------------
-
-// A warp has 128 inputs of a row; a lane what is a word of the blocks.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    quantize_rows_kernel(const T* x, long long x_stride, unsigned* values, float* scales,
-                         long long scale_stride, int rows, int groups, bool next_comes_early) {
-  begin_after_previous_kernel(next_comes_early);
-  const long long warp = (static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x) / 32;
-  const int lane = threadIdx.x % 32;
-  const long long row = warp / groups;
-  const int group = static_cast<int>(warp % groups);
-  if (row >= rows) return;
-  const int thread = lane % 16 / 4, k = lane % 4;
-  const T* const from = x + row * x_stride + group * 128 + lane / 16 * 64 + 16 * k + 2 * thread;
-  float inputs[4];
-#pragma unroll
-  for (int e = 0; e < 4; ++e) inputs[e] = widen(from[e % 2 + e / 2 * 8]);
-  float largest = 0;
-#pragma unroll
-  for (int e = 0; e < 4; ++e) largest = fmaxf(largest, fabsf(inputs[e]));
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2)
-    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, lanes));
-  const float scale = largest / kMaxFp8;
-  const float inverse = largest > 0 ? kMaxFp8 / largest : 0.0f;
-  unsigned word = 0;
-#pragma unroll
-  for (int e = 0; e < 4; ++e)
-    word |= static_cast<unsigned>(__nv_fp8_e4m3(inputs[e] * inverse).__x) << (8 * e);
-  values[(row * groups + group) * 32 + lane] = word;
-  if (lane == 0) scales[group * scale_stride + row] = scale;
-}
+// --- scales of weights in fp8 --------------------------------------------------------------------
 
 __global__ void __launch_bounds__(kThreads)
     transpose_scales_kernel(const float* scales, float* out, int outputs, int groups) {
@@ -207,20 +174,6 @@ void dequantize(const GemmWeight& weight, std::int64_t first, const TensorView& 
     case WeightFormat::mxfp4: return launch<WeightFormat::mxfp4>(out, p, native);
     default: return launch<WeightFormat::int4>(out, p, native);
   }
-}
-
-void quantize_rows(const TensorView& x, const Fp8Rows& out, Stream& stream, bool next_comes_early) {
-  const int rows = static_cast<int>(x.shape[0]), groups = static_cast<int>(x.shape[1] / 128);
-  const long long threads = static_cast<long long>(rows) * groups * 32;
-  const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
-  auto* const values = reinterpret_cast<unsigned*>(out.values);
-  const auto launch_as = [&]<typename T>(const T* from) {
-    launch_early("launching quantize_rows", quantize_rows_kernel<T>, dim3(blocks), dim3(kThreads),
-                 nvllm::cuda::native(stream), from, static_cast<long long>(x.stride[0]), values,
-                 out.scales, static_cast<long long>(out.scale_stride), rows, groups,
-                 next_comes_early);
-  };
-  x.dtype == DType::bf16 ? launch_as(x.as<const Bf16>()) : launch_as(x.as<const F16>());
 }
 
 void transpose_scales(const TensorView& scales, float* out, Stream& stream) {

@@ -4,6 +4,8 @@
 #include "device/cuda/stream.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/gemm_steps.h"
+#include "kernels/gemm/sm80/fp8_rows.h"
+#include "kernels/gemm/sm80/prologue.h"
 #include "kernels/gemm/sm80/quantized.h"
 #include "kernels/gemm/sm80/quantized_gemm.h"
 
@@ -34,6 +36,22 @@ GemmCall plain_part(const GemmCall& call, const TensorView& out, const TensorVie
   part.weight = call.weight;
   part.operands = {.out = out, .x = x, .residual = residual};
   return part;
+}
+
+// Makes rows [first, first + count) of what a call's kernel multiplies fp8, its prologue included.
+void make_rows(const GemmCall& call, std::int64_t first, std::int64_t count, const Fp8Rows& out,
+               Stream& stream, bool next_comes_early) {
+  if (!QuantizedGemm::makes_rows(call)) {
+    return quantize_rows(x_of(call).rows(first, count), out, stream, next_comes_early);
+  }
+  if (call.plan.prologue == Prologue::rms_norm) {
+    RmsNorm norm = norm_of(call);
+    norm.x = norm.x.rows(first, count);
+    return quantize_normed_rows(norm, out, stream, next_comes_early);
+  }
+  GatedActivation activation = prologue_activation(call);
+  activation.x = activation.x.rows(first, count);
+  quantize_activated_rows(activation, out, stream, next_comes_early);
 }
 
 }  // namespace
@@ -67,20 +85,40 @@ std::int64_t QuantizedGemm::max_fp8_rows(std::int64_t inputs) {
   return memory / (inputs + inputs / kFp8Group * 4);
 }
 
+Fp8Rows QuantizedGemm::place_of_rows(std::int64_t rows, std::int64_t inputs,
+                                     std::int64_t scale_stride) const {
+  const std::int64_t values = rounded(rows * inputs);
+  const std::int64_t scales = inputs / kFp8Group * scale_stride * 4;
+  NVLLM_CHECK(values + scales <= static_cast<std::int64_t>(kQuantizedGemmBytes), rows, " rows of ",
+              inputs, " inputs have no room in the workspace");
+  auto* const memory = static_cast<std::byte*>(memory_.data());
+  return {memory, reinterpret_cast<float*>(memory + values), scale_stride};
+}
+
 Fp8Rows QuantizedGemm::quantized_rows(const TensorView& x, std::int64_t scale_stride,
                                       Stream& stream) {
-  const std::int64_t values = rounded(x.shape[0] * x.shape[1]);
-  const std::int64_t scales = x.shape[1] / kFp8Group * scale_stride * 4;
-  NVLLM_CHECK(values + scales <= static_cast<std::int64_t>(kQuantizedGemmBytes), x.shape[0],
-              " rows of ", x.shape[1], " inputs have no room in the workspace");
-  auto* const memory = static_cast<std::byte*>(memory_.data());
-  const Fp8Rows rows{memory, reinterpret_cast<float*>(memory + values), scale_stride};
+  const Fp8Rows rows = place_of_rows(x.shape[0], x.shape[1], scale_stride);
   quantize_rows(x, rows, stream, true);
   return rows;
 }
 
+bool QuantizedGemm::makes_rows(const GemmCall& call) {
+  if (!call.plan.prologue_kernel) return false;
+  return call.plan.prologue == Prologue::rms_norm ? makes_fp8_rows(norm_of(call))
+                                                  : makes_fp8_rows(prologue_activation(call));
+}
+
+Fp8Rows QuantizedGemm::rows_of(const GemmCall& call, std::int64_t scale_stride, Stream& stream) {
+  const std::int64_t count = x_of(call).shape[0];
+  const Fp8Rows rows = place_of_rows(count, call.weight.inputs(), scale_stride);
+  make_rows(call, 0, count, rows, stream, true);
+  return rows;
+}
+
 void QuantizedGemm::enqueue(const GemmCall& call, Stream& stream) {
-  if (call.plan.kernel == GemmKernel::fp8 && enqueue_fp8(call, stream)) return;
+  const bool fp8 = call.plan.kernel == GemmKernel::fp8;
+  if (fp8 && enqueue_fp8(call, stream)) return;
+  if (fp8 && makes_rows(call)) enqueue_prologue(call, stream);
   enqueue_dequantized(call, stream);
 }
 
@@ -128,11 +166,12 @@ bool QuantizedGemm::enqueue_fp8(const GemmCall& call, Stream& stream) {
     const TensorView some_x = x.rows(first, count);
     GemmCall part = plain_part(call, out.rows(first, count), some_x, {});
     if (residual.data != nullptr) part.operands.residual = residual.rows(first, count);
-    quantize_rows(some_x, some, stream, false);
+    make_rows(call, first, count, some, stream, false);
     const ScaledOperands scaled{some.values, some.scales, weight_scales, blocks};
     if (!cublaslt_.enqueue_fp8(part, scaled, stream)) {
       // Without the first part there is none at all: the others are not larger.
       if (first == 0) return false;
+      if (makes_rows(call)) enqueue_prologue(call, stream);
       enqueue_dequantized(part, stream);
     }
   }

@@ -1,6 +1,7 @@
 #include "device/cuda/stream.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/sm80/quantized_gemv_launch.cuh"
+#include "kernels/gemm/sm90/quantized_gemv.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -53,6 +54,7 @@ bool QuantizedGemv::loads_all_at_once(const GemmShape& shape) const {
 }
 
 void QuantizedGemv::enqueue(const GemmCall& call, Stream& stream) const {
+  if (enqueue_bulk_gemv(call, multiprocessors_, nvllm::cuda::native(stream))) return;
   with_format(call.weight.format, call.weight.type(), [&]<typename T, WeightFormat kFormat>() {
     enqueue_quantized_gemv<T, kFormat>(call, device(), nvllm::cuda::native(stream));
   });

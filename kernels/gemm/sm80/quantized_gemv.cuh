@@ -16,8 +16,10 @@
 // ldmatrix.
 //
 // Values stay what is stored: scales are applied to sums over a `unit` of inputs, all of one group,
-// and offsets to sums of x, which come from an mma with ones.
+// and offsets to sums of x, which are factors of x's slices, or come from an mma with ones.
 #pragma once
+
+#include <type_traits>
 
 #include "kernels/gemm/sm80/gemv.cuh"
 #include "kernels/gemm/sm80/gemv_plan.cuh"
@@ -50,6 +52,13 @@ struct QuantizedOperand {
 // Where the kernel finds x: in a ring of each warp, in shared memory as a whole, or there with its
 // norm.
 enum class Staging : unsigned char { ring, all, normed };
+
+// Whether slices of x have factors (staged_rows.cuh), where they can. To find them takes longer
+// than they save where little is multiplied; with a norm, x waits in shared memory, and gates have
+// the most weights.
+__host__ __device__ constexpr bool takes_factors(bool normed, bool gated) {
+  return normed || gated;
+}
 
 // Of a launch.
 struct QuantizedGemvGrid {
@@ -150,26 +159,33 @@ inline constexpr int kPassOutputs = 16, kSumStride = kPassOutputs + 4;
 
 // A warp's sums of a pass: of outputs g and g + 8 of lanes 4 g to 4 g + 3, and of two rows, 2 t and
 // 2 t + 1, or these and 8 more.
-template <typename T, WeightFormat kFormat, int kUnit, int kHalves>
+template <typename T, WeightFormat kFormat, int kUnit, int kHalves, bool kFactors = false>
 struct PassSums {
   using Values = QuantizedValues<kFormat, T>;
   static constexpr int kInputs = kBlockInputs<kFormat>, kSteps = kInputs / 16;  // of a slice
   static constexpr int kUnits = kInputs / kUnit, kUnitSteps = kUnit / 16;
   static constexpr bool kOffsets = !has_float_values(kFormat);
+  // Weights and x are float16.
+  static constexpr bool kHalfFloats = kFactors && kFormat == WeightFormat::fp8;
+  using Element = std::conditional_t<kHalfFloats, F16, T>;
 
   float d[kHalves][4] = {};
 
-  // Adds a slice.
+  // Adds a slice. of_rows: its factors of x (staged_rows.cuh), if kFactors.
   template <typename Loaded>
-  __device__ __forceinline__ void add(const Loaded& w,
-                                      const RowsFragments<kFormat, T, kHalves>& x) {
+  __device__ __forceinline__ void add(const Loaded& w, const RowsFragments<kFormat, T, kHalves>& x,
+                                      const float2 (&of_rows)[kHalves]) {
     unsigned a[kSteps][2][2];  // by step, word of the step, output
 #pragma unroll
     for (int output = 0; output < 2; ++output) {
 #pragma unroll
       for (int word = 0; word < 4; ++word) {
         unsigned pairs[2 * Values::kSteps];
-        Values::unpack(w.words[output][word], pairs);
+        if constexpr (kHalfFloats) {
+          widen_e4m3_to_half(w.words[output][word], pairs[0], pairs[1]);
+        } else {
+          Values::unpack(w.words[output][word], pairs);
+        }
 #pragma unroll
         for (int j = 0; j < 2 * Values::kSteps; ++j)
           a[word * Values::kSteps + j / 2][j % 2][output] = pairs[j];
@@ -181,23 +197,36 @@ struct PassSums {
                                    group_scale<kFormat, T>(w.scales[1][unit])};
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        float part[4] = {}, x_sums[4] = {};
+        // Few rows have two chains of sums, lest each mma wait for the one before it.
+        constexpr int kChains = kFactors && kHalves == 1 ? 2 : 1;
+        float part[kChains][4] = {}, x_sums[4] = {};
 #pragma unroll
         for (int step = unit * kUnitSteps; step < (unit + 1) * kUnitSteps; ++step) {
           const auto& b = x.b[half][step];
-          multiply(T{}, part, a[step][0][0], a[step][0][1], a[step][1][0], a[step][1][1], b[0],
-                   b[1]);
-          if constexpr (kOffsets)
+          multiply(Element{}, part[step % kChains], a[step][0][0], a[step][0][1], a[step][1][0],
+                   a[step][1][1], b[0], b[1]);
+          if constexpr (kOffsets && !kFactors)
             multiply(T{}, x_sums, kOnes<T>, kOnes<T>, kOnes<T>, kOnes<T>, b[0], b[1]);
         }
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           float& sum = d[half][j];
-          sum = fmaf(scale[j / 2].scale, part[j], sum);
-          if constexpr (kOffsets) sum = fmaf(scale[j / 2].offset, x_sums[j % 2], sum);
+          const float values = kChains == 1 ? part[0][j] : part[0][j] + part[kChains - 1][j];
+          const float of_row = j % 2 == 0 ? of_rows[half].x : of_rows[half].y;
+          const float factor = kHalfFloats ? scale[j / 2].scale * of_row : scale[j / 2].scale;
+          sum = fmaf(factor, values, sum);
+          if constexpr (kOffsets)
+            sum = fmaf(scale[j / 2].offset, kFactors ? of_row : x_sums[j % 2], sum);
         }
       }
     }
+  }
+
+  template <typename Loaded>
+  __device__ __forceinline__ void add(const Loaded& w,
+                                      const RowsFragments<kFormat, T, kHalves>& x) {
+    static_assert(!kFactors);
+    add(w, x, {});
   }
 
   // To the warp's place in shared memory.
@@ -209,7 +238,8 @@ struct PassSums {
       for (int j = 0; j < 4; ++j) {
         const int row = half * 8 + lane % 4 * 2 + j % 2;
         if (row < rows)
-          sums[row][j / 2 * kTileOutputs + lane / 4] = d[half][j] * kSumUnit<kFormat, T>;
+          sums[row][j / 2 * kTileOutputs + lane / 4] =
+              d[half][j] * (kHalfFloats ? 1.0f : kSumUnit<kFormat, T>);
       }
     }
   }
@@ -274,6 +304,8 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
   constexpr int kGroups = kWarps / kSplits, kHalves = kMaxRows / 8;
   constexpr int kInputs = kBlockInputs<kFormat>;
   constexpr bool kRing = kStaging == Staging::ring;
+  constexpr bool kFactors = !kRing && takes_factors(kStaging == Staging::normed, kGated) &&
+                            kHasFactors<T, kFormat, kUnit>;
   __shared__ float sums[2][kWarps][kHalves * 8][kSumStride];
   extern __shared__ __align__(128) char shared[];
 
@@ -296,7 +328,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
   for (int i = 0; i < kSlices; ++i) {
     if (i < count) weights.load(pass.outputs, i, w[i]);
   }
-  const StagedRows<T, kFormat, kStaging == Staging::normed> staged(shared, p);
+  const StagedRows<T, kFormat, kStaging == Staging::normed, kFactors, kMaxRows> staged(shared, p);
   if constexpr (!kRing) staged.begin(p);
   begin_after_previous_kernel(grid.early);
 
@@ -318,7 +350,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
 #pragma unroll 1
   for (int n = 0; pass.outputs > 0; ++n) {
     const Pass next = pass_at(n + 1);
-    PassSums<T, kFormat, kUnit, kHalves> d;
+    PassSums<T, kFormat, kUnit, kHalves, kFactors> d;
 #pragma unroll 1
     for (int begin = 0; begin < count; begin += kSlices) {
       // What comes into the registers next: later slices of this pass, or the first of the next.
@@ -332,6 +364,12 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
       for (int i = 0; i < kSlices; ++i) {
         if (begin + i < count) {
           RowsFragments<kFormat, T, kHalves> x;
+          float2 of_rows[kHalves] = {};
+          if constexpr (kFactors) {
+#pragma unroll
+            for (int half = 0; half < kHalves; ++half)
+              of_rows[half] = staged.factors_of((begin + i) * kSplits + weights.split, half);
+          }
           if constexpr (kRing) {
             wait_for_copies<kSlices - 1>();
             __syncwarp();
@@ -341,7 +379,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
           } else {
             x.load(x_from + i * (kSplits * kInputs * 2), staged.row_bytes, p.rows);
           }
-          d.add(w[i], x);
+          d.add(w[i], x, of_rows);
         }
         if (i < coming) {
           weights.load(coming_outputs, i, w[i]);

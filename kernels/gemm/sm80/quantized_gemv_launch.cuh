@@ -23,6 +23,7 @@ struct QuantizedGemvProblem {
   int slice_inputs() const { return format == WeightFormat::int4 ? 128 : 64; }
   int slices() const { return ceil_div(inputs, slice_inputs()); }
   int width() const { return gated ? 2 : 1; }
+  bool has_factors() const { return takes_factors(normed, gated); }
 };
 
 // splits: warps that share the inputs of an output; slices: of a warp, on their way.
@@ -55,7 +56,7 @@ inline constexpr int kReservedBytes = 1024;  // of shared memory
 inline Staging staging_of(const QuantizedGemvProblem& gemm, int free) {
   if (gemm.normed) return Staging::normed;
   const bool whole = gemm.inputs % gemm.slice_inputs() == 0;
-  const int bytes = staged_bytes(gemm.rows, gemm.inputs, false);
+  const int bytes = staged_bytes(gemm.rows, gemm.inputs, false, gemm.has_factors());
   return whole && bytes <= std::min(kMaxStagedBytes, free) ? Staging::all : Staging::ring;
 }
 
@@ -82,7 +83,7 @@ inline QuantizedGemvPlan plan_quantized_gemv(const QuantizedGemvInstance& instan
   const bool ring = plan.staging == Staging::ring;
   const int slice_row_bytes = gemm.slice_inputs() * 2 + 16;
   plan.shared_bytes = ring ? instance.warps * instance.slices * gemm.rows * slice_row_bytes
-                           : staged_bytes(gemm.rows, gemm.inputs, gemm.normed);
+                           : staged_bytes(gemm.rows, gemm.inputs, gemm.normed, gemm.has_factors());
   if (plan.shared_bytes > free) return plan;
   // All blocks have about equally much to do; so have the passes of a group.
   const int share = ceil_div(gemm.outputs, device.multiprocessors);

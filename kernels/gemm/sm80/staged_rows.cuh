@@ -1,6 +1,7 @@
 // The rows of x of a GEMV with a quantized weight, in shared memory: as fragments of operand B.
 #pragma once
 
+#include "kernels/common/sm80/e4m3.cuh"
 #include "kernels/gemm/sm80/gemv.cuh"
 #include "kernels/gemm/sm80/quantized_values.cuh"
 
@@ -86,25 +87,96 @@ struct RingRows {
 
 // --- all of x ------------------------------------------------------------------------------------
 
+// Of each row and slice there may be a factor, a float that makes the slice cheaper to multiply:
+//
+//   of integers, whose offsets are multiplied by it: the sum of the slice of x;
+//   of fp8, which the GPU converts to float16 (and to nothing else): what the slice of x has been
+//   divided by, a power of two, so that its largest number is a float16 below 2^15. What becomes
+//   subnormal then does not matter beside that.
+//
+// A slice's inputs have one scale then.
+#if __CUDA_ARCH__ >= 890
+inline constexpr bool kConvertsE4m3 = true;
+#else
+inline constexpr bool kConvertsE4m3 = false;
+#endif
+template <typename T, WeightFormat kFormat, int kUnit>
+inline constexpr bool kHasFactors = kIsBf16<T>&& kUnit == kBlockInputs<kFormat> &&
+                                    (!has_float_values(kFormat) ||
+                                     (kFormat == WeightFormat::fp8 && kConvertsE4m3));
+
+// Places of rows that a slice's factors have.
+__host__ __device__ constexpr int factor_rows(int rows) {
+  return rows <= 8 ? 8 : 16;
+}
+
 // Bytes of a row: 8 rows lie in different banks.
 __host__ __device__ constexpr int staged_row_bytes(int inputs) {
   return (inputs * 2 + 127) / 128 * 128 + 16;
 }
 
-__host__ __device__ constexpr int staged_bytes(int rows, int inputs, bool normed) {
+// factors: there is room for those of slices of at least 64 inputs.
+__host__ __device__ constexpr int staged_bytes(int rows, int inputs, bool normed, bool factors) {
   const int norm = rows * norm_slots(inputs) * 4 + inputs * 2;
-  return rows * staged_row_bytes(inputs) + (normed ? norm : 0);
+  return rows * staged_row_bytes(inputs) + (normed ? norm : 0) +
+         (factors ? (inputs + 63) / 64 * factor_rows(rows) * 4 : 0);
+}
+
+// A pair of bfloat16 times a power of two as float16.
+__device__ __forceinline__ unsigned scaled_halves(unsigned pair, float factor) {
+  const float low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xffff0000);
+  const __half2 halves = __floats2half2_rn(low * factor, high * factor);
+  return *reinterpret_cast<const unsigned*>(&halves);
+}
+
+// The factor of a slice, of which each of its lanes calls this with 16 inputs. Those of fp8 become
+// float16.
+template <WeightFormat kFormat, typename T>
+__device__ __forceinline__ float take_factor(Vector<T> (&x)[2]) {
+  constexpr int kLanes = kBlockInputs<kFormat> / 16;
+  const unsigned lanes = ((1u << kLanes) - 1) << (threadIdx.x % 32 / kLanes * kLanes);
+  if constexpr (kFormat == WeightFormat::fp8) {
+    unsigned both = 0;  // the largest magnitudes of first and second elements of words
+#pragma unroll
+    for (int i = 0; i < 8; ++i) both = __vmaxu2(both, x[i / 4].word[i % 4] & 0x7fff7fff);
+    unsigned largest = max(both & 0xffff, both >> 16);
+#pragma unroll
+    for (int lane = 1; lane < kLanes; lane *= 2)
+      largest = max(largest, __shfl_xor_sync(lanes, largest, lane));
+    // The exponents of a float, of which the factor's and its inverse's are normal, too.
+    const unsigned exponent = max(largest >> 7, 30u);
+    const bool finite = exponent < 255;
+    const float factor = finite ? __uint_as_float((127 + 14 + 127 - exponent) << 23) : 1.0f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      unsigned& word = x[i / 4].word[i % 4];
+      word = scaled_halves(word, factor);
+    }
+    return finite ? __uint_as_float((exponent - 14) << 23) : 1.0f;
+  } else {
+    float sum = 0;
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      const Floats<T> floats = widen(x[v]);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum += floats.element[i];
+    }
+#pragma unroll
+    for (int lane = 1; lane < kLanes; lane *= 2) sum += __shfl_xor_sync(lanes, sum, lane);
+    return sum;
+  }
 }
 
 // x's rows, with kNorm their norms, of all threads of the block; bits as in
-// kernels/pointwise/sm80/rmsnorm.cuh. Shared memory holds the rows, the norm's weights, then the
-// sums. p.inputs are a multiple of 64.
-template <typename T, WeightFormat kFormat, bool kNorm>
+// kernels/pointwise/sm80/rmsnorm.cuh. Shared memory holds the rows, the norm's weights, the sums,
+// then factors of slices, if kFactors. p.inputs are a multiple of 64.
+template <typename T, WeightFormat kFormat, bool kNorm, bool kFactors, int kMaxRows>
 struct StagedRows {
   unsigned base;
   char* rows;
   Vector<T>* weight;
   float* sums;
+  float* factors;  // [slices, kMaxRows]
   int row_bytes, slots, vectors;
 
   __device__ __forceinline__ StagedRows(char* shared, const GemmParams<T>& p)
@@ -112,6 +184,7 @@ struct StagedRows {
         rows(shared),
         weight(reinterpret_cast<Vector<T>*>(shared + p.rows * staged_row_bytes(p.inputs))),
         sums(reinterpret_cast<float*>(weight + p.inputs / 8)),
+        factors(kNorm ? sums + p.rows * norm_slots(p.inputs) : reinterpret_cast<float*>(weight)),
         row_bytes(staged_row_bytes(p.inputs)),
         slots(norm_slots(p.inputs)),
         vectors(p.inputs / 8) {}
@@ -119,6 +192,11 @@ struct StagedRows {
   // Where the first row's slice begins.
   __device__ __forceinline__ unsigned slice(int slice) const {
     return base + slice * (kBlockInputs<kFormat> * 2);
+  }
+  // A slice's factors of rows 8 half + 2 t and the one after it, for lanes 4 g + t.
+  __device__ __forceinline__ float2 factors_of(int slice, int half) const {
+    const float* const from = factors + slice * kMaxRows + half * 8 + threadIdx.x % 4 * 2;
+    return *reinterpret_cast<const float2*>(from);
   }
 
   // Constants: before the kernel before this one has ended.
@@ -149,11 +227,18 @@ struct StagedRows {
         const T* const from = p.x + row * p.x_stride + v * 8;
         x[0] = load_vector(from), x[1] = load_vector(from + 8);
       }
+      if constexpr (kFactors) {
+        constexpr int kLanes = kBlockInputs<kFormat> / 16;
+        const float factor = take_factor<kFormat>(x);
+        if (i % kLanes == 0) factors[v / 2 / kLanes * kMaxRows + row] = factor;
+      }
+      if constexpr (!kFactors || kFormat != WeightFormat::fp8) {
 #pragma unroll
-      for (int word = 0; word < 4; ++word) {
-        unsigned step[2] = {x[0].word[word], x[1].word[word]};
-        arrange_step<kFormat, T>(step);
-        x[0].word[word] = step[0], x[1].word[word] = step[1];
+        for (int word = 0; word < 4; ++word) {
+          unsigned step[2] = {x[0].word[word], x[1].word[word]};
+          arrange_step<kFormat, T>(step);
+          x[0].word[word] = step[0], x[1].word[word] = step[1];
+        }
       }
       row_at(row)[v] = x[0], row_at(row)[v + 1] = x[1];
     }

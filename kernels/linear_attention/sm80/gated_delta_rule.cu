@@ -1,11 +1,13 @@
-// The gated delta rule on the GPU, token by token as on the CPU, so that a row's bits do not depend
-// on how its sequence is cut. Columns of a head's state have nothing to do with each other until
+// The gated delta rule on the GPU. What is not computed in chunks (chunk_delta_rule.cuh) is computed
+// here, token by token as on the CPU, so that a row's bits do not depend on how its sequence is cut.
+// Columns of a head's state have nothing to do with each other until
 // the norm: four warps hold 32 of them in registers from a sequence's first row to its last, eight
 // lanes share a column's rows. What tokens have in common, a chunk of them prepares ahead.
 //
 // Where few heads are at work, the columns of one are those of a cluster of blocks, which exchange
 // the sums of squares that the norm needs; otherwise a block has them all.
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "base/math.h"
@@ -14,6 +16,7 @@
 #include "kernels/common/sm90/sync.cuh"
 #include "kernels/linear_attention/backends.h"
 #include "kernels/linear_attention/gated_delta_rule.h"
+#include "kernels/linear_attention/sm80/chunk_delta_rule.cuh"
 #include "kernels/linear_attention/sm80/sequences.cuh"
 #include "kernels/pointwise/sm80/activation.cuh"
 
@@ -39,6 +42,7 @@ struct Params {
   Sequences sequences;
   long long qkv_stride, z_stride;
   int key_heads, value_heads, group, dk, dv, tiles;
+  int max_rows;  // sequences with more are computed in chunks
   float inverse_root_dk, inverse_dv, epsilon;
 };
 
@@ -46,11 +50,6 @@ __device__ __forceinline__ float sum_of_warp(float value) {
 #pragma unroll
   for (int lanes = 1; lanes < 32; lanes *= 2) value += __shfl_xor_sync(~0u, value, lanes);
   return value;
-}
-
-// log(1 + e^x)
-__device__ __forceinline__ float softplus(float x) {
-  return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
 }
 
 // Of a chunk of tokens. kRows: of the state, at least dk; those behind dk are zero.
@@ -340,12 +339,45 @@ __global__ void __launch_bounds__(kTiles* kTileWarps * 32)
   if (p.sequences.slots[sequence] < 0) {
     return clear<T, kTiles>(p, head, first_tile, begin, end);
   }
+  if (end - begin > p.max_rows) return;
   Head<T, kRows, kTiles>(p, shared, sequence, head, first_tile)
       .run(begin, end, p.sequences.starts(sequence));
 }
 
+bool runs_in_chunks(const GatedDeltaRule& args) {
+  constexpr int kMaxShared = 163 * 1024;  // of A100, H100 and later data center GPUs
+  return args.chunks.data != nullptr && args.out.shape[0] >= kMinChunkedRows &&
+         has_delta_chunks(DeviceKind::cuda, args.out.dtype, args.dk(), args.dv()) &&
+         args.qkv.aligned(16) && args.z.aligned(4) && args.z.stride[0] % 2 == 0 &&
+         args.out.aligned(4) && args.norm.aligned(8) &&
+         nvllm::cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= kMaxShared;
+}
+
+ChunkParams chunk_params(const GatedDeltaRule& args) {
+  const std::int64_t rows = args.out.shape[0];
+  auto* const plan = args.chunks.as<unsigned char>();
+  return {.out = args.out.as<Bf16>(),
+          .qkv = args.qkv.as<const Bf16>(),
+          .z = args.z.as<const Bf16>(),
+          .ba = args.ba.as<const float>(),
+          .a_log = args.a_log.as<const float>(),
+          .dt_bias = args.dt_bias.as<const float>(),
+          .norm = args.norm.as<const float>(),
+          .state = args.state.as<float>(),
+          .sequences = sequences_of(args.rows),
+          .plan = reinterpret_cast<ChunkPlan*>(plan),
+          .factors = reinterpret_cast<ChunkFactors*>(
+              plan + delta_plan_bytes(rows, args.rows.sequences())),
+          .qkv_stride = args.qkv.shape[1],
+          .z_stride = args.z.stride[0],
+          .key_heads = static_cast<int>(args.key_heads),
+          .value_heads = static_cast<int>(args.value_heads()),
+          .group = static_cast<int>(args.value_heads() / args.key_heads),
+          .epsilon = args.epsilon};
+}
+
 template <typename T>
-Params<T> params(const GatedDeltaRule& args) {
+Params<T> params(const GatedDeltaRule& args, bool chunks) {
   return {.out = args.out.as<T>(),
           .qkv = args.qkv.as<const T>(),
           .z = args.z.as<const T>(),
@@ -363,14 +395,16 @@ Params<T> params(const GatedDeltaRule& args) {
           .dk = static_cast<int>(args.dk()),
           .dv = static_cast<int>(args.dv()),
           .tiles = static_cast<int>(divide_up(args.dv(), kTileColumns)),
+          .max_rows = chunks ? static_cast<int>(kMinChunkedRows) - 1
+                             : std::numeric_limits<int>::max(),
           .inverse_root_dk = 1.0f / std::sqrt(static_cast<float>(args.dk())),
           .inverse_dv = 1.0f / static_cast<float>(args.dv()),
           .epsilon = args.epsilon};
 }
 
 template <typename T, int kRows>
-void launch(const GatedDeltaRule& args, Stream& stream) {
-  const Params<T> p = params<T>(args);
+void launch(const GatedDeltaRule& args, bool chunks, Stream& stream) {
+  const Params<T> p = params<T>(args, chunks);
   if (!args.state.aligned(sizeof(float2))) {
     fail("gated_delta_rule: state is not at a multiple of ", sizeof(float2), " bytes");
   }
@@ -398,11 +432,16 @@ void launch(const GatedDeltaRule& args, Stream& stream) {
 }  // namespace
 
 void gated_delta_rule(const GatedDeltaRule& args, Stream& stream) {
+  const bool chunks = runs_in_chunks(args);
   with_element_type(args.out.dtype, [&]<typename T>(T) {
     constexpr int kUsualDim = 128;
-    args.dk() <= kUsualDim ? launch<T, kUsualDim>(args, stream)
-                           : launch<T, kMaxStateDim>(args, stream);
+    args.dk() <= kUsualDim ? launch<T, kUsualDim>(args, chunks, stream)
+                           : launch<T, kMaxStateDim>(args, chunks, stream);
   });
+  if (!chunks) return;
+  const ChunkParams p = chunk_params(args);
+  launch_chunk_factors(p, chunk_bounds(args), nvllm::cuda::native(stream));
+  launch_chunk_states(p, chunk_bounds(args), nvllm::cuda::native(stream));
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -1,4 +1,4 @@
-// The sequences of a step's rows on the GPU: StateRows there.
+// The sequences of a step's rows on the GPU: StateRows there; and a function of decays.
 #pragma once
 
 #include "kernels/linear_attention/state_rows.h"
@@ -32,6 +32,11 @@ struct Sequences {
     return low;
   }
 };
+
+// log(1 + e^x), of which decays are made.
+__device__ __forceinline__ float softplus(float x) {
+  return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+}
 
 inline Sequences sequences_of(const StateRows& rows) {
   return {rows.query_start.as<const int>(), rows.kv_length.as<const int>(),

@@ -26,7 +26,8 @@ __device__ __forceinline__ float warp_sum(float value) {
 
 // By one warp, whose lanes hold the row's logits as keys that sort like them, every 32nd, and take
 // the largest k times: put(j, e^(logit - largest), expert), the largest first, by all lanes.
-// Returns what these powers are to be divided by. kPerLane: logits of a lane.
+// Returns what these powers are to be divided by. kPerLane: logits of a lane, which are read past
+// the L1: a kernel may have read older ones before.
 template <int kPerLane, typename Put>
 __device__ __forceinline__ float choose_experts(const float* logits, int experts, int k,
                                                 bool renormalize, const Put& put) {
@@ -37,7 +38,7 @@ __device__ __forceinline__ float choose_experts(const float* logits, int experts
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int expert = i * 32 + lane;
-    keys[i] = expert < experts ? key_of(logits[expert]) : kChosenKey;
+    keys[i] = expert < experts ? key_of(__ldcg(logits + expert)) : kChosenKey;
     has_nan = has_nan || keys[i] == kNanKey;
     best = max(best, keys[i]);
   }

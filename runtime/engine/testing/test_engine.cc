@@ -21,6 +21,16 @@ namespace {
 
 constexpr Nanoseconds kPoll = std::chrono::milliseconds(200);
 
+// One for each rank. With fewer GPUs than ranks these share them, as in run_on_devices().
+std::vector<std::string> gpus_of(int ranks) {
+  const std::vector<std::string> gpus = visible_gpus();
+  std::vector<std::string> all;
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(ranks); ++rank) {
+    all.push_back(gpus.at(rank % gpus.size()));
+  }
+  return all;
+}
+
 [[noreturn]] void be_rank(const ipc::Group& group, int rank, const OpenModel& model, int stages) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   WorkerOptions options;
@@ -28,7 +38,7 @@ constexpr Nanoseconds kPoll = std::chrono::milliseconds(200);
   options.log_level = LogLevel::warning;
   options.model = &model;
   options.stages = stages;
-  if (options.device == DeviceKind::cuda) options.gpus = visible_gpus();
+  if (options.device == DeviceKind::cuda) options.gpus = gpus_of(group.size());
   const int code = run_worker(group, rank, options);
   std::fflush(nullptr);
   ::_exit(code);

@@ -60,8 +60,10 @@ RunnerUnderTest::RunnerUnderTest(testing::DeviceRank& rank, const GoldenModel& g
                                                         .ring_slots = options.ring_slots,
                                                         .host_attention = options.host_attention,
                                                         .host_threads = options.host_threads,
+                                                        .overlap_rows = options.overlap_rows,
                                                         .offload_hooks = options.hooks},
                                           options.trace);
+  if (options.overlap_rows > 0) runner_->open_overlap();
   runner_->make_cache(
       {.blocks = options.blocks,
        .host_blocks = options.kv_mode == KvMode::paged ? options.host_blocks : 0,

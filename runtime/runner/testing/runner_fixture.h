@@ -56,6 +56,7 @@ struct RunnerTestOptions {
   std::int64_t resident = 0;  // chunked: so many blocks of every sequence stay on the device
   std::optional<double> host_attention = 0.0;
   std::int64_t host_threads = 2;
+  std::int64_t overlap_rows = 0;
   kvcache::OffloadHooks hooks = {};
   Trace* trace = nullptr;
 };

@@ -1,0 +1,174 @@
+// Collectives and stage links of GPUs of two boxes. Each rank is a process that sees one GPU; NCCL
+// is told that the boxes are two machines, so it joins them by a network.
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "device/topology.h"
+#include "ipc/collective/communicator.h"
+#include "ipc/collective/stage_link.h"
+#include "ipc/testing/two_boxes.h"
+#include "testing/skip.h"
+
+namespace nvllm::ipc {
+namespace {
+
+using two_boxes::run_over_boxes;
+
+constexpr std::int64_t kCount = 10'000;
+constexpr int kRounds = 50;
+
+void expect(bool good, const std::string& what) {
+  if (!good) fail(what);
+}
+
+// A rank of a group over two boxes with a tensor of kCount numbers.
+struct Rig {
+  Rig(Member& member, const std::vector<std::string>& gpus, int stages)
+      : member((settle_in(member, gpus), member)),
+        stages(stages),
+        stage(member.rank() / (member.size() / stages)),
+        backend(create_backend(DeviceKind::cuda)),
+        stream(backend->create_stream()),
+        communicator(create_communicator(member, *backend, {.stages = stages})),
+        link(stages == 1 ? nullptr
+                         : create_stage_link(member, *backend, {.stages = stages}, *communicator)),
+        device(backend->allocate(MemoryKind::device, kCount * sizeof(float), "test")),
+        host(backend->allocate(MemoryKind::pinned, kCount * sizeof(float), "test")),
+        tensor(device.data(), DType::f32, {kCount}) {}
+
+  // Before the rank touches CUDA. Ranks of a box have different GPUs.
+  static void settle_in(const Member& me, const std::vector<std::string>& gpus) {
+    const auto gpu = static_cast<std::size_t>(me.rank()) % gpus.size();
+    ::setenv("CUDA_VISIBLE_DEVICES", gpus[gpu].c_str(), 1);
+    ::setenv("NCCL_HOSTID", str("box", me.group().box()).c_str(), 1);
+    ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+  }
+
+  float* values() const { return static_cast<float*>(host.data()); }
+  // factor * (i + round), exact in float32, is what the tensor gets.
+  static float value(std::int64_t i, int round, int factor) {
+    return static_cast<float>(factor * (static_cast<int>(i) + round));
+  }
+  void put(int round, int factor) {
+    for (std::int64_t i = 0; i < kCount; ++i) values()[i] = value(i, round, factor);
+    backend->copy(device.data(), values(), tensor.bytes(), *stream);
+  }
+  // Waits for the stream, too.
+  void expect_values(int round, int factor) {
+    backend->copy(values(), device.data(), tensor.bytes(), *stream);
+    communicator->wait(*stream);
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      if (values()[i] == value(i, round, factor)) continue;
+      fail("round ", round, ": element ", i, " is ", values()[i], ", not ",
+           value(i, round, factor));
+    }
+  }
+  // Nothing is on its way from or to this rank any more.
+  void end() {
+    communicator->wait(*stream);
+    member.exchange({}, "the end of its part");
+  }
+
+  Member& member;
+  const int stages, stage;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Stream> stream;
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<StageLink> link;
+  Buffer device, host;
+  TensorView tensor;
+};
+
+// Sums up with all ranks of the stage, in a captured graph.
+void reduce_often(Rig& rig) {
+  const int ranks = rig.communicator->size(), rank = rig.communicator->rank();
+  rig.put(0, rank + 1);
+  rig.communicator->all_reduce(rig.tensor, *rig.stream);
+  rig.expect_values(0, ranks * (ranks + 1) / 2);
+  const auto graph = rig.backend->capture(
+      *rig.stream, [&] { rig.communicator->all_reduce(rig.tensor, *rig.stream); });
+  for (int round = 0; round < kRounds; ++round) {
+    rig.put(round, rank + 1);
+    graph->launch(*rig.stream);
+    rig.expect_values(round, ranks * (ranks + 1) / 2);
+  }
+  rig.end();
+}
+
+// Two stages: the tensor goes from the first to the second in a captured graph, and its first
+// numbers come back to rank 0's host as a step's result.
+void pass_often(Rig& rig) {
+  constexpr std::size_t kResult = 64;
+  const int number = rig.communicator->rank() + 1;
+  const bool gives_result = rig.stage == 1 && number == 1;
+  const auto event = rig.backend->create_event();
+  const auto graph = rig.backend->capture(*rig.stream, [&] {
+    rig.stage == 0 ? rig.link->send(rig.tensor, *rig.stream)
+                   : rig.link->receive(rig.tensor, *rig.stream);
+  });
+  for (int round = 0; round < kRounds; ++round) {
+    if (rig.stage == 0) rig.put(round, number);
+    graph->launch(*rig.stream);
+    rig.expect_values(round, number);
+    if (gives_result) {
+      event->record(*rig.stream);
+      rig.link->send_result(TensorView(rig.host.data(), DType::f32, {kResult}), *event);
+    }
+    if (rig.member.rank() == 0) {
+      float result[kResult] = {};
+      rig.link->receive_result(result, sizeof(result));
+      for (std::size_t i = 0; i < kResult; ++i) {
+        expect(result[i] == Rig::value(static_cast<std::int64_t>(i), round, 1),
+               str("result ", i, " of round ", round, " is ", result[i]));
+      }
+    }
+    rig.member.exchange({}, "the result");  // the memory that is sent may change
+  }
+  rig.end();
+}
+
+}  // namespace
+
+TEST_CASE("gpu: NCCL sums up over the ranks of two boxes") {
+  const std::vector<std::string> gpus = visible_gpus();
+  if (gpus.empty()) SKIP_TEST("needs 1 GPU, found 0");
+  // With one GPU a rank on each box: two ranks of a box must not share it.
+  const std::vector<int> box_ranks = gpus.size() < 2 ? std::vector{1, 1} : std::vector{1, 2};
+  CHECK(run_over_boxes(
+            [&](Member& me) {
+              Rig rig(me, gpus, 1);
+              expect(rig.communicator->name() == "nccl", rig.communicator->name());
+              reduce_often(rig);
+            },
+            {.box_ranks = box_ranks}) == "");
+}
+
+TEST_CASE("gpu: a stage hands over to that of the other box, and gets results back") {
+  const std::vector<std::string> gpus = visible_gpus();
+  if (gpus.empty()) SKIP_TEST("needs 1 GPU, found 0");
+  CHECK(run_over_boxes(
+            [&](Member& me) {
+              Rig rig(me, gpus, 2);
+              pass_often(rig);
+            },
+            {.box_ranks = {1, 1}, .stages = 2}) == "");
+}
+
+TEST_CASE("gpu: stages of two ranks, each on a box, have peer memory beside the hand-over") {
+  const std::vector<std::string> gpus = visible_gpus();
+  if (gpus.size() < 2) SKIP_TEST(str("needs 2 GPUs, found ", gpus.size()));
+  CHECK(run_over_boxes(
+            [&](Member& me) {
+              Rig rig(me, gpus, 2);
+              expect(rig.communicator->name() == "peer", rig.communicator->name());
+              reduce_often(rig);
+              pass_often(rig);
+            },
+            {.box_ranks = {2, 2}, .stages = 2}) == "");
+}
+
+}  // namespace nvllm::ipc

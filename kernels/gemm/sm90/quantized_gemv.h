@@ -1,0 +1,15 @@
+// GEMVs with quantized weights by bulk copies (sm90/quantized_gemv.cuh).
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/gemm/gemm.h"
+
+namespace nvllm::kernels::cuda {
+
+// Enqueues a call planned for the quantized GEMV if this kernel is the faster one for it; else
+// false. Such are, on Hopper, GEMMs of bfloat16 by large weights: gated ones of fp8 or int4, and
+// those of fp8 with a norm.
+bool enqueue_bulk_gemv(const GemmCall& call, int multiprocessors, cudaStream_t stream);
+
+}  // namespace nvllm::kernels::cuda

@@ -1,0 +1,535 @@
+// From chunk to chunk of the gated delta rule (chunk_delta_rule.cuh): states and results, with the
+// norm and gate of these.
+//
+// Everything but the norm has to do with one column of values at a time, so work is cut there. Warps
+// of states have 16 columns each. S^T of these, [16, dk], stays in a warp's registers, as do the
+// chunk's V^T and D^T: sums of one product become the left operand of the next one. Four warps of
+// results follow them at once: each has 16 of the chunk's tokens and all columns of the block. They
+// get S and D as operands through shared memory; two pairs of barriers per chunk say when these are
+// there, and when they were read.
+//
+// From compute capability 9.0 on two blocks, a cluster, share the 128 columns of a head, and exchange
+// the sums of squares that the norm needs; before, a block has them all.
+#include <algorithm>
+
+#include "base/math.h"
+#include "kernels/common/sm80/launch.cuh"
+#include "kernels/common/sm90/sync.cuh"
+#include "kernels/common/sm90/tma.cuh"
+#include "kernels/linear_attention/sm80/chunk_delta_rule.cuh"
+#include "kernels/pointwise/sm80/activation.cuh"
+
+namespace nvllm::kernels::cuda {
+namespace {
+
+constexpr int kResultWarps = kChunk / 16;
+constexpr int kPieces = kChunkDim / 8;   // of 16 bytes, of a row of q or k
+constexpr int kKeyBlocks = kChunkDim / 16;
+constexpr int kTiles = kChunkDim / 16;   // of 16 columns of values, of all warps of states of a head
+
+// kOwn: tiles of a block.
+template <int kOwn>
+struct Shared {
+  static constexpr int kSlices = kTiles / kOwn;
+  static constexpr int kValuePieces = 2 * kOwn;
+
+  // What ChunkFactors begins with.
+  struct Factors {
+    Fragment t[kLowerBlocks][32];
+    float k_scale[kChunk], d_scale[kChunk], decay[4];
+  };
+
+  Fragment k[2][kChunk * kPieces], v[2][kChunk * kValuePieces];
+  Factors factors[2];
+  Fragment q[kResultWarps][2][16 * kPieces];
+  Fragment s[kOwn][kKeyBlocks][32], d[kOwn][kChunkBlocks][32];
+  float2 squares[2][kResultWarps][kSlices][8];  // by the block that sends them
+  unsigned long long arrived[2][kResultWarps];
+};
+
+// Named barriers, of all threads but kLoaded.
+enum BarrierNumber { kLoaded = 1, kStateThere, kStateRead, kChangeThere, kChangeRead };
+
+// What a block has to do: some columns of a value head in a sequence.
+struct Item {
+  int sequence, head, first_chunk, slice;
+  long long begin, end;  // rows
+
+  __device__ __forceinline__ int chunks() const {
+    return static_cast<int>((end - begin + kChunk - 1) / kChunk);
+  }
+  __device__ __forceinline__ long long row(int chunk) const {
+    return begin + static_cast<long long>(chunk) * kChunk;
+  }
+  __device__ __forceinline__ int rows(int chunk) const {
+    const long long left = end - row(chunk);
+    return static_cast<int>(left < kChunk ? left : kChunk);
+  }
+  __device__ __forceinline__ const ChunkFactors& factors(const ChunkParams& p, int chunk) const {
+    return p.factors[static_cast<long long>(first_chunk + chunk) * p.value_heads + head];
+  }
+};
+
+template <int kOwn>
+class StateWarp {
+ public:
+  using Memory = Shared<kOwn>;
+  static constexpr int kThreads = kOwn * 32, kAll = (kOwn + kResultWarps) * 32;
+  static constexpr int kValuePieces = Memory::kValuePieces;
+
+  __device__ __forceinline__ StateWarp(const ChunkParams& p, Memory& shared)
+      : p_(p),
+        shared_(shared),
+        warp_(static_cast<int>(threadIdx.x) / 32),
+        lane_(static_cast<int>(threadIdx.x) % 32) {}
+
+  __device__ __forceinline__ void run(const Item& item) {
+    const int column = (item.slice * kOwn + warp_) * 16 + lane_ / 4;
+    const long long slot = p_.sequences.slots[item.sequence];
+    float* const state =
+        p_.state + (slot * p_.value_heads + item.head) * kChunkDim * kChunkDim + column;
+    load(item, 0);
+    load_state(state, p_.sequences.starts(item.sequence));
+    for (int chunk = 0; chunk < item.chunks(); ++chunk) {
+      wait_for_copies<0>();
+      sync_threads(kLoaded, kThreads);  // of all; and the chunk before is no longer read
+      const int stage = stage_;
+      stage_ ^= 1;
+      if (chunk + 1 < item.chunks()) load(item, chunk + 1);
+      step(stage);
+    }
+    store_state(state);
+  }
+
+  // Behind the last item: what warps of results arrived at is empty again.
+  __device__ __forceinline__ void end() const {
+    sync_threads(kStateRead, kAll);
+    sync_threads(kChangeRead, kAll);
+  }
+
+ private:
+  // Into the stage that comes next.
+  __device__ __forceinline__ void load(const Item& item, int chunk) const {
+    const int rows = item.rows(chunk), thread = static_cast<int>(threadIdx.x);
+    const long long first = item.row(chunk);
+#pragma unroll 1
+    for (int i = thread; i < kChunk * kPieces; i += kThreads) {
+      const int row = i / kPieces, piece = i % kPieces;
+      const bool inside = row < rows;
+      const Bf16* const from = p_.k(first + (inside ? row : 0), item.head / p_.group) + piece * 8;
+      copy_chunk(shared_address_of(&shared_.k[stage_][piece_of<kPieces>(row, piece)]), from,
+                 inside);
+    }
+#pragma unroll 1
+    for (int i = thread; i < kChunk * kValuePieces; i += kThreads) {
+      const int row = i / kValuePieces, piece = i % kValuePieces;
+      const bool inside = row < rows;
+      const Bf16* const from =
+          p_.v(first + (inside ? row : 0), item.head) + item.slice * kOwn * 16 + piece * 8;
+      copy_chunk(shared_address_of(&shared_.v[stage_][piece_of<kValuePieces>(row, piece)]), from,
+                 inside);
+    }
+    const auto* const from = reinterpret_cast<const Fragment*>(&item.factors(p_, chunk));
+    const unsigned to = shared_address_of(&shared_.factors[stage_]);
+#pragma unroll 1
+    for (int i = thread; i < static_cast<int>(sizeof(typename Memory::Factors) / 16);
+         i += kThreads) {
+      copy_chunk(to + i * 16, from + i, true);
+    }
+    commit_copies();
+  }
+
+  __device__ __forceinline__ void step(int stage) {
+    const typename Memory::Factors& factors = shared_.factors[stage];
+    const unsigned k = shared_address_of(shared_.k[stage]);
+    float x[kChunk / 8][4]{};
+    multiply_keys(x, k);
+    subtract_from_values(x, factors, shared_address_of(shared_.v[stage]));
+    Quad d[kChunkBlocks];
+    solve(d, x, factors);
+    add_to_state(d, factors.decay[0], k);
+  }
+
+  // S^T K^T; S goes to the warps of results.
+  __device__ __forceinline__ void multiply_keys(float (&x)[kChunk / 8][4], unsigned k) {
+    sync_threads(kStateRead, kAll);
+#pragma unroll
+    for (int i = 0; i < kKeyBlocks; ++i) {
+      const Quad of_s = fragment_of(s_[2 * i], s_[2 * i + 1]);
+      shared_.s[warp_][i][lane_] = fragment_of(of_s);
+#pragma unroll
+      for (int block = 0; block < kChunkBlocks; ++block) {
+        multiply_add_pair(x[2 * block], x[2 * block + 1], of_s,
+                          load_block<kPieces>(k, block * 16, i, lane_));
+      }
+    }
+    arrive_at(kStateThere, kAll);
+  }
+
+  // x = V^T - x diag(g)
+  __device__ __forceinline__ void subtract_from_values(float (&x)[kChunk / 8][4],
+                                                       const typename Memory::Factors& factors,
+                                                       unsigned v) const {
+#pragma unroll
+    for (int block = 0; block < kChunkBlocks; ++block) {
+      const Quad of_v = load_block_transposed<kValuePieces>(v, block * 16, warp_, lane_);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 scale = *reinterpret_cast<const float2*>(
+            &factors.k_scale[block * 16 + half * 8 + lane_ % 4 * 2]);
+        float(&to)[4] = x[2 * block + half];
+        const unsigned upper = of_v.word[half], lower = of_v.word[2 + half];
+        to[0] = fmaf(-scale.x, to[0], low(upper)), to[1] = fmaf(-scale.y, to[1], high(upper));
+        to[2] = fmaf(-scale.x, to[2], low(lower)), to[3] = fmaf(-scale.y, to[3], high(lower));
+      }
+    }
+  }
+
+  // D^T = x T^T. It goes to the warps of results as it is; `d` is scaled for the state.
+  __device__ __forceinline__ void solve(Quad (&d)[kChunkBlocks], const float (&x)[kChunk / 8][4],
+                                        const typename Memory::Factors& factors) {
+    Quad of_x[kChunkBlocks];
+#pragma unroll
+    for (int block = 0; block < kChunkBlocks; ++block) {
+      of_x[block] = fragment_of(x[2 * block], x[2 * block + 1]);
+    }
+    float sum[kChunk / 8][4]{};
+#pragma unroll
+    for (int column = 0; column < kChunkBlocks; ++column) {
+#pragma unroll
+      for (int row = column; row < kChunkBlocks; ++row) {
+        multiply_add_pair(sum[2 * row], sum[2 * row + 1], of_x[column],
+                          quad_of(factors.t[lower_block(row, column)][lane_]));
+      }
+    }
+    sync_threads(kChangeRead, kAll);
+#pragma unroll
+    for (int block = 0; block < kChunkBlocks; ++block) {
+      shared_.d[warp_][block][lane_] = fragment_of(fragment_of(sum[2 * block], sum[2 * block + 1]));
+    }
+    arrive_at(kChangeThere, kAll);
+#pragma unroll
+    for (int i = 0; i < kChunk / 8; ++i) {
+      const float2 scale =
+          *reinterpret_cast<const float2*>(&factors.d_scale[i * 8 + lane_ % 4 * 2]);
+      sum[i][0] *= scale.x, sum[i][1] *= scale.y, sum[i][2] *= scale.x, sum[i][3] *= scale.y;
+    }
+#pragma unroll
+    for (int block = 0; block < kChunkBlocks; ++block) {
+      d[block] = fragment_of(sum[2 * block], sum[2 * block + 1]);
+    }
+  }
+
+  // S^T = decay S^T + d K
+  __device__ __forceinline__ void add_to_state(const Quad (&d)[kChunkBlocks], float decay,
+                                               unsigned k) {
+#pragma unroll
+    for (int i = 0; i < kKeyBlocks; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s_[2 * i][e] *= decay, s_[2 * i + 1][e] *= decay;
+    }
+#pragma unroll
+    for (int block = 0; block < kChunkBlocks; ++block) {
+#pragma unroll
+      for (int i = 0; i < kKeyBlocks; ++i) {
+        multiply_add_pair_transposed(s_[2 * i], s_[2 * i + 1], d[block],
+                                     load_block_transposed<kPieces>(k, block * 16, i, lane_));
+      }
+    }
+  }
+
+  __device__ __forceinline__ static float low(unsigned pair) { return __uint_as_float(pair << 16); }
+  __device__ __forceinline__ static float high(unsigned pair) {
+    return __uint_as_float(pair & 0xffff0000u);
+  }
+
+  // `state`: of this lane's first column.
+  __device__ __forceinline__ float* state_at(float* state, int i, int e) const {
+    const int row = i * 8 + lane_ % 4 * 2 + e % 2;
+    return state + row * kChunkDim + e / 2 * 8;
+  }
+  __device__ __forceinline__ void load_state(float* state, bool starts) {
+#pragma unroll
+    for (int i = 0; i < kChunkDim / 8; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s_[i][e] = starts ? 0.0f : *state_at(state, i, e);
+    }
+  }
+  __device__ __forceinline__ void store_state(float* state) const {
+#pragma unroll
+    for (int i = 0; i < kChunkDim / 8; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) *state_at(state, i, e) = s_[i][e];
+    }
+  }
+
+  const ChunkParams& p_;
+  Memory& shared_;
+  const int warp_, lane_;
+  int stage_ = 0;
+  float s_[kChunkDim / 8][4];  // S^T: 16 columns of S by all of its rows
+};
+
+template <int kOwn>
+class ResultWarp {
+ public:
+  using Memory = Shared<kOwn>;
+  static constexpr int kAll = (kOwn + kResultWarps) * 32;
+  static constexpr int kSlices = Memory::kSlices;
+
+  // warp: of those of results.
+  __device__ __forceinline__ ResultWarp(const ChunkParams& p, Memory& shared, int warp)
+      : p_(p), shared_(shared), warp_(warp), lane_(static_cast<int>(threadIdx.x) % 32) {
+    arrive_at(kStateRead, kAll);
+    arrive_at(kChangeRead, kAll);
+  }
+
+  __device__ __forceinline__ void run(const Item& item) {
+    load(item, 0);
+    for (int chunk = 0; chunk < item.chunks(); ++chunk) {
+      wait_for_copies<0>();
+      __syncwarp();
+      const unsigned q = shared_address_of(shared_.q[warp_][stage_]);
+      stage_ ^= 1;
+      if (chunk + 1 < item.chunks()) load(item, chunk + 1);
+      step(item, chunk, q);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void load(const Item& item, int chunk) const {
+    const long long first = item.row(chunk) + warp_ * 16;
+#pragma unroll
+    for (int i = lane_; i < 16 * kPieces; i += 32) {
+      const int row = i / kPieces, piece = i % kPieces;
+      const bool inside = first + row < item.end;
+      const Bf16* const from =
+          p_.q(inside ? first + row : item.begin, item.head / p_.group) + piece * 8;
+      copy_chunk(shared_address_of(&shared_.q[warp_][stage_][piece_of<kPieces>(row, piece)]), from,
+                 inside);
+    }
+    commit_copies();
+  }
+
+  __device__ __forceinline__ void step(const Item& item, int chunk, unsigned q) {
+    const ChunkFactors& factors = item.factors(p_, chunk);
+    Fragment a[kChunkBlocks];
+#pragma unroll
+    for (int block = 0; block < kChunkBlocks; ++block) {
+      if (block <= warp_) a[block] = factors.a[lower_block(warp_, block)][lane_];
+    }
+    const float scale[2] = {factors.q_scale[warp_ * 16 + lane_ / 4],
+                            factors.q_scale[warp_ * 16 + lane_ / 4 + 8]};
+    const long long row = item.row(chunk) + warp_ * 16 + lane_ / 4;
+    Gates gates;
+    load(gates, item, row);
+    if (chunk + 1 < item.chunks()) prefetch(item, chunk + 1);
+    float o[2 * kOwn][4]{};
+    sync_threads(kStateThere, kAll);
+#pragma unroll
+    for (int i = 0; i < kKeyBlocks; ++i) {
+      const Quad of_q = load_block<kPieces>(q, 0, i, lane_);
+#pragma unroll
+      for (int tile = 0; tile < kOwn; ++tile) {
+        multiply_add_pair(o[2 * tile], o[2 * tile + 1], of_q, quad_of(shared_.s[tile][i][lane_]));
+      }
+    }
+    arrive_at(kStateRead, kAll);
+#pragma unroll
+    for (int tile = 0; tile < 2 * kOwn; ++tile) {
+      o[tile][0] *= scale[0], o[tile][1] *= scale[0], o[tile][2] *= scale[1],
+          o[tile][3] *= scale[1];
+    }
+    sync_threads(kChangeThere, kAll);
+#pragma unroll
+    for (int block = 0; block < kChunkBlocks; ++block) {
+      if (block > warp_) continue;
+#pragma unroll
+      for (int tile = 0; tile < kOwn; ++tile) {
+        multiply_add_pair(o[2 * tile], o[2 * tile + 1], quad_of(a[block]),
+                          quad_of(shared_.d[tile][block][lane_]));
+      }
+    }
+    arrive_at(kChangeRead, kAll);
+    norm_and_gate(item, row, o, gates);
+  }
+
+  // Of a lane's two rows, 8 apart, pairs of columns.
+  struct Gates {
+    unsigned z[2][2 * kOwn];
+  };
+  __device__ __forceinline__ int first_column(const Item& item) const {
+    return item.slice * kOwn * 16 + lane_ % 4 * 2;
+  }
+  __device__ __forceinline__ void load(Gates& gates, const Item& item, long long row) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const long long at = row + half * 8;
+      const Bf16* const z = p_.z + (at < item.end ? at : item.begin) * p_.z_stride +
+                            item.head * kChunkDim + first_column(item);
+#pragma unroll
+      for (int tile = 0; tile < 2 * kOwn; ++tile) {
+        gates.z[half][tile] = *reinterpret_cast<const unsigned*>(z + tile * 8);
+      }
+    }
+  }
+
+  // Into the L2 cache: what step() loads, 128 bytes by each lane.
+  __device__ __forceinline__ void prefetch(const Item& item, int chunk) const {
+    const auto line = [](const void* at) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory");
+    };
+    const long long row = item.row(chunk) + warp_ * 16 + lane_ % 16;
+    const int half = lane_ / 16 * 64;
+    if (row < item.end && half < kOwn * 16) {
+      line(p_.z + row * p_.z_stride + item.head * kChunkDim + item.slice * kOwn * 16 + half);
+    }
+    const ChunkFactors& factors = item.factors(p_, chunk);
+    if (lane_ < 4 * (warp_ + 1)) line(&factors.a[lower_block(warp_, lane_ / 4)][lane_ % 4 * 8]);
+  }
+
+  __device__ __forceinline__ void norm_and_gate(const Item& item, long long row,
+                                                const float (&o)[2 * kOwn][4],
+                                                const Gates& gates) {
+    const auto* const norms = reinterpret_cast<const float2*>(p_.norm + first_column(item));
+    float2 squares{};
+#pragma unroll
+    for (int tile = 0; tile < 2 * kOwn; ++tile) {
+      squares.x = fmaf(o[tile][0], o[tile][0], fmaf(o[tile][1], o[tile][1], squares.x));
+      squares.y = fmaf(o[tile][2], o[tile][2], fmaf(o[tile][3], o[tile][3], squares.y));
+    }
+#pragma unroll
+    for (int lanes = 1; lanes < 4; lanes *= 2) {
+      squares.x += __shfl_xor_sync(~0u, squares.x, lanes);
+      squares.y += __shfl_xor_sync(~0u, squares.y, lanes);
+    }
+    squares = sum_of_slices(squares, item.slice);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const long long at = row + half * 8;
+      if (at >= item.end) continue;
+      const float sum = half == 0 ? squares.x : squares.y;
+      const float scale = rsqrtf(fmaf(sum, 1.0f / kChunkDim, p_.epsilon));
+      Bf16* const out =
+          p_.out + (at * p_.value_heads + item.head) * kChunkDim + first_column(item);
+#pragma unroll
+      for (int tile = 0; tile < 2 * kOwn; ++tile) {
+        const float2 norm = __ldg(norms + tile * 4);
+        const unsigned z = gates.z[half][tile];
+        const float low = activate<Bf16, Activation::silu>(__uint_as_float(z << 16));
+        const float high = activate<Bf16, Activation::silu>(__uint_as_float(z & 0xffff0000u));
+        *reinterpret_cast<unsigned*>(out + tile * 8) =
+            pack<Bf16>(o[tile][2 * half] * scale * norm.x * low,
+                       o[tile][2 * half + 1] * scale * norm.y * high);
+      }
+    }
+  }
+
+  // Of the lane's two rows, with what the cluster's other blocks have. A block that is a chunk ahead
+  // has this block's sums of the chunk before, so that two buffers do.
+  __device__ __forceinline__ float2 sum_of_slices(float2 squares, int slice) {
+    if constexpr (kSlices > 1) {
+#if __CUDA_ARCH__ >= 900
+      auto& buffer = shared_.squares[buffer_][warp_];
+      const Barrier arrived{shared_address_of(&shared_.arrived[buffer_][warp_])};
+      if (lane_ == 0) arrived.arrive_and_expect((kSlices - 1) * 8 * sizeof(float2));
+      __syncwarp();
+      if (lane_ % 4 == 0) {
+        const unsigned to = shared_address_of(&buffer[slice][lane_ / 4]);
+#pragma unroll
+        for (int i = 1; i < kSlices; ++i) {
+          const int other = (slice + i) % kSlices;
+          send(address_in(to, other), squares, address_in(arrived.address, other));
+        }
+      }
+      arrived.wait(parity_);
+      float2 sum{};
+#pragma unroll
+      for (int i = 0; i < kSlices; ++i) {
+        const float2 part = i == slice ? squares : buffer[i][lane_ / 4];
+        sum.x += part.x, sum.y += part.y;
+      }
+      parity_ ^= buffer_;
+      buffer_ ^= 1;
+      return sum;
+#endif
+    }
+    return squares;
+  }
+
+  const ChunkParams& p_;
+  Memory& shared_;
+  const int warp_, lane_;
+  int stage_ = 0;
+  unsigned buffer_ = 0, parity_ = 0;
+};
+
+// Blocks, or clusters of them, take one item after the other.
+template <int kOwn>
+__global__ void __launch_bounds__((kOwn + kResultWarps) * 32)
+    chunk_states_kernel(const ChunkParams p) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  auto& shared = *reinterpret_cast<Shared<kOwn>*>(memory);
+  constexpr int kSlices = Shared<kOwn>::kSlices;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kSlices > 1) {
+    if (threadIdx.x < 2 * kResultWarps) {
+      Barrier{shared_address_of(&shared.arrived[0][0] + threadIdx.x)}.init(1);
+      fence_barrier_init();
+    }
+    sync_cluster();
+  }
+#endif
+  begin_after_previous_kernel();
+  const int items = p.plan[0].x * p.value_heads, step = static_cast<int>(gridDim.x) / kSlices;
+  const auto each_item = [&](auto& work) {
+    for (int i = static_cast<int>(blockIdx.x) / kSlices; i < items; i += step) {
+      const ChunkPlan planned = p.plan[1 + i / p.value_heads];
+      work.run(Item{.sequence = planned.x,
+                    .head = i % p.value_heads,
+                    .first_chunk = planned.y,
+                    .slice = static_cast<int>(blockIdx.x) % kSlices,
+                    .begin = p.sequences.begin(planned.x),
+                    .end = p.sequences.begin(planned.x + 1)});
+    }
+  };
+  if (warp < kOwn) {
+    StateWarp<kOwn> work(p, shared);
+    each_item(work);
+    work.end();
+  } else {
+    ResultWarp<kOwn> work(p, shared, warp - kOwn);
+    each_item(work);
+  }
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kSlices > 1) sync_cluster();  // what others send arrives while the block is there
+#endif
+}
+
+template <int kOwn>
+void launch(const ChunkParams& p, int max_items, int multiprocessors, cudaStream_t stream) {
+  constexpr int kSlices = Shared<kOwn>::kSlices, kBytes = sizeof(Shared<kOwn>);
+  nvllm::cuda::check(cudaFuncSetAttribute(chunk_states_kernel<kOwn>,
+                                          cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+                     "preparing chunk_states");
+  const int blocks = std::min(max_items, multiprocessors / kSlices) * kSlices;
+  launch_early("launching chunk_states", chunk_states_kernel<kOwn>,
+               {.grid = static_cast<unsigned>(blocks),
+                .block = (kOwn + kResultWarps) * 32,
+                .shared_bytes = kBytes,
+                .cluster = kSlices},
+               stream, p);
+}
+
+}  // namespace
+
+void launch_chunk_states(const ChunkParams& p, const ChunkBounds& bounds, cudaStream_t stream) {
+  const int items = bounds.sequences * p.value_heads;
+  const int multiprocessors = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
+  const bool has_clusters = nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
+  if (has_clusters) return launch<kTiles / 2>(p, items, multiprocessors, stream);
+  launch<kTiles>(p, items, multiprocessors, stream);
+}
+
+}  // namespace nvllm::kernels::cuda

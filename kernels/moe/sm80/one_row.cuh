@@ -1,0 +1,145 @@
+// What the kernels for the experts of one row share: their operands, the choice of experts, and the
+// beginning and the end of what they compute.
+#pragma once
+
+#include "kernels/gemm/sm80/gemv.cuh"
+#include "kernels/gemm/sm80/grouped_params.cuh"
+#include "kernels/moe/one_row_experts.h"
+#include "kernels/moe/sm80/choose.cuh"
+#include "kernels/pointwise/sm80/rmsnorm.cuh"
+
+namespace nvllm::kernels::cuda::one_row {
+
+inline constexpr int kTile = 16;       // outputs of a warp at a time
+inline constexpr int kMaxOneRow = 16;  // experts of a row
+
+template <typename T>
+struct Weights {
+  const char* values;
+  const unsigned* scales;
+  const T* bias;  // nullptr: none
+  int row_bytes, row_scales;
+
+  explicit Weights(const GemmWeight& weight)
+      : values(weight.values.as<const char>()),
+        scales(weight.quantized.scales.as<const unsigned>()),
+        bias(weight.bias.as<const T>()),
+        row_bytes(static_cast<int>(weight.inputs() * 2)),
+        row_scales(0) {
+    if (!is_quantized(weight.format)) return;
+    const QuantizedShape shape = weight.quantized_shape();
+    row_bytes = static_cast<int>(shape.row_bytes());
+    row_scales = static_cast<int>(shape.scale_columns() *
+                                  static_cast<std::int64_t>(size_of(shape.scale_type())) / 4);
+  }
+  __device__ __forceinline__ float bias_of(long long output) const {
+    return bias == nullptr ? 0.0f : widen(bias[output]);
+  }
+};
+
+template <typename T>
+struct Params {
+  T* out;
+  const T* x;
+  const T* norm_weight;  // nullptr: x is normed
+  const float* logits;
+  T* activated;
+  const T *residual, *shared;  // nullptr: none
+  const float* shared_gate;
+  Weights<T> gate_up, down;
+  int columns, inner, experts, k;
+  bool renormalize, clamps;  // Activation::clamped_swiglu
+  float epsilon, limit;
+
+  explicit Params(const OneRowExperts& args)
+      : out(args.out.as<T>()),
+        x(args.x.as<const T>()),
+        norm_weight(args.norm_weight.as<const T>()),
+        logits(args.logits.as<const float>()),
+        activated(args.activated.as<T>()),
+        residual(args.residual.as<const T>()),
+        shared(args.shared.as<const T>()),
+        shared_gate(args.shared_gate.as<const float>()),
+        gate_up(args.gate_up),
+        down(args.down),
+        columns(static_cast<int>(args.out.shape[1])),
+        inner(static_cast<int>(args.down.inputs())),
+        experts(static_cast<int>(args.logits.shape[1])),
+        k(static_cast<int>(args.k)),
+        renormalize(args.renormalize),
+        clamps(args.activation == Activation::clamped_swiglu),
+        epsilon(args.epsilon),
+        limit(args.limit) {}
+};
+
+// The experts of the row, in shared memory, and what their weights are to be divided by.
+struct Chosen {
+  int experts[kMaxOneRow];
+  float powers[kMaxOneRow], divisor;
+};
+
+// By one warp.
+template <typename T>
+__device__ __forceinline__ void choose(const Params<T>& p, Chosen& chosen) {
+  const auto put = [&](int j, float power, int expert) {
+    if (threadIdx.x % 32 == j) chosen.experts[j] = expert, chosen.powers[j] = power;
+  };
+  float divisor = 0;
+  if (p.experts <= 128) {
+    divisor = choose_experts<4>(p.logits, p.experts, p.k, p.renormalize, put);
+  } else if (p.experts <= 256) {
+    divisor = choose_experts<8>(p.logits, p.experts, p.k, p.renormalize, put);
+  } else {
+    divisor = choose_experts<32>(p.logits, p.experts, p.k, p.renormalize, put);
+  }
+  if (threadIdx.x % 32 == 0) chosen.divisor = divisor;
+}
+
+// Bytes of a row in shared memory: whole stages, which are of 128 inputs at most.
+__host__ __device__ constexpr int row_bytes_of(int inputs) {
+  return (inputs + 127) / 128 * 256;
+}
+
+// The sums of x's squares, of 32 vectors each, by so many warps.
+template <typename T>
+__device__ __forceinline__ void sum_squares(const Params<T>& p, float* sums, int warp, int warps) {
+  const int lane = threadIdx.x % 32, slots = norm_slots(p.columns);
+  for (int chunk = warp; chunk < slots; chunk += warps) {
+    const int vector = chunk * 32 + lane;
+    const float sum =
+        rms_norm_chunk(vector < p.columns / 8 ? load_vector(p.x + vector * 8) : Vector<T>{});
+    if (lane == 0) sums[chunk] = sum;
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ T activate(const Params<T>& p, float gate, float up) {
+  if (!p.clamps) return narrow<T>(gated_sum<T>(gate, up));
+  return narrow<T>(clamped_swiglu<T>(widen(narrow<T>(gate)), widen(narrow<T>(up)), p.limit));
+}
+
+// By one warp: the end of a row's outputs, one of each lane, from the sums of `splits` warps for
+// each expert.
+template <typename T>
+__device__ __forceinline__ void combine(const Params<T>& p, const Chosen& chosen,
+                                        const float (*sums)[kTile], int splits, int first) {
+  const int lane = threadIdx.x % 32, column = first + lane;
+  if (lane >= kTile || column >= p.columns) return;
+  float sum = 0;
+  for (int j = 0; j < p.k; ++j) {
+    float of_expert =
+        p.down.bias_of(static_cast<long long>(chosen.experts[j]) * p.columns + column);
+    for (int split = 0; split < splits; ++split) of_expert += sums[j * splits + split][lane];
+    sum = fmaf(chosen.powers[j] / chosen.divisor, widen(narrow<T>(of_expert)), sum);
+  }
+  if (p.shared != nullptr) {
+    const float gate = 1.0f / (1.0f + expf(-p.shared_gate[0]));
+    sum = fmaf(gate, widen(p.shared[column]), sum);
+  }
+  T result = narrow<T>(sum);
+  if (p.residual != nullptr)
+    result = narrow<T>(__fadd_rn(widen(p.residual[column]), widen(result)));
+  p.out[column] = result;
+}
+
+}  // namespace nvllm::kernels::cuda::one_row

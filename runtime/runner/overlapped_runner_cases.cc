@@ -1,0 +1,110 @@
+// Steps whose sums over the ranks are overlapped: the same tokens as steps at once, whoever is in
+// them and wherever they are cut in two; on CPUs the same bits.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/runner/testing/own_rows_communicator.h"
+#include "runtime/runner/testing/runner_fixture.h"
+#include "runtime/runner/testing/runner_scripts.h"
+
+namespace nvllm::runtime {
+namespace {
+
+using testing::DeviceRank;
+
+constexpr const char* kModel = "qwen3-uneven";  // 9 heads, 3 KV heads
+constexpr std::int64_t kWhole = 1 << 20;        // chunks of this size are whole prompts
+
+RunnerTestOptions overlapped(DType dtype = DType::f32) {
+  return {.dtype = dtype, .overlap_rows = 2};
+}
+
+// On CPUs overlapped sums are what GPUs with peer memory make of them; on GPUs they are these.
+OwnRowsCommunicator* overlap_on_cpu(DeviceRank& rank) {
+  if (testing::device_under_test() != DeviceKind::cpu) return nullptr;
+  auto own_rows =
+      std::make_unique<OwnRowsCommunicator>(std::move(rank.communicator), *rank.backend);
+  OwnRowsCommunicator* const communicator = own_rows.get();
+  rank.communicator = std::move(own_rows);
+  return communicator;
+}
+
+void continues_all(int ranks, DType dtype) {
+  RANKS_OR_SKIP(ranks);
+  testing::run_on_devices(ranks, [&](DeviceRank& rank) {
+    const OwnRowsCommunicator* const own_rows = overlap_on_cpu(rank);
+    for (const char* name : {kModel, "llama-tied", "qwen2-bias"}) {
+      const GoldenModel golden(name);
+      for (const std::int64_t chunk :
+           {std::int64_t{2}, std::int64_t{3}, std::int64_t{40}, kWhole}) {
+        CAPTURE(name);
+        CAPTURE(chunk);
+        CHECK(continue_all(rank, golden, overlapped(dtype), chunk) == "");
+      }
+    }
+    if (own_rows != nullptr) CHECK(own_rows->sums() > 0);
+  });
+}
+
+TEST_CASE("overlapped: float32 on 2 ranks") {
+  continues_all(2, DType::f32);
+}
+TEST_CASE("overlapped: float32 on 3 ranks") {
+  continues_all(3, DType::f32);
+}
+TEST_CASE("overlapped: float32 on 4 ranks") {
+  continues_all(4, DType::f32);
+}
+TEST_CASE("overlapped: bfloat16 on 2 ranks") {
+  continues_all(2, DType::bf16);
+}
+
+// Log-probabilities of three prompts' tokens, which come in chunks, and of some tokens after them.
+std::vector<float> logprobs(DeviceRank& rank, const GoldenModel& golden,
+                            const RunnerTestOptions& options, std::int64_t chunk) {
+  RunnerUnderTest runner(rank, golden, options);
+  layers::SamplingRules rules = greedy();
+  rules.logprobs = 1;
+  for (std::uint32_t slot = 0; slot < 3; ++slot) {
+    runner.start(slot, golden.prompts[slot].ids, {}, rules, 1);
+  }
+  runner.prefill(chunk);
+  runner.decode(3);
+  runner.finish();
+  std::vector<float> all;
+  for (const StepResult& result : runner.results()) {
+    for (const StepResult::PromptLogprobs& prompt : result.prompts) {
+      for (const TokenLogprobs& token : prompt.tokens) all.push_back(token.chosen.logprob);
+    }
+    for (const StepResult::Token& token : result.tokens) {
+      all.push_back(token.logprobs.chosen.logprob);
+    }
+  }
+  return all;
+}
+
+TEST_CASE("overlapped: on CPUs the same bits as at once") {
+  RANKS_OR_SKIP(2);
+  if (testing::device_under_test() != DeviceKind::cpu) {
+    SKIP_TEST("GEMMs of GPUs depend on how many rows there are");
+  }
+  testing::run_on_devices(2, [](DeviceRank& rank) {
+    const GoldenModel golden(kModel);
+    const std::vector<float> expected = logprobs(rank, golden, {}, 40);
+    const OwnRowsCommunicator* const own_rows = overlap_on_cpu(rank);
+    const std::vector<float> got = logprobs(rank, golden, overlapped(), 40);
+    CHECK(own_rows->sums() > 0);
+    if (rank.member.rank() > 0) return;
+    REQUIRE(expected.size() > 100);
+    REQUIRE(got.size() == expected.size());
+    CHECK(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)) == 0);
+  });
+}
+
+}  // namespace
+}  // namespace nvllm::runtime
