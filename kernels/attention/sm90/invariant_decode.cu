@@ -588,9 +588,8 @@ void launch(const Attention& args, cudaStream_t stream) {
                describe(args.kv.values, Here::kColumns), args.only_rows_are_new);
 }
 
-// Clusters of four and more blocks cannot fill the GPU: each lies within one GPC, and GPCs have
-// unequal sizes. Where there are more sequences than for clusters of two, one block each keeps as
-// many multiprocessors busy.
+// Clusters cannot fill the GPU: each lies within one GPC, and GPCs have unequal sizes. Where there
+// are more sequences than for clusters of four, one block each keeps as many multiprocessors busy.
 template <typename T, int D>
 void launch(const Attention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args);
@@ -600,7 +599,6 @@ void launch(const Attention& args, cudaStream_t stream) {
     if (units * 8 <= processors * 9 / 10) return launch<T, D, 8>(args, stream);
   }
   if (units * 4 <= processors * 9 / 10) return launch<T, D, 4>(args, stream);
-  if (units * 2 <= processors) return launch<T, D, 2>(args, stream);
   attention_invariant_decode_warps_sm90(args, stream);
 }
 
