@@ -8,8 +8,8 @@
 // get S and D as operands through shared memory; two pairs of barriers per chunk say when these are
 // there, and when they were read.
 //
-// From compute capability 9.0 on two blocks, a cluster, share the 128 columns of a head, and
-// exchange the sums of squares that the norm needs; before, a block has them all.
+// A block has all 128 columns of a head. Where few heads are at work, from compute capability 9.0
+// on, a cluster of two blocks shares them, and exchanges the sums of squares that the norm needs.
 #include <algorithm>
 
 #include "base/math.h"
@@ -528,7 +528,8 @@ void launch_chunk_states(const ChunkParams& p, const ChunkBounds& bounds, cudaSt
   const int items = bounds.sequences * p.value_heads;
   const int multiprocessors = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   const bool has_clusters = nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
-  if (has_clusters) return launch<kTiles / 2>(p, items, multiprocessors, stream);
+  const bool few = 2 * items <= multiprocessors;
+  if (has_clusters && few) return launch<kTiles / 2>(p, items, multiprocessors, stream);
   launch<kTiles>(p, items, multiprocessors, stream);
 }
 
