@@ -230,6 +230,7 @@ class ViewCache : public KvCache {
     const auto more =
         std::ranges::find_if(step.sequences, [](const StepSequence& s) { return s.rows != 1; });
     singles_ = more - step.sequences.begin();
+    sequences_ = std::ssize(step.sequences);
     starts_ = step.starts;
     return {.capturable = step.may_capture, .graph_key = 0};
   }
@@ -241,8 +242,10 @@ class ViewCache : public KvCache {
     all.kv = store_view(layer, stream);
     all.kv.block_table = args.kv.block_table;
     all.only_rows_are_new = !starts_;
-    // Padding and captured passes have nothing but single rows.
-    kernels::attention(all, args.max_query_rows > 1 ? singles_ : 0, stream);
+    // Padding and captured passes have nothing but single rows. Of a part of the step's sequences it
+    // is not known which are the first.
+    const bool is_part = args.kv_length.shape[0] < sequences_;
+    kernels::attention(all, args.max_query_rows > 1 && !is_part ? singles_ : 0, stream);
   }
 
   kernels::KvPrefetch prefetch(std::int64_t layer, TensorView block_table,
@@ -257,8 +260,9 @@ class ViewCache : public KvCache {
   std::vector<kernels::KvView> views_;
 
  private:
-  std::int64_t singles_ = 0;  // the step's first sequences that have one row each
-  bool starts_ = false;       // KvStep's
+  std::int64_t singles_ = 0;    // the step's first sequences that have one row each
+  std::int64_t sequences_ = 0;  // of the step
+  bool starts_ = false;         // KvStep's
 };
 
 }  // namespace nvllm::kvcache

@@ -106,7 +106,7 @@ struct EngineOptions {
   Invariance invariance = Invariance::automatic;
   // GPUs: a step of at least so many rows, but for decode steps, goes through the layers in two
   // halves, and while the ranks sum up what one has made the other has the GEMMs; 0: none does.
-  std::int64_t overlap_rows = 4096;
+  std::int64_t overlap_rows = 0;
   bool graphs = true;            // --enforce-eager: false
   bool async_scheduling = true;  // one step ahead
   Tuning tuning = Tuning::cached;

@@ -268,7 +268,7 @@ OptionRows engine_rows() {
        "several GPUs (--tp): prefill steps of at least N tokens are computed in\n"
        "two halves, and all-reduces of one run beside the GEMMs of the other; 0:\n"
        "never",
-       "4096", into.amount(&EngineOptions::overlap_rows, 0, kMaxTokens)},
+       "0", into.amount(&EngineOptions::overlap_rows, 0, kMaxTokens)},
       {"--enforce-eager", nullptr, "runs without CUDA graphs", "off",
        [](Options& o, const OptionValue& v) { o.engine.graphs = !v.on(); }, "--no-enforce-eager"},
       {"--async-scheduling", nullptr, "whether the next step is scheduled while one runs", "on",

@@ -106,5 +106,32 @@ TEST_CASE("overlapped: on CPUs the same bits as at once") {
   });
 }
 
+// What three sequences sample of which one comes when the others decode.
+std::vector<std::vector<std::int32_t>> tokens_beside_decoding(DeviceRank& rank,
+                                                              const GoldenModel& golden,
+                                                              const RunnerTestOptions& options) {
+  RunnerUnderTest runner(rank, golden, options);
+  for (const std::uint32_t slot : {0, 1}) runner.start(slot, golden.prompts[slot].ids);
+  runner.prefill(kWhole);
+  const std::vector<std::int32_t>& prompt = golden.prompts[2].ids;
+  runner.start(2, prompt);
+  runner.rows(0, 1).rows(1, 1).rows(2, std::ssize(prompt)).step();
+  runner.decode(3);
+  runner.finish();
+  return {runner.tokens(0), runner.tokens(1), runner.tokens(2)};
+}
+
+TEST_CASE("overlapped: a prompt beside sequences that decode") {
+  RANKS_OR_SKIP(2);
+  testing::run_on_devices(2, [](DeviceRank& rank) {
+    const GoldenModel golden(kModel);
+    const auto expected = tokens_beside_decoding(rank, golden, {});
+    const OwnRowsCommunicator* const own_rows = overlap_on_cpu(rank);
+    CHECK(tokens_beside_decoding(rank, golden, overlapped()) == expected);
+    if (own_rows != nullptr) CHECK(own_rows->sums() > 0);
+    if (rank.member.rank() == 0) CHECK(expected[2].size() == 4);
+  });
+}
+
 }  // namespace
 }  // namespace nvllm::runtime

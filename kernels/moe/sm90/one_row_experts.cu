@@ -26,9 +26,10 @@ constexpr int kDownStages = kFormat == WeightFormat::mxfp4 ? 5 : 6;
 constexpr int kGateUpRegisters = 80, kDownRegisters = 96;
 constexpr int kAlignment = small_m::kAlignment;
 
+// Whole vectors of 16 bytes, behind which rows of x begin.
 template <WeightFormat kFormat>
 constexpr int ring_bytes(int warps, int stages) {
-  return warps * stages * (kBoxBytes + kScaleBytes<kFormat> + 8);
+  return (warps * stages * (kBoxBytes + kScaleBytes<kFormat> + 8) + 15) / 16 * 16;
 }
 // Bytes of a row of x, of so many boxes.
 template <WeightFormat kFormat>
