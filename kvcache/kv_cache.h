@@ -242,8 +242,8 @@ class ViewCache : public KvCache {
     all.kv = store_view(layer, stream);
     all.kv.block_table = args.kv.block_table;
     all.only_rows_are_new = !starts_;
-    // Padding and captured passes have nothing but single rows. Of a part of the step's sequences it
-    // is not known which are the first.
+    // Padding and captured passes have nothing but single rows. Of a part of the step's sequences
+    // it is not known which are the first.
     const bool is_part = args.kv_length.shape[0] < sequences_;
     kernels::attention(all, args.max_query_rows > 1 && !is_part ? singles_ : 0, stream);
   }
