@@ -149,7 +149,8 @@ TEST_CASE("pull: a file whose SHA-256 is another is refused, and not kept") {
   const std::string error = test.refusal();
   CHECK(has(error, "file model.safetensors: arrived with SHA-256 "));
   CHECK(has(error, ", not " + std::string(64, 'a')));
-  CHECK(test.blobs(".incomplete").empty());
+  // Of other files, which arrived at the same time, something may be left.
+  for (const std::string& name : test.blobs(".incomplete")) CHECK_FALSE(has(name, "aaaaaaaa"));
   CHECK_FALSE(fs::exists(test.folder.path("models--a--b/refs/main")));
 }
 
