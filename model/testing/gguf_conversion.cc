@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "base/text.h"
-#include "device/backend.h"
-#include "model/testing/gguf_values.h"
+#include "model/testing/gguf_writer.h"
 
 namespace nvllm::model {
 namespace {
@@ -24,10 +23,10 @@ void permute(GgufValues& tensor, std::int64_t heads) {
   }
 }
 
-class Converter {
+class Converter : private GgufWriter {
  public:
   Converter(const Checkpoint& checkpoint, const GgufConversion& conversion)
-      : checkpoint_(checkpoint), conversion_(conversion), config_(text_config_of(checkpoint)) {
+      : GgufWriter(checkpoint, conversion) {
     const std::string type = config_["model_type"];
     mixtral_ = type == "mixtral", gpt_oss_ = type == "gpt_oss";
     hybrid_ = config_.contains("linear_num_key_heads");
@@ -50,7 +49,7 @@ class Converter {
     for (std::int64_t layer = 0; layer < integer("num_hidden_layers"); ++layer) {
       const std::string conv = str("model.layers.", layer, ".linear_attn.conv1d.weight");
       add_norms(layer);
-      if (checkpoint_.find(conv) != nullptr) {
+      if (has(conv)) {
         add_linear_attention(layer);
       } else {
         add_attention(layer);
@@ -62,15 +61,6 @@ class Converter {
   }
 
  private:
-  std::int64_t integer(const char* key) const { return config_[key].get<std::int64_t>(); }
-
-  void u32(const std::string& key, std::int64_t value) {
-    builder_.u32(architecture_ + key, static_cast<std::uint32_t>(value));
-  }
-  void f32(const std::string& key, const nlohmann::json& value) {
-    builder_.f32(architecture_ + key, value.get<float>());
-  }
-
   void add_metadata() {
     builder_.text("general.architecture", architecture_);
     u32(".block_count", integer("num_hidden_layers") + (conversion_.with_mtp ? 1 : 0));
@@ -132,27 +122,9 @@ class Converter {
     f32(".rope.scaling.yarn_beta_slow", rope["beta_slow"]);
   }
 
-  // As GGUF has dimensions.
-  void add(const std::string& name, const GgufValues& tensor) {
-    const bool f32 = tensor.shape.size() == 1 || name.ends_with(".bias") ||
-                     name.find("conv1d") != std::string::npos;
-    const GgufType type = f32 ? GgufType::f32 : conversion_.type(name);
-    builder_.tensor(name, type, {tensor.shape.rbegin(), tensor.shape.rend()},
-                    encode_values(tensor, type));
-  }
-  void add(const std::string& name, const std::string& theirs) {
-    add(name, read_values(checkpoint_, theirs, *backend_));
-  }
-  // If there is one.
-  void add_optional(const std::string& name, const std::string& theirs) {
-    if (checkpoint_.find(theirs) != nullptr) add(name, theirs);
-  }
-
-  // Whose weights hybrids have less 1.
+  // Weights of hybrids' norms are 1 less.
   void add_norm(const std::string& name, const std::string& theirs) {
-    GgufValues norm = read_values(checkpoint_, theirs, *backend_);
-    for (float& weight : norm.values) weight += hybrid_ ? 1 : 0;
-    add(name, norm);
+    GgufWriter::add_norm(name, theirs, hybrid_ ? 1 : 0);
   }
 
   void add_norms(std::int64_t layer) {
@@ -161,8 +133,7 @@ class Converter {
     add_norm(ours + (gpt_oss_ || hybrid_ ? "post_attention_norm.weight" : "ffn_norm.weight"),
              theirs + "post_attention_layernorm.weight");
     for (const char* const norm : {"q_norm", "k_norm"}) {
-      const std::string name = str(theirs, "self_attn.", norm, ".weight");
-      if (checkpoint_.find(name) != nullptr) add_norm(str(ours, "attn_", norm, ".weight"), name);
+      add_norm(str(ours, "attn_", norm, ".weight"), str(theirs, "self_attn.", norm, ".weight"));
     }
   }
 
@@ -202,9 +173,7 @@ class Converter {
   void add_linear_attention(std::int64_t layer) {
     const std::string ours = str("blk.", layer, "."),
                       theirs = str("model.layers.", layer, ".linear_attn.");
-    const auto get = [&](const char* name) {
-      return read_values(checkpoint_, theirs + name, *backend_);
-    };
+    const auto get = [&](const char* name) { return read(theirs + name); };
     const std::int64_t dv = integer("linear_value_head_dim");
     const std::int64_t qk = 2 * integer("linear_num_key_heads") * integer("linear_key_head_dim");
     GgufValues decay = get("A_log");
@@ -247,8 +216,7 @@ class Converter {
                                      {"attn_k", "k_proj"},
                                      {"attn_v", "v_proj"},
                                      {"attn_output", "o_proj"}}) {
-      GgufValues weight =
-          read_values(checkpoint_, theirs + "self_attn." + their + ".weight", *backend_);
+      GgufValues weight = read(theirs + "self_attn." + their + ".weight");
       if (permuted_ && their[0] == 'q') permute(weight, integer("num_attention_heads"));
       if (permuted_ && their[0] == 'k') permute(weight, integer("num_key_value_heads"));
       add(ours + our + ".weight", weight);
@@ -261,7 +229,7 @@ class Converter {
     const std::string ours = str("blk.", layer, "."),
                       mlp = str("model.layers.", layer, mixtral_ ? ".block_sparse_moe." : ".mlp.");
     const std::string router = mlp + (gpt_oss_ ? "router" : "gate");
-    const bool sparse = checkpoint_.find(router + ".weight") != nullptr;
+    const bool sparse = has(router + ".weight");
     if (sparse) {
       add(ours + "ffn_gate_inp.weight", router + ".weight");
       add_optional(ours + "ffn_gate_inp.bias", router + ".bias");
@@ -285,7 +253,7 @@ class Converter {
   }
 
   void add_shared_expert(const std::string& ours, const std::string& mlp) {
-    GgufValues gate = read_values(checkpoint_, mlp + "shared_expert_gate.weight", *backend_);
+    GgufValues gate = read(mlp + "shared_expert_gate.weight");
     gate.shape = {gate.shape[1]};
     add(ours + "ffn_gate_inp_shexp.weight", gate);
     add(ours + "ffn_gate_shexp.weight", mlp + "shared_expert.gate_proj.weight");
@@ -296,9 +264,9 @@ class Converter {
   void add_joint_gate_up(const std::string& ours, const std::string& prefix) {
     GgufValues all;
     std::int64_t expert = 0;
-    for (; checkpoint_.find(str(prefix, expert, ".up_proj.weight")) != nullptr; ++expert) {
+    for (; has(str(prefix, expert, ".up_proj.weight")); ++expert) {
       for (const char* const module : {".gate_proj.weight", ".up_proj.weight"}) {
-        const GgufValues one = read_values(checkpoint_, str(prefix, expert, module), *backend_);
+        const GgufValues one = read(str(prefix, expert, module));
         all.shape = {2 * one.shape[0], one.shape[1]};
         all.values.insert(all.values.end(), one.values.begin(), one.values.end());
       }
@@ -311,8 +279,8 @@ class Converter {
                    const char* ending) {
     GgufValues all;
     std::int64_t expert = 0;
-    for (; checkpoint_.find(str(prefix, expert, module)) != nullptr; ++expert) {
-      const GgufValues one = read_values(checkpoint_, str(prefix, expert, module), *backend_);
+    for (; has(str(prefix, expert, module)); ++expert) {
+      const GgufValues one = read(str(prefix, expert, module));
       if (conversion_.tensor_per_expert) add(str(ours, ".", expert, ending), one);
       all.shape = one.shape;
       all.values.insert(all.values.end(), one.values.begin(), one.values.end());
@@ -321,14 +289,8 @@ class Converter {
     if (!conversion_.tensor_per_expert) add(ours + "_exps" + ending, all);
   }
 
-  const Checkpoint& checkpoint_;
-  const GgufConversion& conversion_;
-  const nlohmann::json config_;
-  const std::unique_ptr<Backend> backend_ = create_backend(DeviceKind::cpu);
-  std::string architecture_;
   bool mixtral_ = false, gpt_oss_ = false, hybrid_ = false;
   bool permuted_ = false, has_experts_ = false;
-  GgufBuilder builder_;
 };
 
 }  // namespace

@@ -2,22 +2,19 @@
 #include <utility>
 
 #include "base/text.h"
-#include "model/testing/gguf_conversion.h"
-#include "model/testing/gguf_values.h"
+#include "model/testing/gguf_writer.h"
 
 namespace nvllm::model {
 namespace {
 
 using Json = nlohmann::json;
 
-class GemmaConverter {
+class GemmaConverter : private GgufWriter {
  public:
   GemmaConverter(const Checkpoint& checkpoint, const GgufConversion& conversion)
-      : checkpoint_(checkpoint),
-        conversion_(conversion),
-        config_(text_config_of(checkpoint)),
-        gemma4_(config_["model_type"] == "gemma4_text"),
-        architecture_(gemma4_ ? "gemma4" : "gemma3") {}
+      : GgufWriter(checkpoint, conversion), gemma4_(config_["model_type"] == "gemma4_text") {
+    architecture_ = gemma4_ ? "gemma4" : "gemma3";
+  }
 
   std::string convert() {
     add_metadata();
@@ -32,18 +29,11 @@ class GemmaConverter {
   }
 
  private:
-  std::int64_t integer(const char* key) const { return config_[key].get<std::int64_t>(); }
   // 0: absent, or null.
   std::int64_t integer_or_0(const char* key) const {
     return config_.contains(key) && !config_[key].is_null() ? integer(key) : 0;
   }
 
-  void u32(const std::string& key, std::int64_t value) {
-    builder_.u32(architecture_ + key, static_cast<std::uint32_t>(value));
-  }
-  void f32(const std::string& key, const Json& value) {
-    builder_.f32(architecture_ + key, value.get<float>());
-  }
   void numbers(const std::string& key, const std::vector<std::int32_t>& values) {
     builder_.numbers(architecture_ + key, values);
   }
@@ -121,23 +111,9 @@ class GemmaConverter {
     add("rope_freqs.weight", factors);
   }
 
-  void add(const std::string& name, const GgufValues& tensor) {
-    const GgufType type = tensor.shape.size() == 1 ? GgufType::f32 : conversion_.type(name);
-    builder_.tensor(name, type, {tensor.shape.rbegin(), tensor.shape.rend()},
-                    encode_values(tensor, type));
-  }
-  void add(const std::string& name, const std::string& theirs) {
-    add(name, read_values(checkpoint_, theirs, *backend_));
-  }
-  void add_optional(const std::string& name, const std::string& theirs) {
-    if (checkpoint_.find(theirs) != nullptr) add(name, theirs);
-  }
-  // Whose weights Gemma 3 has less 1.
+  // Weights of Gemma 3's norms are 1 less.
   void add_norm(const std::string& name, const std::string& theirs) {
-    if (checkpoint_.find(theirs) == nullptr) return;
-    GgufValues norm = read_values(checkpoint_, theirs, *backend_);
-    for (float& weight : norm.values) weight += gemma4_ ? 0 : 1;
-    add(name, norm);
+    GgufWriter::add_norm(name, theirs, gemma4_ ? 0 : 1);
   }
 
   void add_layer(std::int64_t layer) {
@@ -185,8 +161,7 @@ class GemmaConverter {
     for (std::int64_t expert = 0; expert < integer("num_experts"); ++expert) {
       std::int64_t rows = 0;
       for (const std::string& module : modules) {
-        const GgufValues one = read_values(
-            checkpoint_, str(theirs, "experts.", expert, ".", module, ".weight"), *backend_);
+        const GgufValues one = read(str(theirs, "experts.", expert, ".", module, ".weight"));
         rows += one.shape[0];
         all.shape = {integer("num_experts"), rows, one.shape[1]};
         all.values.insert(all.values.end(), one.values.begin(), one.values.end());
@@ -195,13 +170,7 @@ class GemmaConverter {
     add(name, all);
   }
 
-  const Checkpoint& checkpoint_;
-  const GgufConversion& conversion_;
-  const Json config_;
-  const std::unique_ptr<Backend> backend_ = create_backend(DeviceKind::cpu);
   const bool gemma4_;
-  const std::string architecture_;
-  GgufBuilder builder_;
 };
 
 }  // namespace
