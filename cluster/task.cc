@@ -1,5 +1,6 @@
 #include "cluster/task.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <array>
@@ -81,6 +82,10 @@ Task find_task(const Environment& environment) {
     fail("task ", task.box, " of ", task.boxes, " tasks of ", task.starter, " does not exist");
   }
   return task;
+}
+
+Task find_task() {
+  return find_task([](const char* name) { return ::getenv(name); });
 }
 
 std::string host_name() {

@@ -23,6 +23,7 @@ using Environment = std::function<const char*(const char*)>;
 // An Error if several tasks are on one machine and CUDA_VISIBLE_DEVICES does not say which GPUs are
 // this one's, or if they were started by something else than Open MPI or srun with PMIx.
 Task find_task(const Environment& environment);
+Task find_task();  // of this process's environment
 
 // This machine's name; "" if it has none.
 std::string host_name();

@@ -156,8 +156,7 @@ int run(const std::vector<std::string>& arguments, std::int64_t started_ns) {
     return kExitFine;
   }
   configure_logging({.level = options.group.log_level, .who = "launcher"});
-  const cluster::Task task =
-      or_refuse([] { return cluster::find_task([](const char* name) { return ::getenv(name); }); });
+  const cluster::Task task = or_refuse([] { return cluster::find_task(); });
   if (takes_model(options.command)) {
     options.model_name = options.model.path.empty() ? kDefaultModelName : options.model.path;
     options.model.path =

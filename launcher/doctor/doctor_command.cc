@@ -1,6 +1,4 @@
 // The command doctor: prints the findings about this machine.
-#include <stdlib.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -151,7 +149,7 @@ std::string format_findings_json(const Machine& machine, const std::vector<Findi
 
 int run_doctor(const Options& options, std::int64_t) {
   Machine machine = survey_machine(process_environment);
-  machine.task = cluster::find_task([](const char* name) { return ::getenv(name); });
+  machine.task = cluster::find_task();
   const std::vector<Finding> findings = examine(machine);
   write_results(options.json ? format_findings_json(machine, findings)
                              : format_findings(machine, findings));
