@@ -20,7 +20,7 @@ void check_sparse_attention(const EngineOptions& options) {
 
 std::string invariance_refusal(const EngineOptions& options) {
   const Invariance wanted = options.invariance;
-  if (wanted != Invariance::batch && wanted != Invariance::tp) return "";
+  if (!is_invariant(wanted)) return "";
   const std::string what = str("--invariant ", name_of(wanted), ": ");
   if (options.prefill_attention != PrefillAttention::full) {
     return what +
@@ -42,9 +42,7 @@ std::string invariance_refusal(const EngineOptions& options) {
 
 void check_invariance(const EngineOptions& options, const RanksHave& have) {
   if (const std::string why = invariance_refusal(options); !why.empty()) fail(why);
-  const bool invariant =
-      options.invariance == Invariance::batch || options.invariance == Invariance::tp;
-  if (invariant && have.quantized_weights && have.gpus) {
+  if (is_invariant(options.invariance) && have.quantized_weights && have.gpus) {
     fail("--invariant ", name_of(options.invariance),
          ": not with quantized weights on GPUs so far; pass --quantization none, or --invariant "
          "off");

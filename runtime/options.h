@@ -47,6 +47,10 @@ constexpr const char* name_of(Invariance invariance) {
     default: return "off";
   }
 }
+// Whether a row's bits depend neither on company nor on chunks.
+constexpr bool is_invariant(Invariance invariance) {
+  return invariance == Invariance::batch || invariance == Invariance::tp;
+}
 // The type of keys and values in the cache; `automatic`: that of the computation.
 enum class KvCacheDtype : std::uint8_t { automatic, fp8_e4m3 };
 

@@ -20,9 +20,8 @@
 namespace nvllm::runtime {
 
 // Used by the rank's main thread. Rank 0 calls, in this order: make_runner, perhaps open_overlap,
-// tune_gemms and
-// gemm_tuning_report, engine_memory, make_cache and perhaps commit_cache, then step any number of
-// times. It calls settle when no step is under way.
+// tune_gemms and gemm_tuning_report, engine_memory, make_cache and perhaps commit_cache, then step
+// any number of times. It calls settle when no step is under way.
 class EngineRank {
  public:
   // All must outlive it. link: nullptr for one pipeline stage.

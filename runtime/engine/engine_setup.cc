@@ -247,9 +247,7 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
     made.runner = runner_options(made.options, config, wanted_model_len(made.options, model_limit),
                                  requested.max_num_batched_tokens, own.stages());
     // On the CPU results are so by themselves.
-    const bool invariant =
-        requested.invariance == Invariance::batch || requested.invariance == Invariance::tp;
-    made.runner.invariant = invariant && device == DeviceKind::cuda;
+    made.runner.invariant = is_invariant(requested.invariance) && device == DeviceKind::cuda;
     made.runner.overlap_rows = overlap_rows(requested, made.runner, own);
     caller.call<void>("make_runner", made.runner, tuning_file_to_read(requested, device),
                       requested.profile);
