@@ -90,12 +90,12 @@ void cut(const LoadPiece& whole, std::size_t piece_bytes, std::vector<LoadPiece>
   std::int64_t columns = whole.columns.end;
   const std::int64_t unit = rows >= stored.period ? stored.period : 1;
   rows -= rows % unit;
-  if (rows == 0 && tensor.column_order) {
+  if (rows == 0) {
     rows = 1;
-  } else if (rows == 0) {
-    rows = 1;
-    columns =
-        block * std::max<std::int64_t>(max_count(block_bytes(tensor.encoding), block * element), 1);
+    if (!tensor.column_order) {
+      columns = block *
+                std::max<std::int64_t>(max_count(block_bytes(tensor.encoding), block * element), 1);
+    }
   }
   LoadPiece piece = whole;
   for (piece.rows.begin = whole.rows.begin; piece.rows.begin < whole.rows.end;
@@ -141,8 +141,7 @@ StoredRows::StoredRows(const LoadPiece& piece) {
   skip = columns.begin - first * block;
   elements = (last - first) * block;
   period = matrix && tensor.row_order ? tensor.row_order->period() : 1;
-  const bool in_order = !tensor.column_order;
-  as_is = in_order && same_elements(tensor.encoding, piece.dtype);
+  as_is = !tensor.column_order && same_elements(tensor.encoding, piece.dtype);
 }
 
 LoadPlan plan_load(std::span<Parameter* const> parameters, const Checkpoint& checkpoint,
