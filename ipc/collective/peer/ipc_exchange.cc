@@ -4,6 +4,8 @@
 #include <cstring>
 #include <span>
 
+#include "device/cuda/stream.h"
+
 namespace nvllm::ipc {
 
 std::string first_error(Member& member, std::string mine) {
@@ -29,6 +31,13 @@ std::vector<std::optional<cudaIpcMemHandle_t>> exchange_handles(Member& member,
     std::memcpy(&handles[rank].emplace(), all[rank].data(), sizeof(mine));
   }
   return handles;
+}
+
+void* open_memory(int rank, const cudaIpcMemHandle_t& handle) {
+  void* opened = nullptr;
+  cuda::check(cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess),
+              str("opening the memory of rank ", rank));
+  return opened;
 }
 
 }  // namespace nvllm::ipc

@@ -34,4 +34,7 @@ std::vector<std::optional<cudaIpcMemHandle_t>> exchange_handles(Member& member,
                                                                 const cudaIpcMemHandle_t& mine,
                                                                 const std::string& error);
 
+// The memory of this rank, until cudaIpcCloseMemHandle().
+void* open_memory(int rank, const cudaIpcMemHandle_t& handle);
+
 }  // namespace nvllm::ipc

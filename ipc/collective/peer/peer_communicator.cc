@@ -95,10 +95,8 @@ void PeerCommunicator::open_peers(std::string& why) {
         std::memcpy(&info, blob.data(), sizeof(info));
         capabilities.push_back(info.capabilities);
         if (peer == site_.rank) continue;
-        void*& opened = opened_[static_cast<std::size_t>(peer)];
-        cuda::check(cudaIpcOpenMemHandle(&opened, info.handle, cudaIpcMemLazyEnablePeerAccess),
-                    str("opening the memory of rank ", first_ + peer));
-        links_.boxes[peer] = opened;
+        links_.boxes[peer] = opened_[static_cast<std::size_t>(peer)] =
+            open_memory(first_ + peer, info.handle);
       }
     });
   }

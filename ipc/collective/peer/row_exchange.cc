@@ -68,10 +68,8 @@ void RowExchange::open_peers(Member& member, int first, std::string& why) {
       for (int peer = 0; peer < ranks_; ++peer) {
         const auto& theirs = handles[static_cast<std::size_t>(first + peer)];
         if (peer == rank_ || !theirs) continue;  // or that rank has an error
-        void* opened = nullptr;
-        cuda::check(cudaIpcOpenMemHandle(&opened, *theirs, cudaIpcMemLazyEnablePeerAccess),
-                    str("opening the memory of rank ", first + peer));
-        all_[static_cast<std::size_t>(peer)] = static_cast<std::byte*>(opened);
+        all_[static_cast<std::size_t>(peer)] =
+            static_cast<std::byte*>(open_memory(first + peer, *theirs));
       }
     });
   }
