@@ -6,9 +6,8 @@
 #include <string>
 
 #include "device/backend.h"
-#include "ipc/collective/communicator.h"
+#include "ipc/collective/testing/forwarding_communicator.h"
 #include "ipc/rpc.h"
-#include "kernels/pointwise/rmsnorm.h"
 #include "runtime/worker/selftest_cases.h"
 #include "testing/ranks.h"
 
@@ -16,40 +15,15 @@ namespace nvllm::runtime {
 namespace {
 
 // Works, but spoils one element of every all_reduce of more than one element.
-class Spoiling final : public ipc::Communicator {
+class Spoiling final : public ipc::ForwardingCommunicator {
  public:
-  explicit Spoiling(std::unique_ptr<ipc::Communicator> good) : good_(std::move(good)) {}
+  using ForwardingCommunicator::ForwardingCommunicator;
 
-  int rank() const override { return good_->rank(); }
-  int size() const override { return good_->size(); }
-  std::string name() const override { return good_->name(); }
   void all_reduce(TensorView data, Stream& stream) override {
-    good_->all_reduce(data, stream);
+    ForwardingCommunicator::all_reduce(data, stream);
     if (data.elements() < 2) return;
     stream.host_call([data] { data.as<unsigned char>()[data.bytes() - 1] ^= 1; });
   }
-  void reduce_scatter(TensorView out, TensorView in, Stream& stream) override {
-    good_->reduce_scatter(out, in, stream);
-  }
-  void all_gather(TensorView out, TensorView in, Stream& stream) override {
-    good_->all_gather(out, in, stream);
-  }
-  void gather(TensorView out, TensorView in, int root, Stream& stream) override {
-    good_->gather(out, in, root, stream);
-  }
-  void broadcast(TensorView data, int root, Stream& stream) override {
-    good_->broadcast(data, root, stream);
-  }
-  void barrier(Stream& stream) override { good_->barrier(stream); }
-  void all_reduce_rms_norm(const kernels::RmsNorm& args, Stream& stream) override {
-    good_->all_reduce_rms_norm(args, stream);
-  }
-  void wait(Stream& stream) override { good_->wait(stream); }
-  void wait(const Event& event) override { good_->wait(event); }
-  void abort(const std::string& reason) override { good_->abort(reason); }
-
- private:
-  std::unique_ptr<ipc::Communicator> good_;
 };
 
 // Runs a selftest on this rank; the result on rank 0.

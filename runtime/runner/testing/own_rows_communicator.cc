@@ -53,12 +53,12 @@ void OwnRowsCommunicator::begin_all_gather(ipc::OverlappedRows rows, const kerne
   if (begin < end) {
     backend_.copy(own(sums).data, own(args.residual).data, own(sums).bytes(), stream);
   }
-  whole_->all_reduce(sums, stream);
+  all_reduce(sums, stream);
   kernels::RmsNorm of_sent = args;
   of_sent.x = in(sent_, rows, args.x);
   of_sent.residual = sums;
   of_sent.out = in(results_, rows, args.x);
-  whole_->all_reduce_rms_norm(of_sent, stream);
+  all_reduce_rms_norm(of_sent, stream);
   if (gathered == ipc::Gathered::sum) {
     backend_.copy(of_sent.out.data, sums.data, sums.bytes(), stream);
   }
