@@ -195,7 +195,8 @@ TEST_CASE("a run under nohup goes on when its terminal goes") {
   CHECK(program.wait() == 0);
 }
 
-TEST_CASE("a second SIGINT does not wait for a worker that does not end") {
+// The time from the second SIGINT to the end.
+double second_interrupt_seconds() {
   Program program(selftest(2, {"--seconds", "300"}));
   const std::vector<pid_t> workers = program.workers(2);
   REQUIRE(program.await_error("selftest: 1 of 300 s"));
@@ -205,7 +206,14 @@ TEST_CASE("a second SIGINT does not wait for a worker that does not end") {
   const std::int64_t start = now_ns();
   program.signal(SIGINT);
   CHECK(program.wait() == 130);
-  CHECK(seconds_since(start) < 0.3 * testing::kLoad);
+  return seconds_since(start);
+}
+
+TEST_CASE("a second SIGINT does not wait for a worker that does not end") {
+  // Waiting takes 1.2 s at least; a machine that is busy with other things may take as long once.
+  double seconds = second_interrupt_seconds();
+  for (int i = 0; i < 4 && seconds >= 0.9; ++i) seconds = second_interrupt_seconds();
+  CHECK(seconds < 0.9);
 }
 
 TEST_CASE(

@@ -13,9 +13,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 
 #include "base/error.h"
+#include "base/system_files.h"
 
 namespace nvllm::testing {
 
@@ -63,8 +63,7 @@ bool await_until(const std::function<bool()>& condition, Nanoseconds limit) {
 }
 
 bool process_gone(pid_t pid) {
-  std::ifstream file(str("/proc/", pid, "/stat"));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string text = system_text(str("/proc/", pid, "/stat"));
   return text.empty() || text.find(") Z ") != std::string::npos ||
          text.find(") X ") != std::string::npos;
 }
