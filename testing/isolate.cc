@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +16,7 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <new>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -134,36 +137,86 @@ void judge(const Ending& ending, std::chrono::seconds limit, const std::string& 
   result.detail = describe(ending, limit);
 }
 
+// What the jobs of a run share.
+struct Run {
+  const std::vector<CaseResult>& cases;
+  const std::vector<std::string>& arguments;
+  std::chrono::seconds limit;
+  const ScratchFolder& scratch;
+
+  // A report of one case, by its place among the cases.
+  std::string verdict_file(std::size_t i) const {
+    return scratch.file("verdict-" + std::to_string(i) + ".json");
+  }
+};
+
+CaseResult run_case(const Run& run, std::size_t i) {
+  const std::string number = std::to_string(i + 1);  // doctest counts from 1
+  const std::string report = run.scratch.file("report-" + number + ".json");
+  const std::string output = run.scratch.file("output-" + number);
+  std::vector<std::string> command = run.arguments;
+  command.insert(command.end(), {"--first=" + number, "--last=" + number, "--json=" + report});
+  CaseResult result = run.cases[i];
+
+  const Clock::time_point started = Clock::now();
+  const pid_t pid = start(command, output);
+  const Ending ending = wait_for(pid, run.limit);
+  result.seconds = std::chrono::duration<double>(Clock::now() - started).count();
+  kill_leftovers(pid);
+  judge(ending, run.limit, report, result);
+
+  if (result.verdict == Verdict::failed) std::fputs(read_file(output).c_str(), stdout);
+  std::printf("[%zu/%zu] %s %.2f s  %s%s%s\n", i + 1, run.cases.size(),
+              std::string(name_of(result.verdict)).c_str(), result.seconds, result.name.c_str(),
+              result.detail.empty() ? "" : ": ", result.detail.c_str());
+  std::fflush(stdout);
+  std::filesystem::remove(report);
+  std::filesystem::remove(output);
+  return result;
+}
+
+// A process that takes the next case until there is none: the orphans of its cases become its
+// children, and not another job's.
+pid_t start_job(const Run& run, std::atomic<std::size_t>& next) {
+  const pid_t pid = fork();
+  if (pid < 0) throw std::runtime_error(std::string("fork: ") + std::strerror(errno));
+  if (pid > 0) return pid;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  for (std::size_t i; (i = next.fetch_add(1)) < run.cases.size();) {
+    write_json(run.verdict_file(i), {run_case(run, i)});
+  }
+  _exit(0);
+}
+
+CaseResult verdict_of(const Run& run, std::size_t i) {
+  try {
+    return read_json(run.verdict_file(i)).at(0);
+  } catch (const std::exception&) {  // the job has ended
+    CaseResult result = run.cases[i];
+    result.verdict = Verdict::failed;
+    result.detail = "the process that was to run it has ended";
+    return result;
+  }
+}
+
 }  // namespace
 
 std::vector<CaseResult> run_isolated(const std::vector<CaseResult>& cases,
                                      const std::vector<std::string>& arguments,
-                                     std::chrono::seconds limit) {
-  prctl(PR_SET_CHILD_SUBREAPER, 1);
+                                     std::chrono::seconds limit, int jobs) {
   const ScratchFolder scratch;
-  const std::string report = scratch.file("report.json");
-  const std::string output = scratch.file("output");
-  std::vector<CaseResult> results;
-  for (std::size_t i = 0; i < cases.size(); ++i) {
-    const std::string number = std::to_string(i + 1);  // doctest counts from 1
-    std::vector<std::string> command = arguments;
-    command.insert(command.end(), {"--first=" + number, "--last=" + number, "--json=" + report});
-    CaseResult& result = results.emplace_back(cases[i]);
-    std::filesystem::remove(report);
-
-    const Clock::time_point started = Clock::now();
-    const pid_t pid = start(command, output);
-    const Ending ending = wait_for(pid, limit);
-    result.seconds = std::chrono::duration<double>(Clock::now() - started).count();
-    kill_leftovers(pid);
-    judge(ending, limit, report, result);
-
-    if (result.verdict == Verdict::failed) std::fputs(read_file(output).c_str(), stdout);
-    std::printf("[%zu/%zu] %s %.2f s  %s%s%s\n", i + 1, cases.size(),
-                std::string(name_of(result.verdict)).c_str(), result.seconds, result.name.c_str(),
-                result.detail.empty() ? "" : ": ", result.detail.c_str());
-    std::fflush(stdout);
+  const Run run{cases, arguments, limit, scratch};
+  void* const shared = mmap(nullptr, sizeof(std::atomic<std::size_t>), PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) throw std::runtime_error(std::string("mmap: ") + std::strerror(errno));
+  auto* const next = new (shared) std::atomic<std::size_t>(0);
+  for (int job = 0; job < jobs; ++job) start_job(run, *next);
+  while (wait(nullptr) > 0 || errno == EINTR) {
   }
+  munmap(shared, sizeof(std::atomic<std::size_t>));
+  std::vector<CaseResult> results;
+  for (std::size_t i = 0; i < cases.size(); ++i) results.push_back(verdict_of(run, i));
   return results;
 }
 

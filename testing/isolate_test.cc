@@ -62,8 +62,8 @@ bool is_running(pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("isolated cases neither stop nor touch each other") {
-  const Run run = run_misbehaving("--isolate --case-timeout=2");
+void check_isolated(const std::string& more) {
+  const Run run = run_misbehaving("--isolate --case-timeout=2" + more);
   CHECK(WEXITSTATUS(run.status) == 1);
   CHECK(verdict(run, "passes") == "passed: ");
   CHECK(has(verdict(run, "fails, with a comma and a * in its name"), "2 == 3"));
@@ -80,6 +80,14 @@ TEST_CASE("isolated cases neither stop nor touch each other") {
   CHECK(has(run.output, "output of the failing case"));
   const std::string last_line = "2 passed, 6 failed, 1 skipped\n";
   CHECK(run.output.ends_with(last_line));
+}
+
+TEST_CASE("isolated cases neither stop nor touch each other") {
+  check_isolated("");
+}
+
+TEST_CASE("several jobs run every case once") {
+  check_isolated(" --jobs=4");
 }
 
 TEST_CASE("the processes of a case that hangs go with it") {
