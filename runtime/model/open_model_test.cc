@@ -76,6 +76,20 @@ TEST_CASE("a weight of an expert that is NaN is told by the expert's tensor and 
   }
 }
 
+TEST_CASE("a scale of 1 in MXFP4, a byte that would be NaN in FP8, is a number") {
+  const auto backend = create_backend(DeviceKind::cpu);
+  std::vector<std::uint8_t> values(16, 0xff), scales(1, 127);
+  layers::Parameter parameter;
+  parameter.name = "w";
+  parameter.shape = {1, 32};
+  parameter.quantization = {.format = kernels::WeightFormat::mxfp4, .group = 32};
+  parameter.view = {values.data(), DType::u8, {1, 16}};
+  parameter.scales = {scales.data(), DType::u8, {1, 1}};
+  CHECK(weight_fault(parameter, *backend) == std::nullopt);
+  scales[0] = 255;
+  CHECK(weight_fault(parameter, *backend) == "w has a scale that is NaN");
+}
+
 TEST_CASE("experts in MXFP4 stay so in memory, on every device") {
   const OpenModel model = open_model({.path = "tests/data/golden-models/gptoss-mxfp4"});
   for (const DeviceKind device : {DeviceKind::cpu, DeviceKind::cuda}) {

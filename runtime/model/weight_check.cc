@@ -35,17 +35,21 @@ std::optional<BadElement> find_bad(const Bits* elements, std::int64_t count, Bit
   return std::nullopt;
 }
 
-std::optional<BadElement> find_bad(const void* elements, std::int64_t count, DType dtype) {
+// The bits of a byte that are all set in NaN alone, of FP8 (e4m3) and of MXFP4's scales (e8m0).
+constexpr std::uint8_t kE4m3Nan = 0x7f, kE8m0Nan = 0xff;
+
+std::optional<BadElement> find_bad(const void* elements, std::int64_t count, DType dtype,
+                                   std::uint8_t byte_nan) {
   constexpr std::uint32_t kFloat = 0x7f800000;
   constexpr std::uint16_t kBfloat = 0x7f80, kHalf = 0x7c00;
   switch (dtype) {
     case DType::f32: return find_bad(static_cast<const std::uint32_t*>(elements), count, kFloat);
     case DType::bf16: return find_bad(static_cast<const std::uint16_t*>(elements), count, kBfloat);
     case DType::f16: return find_bad(static_cast<const std::uint16_t*>(elements), count, kHalf);
-    case DType::u8: {  // fp8, where alone it is looked for
+    case DType::u8: {
       const auto* const bytes = static_cast<const std::uint8_t*>(elements);
-      const auto* const found =
-          std::find_if(bytes, bytes + count, [](std::uint8_t byte) { return (byte & 127) == 127; });
+      const auto* const found = std::find_if(
+          bytes, bytes + count, [&](std::uint8_t byte) { return (byte & byte_nan) == byte_nan; });
       if (found != bytes + count) return BadElement{found - bytes, true};
       break;
     }
@@ -55,9 +59,10 @@ std::optional<BadElement> find_bad(const void* elements, std::int64_t count, DTy
   return std::nullopt;  // every pattern of bits is a number
 }
 
-std::optional<BadElement> find_bad(const TensorView& tensor, Backend& backend) {
+std::optional<BadElement> find_bad(const TensorView& tensor, Backend& backend,
+                                   std::uint8_t byte_nan = kE4m3Nan) {
   if (backend.kind() == DeviceKind::cpu) {
-    return find_bad(tensor.data, tensor.elements(), tensor.dtype);
+    return find_bad(tensor.data, tensor.elements(), tensor.dtype, byte_nan);
   }
   const std::size_t size = size_of(tensor.dtype);
   const Buffer here = backend.allocate(MemoryKind::pinned, kPieceElements * size, "weight check");
@@ -67,7 +72,7 @@ std::optional<BadElement> find_bad(const TensorView& tensor, Backend& backend) {
     backend.copy(here.data(), tensor.as<std::byte>() + static_cast<std::size_t>(begin) * size,
                  static_cast<std::size_t>(count) * size, *stream);
     stream->synchronize();
-    if (auto bad = find_bad(here.data(), count, tensor.dtype)) {
+    if (auto bad = find_bad(here.data(), count, tensor.dtype, byte_nan)) {
       bad->index += begin;
       return bad;
     }
@@ -100,7 +105,8 @@ std::string describe_output(const layers::Parameter& parameter, std::int64_t row
 }
 
 std::optional<std::string> quantized_fault(const layers::Parameter& parameter, Backend& backend) {
-  if (const auto bad = find_bad(parameter.scales, backend)) {
+  const bool powers = parameter.quantization->format == kernels::WeightFormat::mxfp4;
+  if (const auto bad = find_bad(parameter.scales, backend, powers ? kE8m0Nan : kE4m3Nan)) {
     return describe_output(parameter, bad->index / parameter.scales.shape[1],
                            bad->nan ? " has a scale that is NaN" : " has a scale that is infinite");
   }
