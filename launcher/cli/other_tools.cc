@@ -67,7 +67,7 @@ constexpr Names kWordAnswers[] = {
 };
 
 constexpr std::string_view kOneWayToSplit =
-    "a model is split over GPUs by tensor parallelism alone; pass --tensor-parallel-size N";
+    "a model is split over GPUs by --tensor-parallel-size N and --pipeline-parallel-size N";
 constexpr std::string_view kNoAdapters =
     "LoRA adapters are not supported; merge them into the model";
 constexpr std::string_view kNoDrafts =
@@ -107,7 +107,9 @@ constexpr Names kOptionAnswers[] = {
     {"--data-parallel-size", "start one server per copy, each with its own --port and GPUs"},
     {"-dp", "start one server per copy, each with its own --port and GPUs"},
     {"--enable-expert-parallel", "pass --expert-parallel"},
-    {"--distributed-executor-backend", "workers are processes of this machine; leave it out"},
+    {"--distributed-executor-backend",
+     "workers are processes; leave it out, or start nvllm-launch with mpirun or srun on several "
+     "machines"},
     {"--enable-lora", kNoAdapters},
     {"--lora-modules", kNoAdapters},
     {"--max-loras", kNoAdapters},
@@ -143,8 +145,8 @@ constexpr Names kOptionAnswers[] = {
     {"--kv-transfer-config",
      "keys and values stay on this machine; --kv-offload moves them to its "
      "memory"},
-    {"--disable-sliding-window", "models with a sliding window are refused; leave it out"},
-    {"--nnodes", "more than one machine is not supported; leave it out"},
+    {"--disable-sliding-window", "layers with a sliding window keep it; leave it out"},
+    {"--nnodes", "start nvllm-launch on all machines with mpirun or srun"},
     {"--data-parallel-rank", "start one server per copy, each with its own --port and GPUs"},
     {"--calculate-kv-scales",
      "scales of --kv-cache-dtype fp8 are those of the checkpoint, or 1; leave it out"},

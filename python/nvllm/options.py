@@ -84,7 +84,7 @@ def generation_config(name, value):
 NO_LORA = 'LoRA is not supported; merge the adapter into the weights'
 NO_IMAGES = 'only text is supported; leave it out'
 IN_CONFIG = 'config.json says it; leave it out, or pass hf_overrides={...}'
-NO_NETWORK = 'nothing is downloaded; pass the path of a folder, or an id that the local Hugging Face cache holds'
+ONE_REVISION = 'pass NAME@REVISION as the model'
 ONE_TOKENIZER = "the tokenizer is that of the model's folder; put the other tokenizer.json there"
 ONE_MACHINE = 'one machine only; the workers are processes of it'
 
@@ -151,11 +151,11 @@ VLLM = {
     'limit_mm_per_prompt': only({}, why=NO_IMAGES),
     'mm_processor_kwargs': only({}, why=NO_IMAGES),
     'disable_mm_preprocessor_cache': nothing,
-    'revision': only(why=NO_NETWORK),
-    'code_revision': only(why=NO_NETWORK),
-    'tokenizer_revision': only(why=NO_NETWORK),
-    'download_dir': only(why=NO_NETWORK),
-    'hf_token': only(False, why=NO_NETWORK),
+    'revision': only(why=ONE_REVISION),
+    'code_revision': only(why=ONE_REVISION),
+    'tokenizer_revision': only(why=ONE_REVISION),
+    'download_dir': only(why='set HF_HOME or HF_HUB_CACHE in the environment to where models shall be'),
+    'hf_token': only(False, why='set HF_TOKEN in the environment'),
     'hf_config_path': only(why='config.json is that of the model\'s folder; pass hf_overrides={...}'),
     'override_generation_config': only({}, why='pass SamplingParams to generate()'),
     'preemption_mode': option('--preemption'),
@@ -269,7 +269,7 @@ NANO = {
     'sparse_block_size': only(128, why='the tiles of xattention have 128 tokens; leave it out'),
     'sparse_samples_per_chunk': no_effect('xattention looks at the whole prompt'),
     'sparse_threshold': only(0.95, why='the threshold of xattention is 0.95; leave it out'),
-    'sparse_stride': only(8, why='the stride of xattention is 8; leave it out'),
+    'sparse_stride': only(8, why='the stride of xattention is fixed; leave it out'),
     'sparse_use_triton': nothing,
     'sparse_chunk_size': nothing,
     'minference_adaptive_budget': only(0.3, why='the budget of minference is 0.3 of the prompt; leave it out'),
