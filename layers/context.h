@@ -1,5 +1,5 @@
-// What a forward pass works with: its rows (Batch), memory for what lives no longer than a layer
-// (Scratch), and what every layer is given to run on (Context). Nothing of it is global.
+// What a forward pass runs on: its rows (Batch), memory that lives no longer than one layer
+// (Scratch), and everything a layer is given (Context). Nothing here is global.
 #pragma once
 
 #include <cstddef>
@@ -14,40 +14,41 @@
 
 namespace nvllm::layers {
 
-// Some of a batch's rows, one after the other. The first sequence may start before them, the last
-// may go on after them.
+// A contiguous range of a batch's rows. Its first sequence may start in an earlier range, its last
+// may continue in a later one.
 struct BatchPart {
   std::int64_t first_row = 0, rows = 0;
   std::int64_t first_sequence = 0, sequences = 0;
-  TensorView query_start{};  // [sequences + 1], int32: among these rows
-  TensorView kv_length{};    // [sequences], int32: tokens of each, up to the last of these rows
+  TensorView query_start{};  // [sequences + 1], int32: relative to this range
+  TensorView kv_length{};    // [sequences], int32: tokens up to and including the last row here
   std::int64_t max_query_rows = 0, max_kv_length = 0;
 };
 
 // The rows of one forward pass: the newest tokens of some sequences, one sequence after the other.
-// All tensors are device memory, so that a captured graph reads other values in every replay.
+// All tensors are device memory, so that a captured graph reads new values at every replay.
 struct Batch {
   TensorView tokens;       // [rows], int32
-  TensorView positions;    // [rows], int32: where in its sequence each token is
-  TensorView slots;        // [rows], int64: where keys and values go (kernels/attention/kv_view.h)
+  TensorView positions;    // [rows], int32: each token's position in its sequence
+  TensorView slots;        // [rows], int64: KV cache slots to write (kernels/attention/kv_view.h)
   TensorView query_start;  // [sequences + 1], int32: the first row of each sequence
-  TensorView kv_length;    // [sequences], int32: tokens of each, these rows included
+  TensorView kv_length;    // [sequences], int32: tokens including these rows
   TensorView block_table;  // [sequences, blocks], int32; data == nullptr: contiguous
-  // The same two of layers in the cache's group of those with a window; data == nullptr: there is
-  // no such group. Entries of blocks before the windows of all rows name any block there is.
+  // The slots and block table of the cache's sliding-window layer group; data == nullptr: there is
+  // no such group. Entries of blocks that precede the windows of all rows may name any valid block.
   TensorView window_slots{}, window_block_table{};
-  // [sequences], int32: where linear attention keeps the state of each; negative: padding. Only
-  // models that have some read it.
+  // [sequences], int32: each sequence's linear-attention state slot; negative: padding. Only models
+  // with linear attention read it.
   TensorView state_slots;
-  // [any number], int32: the rows whose logits are wanted; data == nullptr: all, in order
+  // [any number], int32: the rows whose logits are needed; data == nullptr: all, in order
   TensorView logit_rows;
 
-  // Bounds that hold for every value that a captured graph will see.
+  // Upper bounds that hold for every replay of a captured graph.
   std::int64_t max_query_rows = 0;
   std::int64_t max_kv_length = 0;
 
-  // Parts that the layers take the rows in, each layer all of them before the next layer; empty:
-  // all rows at once. Whoever made them keeps them until the pass is enqueued.
+  // Row ranges into which the layers split the batch; each layer processes all of them before the
+  // next layer starts. Empty: all rows at once. The caller keeps the array alive until the pass is
+  // enqueued.
   std::span<const BatchPart> parts{};
 
   TensorView slots_in(bool window_group) const { return window_group ? window_slots : slots; }
@@ -58,27 +59,29 @@ struct Batch {
   std::int64_t logits() const { return logit_rows.data == nullptr ? rows() : logit_rows.shape[0]; }
 };
 
-// A stack in one piece of memory, so the same calls get the same addresses every time, as a
-// captured graph needs. Freed memory may be taken again at once: work on one stream runs in order.
+// A stack allocator over one piece of memory: the same sequence of calls yields the same addresses,
+// as captured graphs need. Freed memory may be reused at once, since work on one stream runs in
+// order. Not thread-safe.
 // Not thread-safe.
 //
-//   const Scratch::Frame frame(scratch);  // frees what was taken since, at its end
+//   const Scratch::Frame frame(scratch);  // at its end, frees what was allocated since
 //   const TensorView gates = scratch.allocate(DType::bf16, rows, columns);
 class Scratch {
  public:
   static constexpr std::size_t kAlignment = 256;
 
-  // What a tensor takes of it.
+  // Bytes of scratch memory that a tensor takes.
   static constexpr std::size_t bytes_of(DType dtype, std::int64_t rows, std::int64_t columns) {
     const std::size_t bytes = static_cast<std::size_t>(rows * columns) * size_of(dtype);
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 
   Scratch() = default;
-  // `data`: aligned to kAlignment.
+  // `data` must be aligned to kAlignment.
   Scratch(void* data, std::size_t bytes) : data_(static_cast<std::byte*>(data)), bytes_(bytes) {}
 
-  // Dense. More than there is aborts: who sizes the memory knows what the layers take.
+  // Allocates a dense tensor. Exhaustion aborts: the memory was sized from the layers'
+  // scratch_bytes().
   TensorView allocate(DType dtype, std::int64_t rows, std::int64_t columns) {
     const std::size_t bytes = bytes_of(dtype, rows, columns);
     NVLLM_CHECK(bytes <= bytes_ - used_, bytes, " bytes of scratch memory; ", bytes_ - used_,
@@ -106,21 +109,21 @@ class Scratch {
   std::size_t used_ = 0;
 };
 
-// Passed to every layer.
+// Everything a layer is given to run on.
 struct Context {
   Stream& stream;
   kernels::Gemm& gemm;
   Scratch& scratch;
-  ipc::Communicator* communicator = nullptr;  // nullptr: there is one rank
-  // A row's bits do not depend on how many rows there are (GemmOptions::invariant, which `gemm`
-  // was made with, and Attention::invariant).
+  ipc::Communicator* communicator = nullptr;  // nullptr: a single rank
+  // A row's bits do not depend on the number of rows (GemmOptions::invariant, with which `gemm` was
+  // created, and Attention::invariant).
   bool invariant = false;
 
   int ranks() const { return communicator == nullptr ? 1 : communicator->size(); }
   bool alone() const { return ranks() == 1; }
 };
 
-// Some columns of a matrix, whose rows stay where they are.
+// A view of `count` columns of a matrix; the row stride stays the same.
 inline TensorView columns_of(TensorView matrix, std::int64_t first, std::int64_t count) {
   matrix.data = matrix.as<std::byte>() + static_cast<std::size_t>(first) * size_of(matrix.dtype);
   matrix.shape[1] = count;

@@ -12,14 +12,14 @@
 namespace nvllm::layers {
 namespace {
 
-// What the attention of layer `layer` will read, for one of the two GEMMs ahead of it that fetch
-// for it (kernels::KvPrefetch). Only where many sequences decode: with fewer, attention's blocks
-// ask for most of what they read as soon as they come.
+// The KV prefetch into L2 for the attention of layer `layer`, issued by one of the two GEMMs that
+// precede it (kernels::KvPrefetch). It is used only when many sequences decode: with fewer,
+// attention's blocks request most of what they read as soon as they start.
 kernels::KvPrefetch kv_prefetch_of(const Batch& batch, const kvcache::KvCache& kv,
                                    std::int64_t layer, std::int64_t share, std::int64_t window) {
   constexpr std::int64_t kManySequences = 17;
   if (batch.max_query_rows != 1 || batch.rows() < kManySequences) return {};
-  // The pieces that are fetched may be before the windows.
+  // The prefetched pieces may lie before the sliding windows.
   if (window > 0 && window < batch.max_kv_length) return {};
   kernels::KvPrefetch prefetch =
       kv.prefetch(layer, batch.block_table_in(kv.in_window_group(layer)), batch.kv_length);
@@ -27,7 +27,7 @@ kernels::KvPrefetch kv_prefetch_of(const Batch& batch, const kvcache::KvCache& k
   return prefetch;
 }
 
-// nullptr: none.
+// Returns nullptr if there is no norm.
 const RmsNorm* pointer(const std::optional<RmsNorm>& norm) {
   return norm ? &*norm : nullptr;
 }
@@ -241,7 +241,7 @@ void DecoderLayer::mlp_block(ResidualStream& stream, const Pass& pass,
   context.gemm.run({plan.down, mlp_->down.weight(), out}, context.stream);
 }
 
-// In the scratch memory of the caller's frame.
+// The result is in scratch memory of the caller's frame.
 DecoderLayer::GateUp DecoderLayer::gate_up(kernels::GemmOperands in, std::int64_t rows,
                                            const kernels::LayerPlan& plan,
                                            const Context& context) const {
@@ -255,7 +255,7 @@ DecoderLayer::GateUp DecoderLayer::gate_up(kernels::GemmOperands in, std::int64_
   return {.x = in.out, .prepared = fused ? TensorView() : activated};
 }
 
-// The same for a down GEMM without a prologue.
+// The down GEMM's input for a plan without an activation prologue: runs the activation kernel.
 TensorView DecoderLayer::activated(const GateUp& rows, const Context& context) const {
   if (rows.prepared.data == nullptr) return rows.x;
   kernels::gated_activation({.out = rows.prepared, .x = rows.x, .activation = mlp_->activation},
@@ -263,8 +263,8 @@ TensorView DecoderLayer::activated(const GateUp& rows, const Context& context) c
   return rows.prepared;
 }
 
-// Both read the stream as it is behind the attention block. What they make is summed over the ranks
-// in one collective, since their norms come before they are added.
+// Both read the stream as it is after the attention block. Their results are summed over the ranks
+// in one collective, since each is normed before they are added.
 void DecoderLayer::mlp_and_moe_block(ResidualStream& stream, const kernels::LayerPlan& plan,
                                      const Context& context) const {
   const Scratch::Frame frame(context.scratch);
@@ -354,7 +354,7 @@ void DecoderLayer::norm_rope_and_store(TensorView qkv, const Pass& pass,
   kernels::norm_rope_store(args, context.stream);
 }
 
-// All but where keys and values are.
+// All attention parameters except the location of keys and values.
 kernels::Attention DecoderLayer::attention_of(TensorView out, TensorView qkv,
                                               const Pass& pass) const {
   const Batch& batch = pass.batch;
@@ -399,7 +399,7 @@ std::size_t DecoderLayer::mlp_scratch_bytes(std::int64_t rows, DType dtype) cons
            std::max(mlp, Scratch::bytes_of(dtype, rows, hidden) + moe);
   }
   const std::size_t per_layer = per_layer_input_ ? per_layer_input_->scratch_bytes(rows, dtype) : 0;
-  return std::max(mlp + moe, per_layer);  // there is one of the two
+  return std::max(mlp + moe, per_layer);  // the layer has one of the two
 }
 
 }  // namespace nvllm::layers

@@ -1,12 +1,11 @@
-// DecoderLayer: an attention block and an MLP block, each of which reads the residual stream
-// through a norm and adds to it, in some models through another norm. Its forward() is the whole of
-// a layer, to be read from top to bottom; it is the same for one rank and several, for captured
-// graphs, prefill and decode.
+// DecoderLayer: an attention block and an MLP block. Each reads the residual stream through a norm
+// and adds its result to it, in some models through a second norm. forward() is the whole layer,
+// top to bottom; it is the same for one rank and several, for captured graphs, prefill and decode.
 //
-// Attention is causal, with rotated positions and grouped KV heads, split over ranks by heads; some
-// layers of some models have linear attention in its place (gated_delta_net.h). The MLP is
+// Attention is causal, with RoPE and grouped KV heads, split over ranks by heads; in some models
+// some layers have linear attention instead (gated_delta_net.h). The MLP is
 // down(activation(gate(x)) * up(x)), split by its inner dimension, or a mixture of experts, or both
-// side by side. Some models have an input of each layer behind it (per_layer_input.h).
+// in parallel. In some models a per-layer input follows the MLP block (per_layer_input.h).
 #pragma once
 
 #include <cstddef>
@@ -26,7 +25,7 @@
 namespace nvllm::layers {
 
 struct AttentionConfig {
-  // "model.layers.0.self_attn.q_proj" ...; without k: the layer has no keys and values of its own.
+  // "model.layers.0.self_attn.q_proj" ...; k empty: the layer has no K/V of its own.
   QkvParallelLinear::Modules qkv;
   std::string output;          // "model.layers.0.self_attn.o_proj"
   std::string q_norm, k_norm;  // tensors: "model.layers.0.self_attn.q_norm.weight"
@@ -37,13 +36,13 @@ struct AttentionConfig {
   bool qkv_bias = false;
   bool output_bias = false;
   bool qk_norm = false;
-  bool v_norm = false;           // values are normed, without weights
-  bool output_gate = false;      // q's module has gates (QkvParallelLinear::Modules)
-  float epsilon = 1e-6f;         // of the norms of q, k and v
-  float norm_weight_offset = 0;  // likewise
-  float scale = 0;               // of q · k; 0: 1 / sqrt(head_dim)
-  std::int64_t window = 0;       // tokens that a row attends to at most; 0: any number
-  std::string sinks = "";        // tensor: of each head a logit without value; empty: none
+  bool v_norm = false;           // values go through an RMSNorm without weights
+  bool output_gate = false;      // q's module also outputs gates (QkvParallelLinear::Modules)
+  float epsilon = 1e-6f;         // of the q, k and v norms
+  float norm_weight_offset = 0;  // of the q, k and v norms
+  float scale = 0;               // factor of q · k; 0: 1 / sqrt(head_dim)
+  std::int64_t window = 0;       // sliding window in tokens; 0: full attention
+  std::string sinks = "";        // tensor: one attention-sink logit per head; empty: none
 };
 
 struct MlpConfig {
@@ -54,8 +53,8 @@ struct MlpConfig {
   kernels::Activation activation = kernels::Activation::silu;
 };
 
-// Norms of experts that are beside an MLP, tensors: of the stream as the experts read it, and of
-// what either makes before these are added.
+// Norm tensors of experts that run in parallel with an MLP: the norm through which the experts read
+// the stream, and one for each result before the two are added.
 struct MoeBesideMlpConfig {
   std::string norm, mlp_result_norm, moe_result_norm;
 };
@@ -63,17 +62,17 @@ struct MoeBesideMlpConfig {
 struct DecoderLayerConfig {
   AttentionConfig attention;
   MlpConfig mlp;
-  std::optional<GatedDeltaNetConfig> delta_net;  // in place of attention
-  std::optional<SparseMoeConfig> moe;            // in place of the MLP, or
-  std::optional<MoeBesideMlpConfig> beside_mlp;  // beside it
+  std::optional<GatedDeltaNetConfig> delta_net;  // instead of attention
+  std::optional<SparseMoeConfig> moe;            // instead of the MLP, or,
+  std::optional<MoeBesideMlpConfig> beside_mlp;  // with beside_mlp, in parallel with it
   std::optional<PerLayerInputConfig> per_layer_input;
   std::string attention_norm, mlp_norm;  // tensors: "model.layers.0.input_layernorm.weight"
-  // Of norms of what the blocks add to the stream; empty: none. With them, or with a weight offset,
-  // the stream has norms_apart.
+  // Norms of what the blocks add to the stream; empty: none. With these, or with a norm weight
+  // offset, the stream has norms_apart.
   std::string attention_result_norm, mlp_result_norm;
-  std::string factor = "";       // tensor: [1], by which the layer's result is multiplied
+  std::string factor = "";       // tensor: [1], a factor of the layer's output
   float epsilon = 1e-6f;         // of these norms
-  float norm_weight_offset = 0;  // likewise
+  float norm_weight_offset = 0;  // of these norms
 };
 
 class DecoderLayer {
@@ -84,52 +83,53 @@ class DecoderLayer {
   const HeadPart& heads() const { return part_; }
   std::int64_t head_dim() const { return head_dim_; }
 
-  // One pass through the layer.
+  // The arguments of one pass through the layer.
   struct Pass {
     const Batch& batch;
-    kvcache::KvCache& kv;  // of this rank's KV heads
-    // Of `kv` this is layer `layer`, or one that reads its keys and values; or, without attention,
-    // the next that has some is.
+    kvcache::KvCache& kv;  // holds this rank's KV heads
+    // This layer's index in `kv`, or that of the layer whose K/V it reuses; for a layer without
+    // attention, the index of the next layer that has attention.
     std::int64_t layer;
-    TensorView cos_sin;      // of a RopeTable
+    TensorView cos_sin;      // from a RopeTable
     DeltaNetState state{};   // of linear attention
-    TensorView per_layer{};  // of layers that have an input of their own (per_layer_input.h)
-    // The layer that reads the stream next; nullptr: there is none, or it is not known.
+    TensorView per_layer{};  // of layers with a per-layer input (per_layer_input.h)
+    // The layer that reads the stream next; nullptr: none, or unknown.
     const DecoderLayer* next = nullptr;
-    std::int64_t next_layer = 0;  // `layer` in its pass
-    // The MLP block, which takes rows one by one, and all that follows go on with the rows alone
-    // whose logits are wanted (select_rows()).
+    std::int64_t next_layer = 0;  // `layer` of the next layer's pass
+    // After attention, keep only the rows whose logits are needed (select_rows()): the MLP block
+    // and everything after it are row-wise.
     bool select_logit_rows = false;
-    // Overlapped rows: what was sent of these others is summed up in the middle of the block.
+    // Overlapped rows: the stream of the other rows, whose sum over the ranks is computed in the
+    // middle of this block.
     ResidualStream* other = nullptr;
   };
   void forward(ResidualStream& stream, const Pass& pass, const Context& context) const;
 
-  // The two blocks one by one, of overlapped rows (ResidualStream::overlapped), between which other
-  // rows have theirs. pass.next is known. Only where can_overlap().
+  // The two blocks separately, for overlapped rows (ResidualStream::overlapped): other rows' blocks
+  // run between them. Requires pass.next and can_overlap().
   void forward_attention(ResidualStream& stream, const Pass& pass, const Context& context) const;
   void forward_mlp(ResidualStream& stream, const Pass& pass, const Context& context) const;
   bool can_overlap() const;
 
-  // nullptr: it has attention.
+  // nullptr: the layer has softmax attention.
   const GatedDeltaNet* delta_net() const { return delta_net_ ? &*delta_net_ : nullptr; }
 
-  // Of Context::scratch: of a pass, and of an MLP block with so many rows.
+  // Bytes of Context::scratch that a pass, or an MLP block, of `rows` rows takes.
   std::size_t scratch_bytes(std::int64_t rows, DType dtype) const;
   std::size_t mlp_scratch_bytes(std::int64_t rows, DType dtype) const;
 
  private:
   struct HeadNorms {
     RmsNorm q;
-    std::optional<RmsNorm> k;  // of a layer that has keys of its own
+    std::optional<RmsNorm> k;  // absent: the layer has no keys of its own
   };
   struct AttentionBlock {
     QkvParallelLinear qkv;
     std::optional<OutputGateParallelLinear> gate;
     std::optional<HeadNorms> norms;
     bool norms_v;
-    bool q_alone;     // the layer reads what another one has stored
-    Parameter sinks;  // [heads of this rank]; no shape: none
+    bool q_alone;     // the layer reuses the K/V of another layer
+    Parameter sinks;  // [heads of this rank]; empty shape: none
     RowParallelLinear output;
   };
   struct Mlp {
@@ -151,7 +151,7 @@ class DecoderLayer {
                        const Context& context) const;
   void mlp_block(ResidualStream& stream, const Pass& pass, const kernels::LayerPlan& plan,
                  const Context& context) const;
-  // What the down GEMM reads, and memory for its prologue, if it has one.
+  // The down GEMM's input, and memory for its prologue if it has one.
   struct GateUp {
     TensorView x, prepared;
   };
@@ -168,12 +168,12 @@ class DecoderLayer {
   float scale_;
 
   RmsNorm attention_norm_;
-  std::optional<AttentionBlock> attention_;  // one of them
+  std::optional<AttentionBlock> attention_;  // either this or delta_net_
   std::optional<GatedDeltaNet> delta_net_;
   std::optional<RmsNorm> attention_result_norm_, mlp_result_norm_;
   RmsNorm mlp_norm_;
-  Parameter factor_;        // [1]; no shape: 1
-  std::optional<Mlp> mlp_;  // one of them, or both
+  Parameter factor_;        // [1]; empty shape: 1
+  std::optional<Mlp> mlp_;  // this, moe_, or both
   std::optional<SparseMoe> moe_;
   std::optional<BesideMlp> beside_mlp_;
   std::optional<PerLayerInput> per_layer_input_;

@@ -1,5 +1,6 @@
-// DecoderLayer over ranks as on one: its attention block alone, through a cache of this rank's
-// heads; its MLP block alone; two layers, one after the other; and norms that are deferred.
+// Compares DecoderLayer over ranks with the same layer on one rank: its attention block alone,
+// through a cache of this rank's heads; its MLP block alone; two layers in sequence; and deferred
+// norms.
 #include <doctest/doctest.h>
 
 #include <deque>
@@ -19,11 +20,11 @@ struct Shape {
   bool bias, qk_norm;
   bool paged = true;
   kernels::Activation activation = kernels::Activation::silu;
-  bool result_norms = false;  // and norms whose weights are less 1
+  bool result_norms = false;  // with result norms, whose weights have an offset of 1
 };
-// Which of the blocks adds something; the weights of the other's last GEMM are zeros.
+// Which blocks add something; the weights of the other block's last GEMM are zeros.
 enum class Blocks { attention, mlp, both };
-using Rounds = std::vector<std::vector<TestBatch::Part>>;  // what comes together
+using Rounds = std::vector<std::vector<TestBatch::Part>>;  // the parts of each batch
 constexpr std::int64_t kTokens = 40;
 
 DecoderLayerConfig config_of(const Shape& shape, Blocks blocks) {
@@ -57,7 +58,7 @@ DecoderLayerConfig config_of(const Shape& shape, Blocks blocks) {
   return config;
 }
 
-// The stream after each round has gone through all layers, one behind the other.
+// The stream after each round has gone through all layers in sequence.
 std::vector<float> streams(LayerRank& rank, const Shape& shape, Blocks blocks, int count,
                            const Rounds& rounds, DType dtype, Shard shard, const Context& context) {
   std::deque<DecoderLayer> layers;
@@ -107,7 +108,7 @@ std::vector<std::int32_t> tokens(std::size_t count) {
   return std::vector<std::int32_t>(count, 0);
 }
 
-// Prompts, their continuation in pieces, and single tokens.
+// Prompts, their continuation in chunks, and single tokens.
 Rounds rounds_of_two_sequences() {
   return {{{0, 0, tokens(19)}, {1, 0, tokens(3)}},
           {{0, 19, tokens(1)}, {1, 3, tokens(17)}},
@@ -132,8 +133,8 @@ TEST_CASE("attention over ranks adds to the stream what the whole attention adds
             streams(rank, shape, Blocks::attention, 1, rounds, dtype, {0, 1}, rank.alone());
         const auto got = streams(rank, shape, Blocks::attention, 1, rounds, dtype, rank.shard(),
                                  rank.together());
-        // Of the norm, the first GEMM, the rotation, attention, each rank's part, their sum and the
-        // stream; errors of q and k both act on the scores.
+        // Rounding errors of the norm, the first GEMM, RoPE, attention, each rank's part, their sum
+        // and the stream; errors of both q and k affect the attention scores.
         CHECK(difference(got, expected, dtype,
                          {.roundings = 2 * (8 + rank.shard().ranks),
                           .length = 2 * shape.hidden + shape.heads * shape.head_dim + kTokens}) ==
@@ -161,8 +162,8 @@ TEST_CASE("an MLP over ranks adds to the stream what the whole one adds") {
             streams(rank, shape, Blocks::mlp, 1, rounds, dtype, {0, 1}, rank.alone());
         const auto got =
             streams(rank, shape, Blocks::mlp, 1, rounds, dtype, rank.shard(), rank.together());
-        // Of the norm, both GEMMs, the activation (of two rounded numbers, where an error counts
-        // twice), each rank's part, their sum and the stream.
+        // Rounding errors of the norm, both GEMMs, the activation (of two rounded factors, which
+        // counts twice), each rank's part, their sum and the stream.
         CHECK(difference(got, expected, dtype,
                          {.roundings = 2 * (5 + rank.shard().ranks),
                           .length = 2 * shape.hidden + shape.intermediate}) == "");
@@ -190,7 +191,7 @@ TEST_CASE("decoder layers over ranks give the stream that whole ones give") {
             streams(rank, shape, Blocks::both, 2, rounds, dtype, {0, 1}, rank.alone());
         const auto got =
             streams(rank, shape, Blocks::both, 2, rounds, dtype, rank.shard(), rank.together());
-        // Of attention and MLP (counted above), twice.
+        // Attention and MLP errors, counted as in the tests above, twice.
         const int ranks = rank.shard().ranks, norms = shape.result_norms ? 2 : 0;
         CHECK(difference(got, expected, dtype,
                          {.roundings = 2 * 2 * (8 + 5 + 2 * ranks + norms),
@@ -200,7 +201,7 @@ TEST_CASE("decoder layers over ranks give the stream that whole ones give") {
   });
 }
 
-// Defers RMSNorms and takes deferred ones up, by their definition; all else is another's.
+// Implements deferred RMSNorms by their definition and forwards everything else to another Gemm.
 class DeferringGemm final : public kernels::Gemm {
  public:
   explicit DeferringGemm(kernels::Gemm& gemm) : gemm_(gemm) {}
@@ -238,7 +239,7 @@ class DeferringGemm final : public kernels::Gemm {
 
 TEST_CASE("deferred norms between GEMMs are those that GEMMs apply whole") {
   on_groups([](LayerRank& rank) {
-    if (rank.backend().kind() != DeviceKind::cpu) return;  // references are the host's
+    if (rank.backend().kind() != DeviceKind::cpu) return;  // reference GEMMs read host memory
     const Shape& shape = kLayerShapes[2];
     for (const DType dtype : {DType::f32, DType::bf16}) {
       const Rounds rounds = prompt_and_token();
@@ -249,7 +250,7 @@ TEST_CASE("deferred norms between GEMMs are those that GEMMs apply whole") {
       const auto got = streams(rank, shape, Blocks::both, 2, rounds, dtype, {0, 1}, deferring);
       CHECK(difference(got, expected, dtype,
                        {.roundings = 2 * 2 * (8 + 5), .length = 2 * lengths_of(shape)}) == "");
-      // Of two passes: before both MLPs and before the second attention.
+      // Two passes, each deferring before both MLPs and before the second attention.
       CHECK(gemm.deferred == 2 * 3);
       CHECK(gemm.taken_up == 2 * 3);
     }

@@ -51,7 +51,7 @@ void VocabParallelEmbedding::forward(TensorView out, TensorView ids, const Conte
         {.out = out, .ids = ids, .table = weight_.view, .first_id = first_id, .scale = scale_},
         context.stream);
   }
-  // Exact: all summands but one are zeros. Only -0 becomes +0, which no sum of a GEMM tells apart.
+  // Exact: all summands but one are zeros. Only -0 becomes +0, which no GEMM's sum can distinguish.
   if (!context.alone()) context.communicator->all_reduce(out, context.stream);
 }
 
@@ -98,7 +98,7 @@ LogitsCall LmHead::call(TensorView logits, const kernels::GemmOperands& in,
                       gemm_weight(*weight_, {}), operands,
                       {.prologue = norm ? kernels::Prologue::rms_norm : kernels::Prologue::none}),
                   .cap = cap_};
-  if (cap_ > 0) call.gemm.plan.samples = false;  // from capped logits, which its epilogue has not
+  if (cap_ > 0) call.gemm.plan.samples = false;  // the sampling epilogue cannot cap logits
   return call;
 }
 

@@ -13,7 +13,7 @@ namespace nvllm::layers {
 
 class VocabParallelEmbedding {
  public:
-  // `tensor`: "model.embed_tokens.weight"; scale: what its rows are multiplied by.
+  // tensor: "model.embed_tokens.weight"; scale: factor of its rows.
   VocabParallelEmbedding(const std::string& name, const std::string& tensor,
                          std::int64_t vocabulary, std::int64_t columns, Shard shard,
                          float scale = 1);
@@ -31,8 +31,8 @@ class VocabParallelEmbedding {
   float scale_;
 };
 
-// What makes logits: for who enqueues it, or samples in the GEMM's epilogue, where its plan can
-// (kernels::Gemm::run_and_sample).
+// A planned LM-head GEMM. The caller enqueues it, or samples in its epilogue where the plan allows
+// that (kernels::Gemm::run_and_sample).
 struct LogitsCall {
   kernels::GemmCall gemm;
   float cap = 0;  // kernels::SoftCap; 0: none
@@ -40,30 +40,30 @@ struct LogitsCall {
   void run(kernels::Gemm& with, Stream& stream) const;
 };
 
-// The logits of this rank's part of the vocabulary, in float32.
+// Computes the logits of this rank's part of the vocabulary, in float32.
 class LmHead {
  public:
-  // `tensor`: "lm_head.weight"; cap: of logits (LogitsCall)
+  // tensor: "lm_head.weight"; cap: LogitsCall::cap
   LmHead(const std::string& name, const std::string& tensor, std::int64_t vocabulary,
          std::int64_t columns, Shard shard, float cap = 0);
-  // With the embedding's weight, which must outlive it.
+  // Shares the weight of the embedding, which must outlive this object.
   explicit LmHead(const VocabParallelEmbedding& tied, float cap = 0);
   LmHead(const LmHead&) = delete;
   LmHead& operator=(const LmHead&) = delete;
 
-  void declare(std::vector<Parameter*>& all);  // none where it is tied
+  void declare(std::vector<Parameter*>& all);  // none if tied
 
   Range vocabulary() const { return own_; }
-  // Of the widest part of all ranks.
+  // The width of the widest part of all ranks.
   std::int64_t stride() const;
 
-  // logits: [rows, vocabulary().size()], float32; rows may lie apart. in: x, and the prologue's
-  // RMSNorm if norm_weight is there.
+  // logits: [rows, vocabulary().size()], float32, any row stride. in: x, and the prologue's RMSNorm
+  // if norm_weight is set.
   LogitsCall call(TensorView logits, const kernels::GemmOperands& in, const Context& context) const;
 
-  // For tests and tools: all ranks' logits to all. logits: [rows, own], rows stride() apart, with
-  // that memory whole; all: [ranks, rows, stride()], dense: rank r's part of each row is at the
-  // front.
+  // For tests and tools: gathers all ranks' logits on every rank. logits: [rows, own] with a row
+  // stride of stride(), all of it allocated; all: [ranks, rows, stride()], dense, each row starting
+  // with rank r's part.
   void gather(TensorView all, TensorView logits, const Context& context) const;
 
  private:

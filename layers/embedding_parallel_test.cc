@@ -1,5 +1,5 @@
-// VocabParallelEmbedding: every rank gets the whole rows, to the bit. LmHead: each rank's logits
-// are its part of the vocabulary's, and put together they are all.
+// VocabParallelEmbedding: every rank gets the whole rows, bit-exactly. LmHead: each rank's logits
+// are its part of the vocabulary's logits, and together they are complete.
 #include <doctest/doctest.h>
 
 #include <optional>
@@ -15,7 +15,7 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{49152, 16}, {777, 40}, {515, 24}, {3, 8}};
 
-// Both ends of the vocabulary and of every rank's part, and some between.
+// Both ends of the vocabulary and of every rank's part, and some ids in between.
 std::vector<std::int32_t> interesting_ids(std::int64_t vocabulary, int ranks) {
   std::vector<std::int32_t> ids;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -58,7 +58,7 @@ struct HeadShape {
 constexpr HeadShape kHeadShapes[] = {
     {1, 49152, 16, true}, {3, 777, 72, false}, {4, 777, 40, true}, {2, 515, 72, false}};
 
-// A head with an embedding that it may be tied to.
+// An LM head, tied to an embedding or not.
 struct Head {
   Head(LayerRank& rank, const HeadShape& shape, DType dtype, Shard shard)
       : embedding("embedding", "test.embed", shape.vocabulary, shape.columns, shard) {
@@ -70,7 +70,7 @@ struct Head {
     std::vector<Parameter*> parameters;
     embedding.declare(parameters);
     head->declare(parameters);
-    REQUIRE(parameters.size() == (shape.tied ? 1 : 2));  // tied: one parameter, one memory
+    REQUIRE(parameters.size() == (shape.tied ? 1 : 2));  // tied: one parameter, one buffer
     rank.bind_all(parameters, dtype);
     stride = head->stride();
     memory = rank.empty(DType::f32, shape.rows, stride);
@@ -96,7 +96,7 @@ void logits_are_those_of_the_whole(LayerRank& rank, const HeadShape& shape, DTyp
   split.forward(x, rank.together());
 
   const std::vector<float> expected = rank.values(whole.logits);
-  // Logits are float32 whatever the weights are.
+  // Logits are float32 for all weight types.
   const Tolerance tolerance{.roundings = 2, .length = shape.columns};
   CHECK(difference(rank.values(split.logits), expected, shape.vocabulary, split.head->vocabulary(),
                    DType::f32, tolerance) == "");

@@ -24,7 +24,7 @@ GatedDeltaNet::GatedDeltaNet(const std::string& name, const GatedDeltaNetConfig&
   norm_.weight.fixed_type = DType::f32;
 }
 
-// This rank's rows of q, then of k, v and z.
+// This rank's rows of q, then k, v and z.
 std::vector<ColumnParallelLinear::Module> GatedDeltaNet::input_modules(
     const GatedDeltaNetConfig& config) const {
   const std::int64_t keys = config.key_heads * dk_, values = config.value_heads * dv_;
@@ -74,7 +74,7 @@ void GatedDeltaNet::set_gates(const std::string& name, const GatedDeltaNetConfig
   }
 }
 
-// Its channels are all q, all k and all v in both spellings.
+// In both weight layouts the channels are all of q, all of k, then all of v.
 void GatedDeltaNet::set_conv(const std::string& name, const GatedDeltaNetConfig& config) {
   const std::int64_t keys = config.key_heads * dk_, width = config.conv_width;
   const std::int64_t all = 2 * keys + config.value_heads * dv_;
@@ -88,7 +88,7 @@ void GatedDeltaNet::set_conv(const std::string& name, const GatedDeltaNetConfig&
   }
 }
 
-// A number for each of this rank's value heads.
+// Declares a parameter with one number per value head of this rank.
 Parameter GatedDeltaNet::head_parameter(const std::string& name, const std::string& tensor,
                                         std::int64_t value_heads) const {
   Parameter parameter;
@@ -147,8 +147,8 @@ void GatedDeltaNet::forward(ResidualStream& stream, const RmsNorm& norm, const B
       context.stream);
 }
 
-// Scratch memory for prompts in chunks; none where no sequence has rows enough, or where results
-// must not depend on where a chunk begins.
+// Scratch memory for the chunked prefill kernels; empty where no sequence has enough rows, or where
+// results must not depend on the chunk boundaries.
 TensorView GatedDeltaNet::chunks_for(const Batch& batch, DType dtype,
                                      const Context& context) const {
   if (context.invariant || batch.max_query_rows < kernels::kMinChunkedRows ||
@@ -160,7 +160,7 @@ TensorView GatedDeltaNet::chunks_for(const Batch& batch, DType dtype,
       kernels::delta_chunk_bytes(batch.rows(), batch.state_slots.shape[0], value_heads()));
 }
 
-// Chunks are counted for GPUs, which is not known here, with as many sequences as may have them.
+// An upper bound: assumes a GPU, and as many sequences with chunks as the rows allow.
 std::size_t GatedDeltaNet::scratch_bytes(std::int64_t rows, DType dtype) const {
   const std::int64_t chunks = kernels::has_delta_chunks(DeviceKind::cuda, dtype, dk_, dv_)
                                   ? kernels::delta_chunk_bytes(rows, rows, value_heads())

@@ -1,8 +1,9 @@
-// GatedDeltaNet: linear attention in place of an attention block. Instead of keys and values of all
-// tokens a sequence has a state of fixed size: of each value head a matrix [dk, dv] in float32, and
-// the last inputs of a short convolution.
+// GatedDeltaNet: linear attention instead of a softmax attention block. Instead of the K/V of all
+// tokens a sequence has a state of fixed size: one float32 matrix [dk, dv] per value head, and the
+// last inputs of a short convolution.
 //
-// It is split over ranks by key heads, each with the value heads that read it; a rank may own none.
+// It is split over ranks by key heads, each with the value heads that read it; a rank may own no
+// heads.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +20,8 @@
 namespace nvllm::layers {
 
 struct GatedDeltaNetConfig {
-  // Modules of the input projections: one of q, k and v and one of z, or, where it has a name,
-  // `qkvz` of all four; one each of b and a, or `ba`. The latter have a key head's rows together.
+  // Modules of the input projections: `qkv` and `z`, or, if not empty, `qkvz` with all four; `b`
+  // and `a`, or `ba`. In `qkvz` and `ba` the rows are grouped by key head.
   std::string qkv, z, b, a;
   std::string qkvz, ba;
   std::string output;                      // module
@@ -28,12 +29,12 @@ struct GatedDeltaNetConfig {
   std::int64_t hidden = 0;
   std::int64_t key_heads = 0;
   std::int64_t value_heads = 0;  // a multiple of key_heads
-  std::int64_t dk = 0, dv = 0;   // of a key head and a value head
+  std::int64_t dk = 0, dv = 0;   // head sizes of keys and values
   std::int64_t conv_width = 0;
-  float epsilon = 1e-6f;  // of the norm of each value head's results
+  float epsilon = 1e-6f;  // of the norm of each value head's output
 };
 
-// Of all sequences in one layer on one rank, by their slots.
+// The states of all sequences in one layer on one rank, by state slot.
 struct DeltaNetState {
   TensorView conv;   // [slots, conv_width - 1, channels]
   TensorView heads;  // [slots, value heads, dk, dv], float32
@@ -45,19 +46,18 @@ class GatedDeltaNet {
 
   void declare(std::vector<Parameter*>& all);
 
-  // Reads the stream through `norm` and adds to it, and changes the states of the batch's
-  // sequences.
+  // Reads the stream through `norm`, adds to it, and updates the states of the batch's sequences.
   void forward(ResidualStream& stream, const RmsNorm& norm, const Batch& batch,
                const DeltaNetState& state, const Context& context) const;
 
   kernels::GemmWeight input_weight() const { return input_.weight(); }
   kernels::GemmWeight output_weight() const { return output_.weight(); }
 
-  // Of Context::scratch.
+  // Bytes of Context::scratch that a pass of `rows` rows takes.
   std::size_t scratch_bytes(std::int64_t rows, DType dtype) const;
 
-  // The states of so many slots, and where they lie in memory that is aligned to
-  // Scratch::kAlignment.
+  // Bytes of the states of `slots` slots; and the views of those states in memory that is aligned
+  // to Scratch::kAlignment.
   std::size_t state_bytes(std::int64_t slots, DType dtype) const;
   DeltaNetState state_in(Scratch& memory, std::int64_t slots, DType dtype) const;
 
@@ -75,7 +75,7 @@ class GatedDeltaNet {
   TensorView chunks_for(const Batch& batch, DType dtype, const Context& context) const;
 
   Range own_;           // key heads
-  std::int64_t group_;  // value heads of each
+  std::int64_t group_;  // value heads per key head
   std::int64_t dk_, dv_;
   ColumnParallelLinear input_;  // q, k, v and z of this rank's heads
   Parameter gates_;             // [2 * value_heads(), hidden]: b, then a

@@ -1,12 +1,11 @@
-// A decoder layer, and layers of which one block is as small as can be, so that the time is the
-// other one's ("attention", "mlp"), at the shapes of Qwen3-0.6B and 8B, on 1, 2 and 4 ranks, in a
-// graph that goes round among enough copies of the layer that no weight is left in a cache. Up to
+// Measures a decoder layer, and layers with one of the two blocks as small as possible, so that the
+// time is that of the other ("attention", "mlp"), at the shapes of Qwen3-0.6B and 8B, on 1, 2 and 4
+// ranks. A graph cycles through enough copies of the layer that no weight stays in a cache. Up to
 // 16 rows are the newest tokens of as many sequences of 1024; more are one prompt.
 //
-// Counters: us per layer; bytes, those of this rank's weights and cache that are read, and flops;
-// floor_us, the time that these take at the bandwidth and the speed that the same device reaches in
-// the same run (testing/bench_ranks.h), whichever is longer; of_limit, floor_us / us. All are of
-// rank 0.
+// Counters: us per layer; bytes of this rank's weights and cache that are read; flops; floor_us,
+// the longer of the times that these take at the bandwidth and the speed that the same device
+// reaches in the same run (testing/bench_ranks.h); of_limit, floor_us / us. All are of rank 0.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -40,17 +39,17 @@ enum What { attention, mlp, layer, kWhats };
 constexpr const char* kNames[] = {"attention", "mlp", "decoder_layer"};
 constexpr std::int64_t kRows[] = {1, 16, 512, 4096};
 constexpr int kRowCounts = 4;
-constexpr int kCpuRowCounts = 3;  // the most takes seconds there
+constexpr int kCpuRowCounts = 3;  // more would take seconds
 constexpr std::int64_t kContext = 1024;
 
-// Without the block that is not measured, but for the least that a layer can have of it.
+// Shrinks the block that is not measured to the minimum.
 Model shape_of(Model model, What what) {
   if (what == attention) model.intermediate = 64;
   if (what == mlp) model.heads = model.kv_heads = 1;
   return model;
 }
 
-// What one rank found.
+// The results of one rank.
 struct Figures {
   struct Figure {
     double seconds, bytes, flops;
@@ -80,7 +79,7 @@ DecoderLayerConfig config_of(const Model& model) {
   return config;
 }
 
-// Copies of a layer, all that they need, and passes through them.
+// Copies of a layer with all that they need, and passes through them.
 class Layers {
  public:
   Layers(BenchRank& rank, const Model& model, Shard shard)
@@ -88,7 +87,7 @@ class Layers {
         model_(model),
         heads_(heads_of(model.heads, model.kv_heads, shard)),
         norm_("norm", "norm", model.hidden, 1e-6f) {
-    // Twice a GPU's second-level cache, several times a CPU's third.
+    // Twice the L2 cache of a GPU, several times the L3 cache of a CPU.
     constexpr std::int64_t kWeightBytes = 256 << 20;
     do {
       const std::size_t begin = parameters_.size();
@@ -103,7 +102,7 @@ class Layers {
   Figures::Figure measure(std::int64_t rows) {
     const bool prompt = rows > 16;
     const std::int64_t sequences = prompt ? 1 : rows, context = prompt ? rows : kContext;
-    // A long pass leaves nothing in a cache anyway.
+    // A long pass evicts everything from the caches anyway.
     const std::int64_t passed = prompt ? std::min<std::int64_t>(copies(), 4) : copies();
     TestCache cache(*rank_.backend, {.layers = passed,
                                      .sequences = sequences,
@@ -127,7 +126,7 @@ class Layers {
   void bind();
   std::int64_t copies() const { return static_cast<std::int64_t>(layers_.size()); }
   double seconds(const Batch& batch, TestCache& cache);
-  // Of the cache, as decoding reads it; a prompt's is small beside its weights.
+  // Cache bytes that decoding reads; those of a prompt are negligible compared with its weights.
   double bytes(std::int64_t tokens) const {
     const std::int64_t cached = 2 * 2 * tokens * heads_.kv.size() * model_.head_dim;
     const std::int64_t weights = weight_bytes_ / copies();
@@ -150,7 +149,7 @@ class Layers {
   Buffer weights_;
 };
 
-// All weights are random.
+// Fills all weights with a constant.
 void Layers::bind() {
   std::int64_t elements = 0;
   const auto aligned = [](std::int64_t count) { return (count + 127) / 128 * 128; };
@@ -187,7 +186,7 @@ double Layers::seconds(const Batch& batch, TestCache& cache) {
                           .cos_sin = rope.cos_sin()},
                          context);
     }
-    layers::sum(stream, norm_, context);  // the last part is added, too
+    layers::sum(stream, norm_, context);  // adds the last pending part
   };
   rank_.gemm->record();
   pass();

@@ -5,7 +5,7 @@
 namespace nvllm::layers {
 namespace {
 
-// Of each of these heads the first or the second half of its outputs, which are q and gates.
+// Slices the first or the second half of each head's outputs: q or the gates.
 std::vector<ColumnParallelLinear::Module> halves_of_heads(const std::string& module,
                                                           std::int64_t heads, Range own,
                                                           std::int64_t head_dim, bool second) {
@@ -108,7 +108,7 @@ RowParallelLinear::RowParallelLinear(const std::string& name, const std::string&
     NVLLM_CHECK(width_ * segments == inputs && scaled(sum_.own(), width_).size() == own.size(),
                 inputs, " inputs in ", segments, " segments, of which ", own.size(), " are own");
     weight_.shape = {sum_.own().size() * outputs, width_};
-    // Of all segments or of none, so that ranks do not differ.
+    // All segments or none are quantized, so that ranks do not differ.
     if (width_ % kQuantizedCut == 0) weight_.may_be_quantized = MayBeQuantized::yes;
     std::int64_t to = 0;
     for (std::int64_t n = sum_.own().begin; n < sum_.own().end; ++n, to += outputs) {

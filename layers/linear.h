@@ -1,8 +1,8 @@
 // Linear layers whose weights are split over ranks: by outputs (column-parallel: every rank
 // computes some columns of the result) or by inputs (row-parallel: every rank computes a summand of
-// all of it). They declare the parameters and give them to GEMMs, as weight().
+// the whole result). They declare the parameters and pass them to GEMMs as weight().
 //
-// `module` is a layer's name in checkpoints, "model.layers.0.mlp.down_proj"; `name` that of ours.
+// `module` is a layer's name in checkpoints, "model.layers.0.mlp.down_proj"; `name` is our own.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,13 @@ namespace nvllm::layers {
 // A bound parameter as GEMMs read it; bias.data may be nullptr.
 kernels::GemmWeight gemm_weight(const Parameter& weight, const TensorView& bias = {});
 
-// out = x · weightᵀ [+ bias] for this rank's outputs: those of one or several modules, one after
-// the other.
+// out = x · weightᵀ [+ bias] for this rank's outputs of one or several modules, concatenated.
 class ColumnParallelLinear {
  public:
   struct Module {
     std::string name;
     std::int64_t outputs;  // of the whole module
-    Range own;             // of them
+    Range own;             // this rank's outputs
   };
   // uneven_parts: Parameter::uneven_parts
   ColumnParallelLinear(const std::string& name, const std::vector<Module>& modules,
@@ -39,18 +38,18 @@ class ColumnParallelLinear {
   void declare(std::vector<Parameter*>& all);
   std::int64_t outputs() const { return weight_.shape[0]; }  // of this rank
 
-  // [outputs(), inputs]
+  // Shape [outputs(), inputs].
   kernels::GemmWeight weight() const { return gemm_weight(weight_, bias_.view); }
 
-  // The GEMM alone. out: [rows, outputs()]
+  // Runs the plain GEMM. out: [rows, outputs()]
   void forward(TensorView out, TensorView x, const Context& context) const;
 
  private:
   Parameter weight_;  // [outputs(), inputs]
-  Parameter bias_;    // [outputs()]; no shape: none
+  Parameter bias_;    // [outputs()]; empty shape: none
 };
 
-// gate_proj and up_proj of an MLP: this rank's gates, then what they let through.
+// gate_proj and up_proj of an MLP: this rank's gate rows, then its up rows.
 class MergedColumnParallelLinear : public ColumnParallelLinear {
  public:
   MergedColumnParallelLinear(const std::string& name, const std::string& gate,
@@ -62,21 +61,22 @@ class MergedColumnParallelLinear : public ColumnParallelLinear {
             inputs, bias, has_uneven_parts(outputs, shard, 2)) {}
 };
 
-// q_proj, k_proj and v_proj of an attention: whole heads.
+// q_proj, k_proj and v_proj of an attention block, split by whole heads.
 class QkvParallelLinear : public ColumnParallelLinear {
  public:
   struct Modules {
-    // k: none where a layer reads the keys and values of another one, which has q alone. v: none
-    // where values are what k_proj makes.
+    // k empty: the layer reuses another layer's K/V and has q alone. v empty: values are the output
+    // of k_proj.
     std::string q, k, v;
-    bool gated = false;  // q's has of each head first q, then as many gates, which are left out
+    // per head q's module has q rows, then as many gate rows, which are skipped
+    bool gated = false;
   };
   QkvParallelLinear(const std::string& name, const Modules& modules, std::int64_t heads,
                     std::int64_t kv_heads, std::int64_t head_dim, std::int64_t inputs, bool bias,
                     Shard shard);
 };
 
-// The gates that such a q_proj has beside q, in the order of this rank's heads.
+// The gate rows of such a gated q_proj, in the order of this rank's heads.
 class OutputGateParallelLinear : public ColumnParallelLinear {
  public:
   OutputGateParallelLinear(const std::string& name, const std::string& q, std::int64_t heads,
@@ -84,15 +84,15 @@ class OutputGateParallelLinear : public ColumnParallelLinear {
                            bool bias, Shard shard);
 };
 
-// The sum over ranks of x · weightᵀ [+ bias], where each rank has some of the inputs. A rank takes
-// part in the sum also where it has none. The bias is rank 0's, which adds it to its summand.
+// The sum over ranks of x · weightᵀ [+ bias], where each rank has some of the inputs. A rank
+// without inputs still takes part in the sum. Rank 0 alone has the bias and adds it to its summand.
 //
-// With Shard::tp_invariant the sum is one over segments of the inputs (segment_sum.h). The weight
-// of each is a matrix of its own, one behind the other, and every rank adds the bias, to the sum.
-// It may be quantized if segments are of whole multiples of kQuantizedCut.
+// With Shard::tp_invariant the sum runs over segments of the inputs (segment_sum.h). Each segment's
+// weight is a matrix of its own, stored one after the other, and every rank adds the bias to the
+// sum. The weight may be quantized if segments are multiples of kQuantizedCut.
 class RowParallelLinear {
  public:
-  // own: this rank's inputs; segments: with tp_invariant, of all inputs
+  // own: this rank's inputs; segments: the number over all inputs, with tp_invariant
   RowParallelLinear(const std::string& name, const std::string& module, std::int64_t outputs,
                     std::int64_t inputs, Range own, bool bias, Shard shard,
                     std::int64_t segments = 1);
@@ -101,26 +101,26 @@ class RowParallelLinear {
   std::int64_t inputs() const { return inputs_; }  // of this rank
   bool tp_invariant() const { return sum_.segments() > 0; }
 
-  // [outputs, inputs()]; with tp_invariant of no use, but as a weight of its format
+  // Shape [outputs, inputs()]; with tp_invariant only its format is meaningful
   kernels::GemmWeight weight() const { return gemm_weight(weight_, bias_.view); }
 
-  // The GEMM and the sum over ranks. out: [rows, outputs], the same on all ranks.
+  // Runs the GEMM and the sum over ranks. out: [rows, outputs], the same on all ranks.
   void forward(TensorView out, TensorView x, const Context& context) const;
 
-  // Of Context::scratch, by forward().
+  // Bytes of Context::scratch that forward() takes.
   std::size_t scratch_bytes(std::int64_t rows) const;
 
  private:
-  // The sum of x · weightᵀ over some own segments of the inputs.
+  // Computes the sum of x · weightᵀ over some of this rank's segments of the inputs.
   void add_segments(const kernels::TreeSum& sum, TensorView x, Range segments,
                     const Context& context) const;
 
   std::int64_t inputs_;
   std::int64_t outputs_;
-  SegmentSum sum_;          // of no segments: not tp_invariant
+  SegmentSum sum_;          // without segments: not tp_invariant
   std::int64_t width_ = 0;  // of a segment
   Parameter weight_;        // [outputs, inputs()]; tp_invariant: [own segments * outputs, width_]
-  Parameter bias_;          // [outputs]; no shape: none, or another rank's
+  Parameter bias_;          // [outputs]; empty shape: none, or another rank's
 };
 
 }  // namespace nvllm::layers

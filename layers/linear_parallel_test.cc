@@ -1,6 +1,6 @@
 // The parallel linear layers: column-parallel ones give each rank its columns of the whole result,
-// merged ones of both halves, QKV its query heads and the KV heads that they need; the sum over
-// ranks of row-parallel ones is the whole result, on every rank.
+// merged ones those of both halves, QKV its query heads and the KV heads that these need; the
+// row-parallel sum over ranks is the whole result, on every rank.
 #include <doctest/doctest.h>
 
 #include "layers/linear.h"
@@ -164,7 +164,7 @@ TEST_CASE("a QKV GEMM gives this rank's heads of q, k and v") {
 constexpr Shape kRowShapes[] = {
     {5, 96, 256, false}, {1, 72, 192, true}, {7, 40, 777, true}, {3, 16, 2, true}};
 
-// A layer on this rank alone and on all, and its inputs.
+// The same layer on this rank alone and split over all ranks, with its inputs.
 struct RowLayers {
   RowLayers(LayerRank& rank, const Shape& shape, DType dtype)
       : own(part_of(shape.inputs, rank.shard())),
@@ -190,7 +190,7 @@ struct RowLayers {
   TensorView x, own_x;
 };
 
-// Each rank's part is rounded, their sum, and the whole result.
+// Roundings: each rank's part, their sum, and the whole result.
 Tolerance row_tolerance(const LayerRank& rank, const Shape& shape) {
   return {.roundings = rank.shard().ranks + 2, .length = shape.inputs};
 }

@@ -1,6 +1,5 @@
-// Parameter: one rank's piece of memory that a layer reads its weights from, and which slices of
-// which tensors of a checkpoint belong in it. Layers declare them; memory and a loader are found
-// for them later.
+// Parameter: one rank's tensor of weights, and the slices of checkpoint tensors that fill it.
+// Layers declare parameters; memory is bound and a loader fills it later.
 #pragma once
 
 #include <cstdint>
@@ -14,52 +13,52 @@
 
 namespace nvllm::layers {
 
-// A rectangle of a tensor in a checkpoint, by Hugging Face's names, and where its rows go.
+// A rectangle of a checkpoint tensor, by its Hugging Face name, and its destination rows.
 struct Slice {
   std::string tensor;               // "model.layers.0.self_attn.q_proj.weight"
   std::vector<std::int64_t> shape;  // of the whole tensor: [rows, columns] or [elements]
-  Range rows;                       // of a tensor of one dimension: its elements
-  Range columns;                    // of a tensor of one dimension: [0, 1)
-  std::int64_t to_row = 0;          // the parameter's row (element) that takes the slice's first
+  Range rows;                       // for 1-D tensors: elements
+  Range columns;                    // for 1-D tensors: [0, 1)
+  std::int64_t to_row = 0;          // the parameter's row (element) where the slice starts
 };
 
-// How a GEMM's weight is kept that is not in the model's type.
+// The storage of a GEMM weight whose type is not the model's.
 struct Quantization {
   kernels::WeightFormat format = kernels::WeightFormat::fp8;
   std::int64_t group = kernels::kFp8Group;
-  bool weight_only = false;  // GEMMs leave activations as they are
-  bool blocks = false;       // scales of 128 outputs are the same (kernels::GemmWeight)
+  bool weight_only = false;  // GEMMs keep activations in the model's type
+  bool blocks = false;       // one scale per block of 128 outputs (kernels::GemmWeight)
 
   bool operator==(const Quantization&) const = default;
 };
 
-// A part of a weight's inputs may be quantized in any format if it begins at a multiple of this:
-// groups of inputs have 16 to 128.
+// A slice of a weight's inputs that begins at a multiple of this may be quantized in any format:
+// quantization groups have 16 to 128 inputs.
 inline constexpr std::int64_t kQuantizedCut = 128;
 
-// Which weights may be kept quantized: those that only GEMMs read; a vocabulary's rows only as the
-// checkpoint has them, and where the backend looks rows up in quantized tables.
+// Which weights may stay quantized: those that only GEMMs read. `vocabulary`: an embedding table,
+// only in the checkpoint's own format and if the backend supports lookups in quantized tables.
 enum class MayBeQuantized : std::uint8_t { no, yes, vocabulary };
 
 struct Parameter {
   std::string name;  // "layers.0.attention.qkv.weight"
-  // Of this rank's part: [rows, columns] or [elements]; may be empty of elements.
+  // This rank's shape: [rows, columns] or [elements]; may have no elements.
   std::vector<std::int64_t> shape;
-  std::vector<Slice> slices;  // cover it exactly, without overlap
+  std::vector<Slice> slices;  // cover the parameter exactly, without overlap
 
   MayBeQuantized may_be_quantized = MayBeQuantized::no;
-  // With Shard::tp_invariant: some rank may have a part whose rows are no multiple of 8
-  // (kernels::GemmWeight).
+  // With Shard::tp_invariant: some rank's part may have a number of rows that is not a multiple of
+  // 8 (kernels::GemmWeight).
   bool uneven_parts = false;
-  std::optional<DType> fixed_type = std::nullopt;  // of its elements, where not the model's
+  std::optional<DType> fixed_type = std::nullopt;           // element type, if not the model's
   std::optional<Quantization> quantization = std::nullopt;  // decided before memory is bound
 
-  // The memory; data == nullptr until it has been bound. Of a quantized parameter, its bytes.
+  // The memory; data == nullptr until bound. The raw bytes if quantized.
   TensorView view;
-  TensorView scales;         // of a quantized parameter
-  DType type = DType::bf16;  // of activations: the model's
+  TensorView scales;         // if quantized
+  DType type = DType::bf16;  // the model's type, that of activations
 
-  // Of a quantized parameter.
+  // Only if quantized.
   kernels::QuantizedShape quantized_shape() const {
     return {quantization->format, shape[0], shape[1], quantization->group};
   }
@@ -77,7 +76,7 @@ struct RmsNorm {
   float epsilon;
   float weight_offset;  // kernels::RmsNorm
 
-  // `tensor`: its weight in checkpoints, "model.norm.weight"
+  // tensor: its weight in checkpoints, "model.norm.weight"
   RmsNorm(const std::string& name, const std::string& tensor, std::int64_t columns, float epsilon,
           float weight_offset = 0)
       : epsilon(epsilon), weight_offset(weight_offset) {

@@ -13,13 +13,13 @@ void check(std::int64_t total, Shard shard) {
   NVLLM_CHECK_LT(shard.rank, shard.ranks);
 }
 
-// Where parts of a dimension may be cut: at multiples of this.
+// The multiple at which a dimension may be cut.
 std::int64_t granule_of(std::int64_t total, std::int64_t max_granule) {
   return std::min(max_granule, total & -total);
 }
 constexpr std::int64_t kSegmentGranule = 16;
 
-// Whole segments of so many units.
+// A rank's range of `units`, cut at segment boundaries.
 Range segments_part_of(std::int64_t units, std::int64_t segments, Shard shard) {
   shard.tp_invariant = false;
   return scaled(even_part_of(segments, shard), units / segments);

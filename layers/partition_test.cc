@@ -17,7 +17,7 @@ std::vector<std::int64_t> sizes_of(std::int64_t total, int ranks) {
   return sizes;
 }
 
-// "0-5:0-2 ..." : the query heads and KV heads of every rank.
+// "0-5:0-2 ...": the query heads and KV heads of every rank.
 std::string heads_as_text(std::int64_t heads, std::int64_t kv_heads, int ranks) {
   std::string text;
   const auto range = [](const Range& range) {
@@ -50,8 +50,8 @@ TEST_CASE("with tp_invariant ranks own whole segments, of which there are as man
   CHECK(segments_of(14) == 7);
   CHECK(segments_of(9) == 3);
   CHECK(segments_of(11) == 1);
-  CHECK(segments_of_parts(4864) == 8);  // of 608
-  CHECK(segments_of_parts(80) == 5);    // of 16
+  CHECK(segments_of_parts(4864) == 8);  // 608 each
+  CHECK(segments_of_parts(80) == 5);    // 16 each
   CHECK(segments_of_parts(13) == 1);
   CHECK(segments_of_parts(0) == 1);
   const auto part = [](std::int64_t total, int rank, int ranks) {
@@ -69,9 +69,9 @@ TEST_CASE("with tp_invariant heads are cut at segments, of KV heads where there 
     return heads_of(all, kv, {.rank = rank, .ranks = ranks, .tp_invariant = true});
   };
   CHECK(heads(32, 8, 0, 1).segments == 8);
-  CHECK(heads(32, 8, 1, 3).q == Range{12, 24});  // three KV heads of four
+  CHECK(heads(32, 8, 1, 3).q == Range{12, 24});  // three of the four KV heads
   CHECK(heads(32, 8, 1, 3).kv == Range{3, 6});
-  CHECK(heads(16, 2, 0, 1).segments == 8);  // of two query heads
+  CHECK(heads(16, 2, 0, 1).segments == 8);  // two query heads each
   CHECK(heads(16, 2, 1, 3).q == Range{6, 12});
   CHECK(heads(16, 2, 1, 3).kv == Range{0, 2});
   CHECK(heads(16, 2, 1, 3).first_head == 6);
@@ -116,8 +116,7 @@ TEST_CASE("nine query heads and three KV heads go to any number of ranks") {
   CHECK(heads_as_text(9, 3, 1) == "0-8:0-2");
   CHECK(heads_as_text(9, 3, 2) == "0-5:0-1 6-8:2-2");
   CHECK(heads_as_text(9, 3, 3) == "0-2:0-0 3-5:1-1 6-8:2-2");
-  // More ranks than KV heads: whole query heads wherever they fall, with the KV heads that they
-  // need.
+  // More ranks than KV heads: query heads are cut anywhere, with the KV heads that they need.
   CHECK(heads_as_text(9, 3, 4) == "0-2:0-0 3-4:1-1 5-6:1-2+2 7-8:2-2+1");
 }
 
@@ -184,20 +183,21 @@ TEST_CASE("every rank has the KV heads of its query heads, and no others") {
           }
           REQUIRE(part.kv.begin == part.q.begin / group);
           REQUIRE(part.kv.end == (part.q.end - 1) / group + 1);
-          // As the attention kernel finds a query head's KV head among this rank's.
+          // The attention kernel's mapping of a query head to its KV head on this rank.
           for (std::int64_t head = 0; head < part.q.size(); ++head) {
             REQUIRE(part.kv.begin + (part.first_head + head) / group ==
                     (part.q.begin + head) / group);
           }
         }
         REQUIRE(at == heads);
-        if (ranks <= kv_heads) REQUIRE(kv_total == kv_heads);  // nothing is replicated needlessly
+        // nothing is replicated unnecessarily
+        if (ranks <= kv_heads) REQUIRE(kv_total == kv_heads);
       }
     }
   }
 }
 
-// By what all ranks of all groups of up to 8 have.
+// Checks the parts of every rank in groups of up to 8.
 bool some_part_is_uneven(std::int64_t total, std::int64_t matrices) {
   Shard shard{.tp_invariant = true};
   for (shard.ranks = 1; shard.ranks <= kMaxSegments; ++shard.ranks) {

@@ -8,7 +8,7 @@
 
 namespace nvllm::layers {
 
-// The projection is divided by sqrt(hidden) before it is normed, which is a larger epsilon.
+// Dividing the projection by sqrt(hidden) before its norm equals a larger epsilon.
 PerLayerEmbedding::PerLayerEmbedding(const std::string& name, const PerLayerEmbeddingConfig& config,
                                      Shard shard)
     : table_(name + ".table", config.table, config.vocabulary, config.layers * config.width, shard,
@@ -58,7 +58,7 @@ void PerLayerInput::forward(ResidualStream& stream, TensorView embedding,
   NVLLM_CHECK(stream.norms_apart, "a result's norm is a kernel of its own");
   const Scratch::Frame frame(context.scratch);
   const std::int64_t rows = stream.rows(), own = own_.size();
-  // The gate, and beside it what it lets through.
+  // Columns: the gate, then the layer's embedding.
   const TensorView both = context.scratch.allocate(stream.dtype(), rows, 2 * own);
   const TensorView activated = context.scratch.allocate(stream.dtype(), rows, own);
   gate_.forward(columns_of(both, 0, own), sum(stream, result_norm_, context), context);

@@ -1,11 +1,11 @@
-// Embeddings that every layer of a decoder has for itself, beside the one from which the residual
-// stream starts.
+// Per-layer embeddings: each decoder layer has one of its own, in addition to the embedding from
+// which the residual stream starts.
 //
-// PerLayerEmbedding makes them for all layers at once: of each token a row of a table, and a
-// projection of the token's embedding, which is normed. PerLayerInput is a layer's own block,
-// behind its MLP: a gate, which the residual stream makes, lets the layer's embedding through, and
-// what it is projected to is normed and added to the stream. The table is split over ranks by the
-// vocabulary, the block by the elements of the embedding.
+// PerLayerEmbedding computes them for all layers at once: the sum of a table row of each token and
+// a normed projection of the token's embedding. PerLayerInput is a layer's own block after its MLP:
+// a gate, computed from the residual stream, multiplies the layer's embedding; the result is
+// projected, normed and added to the stream. The table is split over ranks by the vocabulary, the
+// block by the elements of the embedding.
 #pragma once
 
 #include <cstddef>
@@ -23,13 +23,13 @@ namespace nvllm::layers {
 
 struct PerLayerEmbeddingConfig {
   std::string table;       // tensor: [vocabulary, layers * width]
-  std::string projection;  // module: of layers * width outputs
+  std::string projection;  // module with layers * width outputs
   std::string norm;        // tensor: [width]
   std::int64_t vocabulary = 0;
   std::int64_t hidden = 0;
   std::int64_t layers = 0;
-  std::int64_t width = 0;  // of an embedding
-  float table_scale = 1;   // by which rows of the table are multiplied
+  std::int64_t width = 0;  // of one layer's embedding
+  float table_scale = 1;   // factor of the table's rows
   float epsilon = 1e-6f;
 };
 
@@ -40,12 +40,12 @@ class PerLayerEmbedding {
   void declare(std::vector<Parameter*>& all);
   std::int64_t columns() const { return projection_.outputs(); }  // of all layers
 
-  // out: [rows, columns()], the same on all ranks: each layer's embedding, in their order.
-  // embedded: [rows, hidden], where the residual stream starts.
+  // out: [rows, columns()], the same on all ranks: the layers' embeddings, concatenated. embedded:
+  // [rows, hidden], the start of the residual stream.
   void forward(TensorView out, TensorView tokens, TensorView embedded,
                const Context& context) const;
 
-  // Of Context::scratch.
+  // Bytes of Context::scratch that forward() takes.
   std::size_t scratch_bytes(std::int64_t rows, DType dtype) const {
     return Scratch::bytes_of(dtype, rows, columns());
   }
@@ -71,15 +71,15 @@ class PerLayerInput {
 
   void declare(std::vector<Parameter*>& all);
 
-  // Reads the stream as it is, and adds to it. embedding: [rows, width], this layer's; rows may lie
-  // apart.
+  // Reads the stream without a norm, and adds to it. embedding: [rows, width], this layer's; any
+  // row stride.
   void forward(ResidualStream& stream, TensorView embedding, const Context& context) const;
 
-  // Of Context::scratch.
+  // Bytes of Context::scratch that forward() takes.
   std::size_t scratch_bytes(std::int64_t rows, DType dtype) const;
 
  private:
-  Range own_;  // of an embedding's elements
+  Range own_;  // this rank's elements of an embedding
   ColumnParallelLinear gate_;
   RowParallelLinear projection_;
   RmsNorm result_norm_;

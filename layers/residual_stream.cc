@@ -10,12 +10,12 @@
 namespace nvllm::layers {
 namespace {
 
-// Whether GEMMs norm the sum that they read, and add to it.
+// Whether GEMMs norm the sum that they read and add to it, without kernels in between.
 bool gemms_add(const ResidualStream& stream, const Context& context) {
   return context.alone() && !stream.norms_apart;
 }
 
-// Of the collective that sums up the ranks' parts.
+// Norm arguments of the collective that sums the ranks' parts.
 kernels::RmsNorm norm_arguments(const ResidualStream& stream, const RmsNorm& norm) {
   return {.out = stream.normed,
           .x = stream.part,
@@ -24,7 +24,7 @@ kernels::RmsNorm norm_arguments(const ResidualStream& stream, const RmsNorm& nor
           .epsilon = norm.epsilon};
 }
 
-// Adds what is pending; whether `normed` is the norm of the sum then.
+// Adds what is pending. Returns whether `normed` then holds the norm of the sum.
 bool add_pending(ResidualStream& stream, const RmsNorm& norm, const Context& context) {
   if (!stream.pending) return false;
   stream.pending = false;
@@ -115,7 +115,7 @@ kernels::GemmOperands norm_operands(ResidualStream& stream, const RmsNorm& norm,
   operands.prologue.epsilon = norm.epsilon;
   operands.prologue.prepared = stream.normed;
   if (stream.deferred) operands.prologue.deferred = {stream.normed, stream.squares};
-  stream.deferred = false;  // who reads it may use `normed` otherwise
+  stream.deferred = false;  // the reader may overwrite `normed`
   return operands;
 }
 

@@ -1,25 +1,25 @@
-// ResidualStream: the sum that runs through a decoder, to which every attention block and every MLP
-// block adds its part, and from which each reads through an RMSNorm.
+// ResidualStream: the running sum of a decoder. Every attention block and every MLP block reads it
+// through an RMSNorm and adds its result to it.
 //
 // With one rank a GEMM adds its result to the sum, and the norm is the prologue of the GEMM that
-// reads it, or is deferred: started by the one, ended by the other. With several ranks a GEMM
-// leaves this rank's part; when the sum is read next, one collective sums the parts over the ranks,
-// adds them and applies the norm. norm_operands() and add_operands() know which; no other function
-// asks.
+// reads it, or is deferred: started by the one GEMM, completed by the other. With several ranks a
+// GEMM leaves this rank's part; when the sum is next read, one collective sums the parts over the
+// ranks, adds them and applies the norm. norm_operands() and add_operands() hide this difference
+// from all other code.
 //
-// Some models norm what a block makes before it is added (result_norm), or have norms that GEMMs
-// and collectives do not know. There (norms_apart) GEMMs leave parts also with one rank, and the
-// norms are kernels of their own. So it is with any number of ranks where that must not matter
-// (Shard::tp_invariant): there blocks leave what is summed over the ranks already (add_whole()).
+// Some models norm a block's result before it is added (result_norm), or have norms that GEMMs and
+// collectives do not support. In that case (norms_apart) GEMMs leave parts even with one rank, and
+// norms are separate kernels. The same holds where results must not depend on the number of ranks
+// (Shard::tp_invariant); blocks then leave results that are already summed over the ranks
+// (add_whole()).
 //
-// With one rank, where results must be invariant, GEMMs add to the sum but not in place
-// (`alternates`): a GEMM of many rows by cuBLASLt that does so adds in another order. The sum and
-// `part` then change roles with every block that adds, so a layer, which has two, leaves them as
-// they were.
+// With one rank and invariant results, GEMMs add to the sum but not in place (`alternates`): an
+// in-place cuBLASLt GEMM of many rows would add in another order. The sum and `part` then swap with
+// every block that adds; since a layer has two, it leaves them as they were.
 //
-// Where some rows' sum over the ranks is overlapped with the work on other rows (`overlapped`), it
-// goes through three functions: send_part() when a block has left its part, sum_sent() in the
-// middle of another block, for other rows, and normed() where the rows are read next.
+// Where the sum over the ranks of some rows overlaps with the work on other rows (`overlapped`), it
+// takes three functions: send_part() once a block has left its part, sum_sent() in the middle of
+// another block, which works on other rows, and normed() where the rows are next read.
 #pragma once
 
 #include <optional>
@@ -31,27 +31,27 @@ namespace nvllm::layers {
 
 struct ResidualStream {
   TensorView sum;     // [rows, hidden], dense, the same on all ranks
-  TensorView normed;  // likewise: the sum's norm, or what a deferred norm has of it
-  // Likewise: what this rank adds next, or the place of the next sum (one rank: only with
-  // norms_apart or `alternates`).
+  TensorView normed;  // [rows, hidden], dense: the sum's norm, or what a deferred norm leaves
+  // [rows, hidden], dense: what this rank adds next, or memory for the next sum (with one rank:
+  // only with norms_apart or `alternates`).
   TensorView part;
-  // Of deferred norms (kernels::DeferredNorm); data == nullptr: none is deferred.
+  // For deferred norms (kernels::DeferredNorm); data == nullptr: none is deferred.
   TensorView squares{};
   bool norms_apart = false;
-  bool alternates = false;  // of one rank, without norms_apart
-  bool pending = false;     // `part` waits to be summed over the ranks and added
-  bool summed = false;      // with norms_apart: it is summed already
-  // The norm of that sum before it is added; nullptr: none.
+  bool alternates = false;  // one rank, without norms_apart
+  bool pending = false;     // `part` is yet to be summed over the ranks and added
+  bool summed = false;      // norms_apart: `part` is already summed over the ranks
+  // Norm of the pending result before it is added; nullptr: none.
   const RmsNorm* result_norm = nullptr;
-  // [1], with norms_apart alone: what the sum is multiplied by after that; data == nullptr: 1.
+  // [1], only with norms_apart: factor of the sum after that; data == nullptr: 1.
   TensorView factor{};
-  bool deferred = false;  // the norm by which the sum is read next is in `normed` and `squares`
+  bool deferred = false;  // `normed` and `squares` hold the deferred norm of the sum
 
-  // Set: with several ranks, and never with norms_apart. The sum is then up to date only in rows
-  // that this rank owns, until `gathers` makes it whole (take_whole_sum()).
+  // Set only with several ranks and without norms_apart. The sum is then up to date only in the
+  // rows that this rank owns, until `gathers` completes it (take_whole_sum()).
   std::optional<ipc::OverlappedRows> overlapped{};
-  ipc::Gathered gathers = ipc::Gathered::norm;  // what sum_sent() makes
-  const RmsNorm* sent = nullptr;  // `part` travels, and this norm is what reads it next
+  ipc::Gathered gathers = ipc::Gathered::norm;  // what sum_sent() computes
+  const RmsNorm* sent = nullptr;  // `part` is in flight; the norm through which it is read next
 
   std::int64_t rows() const { return sum.shape[0]; }
   DType dtype() const { return sum.dtype; }
@@ -62,38 +62,38 @@ kernels::GemmOperands norm_operands(ResidualStream& stream, const RmsNorm& norm,
                                     const Context& context);
 
 // Operands of a row-parallel GEMM that adds its result to the stream: x, out, the residual and, if
-// the plan defers the norm by which the sum is read next, the epilogue. next: that norm; nullptr:
-// not known. result_norm: of what is added, with norms_apart alone; nullptr: none.
+// the plan defers the norm through which the sum is next read, the epilogue. next: that norm;
+// nullptr: unknown. result_norm: norm of the added result, only with norms_apart; nullptr: none.
 kernels::GemmOperands add_operands(ResidualStream& stream, TensorView x,
                                    const kernels::GemmPlan& plan, const RmsNorm* next,
                                    const Context& context, const RmsNorm* result_norm = nullptr);
 
-// With norms_apart: where a block leaves what it adds to the stream if that is whole on every rank.
+// With norms_apart: where a block writes its contribution if that is whole on every rank.
 TensorView add_whole(ResidualStream& stream, const RmsNorm* result_norm = nullptr);
 
-// A norm as a kernel of its own: of x, or with a residual (data == nullptr: none), to which x is
-// added, of that sum. out may be x.
+// Runs a norm as a separate kernel: of x, or of x + residual unless residual.data == nullptr. out
+// may be x.
 void run_norm(TensorView out, TensorView x, const RmsNorm& norm, const Context& context,
               TensorView residual = {});
 
-// Overlapped rows, otherwise nothing is done: their part travels to the ranks that own them. next:
-// the norm by which the sum is read next.
+// For overlapped rows (otherwise a no-op): sends their parts to the ranks that own the rows. next:
+// the norm through which the sum is next read.
 void send_part(ResidualStream& stream, const RmsNorm& next, const Context& context);
-// What was sent last is summed up, and the result travels to all ranks. nullptr, or nothing was
-// sent: nothing is done.
+// Sums up what was sent last and sends the result to all ranks. A no-op if `stream` is nullptr or
+// nothing was sent.
 void sum_sent(ResidualStream* stream, const Context& context);
-// The whole sum of overlapped rows, behind a sum_sent() with Gathered::sum.
+// Returns the whole sum of overlapped rows, after a sum_sent() with Gathered::sum.
 TensorView take_whole_sum(ResidualStream& stream, const Context& context);
 
-// The sum as it is now, with what was pending. No later result changes by it. (With several ranks
-// the collective norms the sum, too: by `norm`, which may be any.)
+// Returns the sum including anything pending, which changes no later result. (With several ranks
+// the collective also computes a norm of the sum; `norm` may be any.)
 TensorView sum(ResidualStream& stream, const RmsNorm& norm, const Context& context);
-// The norm of that. No later result changes by it, but that a norm that was deferred is applied
-// whole.
+// Returns the norm of that sum. Later results do not change, except that a norm that was deferred
+// is then applied in full.
 TensorView normed(ResidualStream& stream, const RmsNorm& norm, const Context& context);
 
-// The stream goes on with these rows (int32, any number, in any order), in memory that it takes
-// from the scratch memory, outside of any frame of its own.
+// Keeps only these rows of the stream (row_ids: int32, any number, in any order). Their memory
+// comes from the scratch memory, outside any frame of this function.
 void select_rows(ResidualStream& stream, TensorView row_ids, const Context& context);
 
 }  // namespace nvllm::layers

@@ -1,5 +1,5 @@
-// ResidualStream: what GEMMs read is the norm of the sum over ranks, each of them is added once,
-// and rows may be selected at any time.
+// ResidualStream: GEMMs read the norm of the sum over ranks, each result is added exactly once, and
+// rows may be selected at any time.
 #include <doctest/doctest.h>
 
 #include "layers/linear.h"
@@ -24,7 +24,7 @@ void add(ResidualStream& stream, const RowParallelLinear& layer, TensorView x,
   context.gemm.run(context.gemm.call(layer.weight(), operands), context.stream);
 }
 
-// The result of a layer that reads the stream through a norm.
+// Computes a layer that reads the stream through a norm.
 void read(ResidualStream& stream, const RmsNorm& norm, const ColumnParallelLinear& layer,
           TensorView out, const Context& context) {
   kernels::GemmOperands operands = norm_operands(stream, norm, context);
@@ -35,7 +35,7 @@ void read(ResidualStream& stream, const RmsNorm& norm, const ColumnParallelLinea
   context.gemm.run(context.gemm.call(layer.weight(), operands, fusion), context.stream);
 }
 
-// One layer's result is added to a stream that another layer reads through a norm.
+// One layer's result is added to a stream, which another layer reads through a norm.
 struct Chain {
   Chain(LayerRank& rank, std::int64_t hidden, DType dtype, Shard shard, bool norms_apart = false)
       : first("first", "test.first", hidden, kInputs, part_of(kInputs, shard), false, shard),
@@ -73,8 +73,8 @@ struct Chain {
   ResidualStream stream;
 };
 
-// Roundings: each rank's part and their sum, the stream, the norm, the result; on one rank, fewer.
-// With norms apart also the sum's norm.
+// Roundings: each rank's part and their sum, the stream, the norm, the result; fewer on one rank.
+// With norms_apart also the norm of the result.
 Tolerance tolerance_of(const LayerRank& rank, std::int64_t hidden, bool norms_apart) {
   const int norms = norms_apart ? 2 : 1;
   return {.roundings = 2 * (rank.shard().ranks + 3 + norms),
@@ -142,7 +142,7 @@ TEST_CASE("selected rows of a stream read as they do among the others") {
   });
 }
 
-// --- Additions, of row-parallel layers ---
+// --- Additions of row-parallel layers ---
 
 struct Shape {
   std::int64_t rows, outputs, inputs;
@@ -152,7 +152,7 @@ struct Shape {
 constexpr Shape kShapes[] = {
     {5, 96, 256, false}, {1, 72, 192, true}, {7, 40, 777, true}, {3, 16, 2, true}};
 
-// The stream after two additions of a layer's result, of which this rank has a part.
+// The stream after adding a layer's result twice, of which this rank has a part.
 std::vector<float> stream_after(LayerRank& rank, const Shape& shape, DType dtype, Shard shard,
                                 const Context& context) {
   const Range own = part_of(shape.inputs, shard);
@@ -169,7 +169,7 @@ std::vector<float> stream_after(LayerRank& rank, const Shape& shape, DType dtype
   const TensorView x = rank.tensor(values, dtype, shape.rows, own.size());
   ResidualStream stream = stream_of(rank, "residual", dtype, shape.rows, shape.outputs);
   add(stream, layer, x, context);
-  norm_operands(stream, norm, context);  // somebody reads it in between
+  norm_operands(stream, norm, context);  // a read in between
   add(stream, layer, x, context);
   return rank.values(sum(stream, norm, context));
 }
@@ -180,7 +180,7 @@ TEST_CASE("the result of a row-parallel layer is added to the residual stream on
       for (const DType dtype : {DType::f32, DType::bf16}) {
         const auto expected = stream_after(rank, shape, dtype, {0, 1}, rank.alone());
         const auto got = stream_after(rank, shape, dtype, rank.shard(), rank.together());
-        // Twice: each rank's part, their sum, the whole result and the stream.
+        // Two times: each rank's part, their sum, the whole result and the stream.
         const Tolerance tolerance{.roundings = 2 * (rank.shard().ranks + 3),
                                   .length = 2 * shape.inputs};
         CHECK(difference(got, expected, dtype, tolerance) == "");

@@ -53,7 +53,7 @@ void check(const RopeConfig& config, std::int64_t head_dim) {
   }
 }
 
-// The base grows so that the longest wave stretches to the longer context.
+// The base grows so that the longest wavelength spans the longer context.
 Frequencies dynamic(const RopeConfig& config, std::int64_t head_dim) {
   const double dim = static_cast<double>(head_dim);
   const double growth = config.factor * config.factor - (config.factor - 1);
@@ -61,8 +61,8 @@ Frequencies dynamic(const RopeConfig& config, std::int64_t head_dim) {
   return geometric(config.theta * std::pow(growth, dim / (dim - 2)), head_dim);
 }
 
-// Waves that turn less than low_freq_factor times in the original context are stretched, those that
-// turn more than high_freq_factor times are kept; between the two it goes over linearly.
+// Frequencies with fewer than low_freq_factor turns in the original context are scaled, those with
+// more than high_freq_factor turns are kept, with linear interpolation between the two.
 Frequencies llama3(const RopeConfig& config, std::int64_t head_dim) {
   Frequencies inverse = geometric(config.theta, head_dim);
   for (double& frequency : inverse) {
@@ -75,8 +75,8 @@ Frequencies llama3(const RopeConfig& config, std::int64_t head_dim) {
   return inverse;
 }
 
-// The same with bounds on the index of the frequency: from the one that turns beta_fast times to
-// the one that turns beta_slow times.
+// Interpolates like llama3, but between frequency indices: from the one with beta_fast turns to the
+// one with beta_slow turns.
 Frequencies yarn(const RopeConfig& config, std::int64_t head_dim) {
   const double dim = static_cast<double>(head_dim);
   const auto index_of = [&](double turns) {
@@ -105,7 +105,7 @@ double yarn_attention_scaling(const RopeConfig& config) {
   };
   const double mscale = config.mscale.value_or(0);
   const double mscale_all_dim = config.mscale_all_dim.value_or(0);
-  // As elsewhere, a zero is as good as absent.
+  // Zero means absent, as in Hugging Face's implementation.
   if (mscale != 0 && mscale_all_dim != 0) return scaling(mscale) / scaling(mscale_all_dim);
   return scaling(1);
 }
@@ -144,9 +144,9 @@ RopeFrequencies rope_frequencies(const RopeConfig& config, std::int64_t head_dim
   return rope;
 }
 
-// A cosine and a sine take 40 ns, and a model may have 131072 positions of 64 of each. So they are
-// taken for every kStride-th position and for the first kStride ones; a position between them is
-// the sum of two angles. In double, where the angle is exact, this is good to 1e-14.
+// A cosine and a sine take 40 ns, and a model may have 131072 positions of 64 each. So they are
+// computed for every kStride-th position and for the first kStride ones; other positions follow
+// from the angle sum identities. In double, with exact angles, the error is about 1e-14.
 std::vector<float> rope_table(const RopeConfig& config, std::int64_t head_dim,
                               std::int64_t positions) {
   constexpr std::int64_t kStride = 256;

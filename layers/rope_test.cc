@@ -1,4 +1,4 @@
-// RoPE against the tables that transformers makes (tests/data/golden-layers).
+// Compares RoPE with the tables of Hugging Face transformers (tests/data/golden-layers).
 #include "layers/rope.h"
 
 #include <doctest/doctest.h>
@@ -55,7 +55,7 @@ RopeConfig config_of(const Json& entry) {
   return config;
 }
 
-// Dynamic tables are for one length each; ours is for factor * max_position_embeddings.
+// Golden dynamic tables are for one length each; ours is for factor * max_position_embeddings.
 bool is_our_reading(const Json& entry) {
   const Json& rope = entry.at("rope_parameters");
   return rope.at("rope_type") != "dynamic" ||
@@ -75,7 +75,7 @@ TEST_CASE("rope: frequencies and scaling are those of transformers") {
           doctest::Approx(entry.at("attention_scaling").get<double>()).epsilon(1e-7));
     REQUIRE(got.inverse.size() == expected.values.size());
     for (std::size_t i = 0; i < got.inverse.size(); ++i) {
-      // A few roundings of float32, one of them of an exponent of up to 14 (e^14 is 1.2e6).
+      // A few float32 roundings, one of them of an exponent of up to 14 (e^14 is 1.2e6).
       CHECK(std::fabs(got.inverse[i] - expected.values[i]) <= 16 * 0x1p-24f * got.inverse[i]);
     }
     ++cases;
@@ -96,7 +96,7 @@ TEST_CASE("rope: tables are those of transformers") {
     REQUIRE(table.size() == (positions.back() + 1) * static_cast<std::size_t>(head_dim));
     int wrong = 0;
     for (std::size_t p = 0; p < positions.size(); ++p) {
-      // The expected ones are of an angle in float32.
+      // The expected values use float32 angles.
       const float tolerance = static_cast<float>(positions[p]) * 3e-7f + 1e-6f;
       const float* row = &table[positions[p] * head_dim];
       for (std::int64_t i = 0; i < half; ++i) {
@@ -162,7 +162,7 @@ TEST_CASE(
   CHECK(part.attention_scaling == 1);
   for (std::size_t i = 0; i < 32; ++i) CHECK(part.inverse[i] == (i < 8 ? whole[i] : 0));
   const std::vector<float> table = rope_table(config, 64, 300);
-  for (std::size_t i = 8; i < 32; ++i) {  // nothing rotates
+  for (std::size_t i = 8; i < 32; ++i) {  // these do not rotate
     CHECK(table[299 * 64 + i] == 1);
     CHECK(table[299 * 64 + 32 + i] == 0);
   }

@@ -19,10 +19,10 @@ namespace {
 
 using kernels::SlotParams;
 
-// How many rows are truncated, or get log-probabilities, at once: the memory for that is for so
-// many.
+// Rows for which truncation or log-probabilities are computed at once; bounds their memory.
 constexpr std::int64_t kPieceRows = 256;
-// The same where changed logits are beside the raw ones, whose log-probabilities are still wanted.
+// The same where the rules' changed logits need a copy, since log-probabilities are of the raw
+// ones.
 constexpr std::int64_t kCopiedRows = 32;
 
 TensorView rows_of(const TensorView& tensor, Range rows) {
@@ -33,15 +33,15 @@ std::int64_t bitmap_words(std::int64_t bits) {
   return (bits + 31) / 32;
 }
 
-// Parts of the vocabulary whose logits a rank summarizes apart for log-probabilities, at most: all
-// that it has, or, where sums must not depend on the number of ranks, each segment.
+// Upper bound of the vocabulary parts that a rank summarizes separately for log-probabilities: one,
+// or, where sums must not depend on the number of ranks, one per segment.
 std::int64_t max_parts_of(Shard shard) {
   if (!shard.tp_invariant) return 1;
-  shard.rank = 0;  // the largest
+  shard.rank = 0;  // rank 0 has the most
   return even_part_of(kMaxSegments, shard).size();
 }
 
-// Part `part` of rank `shard`, of a vocabulary's ids; may be empty.
+// The ids of part `part` on rank `shard`; may be empty.
 Range part_of_rank(Range own, std::int64_t part, std::int64_t vocabulary, Shard shard) {
   if (!shard.tp_invariant) return own;
   const Range segments = even_part_of(kMaxSegments, shard);
@@ -65,7 +65,7 @@ std::uint32_t fixed_share(float share) {
   return std::max<std::uint32_t>(1, static_cast<std::uint32_t>(std::max(share, 0.0f) * 0x1p32f));
 }
 
-// A sequence's rules in the form in which kernels read them, but for the lists.
+// A sequence's rules as kernels read them, except for the lists.
 SlotParams slot_rules(const SamplingRules& rules) {
   SlotParams slot;
   slot.seed = rules.seed;
@@ -87,14 +87,14 @@ SlotParams slot_rules(const SamplingRules& rules) {
   return slot;
 }
 
-// Writes the lists (kernels/sampling/sampling_params.h) and says in `slot` how long they are.
+// Appends the lists (kernels/sampling/sampling_params.h) and stores their lengths in `slot`.
 void append_lists(const SamplingRules& rules, SlotParams& slot, std::vector<std::uint32_t>& words) {
   const auto append = [&](std::int64_t word) {
     words.push_back(static_cast<std::uint32_t>(word));
     return 1;
   };
   for (const std::int32_t end : rules.ends) slot.ends += append(end);
-  std::map<std::int32_t, float> bias;  // each id once: its logit is changed by whoever comes first
+  std::map<std::int32_t, float> bias;  // one entry per id
   for (const auto& entry : rules.bias) bias[entry.first] += entry.second;
   for (const auto& entry : bias) slot.biases += append(entry.first);
   for (const auto& entry : bias) append(std::bit_cast<std::uint32_t>(entry.second));
@@ -125,13 +125,13 @@ std::int64_t list_words(const SamplingRules& rules) {
   return static_cast<std::int64_t>(words);
 }
 
-// Everything on the device. Tensors that ranks exchange are [ranks, rows, ...]: all ranks' parts,
-// of which one is this rank's own.
+// The sampler's device memory. Tensors that ranks exchange are [ranks, rows, ...]: the parts of all
+// ranks, including this rank's own.
 struct Sampler::Memory {
   struct Sizes {
     Shard shard;
     std::int64_t stride, slots, rows, piece_rows, copied_rows, max_logprobs;
-    std::int64_t summaries;  // of a row: parts of all ranks
+    std::int64_t summaries;  // per row: the parts of all ranks
 
     Sizes(std::int64_t stride, Shard shard, const SamplerLimits& limits)
         : shard(shard),
@@ -144,7 +144,7 @@ struct Sampler::Memory {
           summaries(shard.ranks * max_parts_of(shard)) {}
   };
 
-  // Hands out parts of one piece of memory, or, without one, only adds them up.
+  // Allocates from one piece of memory, or, if that is nullptr, only counts bytes.
   class Places {
    public:
     explicit Places(void* data) : data_(static_cast<std::byte*>(data)) {}
@@ -162,7 +162,7 @@ struct Sampler::Memory {
 
   Memory(const Sizes& sizes, Places& places);
 
-  // Memory for `rows` of each rank's [rows, columns]: all ranks' and this one's.
+  // Views of `rows` rows of an exchanged tensor: of all ranks, and of this one.
   struct Exchange {
     TensorView all, own;
 
@@ -175,17 +175,17 @@ struct Sampler::Memory {
     void with_all_ranks(const Context& context) const {
       if (!context.alone()) context.communicator->all_gather(all, own, context.stream);
     }
-    // Without columns.
+    // The same without the column dimension.
     TensorView all_flat() const { return {all.data, all.dtype, {all.shape[0], all.shape[1]}}; }
     TensorView own_flat() const { return {own.data, own.dtype, {own.shape[0]}}; }
   };
 
   Buffer buffer;
-  TensorView rules, lists, allowed;                                 // of each slot
-  TensorView tokens, logprob, rank, top_ids, top_logprobs;          // results of all rows
-  TensorView sample_scratch, histograms, maxima, truncation_state;  // zero before the first call
+  TensorView rules, lists, allowed;                                 // by slot
+  TensorView tokens, logprob, rank, top_ids, top_logprobs;          // results, by row
+  TensorView sample_scratch, histograms, maxima, truncation_state;  // zero before first use
   TensorView bests, thresholds, records, higher;
-  TensorView gathered_histograms, gathered_maxima;  // of all ranks; of one: the above
+  TensorView gathered_histograms, gathered_maxima;  // with one rank these alias the tensors above
   TensorView changed_logits;
 };
 
@@ -215,7 +215,7 @@ Sampler::Memory::Memory(const Sizes& sizes, Places& places) {
   changed_logits = places.allocate(DType::f32, sizes.copied_rows, sizes.stride);
 }
 
-// Rows of a step that go through all of it together.
+// Rows of a step that are processed together.
 struct Sampler::Piece {
   const SampleStep& step;
   const Context& context;
@@ -223,7 +223,7 @@ struct Sampler::Piece {
   Range range;  // of the step's rows
   kernels::SamplingRows rows;
   TensorView targets, tokens;
-  const LogitsCall* head;  // that makes the logits, of which nothing but tokens is wanted
+  const LogitsCall* head;  // computes the logits, if only tokens are needed
 };
 
 Sampler::Sampler(Range own, std::int64_t stride, std::int64_t vocabulary, Shard shard,
@@ -379,7 +379,7 @@ void Sampler::log_probabilities(const Piece& piece) const {
     const Range ids = part_of_rank(own_, part, vocabulary_, shard_);
     kernels::LogProbabilities of_part = args;
     of_part.rows.logits = columns_of(args.rows.logits, ids.begin - own_.begin, ids.size());
-    of_part.rows.changed_logits = {};  // log-probabilities are of the raw ones
+    of_part.rows.changed_logits = {};  // log-probabilities are of the raw logits
     of_part.rows.first_id = ids.begin;
     of_part.records = rows_of(records.own, {part * rows, (part + 1) * rows});
     kernels::summarize_logits(of_part, stream);
@@ -387,7 +387,7 @@ void Sampler::log_probabilities(const Piece& piece) const {
   records.with_all_ranks(piece.context);
   kernels::log_probabilities(args, stream);
   if (shard_.ranks * parts == 1) return;
-  // Ranks, too, count in all that they have, at once.
+  // From here on each rank counts once, with all its parts.
   higher.with_all_ranks(piece.context);
   args.all_records.shape[0] = shard_.ranks;
   args.all_higher.shape[0] = shard_.ranks;
@@ -404,8 +404,7 @@ Sampled Sampler::sample(const SampleStep& step, TensorView last_tokens, const Co
                                : logprobs || step.top_k_top_p ? kPieceRows
                                                               : std::max<std::int64_t>(rows, 1);
 
-  const bool samples_only =
-      !step.penalties && !step.top_k_top_p && !logprobs;  // of all rows at once
+  const bool samples_only = !step.penalties && !step.top_k_top_p && !logprobs;  // all rows at once
   if (step.head != nullptr && !samples_only) step.head->run(context.gemm, context.stream);
   for (std::int64_t begin = 0; begin < rows; begin += at_once) {
     const Range range{begin, std::min(begin + at_once, rows)};

@@ -1,7 +1,7 @@
 // Sampler: samples the next tokens from logits that are split over the ranks by vocabulary, without
-// gathering them. Every rank ends up with the same tokens, on its device.
+// gathering them. Every rank gets the same tokens, on its device.
 //
-// A row's tokens are judged in this order, as vLLM does it:
+// Rules apply to a row in the order of vLLM:
 //   raw logits -> (log-probabilities to report are of these)
 //   allowed ids, bad words, ends before the minimum length: out of the question
 //   logit bias; repetition, then frequency and presence penalty
@@ -26,26 +26,26 @@
 
 namespace nvllm::layers {
 
-// What holds for the sequence in one slot as long as it is there. Ids are below the vocabulary's
-// size and numbers in their ranges: whoever takes requests has checked that.
+// The sampling rules of the sequence in one slot. Ids are below the vocabulary's size and numbers
+// are in range: whoever accepts requests has checked that.
 struct SamplingRules {
-  float temperature = 1;         // 0, and below 1e-5: the most likely token
+  float temperature = 1;         // below 1e-5: greedy
   float min_p = 0;               // 0: off
   std::int32_t top_k = 0;        // 0: off
   float top_p = 1;               // 1: off
-  float repetition_penalty = 1;  // > 0; of tokens in prompt or answer
-  float presence_penalty = 0;    // of tokens in the answer
+  float repetition_penalty = 1;  // > 0; of tokens in prompt or output
+  float presence_penalty = 0;    // of tokens in the output
   float frequency_penalty = 0;
   std::uint64_t seed = 0;
-  std::int32_t prompt_length = 0;  // tokens at lower positions are prompt
-  // While the sequence is shorter (prompt included) no end is sampled.
+  std::int32_t prompt_length = 0;  // tokens at lower positions belong to the prompt
+  // Until the sequence (prompt included) has this length, no end token is sampled.
   std::int32_t min_length = 0;
-  // -1: none; else how many alternatives beside the sampled token's own.
+  // -1: none; otherwise the number of alternatives besides the sampled token.
   std::int32_t logprobs = -1;
   std::vector<std::int32_t> ends;
   std::vector<std::pair<std::int32_t, float>> bias;
   std::vector<std::int32_t> allowed;                 // empty: all
-  std::vector<std::vector<std::int32_t>> bad_words;  // token sequences that must not come to be
+  std::vector<std::vector<std::int32_t>> bad_words;  // token sequences that must not occur
 
   bool changes_logits() const;  // before the temperature: penalties, bias, forbidden tokens
   bool truncates() const;       // min_p, top_k or top_p
@@ -59,30 +59,31 @@ struct SamplingRules {
 };
 
 struct SamplerLimits {
-  std::int64_t slots = 0;          // sequences at most
-  std::int64_t rows = 0;           // logit rows of a step at most
-  std::int64_t max_logprobs = 20;  // alternatives of a row at most
-  // Words of 32 bits that ends, bias and bad words of one sequence may take together (bias takes
-  // two each, a bad word its length and one). Allowed ids may be any number.
+  std::int64_t slots = 0;          // max. sequences
+  std::int64_t rows = 0;           // max. logit rows of a step
+  std::int64_t max_logprobs = 20;  // max. alternatives per row
+  // 32-bit words that the ends, bias and bad words of one sequence may take together (two per bias,
+  // the length plus one per bad word). Allowed ids are not limited.
   static constexpr std::int64_t kListWords = 4096;
 };
 
-// How many words the lists of these rules take.
+// The number of words that these rules' lists take.
 std::int64_t list_words(const SamplingRules& rules);
 
 // One step's rows of logits. Device memory unless said otherwise.
 struct SampleStep {
-  TensorView logits;  // [rows, this rank's part], float32, rows apart; may be overwritten
-  const LogitsCall* head = nullptr;  // what makes them; nullptr: they are there
-  TensorView slots;      // [rows], int32: for which sequence a token is sampled; negative: none
-  TensorView positions;  // [rows], int32: of the token that is sampled, or the target
-  TensorView targets;    // [rows], int32: whose log-probability is wanted instead of a sampled
-                         // token's (prompt logprobs), or -1; rows with a target have no slot
-  TensorView history;    // [blocks, block_size], int32: tokens, by blocks
-  // [rows, blocks], int32, rows may lie apart: of each row's sequence; not read for rows without
-  // slot.
+  TensorView logits;  // [rows, this rank's part], float32, any row stride; may be overwritten
+  const LogitsCall* head = nullptr;  // computes the logits; nullptr: they are ready
+  TensorView slots;      // [rows], int32: the sequence that each row samples for; negative: none
+  TensorView positions;  // [rows], int32: position of the sampled token, or of the target
+  // [rows], int32: token whose log-probability is reported instead of the sampled token's (prompt
+  // logprobs), or -1; rows with a target have no slot
+  TensorView targets;
+  TensorView history;  // [blocks, block_size], int32: tokens, by blocks
+  // [rows, blocks], int32, any row stride: the blocks of each row's sequence; not read for rows
+  // without a slot.
   TensorView block_table;
-  // Host: what the step's rows need, so that nothing is launched for nothing.
+  // Host values that summarize the rows' rules, so that no kernel is launched needlessly.
   bool penalties = false;      // some row's rules change logits
   bool top_k_top_p = false;    // some row's rules truncate
   std::int32_t logprobs = -1;  // the most alternatives any row reports; -1: no logprobs at all
@@ -90,19 +91,19 @@ struct SampleStep {
   std::int64_t rows() const { return logits.shape[0]; }
 };
 
-// Where the results are, in device memory, good until the next step. Row r: of SampleStep's row r.
+// The results in device memory, valid until the next step. Row r belongs to row r of SampleStep.
 struct Sampled {
-  // [rows], int32: sampled, or the target; -1: neither, or all logits are NaN.
+  // [rows], int32: the sampled token or the target; -1: neither, or all logits are NaN.
   TensorView tokens;
-  // Of the raw logits; only where the step asks for logprobs, and only of rows whose rules do or
-  // that have a target.
+  // Of the raw logits. Set only where the step has logprobs, and only in rows whose rules have
+  // logprobs or that have a target.
   TensorView logprob;  // [rows], float32: of that token
   TensorView rank;     // [rows], int32: tokens with a higher logit, plus 1
   TensorView top_ids;  // [rows, logprobs], int32: the most likely first, of equals the lower id
   TensorView top_logprobs;  // [rows, logprobs], float32
 };
 
-// Used by one thread.
+// Not thread-safe.
 class Sampler {
  public:
   // own: this rank's part of the vocabulary; stride: the widest part of any rank.
@@ -113,17 +114,17 @@ class Sampler {
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;
 
-  // Device memory that one takes; by arithmetic. (Ledger: "sampler".)
+  // Device memory of a sampler. (Ledger: "sampler".)
   static std::size_t bytes(std::int64_t stride, std::int64_t vocabulary, Shard shard,
                            const SamplerLimits& limits);
 
-  // From the next step enqueued on, the slot's rules are these. Does not wait for the device. Not
-  // to be captured.
+  // Sets the rules of a slot from the next enqueued step on. Does not wait for the device. Must not
+  // be captured.
   void set(std::int64_t slot, const SamplingRules& rules, Stream& stream);
 
-  // Enqueues it: a collective call of all ranks. last_tokens: [slots], int32, gets each sampled
-  // token at its slot. No allocation, no synchronisation; also with no rows. May be captured in a
-  // graph, and then samples by the rules that hold when the graph runs.
+  // Enqueues a step, a collective call of all ranks. last_tokens: [slots], int32, receives each
+  // sampled token at its slot. Neither allocates nor synchronizes; no rows are allowed. May be
+  // captured in a graph, which then uses the rules that are set when it runs.
   Sampled sample(const SampleStep& step, TensorView last_tokens, const Context& context);
 
  private:
@@ -140,7 +141,7 @@ class Sampler {
   const Shard shard_;
   const SamplerLimits limits_;
   const std::unique_ptr<Memory> memory_;
-  std::vector<std::uint32_t> words_;  // of set()
+  std::vector<std::uint32_t> words_;  // scratch of set()
 };
 
 }  // namespace nvllm::layers

@@ -1,5 +1,5 @@
-// Sampler: whatever the number of ranks and whatever else is in the batch, the same tokens; and
-// they are among those that a plain reading of the rules leaves.
+// Sampler: samples the same tokens for any number of ranks and any batch, and only tokens that a
+// direct reading of the rules allows.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ bool has_logprobs(const World& world, const TestRow& row) {
   return row.slot < 0 ? row.target >= 0 : world.rules[row.slot].logprobs >= 0;
 }
 
-// "" or where two answers to the same rows differ.
+// "" or the first difference between two answers to the same rows.
 std::string difference(const World& world, const std::vector<TestRow>& rows, const Answer& a,
                        const Answer& b) {
   for (std::size_t row = 0; row < rows.size(); ++row) {
@@ -74,14 +74,14 @@ TEST_CASE("with tp_invariant log-probabilities of any number of ranks have the b
     CHECK((wanted(all.logprob, 1) == wanted(one.logprob, 1)));
     CHECK((wanted(all.top_logprobs, kLimits.max_logprobs) ==
            wanted(one.top_logprobs, kLimits.max_logprobs)));
-    // Otherwise they are near, but others.
+    // Otherwise they are close, but not equal.
     const Answer plain = answer_of(true, false), plain_all = answer_of(false, false);
     CHECK(difference(world, world.rows, all, plain) == "");
     CHECK((wanted(plain.logprob, 1) != wanted(plain_all.logprob, 1)));
   });
 }
 
-// A row's logits after bias and penalties, by the words of the documentation.
+// A row's logits after bias and penalties, as documented.
 std::vector<double> plain_penalties(const World& world, const TestRow& row) {
   const SamplingRules& rules = world.rules[row.slot];
   std::vector<double> logits(row.logits.begin(), row.logits.end());
@@ -116,7 +116,7 @@ std::vector<double> plain_penalties(const World& world, const TestRow& row) {
   return logits;
 }
 
-// Which tokens may be sampled then, with room for what rounding does at a boundary.
+// Which tokens may be sampled after truncation, with tolerance for rounding at a boundary.
 std::vector<bool> plain_truncation(const SamplingRules& rules, const std::vector<double>& logits) {
   std::vector<std::pair<double, std::int64_t>> order;  // relative probability, token
   const double max = *std::max_element(logits.begin(), logits.end());
@@ -267,7 +267,7 @@ TEST_CASE("new rules hold from the next step on; steps that are enqueued keep th
     std::fill(world.rows[0].logits.begin(), world.rows[0].logits.end(), 0.0f);
     SamplerRank together(rank, world, false);
     const std::vector<std::int32_t> wanted = {500, 3, 1002, 0, 64};
-    std::vector<SampleStep> steps;  // each with logits of its own, which rules change
+    std::vector<SampleStep> steps;  // each with its own logits, which rules change
     std::vector<TensorView> tokens;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       steps.push_back(together.step_of(world.rows));
@@ -289,7 +289,7 @@ TEST_CASE("new rules hold from the next step on; steps that are enqueued keep th
                             rank.stream());
       }
     };
-    enqueue();  // a kernel's first use waits for the device, which must not be held up then
+    enqueue();  // a kernel's first use waits for the device, which must not be delayed later
     std::promise<void> enqueued;
     rank.stream().host_call([all = enqueued.get_future().share()] { all.wait(); });
     enqueue();
@@ -307,7 +307,7 @@ TEST_CASE("captured in a graph, it samples by the rules of the moment") {
     const SampleStep step = alone.step_of(world.rows);
     REQUIRE(step.penalties);
     REQUIRE(step.top_k_top_p);
-    // Rules change logits, so each launch begins with fresh ones.
+    // Rules change the logits, so each launch starts with fresh ones.
     const SampleStep fresh = alone.step_of(world.rows);
     Sampled sampled;
     const auto graph = rank.backend().capture(rank.stream(), [&] {

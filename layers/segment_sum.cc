@@ -8,7 +8,7 @@
 namespace nvllm::layers {
 namespace {
 
-// A node of the tree: `size` segments, a power of two, of which those below `segments` exist.
+// A node of the tree: `size` segments, a power of two, of which only those below `segments` exist.
 struct Block {
   std::int64_t begin, size, segments;
 
@@ -28,8 +28,8 @@ void add_nodes(const Block& block, Range own, std::vector<Range>& nodes) {
   for (const int half : {0, 1}) add_nodes(block.half(half), own, nodes);
 }
 
-// Pushes the block's sources, in order, and merges them where both halves have some. Whether any
-// did.
+// Pushes the block's sources in order, and a merge where both halves have sources. Returns whether
+// any were pushed.
 bool push_sources(const Block& block, const std::vector<Range>& nodes, kernels::TreeSum& sum) {
   if (!block.exists() || sum.count == static_cast<int>(nodes.size())) return false;
   if (nodes[static_cast<std::size_t>(sum.count)] == block.range()) {
@@ -62,11 +62,11 @@ kernels::TreeSum tree_sum_of(const std::vector<Range>& nodes, std::int64_t segme
 
 SegmentSum::SegmentSum(std::int64_t segments, Shard shard) : segments_(segments), shard_(shard) {
   NVLLM_CHECK(segments > 0 && segments <= kMaxSegments, segments, " segments");
-  shard.tp_invariant = false;  // segments themselves are cut anywhere
+  shard.tp_invariant = false;  // segments themselves may be cut anywhere
   own_ = even_part_of(segments, shard);
   own_nodes_ = tree_nodes_of(own_, segments);
   std::vector<std::vector<Range>> of_ranks;
-  std::vector<Range> nodes;  // of all of them
+  std::vector<Range> nodes;  // the nodes of all ranks
   for (int rank = 0; rank < shard.ranks; ++rank) {
     const Range theirs = even_part_of(segments, {.rank = rank, .ranks = shard.ranks});
     of_ranks.push_back(tree_nodes_of(theirs, segments));

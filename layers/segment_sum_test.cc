@@ -1,5 +1,5 @@
-// SegmentSum: which nodes of the tree a rank has, in which order they are added up, and that the
-// sum has the same bits however segments are divided among ranks.
+// SegmentSum: which nodes of the tree a rank owns, their order of addition, and that the sum has
+// the same bits however the segments are divided among ranks.
 #include "layers/segment_sum.h"
 
 #include <doctest/doctest.h>
@@ -31,13 +31,13 @@ TEST_CASE("a rank has the largest nodes within its segments") {
   CHECK(nodes_as_text({3, 6}, 8) == "3-3 4-5");
   CHECK(nodes_as_text({6, 8}, 8) == "6-7");
   CHECK(nodes_as_text({1, 7}, 8) == "1-1 2-3 4-5 6-6");
-  CHECK(nodes_as_text({4, 7}, 7) == "4-6");  // the node of 4 to 7, of which 7 is not there
+  CHECK(nodes_as_text({4, 7}, 7) == "4-6");  // the node of segments 4 to 7, where 7 does not exist
   CHECK(nodes_as_text({2, 3}, 3) == "2-2");
   CHECK(nodes_as_text({0, 1}, 1) == "0-0");
   CHECK(nodes_as_text({2, 2}, 8).empty());
 }
 
-// What tree_sum() does with these sources, as text.
+// What tree_sum() would compute from these sources, as text.
 std::string added(const kernels::TreeSum& sum, const std::vector<std::string>& sources) {
   std::vector<std::string> stack;
   for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -52,7 +52,7 @@ std::string added(const kernels::TreeSum& sum, const std::vector<std::string>& s
   return stack.front();
 }
 
-// The sum of a range of leaves, which is a node.
+// The sum of a node's leaves.
 std::string node_as_text(Range node, std::int64_t segments) {
   std::vector<Range> leaves;
   std::vector<std::string> names;
@@ -73,7 +73,7 @@ TEST_CASE("the tree is aligned, and what is beyond the last segment is left out"
   CHECK(node_as_text({4, 6}, 8) == "(4+5)");
 }
 
-// Ranks' nodes, added up.
+// The sum of the ranks' nodes.
 std::string cut_as_text(const std::vector<std::int64_t>& cuts, std::int64_t segments) {
   std::vector<Range> nodes;
   std::vector<std::string> names;
@@ -109,7 +109,7 @@ TEST_CASE("a row-parallel layer has the same bits with any number of ranks, with
     bool bias;
   };
   on_groups([](LayerRank& rank) {
-    // 300 rows: more than are taken at a time; 8, 5, 7 and 1 segments; ranks without any.
+    // 300 rows: more than are processed at once; 8, 5, 7 and 1 segments; ranks without segments.
     for (const Shape& shape : {Shape{300, 40, 256, false}, Shape{5, 96, 80, true},
                                Shape{3, 37, 777, true}, Shape{2, 16, 13, true}}) {
       for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -133,7 +133,7 @@ TEST_CASE("a row-parallel layer has the same bits with any number of ranks, with
         const auto together = result_of(shard, rank.together());
         const auto alone = result_of({.tp_invariant = true}, rank.alone());
         CHECK((together == alone));
-        // Near what one GEMM gives, but in another order.
+        // Close to the result of one GEMM, but summed in another order.
         const auto plain = result_of({}, rank.alone());
         CHECK(difference(together, plain, dtype, {.roundings = 2, .length = shape.inputs}) == "");
       }

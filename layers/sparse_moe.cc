@@ -177,7 +177,7 @@ void SparseMoe::forward(ResidualStream& stream, const RmsNorm& norm, const Conte
 
 bool SparseMoe::run_one_row(ResidualStream& stream, const RmsNorm& norm,
                             const Context& context) const {
-  // With more rows other kernels take sums in another order.
+  // With more rows, other kernels sum in another order.
   const bool may = stream.rows() == 1 && !context.invariant && !expert_parallel_;
   if (!may || !expert_scales_.shape.empty()) return false;
   kernels::OneRowExperts one{.out = stream.sum,
@@ -193,7 +193,7 @@ bool SparseMoe::run_one_row(ResidualStream& stream, const RmsNorm& norm,
   one.logits = context.scratch.allocate(DType::f32, 1, experts());
   one.activated = context.scratch.allocate(stream.dtype(), experts_per_token_, intermediate());
   kernels::GemmOperands in;
-  if (shared_) {  // it reads the norm, too
+  if (shared_) {  // the shared expert reads the norm, too
     in.x = normed(stream, norm, context);
   } else {
     in = norm_operands(stream, norm, context);
@@ -230,10 +230,10 @@ TensorView SparseMoe::normed_for_router(TensorView x, const Context& context) co
   return normed;
 }
 
-// residual: data == nullptr: none. out may be residual, but not x.
+// residual.data == nullptr: none. out may alias residual, but not x.
 void SparseMoe::run_experts(TensorView out, TensorView residual, TensorView x, const Routed& routed,
                             const SharedResult& shared, const Context& context) const {
-  // A row for each entry: as the experts read it, if it is gathered, then what they made of it.
+  // One row per entry: first the experts' gathered inputs, if any, then their outputs.
   const std::int64_t entries = routed.source_rows.shape[0];
   const auto allocate = [&](std::int64_t columns) {
     return context.scratch.allocate(x.dtype, entries, columns);
@@ -270,8 +270,8 @@ void SparseMoe::run_experts(TensorView out, TensorView residual, TensorView x, c
                            context.stream);
 }
 
-// tp_invariant: segments are of whole experts. The shared expert's result, which all ranks have
-// whole, is part of the first.
+// tp_invariant: segments consist of whole experts. The first one includes the shared expert's
+// result, which every rank has in full.
 void SparseMoe::sum_experts(TensorView out, TensorView of_experts, const Routed& routed,
                             const SharedResult& shared, const Context& context) const {
   const std::int64_t width = experts() / sum_.segments();
@@ -300,8 +300,8 @@ void SparseMoe::sum_experts(TensorView out, TensorView of_experts, const Routed&
 
 std::size_t SparseMoe::scratch_bytes(std::int64_t rows, DType dtype) const {
   const std::int64_t entries = rows * experts_per_token_;
-  // What the shared expert makes stays beside the experts' rows; its own rows do not, but are
-  // counted so.
+  // The shared expert's result coexists with the experts' rows. Its intermediate rows do not, but
+  // are counted, too.
   std::size_t shared = 0;
   if (shared_) {
     shared =

@@ -1,6 +1,6 @@
-// SparseMoe against a plain reference of its own, in double, with the weights by their names in the
-// checkpoint: on one rank and over several. And what holds of rows on CPUs: their results do not
-// depend on their company, and experts that nobody has chosen are not read.
+// Compares SparseMoe, on one rank and on several, with a reference in double that reads the weights
+// by their checkpoint names. On CPUs it also checks that a row's result does not depend on the
+// other rows, and that experts that no row selected are not read.
 #include "layers/sparse_moe.h"
 
 #include <doctest/doctest.h>
@@ -80,7 +80,7 @@ class Weight {
   DType dtype_;
 };
 
-// A row's experts, the first of them first, and by how much the last is ahead of the next.
+// A row's selected experts, best first, and the margin between the last one and the next.
 struct Choice {
   std::vector<std::int64_t> experts;
   std::vector<double> weights;
@@ -107,7 +107,7 @@ Choice choose(const Shape& shape, const std::vector<double>& x, DType dtype) {
   return choice;
 }
 
-// What the experts add to a row whose norm is x.
+// The experts' contribution to a row whose norm is x.
 std::vector<double> reference(const Shape& shape, const Choice& choice,
                               const std::vector<double>& x, DType dtype) {
   std::vector<double> sum(static_cast<std::size_t>(shape.hidden));
@@ -125,7 +125,7 @@ std::vector<double> reference(const Shape& shape, const Choice& choice,
   return sum;
 }
 
-// The stream's values before and after, and the norm in between.
+// The stream before and after, and its norm.
 struct Result {
   std::vector<float> before, normed, after;
 };
@@ -146,7 +146,7 @@ class Layer {
     rank.bind_all(parameters_, dtype);
   }
 
-  // Of rows [begin, begin + count) of the same stream.
+  // Runs rows [begin, begin + count) of the same stream.
   Result run(std::int64_t begin, std::int64_t count) {
     const std::vector<float> all =
         rank_.values(rank_.noise_tensor("stream", dtype_, shape_.rows, shape_.hidden));
@@ -190,8 +190,8 @@ std::vector<double> row_of(const std::vector<float>& values, std::int64_t row,
   return {values.begin() + row * columns, values.begin() + (row + 1) * columns};
 }
 
-// What is wrong with a result; "": nothing. Rows whose choice of experts roundings may change are
-// left out.
+// "" or what is wrong with a result. Rows whose selection of experts depends on rounding are
+// skipped.
 std::string compare(const Shape& shape, const Result& result, DType dtype) {
   const double min_margin = dtype == DType::f32 ? 1e-4 : 2e-2;
   const double tolerance = dtype == DType::f32 ? 2e-5 : 3e-2;
@@ -284,7 +284,7 @@ TEST_CASE("experts that no row has chosen are not read") {
     CHECK(unused.size() >= 14);
     layer.poison(unused);
     CHECK(layer.run(0, kShape.rows).after == before.after);
-    // One that is read shows.
+    // A poisoned expert that is read does change the result.
     const auto x = row_of(before.normed, 1, kShape.hidden);
     layer.poison({choose(kShape, x, DType::f32).experts[1]});
     CHECK(std::isnan(layer.run(0, kShape.rows).after[static_cast<std::size_t>(kShape.hidden)]));

@@ -31,12 +31,12 @@ float element(const void* data, DType dtype, std::int64_t i) {
   }
 }
 
-// Half the distance of neighbouring values, relative to them.
+// The unit roundoff: half the relative distance of adjacent values.
 float rounding_of(DType dtype) {
   return dtype == DType::f32 ? 0x1p-24f : dtype == DType::bf16 ? 0x1p-8f : 0x1p-11f;
 }
 
-// The values of a tensor.
+// The deterministic values of a named tensor.
 class Noise {
  public:
   Noise(const std::string& name, float width, float center)
@@ -55,7 +55,7 @@ class Noise {
   float width_, center_;
 };
 
-// Those of a weight, by its name.
+// The values of the weight `tensor`.
 Noise weights_of(const std::string& tensor, const std::vector<std::int64_t>& shape) {
   if (tensor.find("zero") != std::string::npos) return Noise(tensor, 0, 0);
   if (tensor.find("norm") != std::string::npos) return Noise(tensor, 0.3f, 1);

@@ -1,5 +1,5 @@
-// LayerRank: what a test of a layer works with, on one rank: tensors with known values, and the two
-// contexts in which a layer is compared with itself: whole on this rank alone, and split over all.
+// LayerRank: the fixture of layer tests on one rank: tensors with known values, and the two
+// contexts in which a layer is compared with itself: whole on this rank, and split over all ranks.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace nvllm::layers {
 
-// Element i of what is called so: the same everywhere, evenly spread over [-width, width).
+// Element i of the tensor called `name`: the same on all ranks, uniform over [-width, width).
 float noise(const std::string& name, std::int64_t i, float width);
 
 class LayerRank {
@@ -32,9 +32,9 @@ class LayerRank {
   Context alone() { return {stream(), *gemm_, scratch_, nullptr}; }
   Context together() { return {stream(), *gemm_, scratch_, rank_.communicator.get()}; }
 
-  // Gives parameters memory, and values by the slices that they declare, which must cover them
-  // exactly: a GEMM's weights so that it keeps the size of its inputs, a norm's about 1, and zeros
-  // if the tensor's name has "zero" in it.
+  // Allocates parameters and fills them by their declared slices, which must cover them exactly: a
+  // GEMM's weights preserve the magnitude of its inputs, a norm's are about 1, and those with
+  // "zero" in the tensor's name are zero.
   void bind_all(const std::vector<Parameter*>& parameters, DType dtype);
   template <typename Layer>
   void bind(Layer& layer, DType dtype) {
@@ -43,8 +43,8 @@ class LayerRank {
     bind_all(parameters, dtype);
   }
 
-  // Device memory with these values, or with values that no layer would give; it lives as long as
-  // this.
+  // Device memory with these values, or with a sentinel that no layer produces; it lives as long as
+  // this object.
   TensorView tensor(const std::vector<float>& values, DType dtype, std::int64_t rows,
                     std::int64_t columns);
   TensorView empty(DType dtype, std::int64_t rows, std::int64_t columns);
@@ -52,7 +52,7 @@ class LayerRank {
                           std::int64_t columns);
   TensorView ids(const std::vector<std::int32_t>& values);
 
-  // Of [rows, columns], whose rows may lie apart. Waits for the stream.
+  // Reads a tensor [rows, columns], with any row stride. Waits for the stream.
   std::vector<float> values(TensorView tensor);
 
  private:
@@ -65,17 +65,16 @@ class LayerRank {
   std::vector<Buffer> memory_;
 };
 
-// Runs the body on groups of 2, 3 and 4 ranks, one after the other; skips groups that there cannot
-// be.
+// Runs the body on groups of 2, 3 and 4 ranks in turn; skips groups that are not available here.
 void on_groups(const std::function<void(LayerRank&)>& body);
 
-// How far results of a layer may be from those of the whole one.
+// How far results of a split layer may be from those of the whole one.
 struct Tolerance {
   int roundings;  // of values as large as the largest result, on either way, to the tensors' type
   std::int64_t length;  // of the longest sum in float32
 };
-// "" or which element differs, by how much, and how much it may. Columns [begin, end) of
-// `expected`, which has `columns`, are compared with all of `got`.
+// "" or which element differs, by how much, and the tolerance. Columns [begin, end) of `expected`,
+// which has `columns` columns, are compared with all of `got`.
 std::string difference(const std::vector<float>& got, const std::vector<float>& expected,
                        std::int64_t columns, Range range, DType dtype, const Tolerance& tolerance);
 std::string difference(const std::vector<float>& got, const std::vector<float>& expected,

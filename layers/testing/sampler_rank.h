@@ -1,5 +1,4 @@
-// What tests of the sampler work with: sequences with all sorts of rules, and a rank that samples
-// for them.
+// Fixtures of sampler tests: sequences with varied rules, and a rank that samples for them.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +12,11 @@
 
 namespace nvllm::layers {
 
-inline constexpr std::int64_t kVocabulary = 1003;  // no cut is where a word of bits ends
+inline constexpr std::int64_t kVocabulary = 1003;  // no part ends at the end of a 32-bit word
 inline constexpr std::int64_t kBlockSize = 4, kBlocks = 40, kTableBlocks = 10;
 inline constexpr SamplerLimits kLimits{.slots = 80, .rows = 80, .max_logprobs = 7};
 
-// A row of a step, with the same logits everywhere.
+// A row of a step, with the same logits on all ranks.
 struct TestRow {
   std::int32_t slot = 0, position = 0, target = -1;
   std::vector<float> logits;
@@ -28,7 +27,7 @@ struct Answer {
   std::vector<std::int32_t> tokens, rank, top_ids;
   std::vector<float> logprob, top_logprobs;
 
-  // Of one row; logprobs are sums whose parts depend on the ranks.
+  // Compares one row; logprobs have a tolerance, since their sums depend on the ranks.
   std::string difference(std::size_t row, const Answer& other, std::size_t other_row) const {
     if (tokens[row] != other.tokens[other_row]) return "tokens";
     if (logprob.empty() || other.logprob.empty()) return "";
@@ -46,7 +45,7 @@ struct Answer {
   }
 };
 
-// Sequences with all sorts of rules and a row of each; the same for the same seed.
+// Sequences with varied rules and one row each, determined by the seed.
 struct World {
   std::vector<SamplingRules> rules;
   std::vector<TestRow> rows;
@@ -99,7 +98,7 @@ struct World {
   }
 };
 
-// One rank's sampler with a world in its memory.
+// One rank's sampler with a World in its device memory.
 class SamplerRank {
  public:
   SamplerRank(LayerRank& rank, const World& world, bool alone, bool tp_invariant = false)
@@ -157,7 +156,7 @@ class SamplerRank {
         step.penalties |= world_.rules[row.slot].changes_logits();
         step.top_k_top_p |= world_.rules[row.slot].truncates();
       }
-      // All that there may be, so that answers can be compared.
+      // As many as possible, so that answers can be compared.
       if (row.slot < 0 || world_.rules[row.slot].logprobs >= 0) {
         step.logprobs = static_cast<std::int32_t>(kLimits.max_logprobs);
       }

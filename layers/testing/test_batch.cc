@@ -63,7 +63,7 @@ std::vector<std::int32_t> TestCache::blocks_of(std::int64_t sequence) const {
 
 TestBatch::TestBatch(Backend& backend, const TestCache& cache, std::int64_t rows)
     : backend_(backend), cache_(cache) {
-  // Every tensor has at most a row's worth of elements per row and sequence, and one more.
+  // Every tensor has at most this many elements per row and sequence, plus one.
   const std::int64_t elements =
       5 * (rows + 1) + cache.shape().sequences * (cache.shape().tokens + 4);
   const std::size_t bytes =
@@ -110,7 +110,7 @@ void TestBatch::load(const std::vector<Part>& parts, Logits logits, Stream& stre
   }
   batch_.max_kv_length = cache_.shape().tokens;
 
-  stream.synchronize();  // whatever reads the last batch
+  stream.synchronize();  // the last batch may still be read
   used_ = 0;
   batch_.slots = place(slots);
   batch_.tokens = place(tokens);

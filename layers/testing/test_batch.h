@@ -1,5 +1,5 @@
-// TestBatch: batches and a cache for tests and benchmarks: sequences of one length at most, in
-// paged or contiguous memory.
+// TestBatch: batches and a cache for tests and benchmarks, with a common maximum sequence length,
+// in paged or contiguous memory.
 //
 //   TestCache cache(*backend, {.sequences = 2, .tokens = 256, .kv_heads = 2, ...});
 //   TestBatch batch(*backend, cache, 64);
@@ -22,7 +22,7 @@ namespace nvllm::layers {
 struct TestCacheShape {
   std::int64_t layers = 1;
   std::int64_t sequences = 1;
-  std::int64_t tokens = 0;  // of a sequence, at most
+  std::int64_t tokens = 0;  // max. per sequence
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
   std::int64_t block_size = 16;  // 0: contiguous
@@ -30,8 +30,8 @@ struct TestCacheShape {
   std::vector<kvcache::BlockShape::Heads> by_layer{};  // kvcache::BlockShape's
 };
 
-// Keys and values of all layers, and where each sequence's blocks lie: in descending order, the
-// sequences' in turn, so that no two neighbours are in order.
+// Keys and values of all layers, and each sequence's block table: block ids descend and interleave
+// the sequences, so that no two adjacent blocks are in order.
 class TestCache {
  public:
   TestCache(Backend& backend, const TestCacheShape& shape);
@@ -63,11 +63,11 @@ class TestBatch {
 
   TestBatch(Backend& backend, const TestCache& cache, std::int64_t rows);
 
-  // Waits for the stream, whose later work may use the batch. Sequences may be left out and in any
-  // order, but for contiguous memory: there part i is of sequence i.
+  // Waits for the stream; later work on it may use the batch. Sequences may be left out and in any
+  // order, except in contiguous memory, where part i belongs to sequence i.
   void load(const std::vector<Part>& parts, Logits logits, Stream& stream);
 
-  // The tensors stay where they are from load to load; their shapes are those of the last.
+  // The tensors keep their addresses across loads; their shapes are those of the last load.
   const Batch& batch() const { return batch_; }
 
  private:
