@@ -15,8 +15,8 @@ AVX512_COPTS = [
     "-mavx512bw",
     "-mavx512dq",
     "-mavx512vl",
-    # GCC 12 warns of operands that its own intrinsics leave undefined on purpose. Clang does not know the
-    # warning.
+    # GCC 12 warns about operands that its own intrinsics leave undefined on purpose. Clang does not
+    # know this warning.
     "-Wno-maybe-uninitialized",
     "-Wno-uninitialized",
     "-Wno-unknown-warning-option",

@@ -1,4 +1,4 @@
-// Causal attention of the newest tokens of some sequences to all of their tokens.
+// Causal attention of the newest tokens of each sequence to all of its tokens.
 #pragma once
 
 #include <cstdint>
@@ -17,40 +17,39 @@ namespace nvllm::kernels {
 // sequence's tokens; the result is then a partial attention result, which combine_attention()
 // combines with others by its lse.
 //   out[r][h] = sum_t softmax_t(scale * q[r][h] · k[t][g]) v[t][g],   g = (first_head + h) / group
-// With sinks, a head's softmax has one logit more, which is not scaled and has no value:
+// With sinks, a head's softmax has one extra logit, which is not scaled and has no value:
 //   out[r][h] = sum_t exp(scale * q[r][h] · k[t][g]) v[t][g] / (exp(sinks[h]) + sum_t exp(...))
-// and the lse includes it (on GPUs it is infinite where a sink is more than 88 above all scores).
-// Of partial results that are combined one must have it.
+// and the lse includes it (on GPUs it is infinite if a sink exceeds all scores by more than 88). Of
+// partial results that are combined, exactly one must include it.
 //
-// With a window, a row attends to the last `window` of these tokens alone, its own included, and to
-// no earlier ones.
-// A rank whose query heads begin in the middle of a group has first_head > 0. A row that attends to
-// no token gives 0 and an lse of -infinity, or its sink. Tokens that no row of a sequence attends
-// to are not read.
+// With a window, a row attends only to the last `window` of these tokens, itself included.
+// first_head > 0 if a rank's query heads begin in the middle of a group. A row that attends to no
+// token yields 0 and an lse of -infinity, or its sink. Tokens that no row of a sequence attends to
+// are not read.
 //
 // A NaN in q makes its row and head NaN. A NaN in a key or value makes the rows that attend to it
 // NaN, in the heads of its group; a NaN or infinity in a value may also reach earlier rows of its
 // sequence and, with a window, later ones.
 struct Attention {
   TensorView out{};  // [rows, heads, head_dim], of q's type or float32
-  TensorView q{};    // [rows, heads, head_dim]; rows may lie apart (stride[0])
+  TensorView q{};    // [rows, heads, head_dim]; any row stride (stride[0])
   KvView kv{};
-  // [2, kv_heads], float32, of a cache of E4m3: what a head's keys, and its values, are multiplied
-  // by. May be none, which stands for 1.
+  // [2, kv_heads], float32, for an E4m3 cache: the factors of each head's keys and values.
+  // Optional; the default is 1.
   TensorView kv_scales{};
-  TensorView sinks{};  // [heads], of q's type: those of this rank's heads; may be none
-  // [sequences + 1], int32, ascending. Rows before the first or behind the last are not touched.
+  TensorView sinks{};  // [heads], of q's type: those of this rank's heads; optional
+  // [sequences + 1], int32, ascending. Rows outside this range are not touched.
   TensorView query_start{};
   TensorView kv_length{};  // [sequences], int32: tokens in the view
-  // [sequences], int32: how many tokens the first row of each sequence attends to. Each later row
-  // attends to one more. Any numbers are allowed; they are limited to 0 and kv_length. Without it:
-  // kv_length - rows + 1.
+  // [sequences], int32: how many tokens the first row of each sequence attends to; each later row
+  // attends to one more. Any value is allowed and is clamped to [0, kv_length]. Default: kv_length
+  // - rows + 1.
   TensorView visible{};
-  // [rows, heads], float32: the log of the sum of exp(scale * q · k); may be none.
+  // [rows, heads], float32: the log of the sum of exp(scale * q · k); optional.
   TensorView lse{};
-  std::int64_t window = 0;      // tokens that a row attends to at most; 0: any number
+  std::int64_t window = 0;      // max. tokens that a row attends to; 0: unlimited
   std::int64_t group = 1;       // query heads per KV head
-  std::int64_t first_head = 0;  // of this rank's first query head in its group
+  std::int64_t first_head = 0;  // index of this rank's first query head in its group
   float scale = 1.0f;
 
   // Promises that the kernels enqueued just before this call write nothing that it reads except the
@@ -60,13 +59,13 @@ struct Attention {
   // It has no effect with `visible`.
   bool only_rows_are_new = false;
 
-  // A row's bits depend on that row and on what it attends to alone, not on how many rows there are
-  // or how many tokens other sequences have: on GPUs prefill's kernel then computes all rows. (On
-  // the CPU it is always so.)
+  // A row's bits depend only on that row and on what it attends to, not on the number of rows or
+  // the lengths of other sequences: on GPUs the prefill kernel then computes all rows. (On the CPU
+  // this always holds.)
   bool invariant = false;
 
-  // Bounds that hold for every value of query_start and kv_length that a captured graph will see.
-  std::int64_t max_query_rows = 0;  // of a sequence
+  // Upper bounds that hold for every replay of a captured graph.
+  std::int64_t max_query_rows = 0;  // per sequence
   std::int64_t max_kv_length = 0;
 };
 
@@ -76,13 +75,13 @@ struct Attention {
 // any number, also 0. Otherwise it throws an Error that names the argument.
 void attention(const Attention& args, Stream& stream);
 
-// The same where the first decode_sequences sequences have one row each, and the others more. If
-// the cache has a block table, the former run in the decode kernel and the latter in the prefill
-// kernel.
+// The same for a batch whose first decode_sequences sequences have one row each and whose others
+// have more. If the cache has a block table, the former run in the decode kernel and the latter in
+// the prefill kernel.
 void attention(const Attention& args, std::int64_t decode_sequences, Stream& stream);
 void check_attention(const Attention& args);
-// Checks everything but the sequences, for operations that select tokens in other ways. `operation`
-// is their name, for error texts.
+// Checks everything except the sequences, for operations that select tokens in other ways.
+// `operation` is their name, for error messages.
 void check_attention_rows(const Attention& args, const char* operation);
 
 }  // namespace nvllm::kernels

@@ -2,9 +2,9 @@
 // memory. It uses the loops of the CPU backend, but needs neither a stream nor a device. A device
 // combines the result with that of its own attention (kernels/attention/combine_attention.h).
 //
-// The keys of all KV heads of a token lie side by side, and so do its values. Threads go through a
-// block in runs of tokens, and through a run head by head, so that each page of memory is touched
-// once. All query heads of a KV head share what is read for it.
+// The keys of all KV heads of a token are adjacent in memory, and so are its values. Threads walk a
+// block in runs of tokens, and a run head by head, so that each memory page is touched once. All
+// query heads of a KV head share what is read for it.
 #pragma once
 
 #include <cstdint>
@@ -28,19 +28,19 @@ struct HostAttentionBlock {
 struct HostAttention {
   TensorView out;  // [rows, heads, head_dim], float32, dense; a row without blocks gives 0
   TensorView lse;  // [rows, heads], float32, dense; -infinity
-  TensorView q;    // [rows, heads, head_dim], float32, bfloat16 or float16; rows may lie apart
+  TensorView q;    // [rows, heads, head_dim], float32, bfloat16 or float16; any row stride
   std::span<const HostAttentionBlock> blocks;  // by ascending row
-  std::int64_t keys = 0, values = 0;           // bytes from where a block begins
+  std::int64_t keys = 0, values = 0;           // byte offsets within a block
   std::int64_t block_tokens = 0, kv_heads = 0;
-  bool of_e4m3 = false;    // keys and values; else they are of the type of q
+  bool of_e4m3 = false;    // whether keys and values are E4m3; otherwise of the type of q
   TensorView kv_scales{};  // in host memory
   // As in kernels::Attention.
   std::int64_t group = 1, first_head = 0;
   float scale = 1.0f;
 };
 
-// Runs it on the pool's threads and the calling one, and returns when it is done. `scratch` grows
-// as needed and may be reused. No bit depends on the number of threads or on other rows.
+// Runs on the pool's threads and the calling one, and returns when done. `scratch` grows as needed
+// and may be reused. No bit depends on the number of threads or on other rows.
 void host_attention(const HostAttention& args, nvllm::cpu::ThreadPool& pool,
                     std::vector<float>& scratch);
 

@@ -1,9 +1,9 @@
-// KvView: the keys and values of many sequences in one layer, as kernels see them, however the
-// cache keeps them.
+// KvView: the keys and values of many sequences in one layer, as kernels see them, for every cache
+// layout.
 //
-// Tokens lie in blocks of block_size. Token t of sequence s is token t % block_size of block
-// block_table[s][t / block_size]; without a block table it lies in block s, which holds the whole
-// sequence (contiguous). The `slot` of a token is block * block_size + its index in the block.
+// Tokens are stored in blocks of block_size. Token t of sequence s is token t % block_size of block
+// block_table[s][t / block_size]; without a block table, block s holds all of sequence s
+// (contiguous). A token's `slot` is block * block_size + its index in the block.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ inline constexpr std::int64_t kMaxCudaHeadDim = 256;  // on GPUs
 
 struct KvView {
   // [blocks, block_size, kv_heads, head_dim]. The elements of a head are dense; the other strides
-  // are free, and the same for keys and values.
+  // are arbitrary, but equal for keys and values.
   TensorView keys;
   TensorView values;
-  // [sequences, blocks of the longest], int32, dense; data == nullptr: none.
+  // [sequences, max. blocks], int32, dense; data == nullptr: none.
   TensorView block_table;
 
   std::int64_t blocks() const { return keys.shape[0]; }
@@ -28,7 +28,7 @@ struct KvView {
   std::int64_t kv_heads() const { return keys.shape[2]; }
   std::int64_t head_dim() const { return keys.shape[3]; }
 
-  // On the host: the block of a token, and where a head's key or value begins, in elements.
+  // Host only: the block of a token, and the element offset of a head's key or value.
   std::int64_t block_of(std::int64_t sequence, std::int64_t token) const {
     if (block_table.data == nullptr) return sequence;
     return block_table.as<std::int32_t>()[sequence * block_table.shape[1] + token / block_size()];

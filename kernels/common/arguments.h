@@ -1,5 +1,5 @@
-// What the operations share before they start: checks of their arguments, the choice of a backend,
-// and the way from an element type at run time to one at compile time.
+// Shared by all operations: argument checks, backend selection, and dispatch from a run-time
+// element type to a compile-time one.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,18 @@
 
 namespace nvllm::kernels {
 
-// The checks of one operation. Each throws an Error that names the operation, the argument, what it
-// is and what it must be.
+// The argument checks of one operation. Each throws an Error that names the operation, the
+// argument, its value and the requirement.
 class Arguments {
  public:
   explicit constexpr Arguments(const char* operation) : operation_(operation) {}
 
-  // float32, bfloat16 or float16, and of this rank; `form` says what that is: "[rows, columns]".
+  // float32, bfloat16 or float16, of this rank; `form` describes the shape: "[rows, columns]".
   void require_floats(const TensorView& tensor, const char* name, int rank, const char* form) const;
-  // Of exactly this type and shape.
+  // Exactly this type and shape.
   void require(const TensorView& tensor, const char* name, DType dtype,
                std::initializer_list<std::int64_t> shape) const;
-  // Row-major without gaps, at an address where its elements may lie, and not nowhere if it has
-  // any.
+  // Row-major without gaps, aligned for its elements, and not nullptr unless it is empty.
   void require_dense(const TensorView& tensor, const char* name) const;
   void require_dense(const TensorView& tensor, const char* name, DType dtype,
                      std::initializer_list<std::int64_t> shape) const {
@@ -31,7 +30,7 @@ class Arguments {
   }
   // The second half of require_dense().
   void require_memory(const TensorView& tensor, const char* name) const;
-  // Each vector of 16 bytes can be loaded at once: it begins at a multiple of 16 bytes.
+  // 16-byte vector loads are possible: every vector begins at a multiple of 16 bytes.
   void require_vectors(const TensorView& tensor, const char* name) const;
 
   const char* operation() const { return operation_; }
@@ -40,7 +39,8 @@ class Arguments {
   const char* operation_;
 };
 
-// function(float{}), function(Bf16{}) or function(F16{}): of a type that require_floats() let pass.
+// Calls function(float{}), function(Bf16{}) or function(F16{}), for a type that require_floats()
+// accepted.
 template <typename Function>
 decltype(auto) with_element_type(DType dtype, Function&& function) {
   switch (dtype) {
@@ -52,8 +52,7 @@ decltype(auto) with_element_type(DType dtype, Function&& function) {
 
 }  // namespace nvllm::kernels
 
-// cuda::call or cpu::call, whichever is the backend of the stream. A build without CUDA has the
-// latter alone.
+// cuda::call or cpu::call, by the backend of the stream. A build without CUDA has only the latter.
 #ifdef NVLLM_CUDA
 #define NVLLM_ON_BACKEND(stream, call) \
   ((stream).kind() == DeviceKind::cuda ? cuda::call : cpu::call)

@@ -14,9 +14,8 @@
 
 namespace nvllm::kernels {
 
-// The random bits of element `index` of a seed are the lower half of the index, mixed with two keys
-// that come from the seed and the upper half. This is 32-bit arithmetic alone, for vectors of any
-// width.
+// The random bits of element `index` are the lower half of the index, mixed with two keys that come
+// from the seed and the upper half. This takes only 32-bit arithmetic, for vectors of any width.
 struct RandomKeys {
   static constexpr std::uint32_t kFactor1 = 0x9e3779b1, kFactor2 = 0x85ebca6b;
   static constexpr float kUnit = 0x1p-23f;  // the unit of 24 bits with a sign

@@ -1,4 +1,4 @@
-// What the backends offer: a Gemm each, and the kernels among which the CUDA backend plans.
+// A Gemm for each backend, and the kernels that the CUDA backend chooses from.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,11 @@
 namespace nvllm::kernels {
 namespace cpu {
 
-// GEMMs for streams of the CPU backend. Workspace for rows of x in the kernels' own format is
-// allocated when a call needs more of it than any before; it never shrinks. tune() with the largest
-// M allocates it ahead. Results do not depend on the number of threads.
+// GEMMs for streams of the CPU backend. The workspace for rows of x in the kernels' own format
+// grows when a call needs more than all previous ones; it never shrinks. tune() with the largest M
+// allocates it ahead of time. Results do not depend on the number of threads.
 //
+// set: use at most this instruction set, for tests; default: the best available.
 // set: at most this instruction set, for tests; without it, the best one that there is.
 std::unique_ptr<Gemm> create_gemm(Backend& backend,
                                   std::optional<InstructionSet> set = std::nullopt);
@@ -26,25 +27,26 @@ namespace cuda {
 
 struct Fp8Rows;
 
-// cuBLASLt's workspace: as much as NVIDIA advises for Hopper.
+// cuBLASLt's workspace, of the size that NVIDIA recommends for Hopper.
 inline constexpr std::size_t kGemmBytes = 32 << 20;
 
-// For quantized weights: floats of some of their outputs; or rows of x in fp8, and scales. This
-// stays in an L2 cache of 50 MB for the most part.
+// For quantized weights: some of their outputs dequantized to floats; or rows of x in fp8, and
+// scales. Most of it stays in an L2 cache of 50 MB.
 inline constexpr std::size_t kQuantizedGemmBytes = 40 << 20;
 
 std::unique_ptr<Gemm> create_gemm(Backend& backend, const GemmOptions& options);
 
-// The kernels. Whether one takes a GEMM is asked with the shape that its own kernel sees
-// (gemm_steps.h), which is not empty; a call that it enqueues is planned for it and checked.
+// The kernels. Queries whether a kernel supports a GEMM take the shape that the GEMM's own kernel
+// sees (gemm_steps.h), which is not empty; enqueue() takes a checked call that was planned for the
+// kernel.
 
-// Up to 16 rows of 16-bit floats, bound by the reading of the weight; with RMSNorm as its prologue
-// where that is faster than a kernel of its own, and with SiLU as its epilogue.
+// Up to 16 rows of 16-bit floats, bound by reading the weight; fuses an RMSNorm prologue where that
+// is faster than a separate kernel, and a SiLU epilogue.
 class Gemv {
  public:
   Gemv();
   bool takes(const GemmShape& shape) const;
-  // Whether the blocks of such a GEMM without prologue load all of the weight at once.
+  // Whether the blocks of such a GEMM without prologue load the whole weight at once.
   bool loads_all_at_once(const GemmShape& shape) const;
   void enqueue(const GemmCall& call, Stream& stream) const;
 
@@ -55,11 +57,11 @@ class Gemv {
   void enqueue_as(const GemmCall& call, Stream& stream) const;
 
   int multiprocessors_;
-  bool early_;  // kernels may begin before the one before them in the stream has ended
+  bool early_;  // kernels may start before the previous one in the stream has ended
 };
 
-// The same with sums that are one chain over K each (GemmOptions::invariant): as fast where the
-// weight, not the chain, takes the time.
+// The same with each sum as one chain over K (GemmOptions::invariant): as fast where reading the
+// weight, not the chain, dominates.
 class InvariantGemv {
  public:
   InvariantGemv();
@@ -75,8 +77,8 @@ class InvariantGemv {
 
 struct GemvDevice;
 
-// Up to 16 rows of 16-bit floats by a quantized weight; with RMSNorm as its prologue where every
-// block can repeat it, and with SiLU as its epilogue.
+// Up to 16 rows of 16-bit floats by a quantized weight; fuses an RMSNorm prologue where every block
+// can repeat it, and a SiLU epilogue.
 class QuantizedGemv {
  public:
   QuantizedGemv();
@@ -93,30 +95,30 @@ class QuantizedGemv {
   bool early_;
 };
 
-// 17 to 128 rows of 16-bit floats on Hopper; with a deferred RMSNorm as its prologue, with SiLU or
-// the start of the next RMSNorm as its epilogue.
+// 17 to 128 rows of 16-bit floats on Hopper; fuses the second half of a deferred RMSNorm as
+// prologue, and SiLU or the first half of the next RMSNorm as epilogue.
 class SmallM {
  public:
-  // Nothing if this kernel cannot compute the GEMM, or another one is expected to be faster. What
-  // shape.fusion has as prologue is done. invariant: any number of rows up to 128, and no split K.
+  // Returns nothing if this kernel cannot compute the GEMM, or another is expected to be faster.
+  // The prologue in shape.fusion has already been applied. invariant: any number of rows up to 128,
+  // without split K.
   std::optional<SmallMTiling> plan(const GemmShape& shape, bool invariant = false);
-  // Whether it can also start the next RMSNorm.
+  // Whether it can also run the first half of the next RMSNorm.
   static bool defers_norm(const GemmShape& shape);
-  // Whether it multiplies x in fp8, and enqueue() is to be given that.
+  // Whether it multiplies x in fp8, which enqueue() then takes.
   static bool wants_fp8_rows(const GemmShape& shape);
   void enqueue(const GemmCall& call, const Fp8Rows& rows, Stream& stream) const;
 
  private:
-  // Found when there is a GEMM for it: the driver takes its time.
+  // Queried from the driver, which is slow, at the first GEMM that needs it.
   std::optional<SmallMOccupancy> occupancy_;
 };
 
-// 17 to 128 rows by the weights of a vocabulary on Hopper, to float32; with sampling as its
-// epilogue.
+// 17 to 128 rows by an LM-head weight on Hopper, to float32; with sampling as its epilogue.
 class LmHead {
  public:
   LmHead();
-  // invariant: fewer rows, too.
+  // invariant: also fewer rows.
   bool takes(const GemmShape& shape, bool invariant = false) const;
   void enqueue(const GemmCall& call, Stream& stream) const;
   void enqueue_and_sample(const GemmCall& call, const SampleTokens& sample, Stream& stream) const;
@@ -126,8 +128,8 @@ class LmHead {
   bool is_hopper_;
 };
 
-// Any shape, type and alignment: a warp per output and four rows. Good for a few rows in float32,
-// and for what no other kernel takes.
+// Any shape, type and alignment: one warp per output and four rows. Efficient for a few rows in
+// float32; the fallback for everything else.
 void dot(const GemmCall& call, Stream& stream);
 
 }  // namespace cuda

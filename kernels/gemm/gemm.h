@@ -1,15 +1,15 @@
-// Gemm: matrix multiplications with a model's weights, and what is fused into them.
+// Gemm: matrix multiplications by a model's weights, with fused prologues and epilogues.
 //
-// A GEMM is planned, then run. The plan says which kernel computes it, and which prologue and
-// epilogue that kernel has; it is decided here, once, for a weight, a number of rows (M) and a GPU.
-// Callers name only what they want:
+// A GEMM is planned, then run. The plan names the kernel and the prologue and epilogue that are
+// fused into it; it is decided here, once per weight, number of rows (M) and GPU. Callers state
+// only the operation:
 //
 //   const auto gemm = create_gemm(*backend);
 //   const GemmCall call = gemm->call({.values = w, .bias = b}, {.out = q, .x = hidden});
 //   gemm->run(call, *stream);
 //
-// The four GEMMs of a decoder layer are planned together (plan_layer), since what one leaves undone
-// another takes up.
+// The four GEMMs of a decoder layer are planned together (plan_layer), since one may defer work to
+// another.
 #pragma once
 
 #include <compare>
@@ -33,11 +33,11 @@
 
 namespace nvllm::kernels {
 
-// An Error for a type that no weight has.
+// Throws an Error for a type that no weight has.
 WeightFormat format_of(DType type);
 
-// Values and bias are constants: kernels read them ahead of the work that is enqueued before
-// theirs. Who writes them waits for that (Stream::synchronize) before the first GEMM. The same
+// Values and bias are constants: kernels read them before the previously enqueued work has ended.
+// Whoever writes them must wait for that (Stream::synchronize) before the first GEMM. The same
 // holds for the weights of norms.
 struct GemmWeight {
   // [outputs, inputs], dense, as checkpoints hold it; or the bytes of a quantized weight
@@ -45,19 +45,19 @@ struct GemmWeight {
   TensorView values;
   TensorView bias{};  // [outputs]; data == nullptr: none
   WeightFormat format = format_of(values.dtype);
-  // This is one rank's part of a weight, and some rank, with some number of ranks, may have a part
-  // whose outputs are no multiple of 8. An invariant GEMM (GemmOptions) then takes the kernel of
-  // such parts, as no output may tell how many there are beside it.
+  // This is one rank's part of a weight, and for some number of ranks some rank's part has a number
+  // of outputs that is not a multiple of 8. An invariant GEMM (GemmOptions) then uses the kernel
+  // for such parts on every rank, since no output may depend on how many others there are.
   bool uneven_parts = false;
 
-  // Of quantized weights alone.
+  // Only for quantized weights.
   struct Quantized {
     TensorView scales{};
     std::int64_t inputs = 0, group = 0;
     DType type = DType::bf16;  // of x, bias and residual
-    // x stays as it is. Otherwise a kernel may quantize its rows, where that is faster.
+    // x is not quantized. Otherwise a kernel may quantize its rows, where that is faster.
     bool weight_only = false;
-    // Scales are the same for 128 outputs together, from multiples of 128 on (fp8).
+    // Each aligned group of 128 outputs shares its scales (fp8).
     bool blocks = false;
   } quantized{};
 
@@ -69,49 +69,48 @@ struct GemmWeight {
   }
 };
 
-// What happens to x first, with exactly the roundings of the operation itself
+// Applied to x first, with exactly the roundings of the separate operation
 // (kernels/pointwise/rmsnorm.h, activation.h). The first half of a deferred RMSNorm is in the
-// epilogue of the GEMM that makes the rows, the second in the one that reads them: that has one
-// factor per row to find, and no pass over all rows lies between.
+// epilogue of the GEMM that produces the rows, the second half in the GEMM that reads them: the
+// latter only needs one factor per row, and no separate pass over the rows.
 enum class Prologue : std::uint8_t { none, rms_norm, deferred_rms_norm, gated_activation };
 
-// What happens to the result: nothing, or a gated activation, where the first half of the outputs
-// are the gates of the second half.
+// Applied to the result: nothing, or a gated activation of gate rows, then up rows.
 enum class Epilogue : std::uint8_t { none, gated_activation };
 
-// A deferred RMSNorm of rows, as the GEMM that makes them leaves it.
+// A deferred RMSNorm of rows, as left by the GEMM that produces them.
 struct DeferredNorm {
   TensorView weighted;  // [M, columns], dense: the rows times the norm's weight, rounded once
-  // [columns / kSquaresColumns, kSquaresRows], float32: sums of each row's squares, by columns
+  // [columns / kSquaresColumns, kSquaresRows], float32: partial sums of each row's squares
   TensorView squares;
 
   bool exists() const { return squares.data != nullptr; }
 };
 inline constexpr std::int64_t kSquaresColumns = 64, kSquaresRows = 128;
 
-// What a caller wants done in the same pass.
+// The fusion that a caller asks for.
 struct GemmFusion {
-  Prologue prologue = Prologue::none;  // deferred_rms_norm is the plan's choice, not the caller's
+  Prologue prologue = Prologue::none;  // deferred_rms_norm is chosen by plans, not by callers
   Epilogue epilogue = Epilogue::none;
   Activation activation = Activation::silu;
 
   auto operator<=>(const GemmFusion&) const = default;
 };
 
-// All that a plan depends on, beside the GPU.
+// Everything that a plan depends on besides the GPU.
 struct GemmShape {
   std::int64_t m = 0, outputs = 0, inputs = 0;
   WeightFormat format = WeightFormat::bf16;
   std::int64_t group = 0;                            // of a quantized weight
-  bool weight_only = false;                          // likewise
+  bool weight_only = false;                          // of a quantized weight
   DType type = DType::bf16, out_type = DType::bf16;  // of x, and of out
   bool bias = false, residual = false;
   bool uneven_parts = false;  // of the weight
-  bool deferred = false;      // x's RMSNorm is there, deferred, and may be taken up
-  bool defer_next = false;    // an RMSNorm of out is wanted next, and may be deferred
+  bool deferred = false;      // x's RMSNorm is deferred, and this GEMM may complete it
+  bool defer_next = false;    // an RMSNorm of out follows, and may be deferred
   GemmFusion fusion;
-  // Which operands are 16-byte aligned rows of whole 16-byte vectors, as most kernels want them. An
-  // operand that is absent counts as one.
+  // Which operands are 16-byte aligned and consist of whole 16-byte vectors per row, as most
+  // kernels require. An absent operand counts as such.
   struct Vectors {
     bool weight = true, bias = true, x = true, prepared = true, deferred = true, norm_weight = true;
     bool out = true, residual = true, gate_up = true, next = true;
@@ -124,58 +123,58 @@ struct GemmShape {
 enum class GemmKernel : std::uint8_t {
   none,            // nothing to compute
   gemv,            // up to 16 rows of 16-bit floats: sm80/gemv.cuh
-  invariant_gemv,  // the same, each sum in one chain: sm80/invariant_gemv.cuh
+  invariant_gemv,  // the same with each sum in one chain: sm80/invariant_gemv.cuh
   small_m,         // 17 to 128 rows, Hopper: sm90/small_m.cuh
   quantized_gemv,  // up to 16 rows of 16-bit floats: sm80/quantized_gemv.cuh
-  lm_head,         // 17 to 128 rows by a vocabulary's weights, Hopper: sm90/lm_head.cuh
-  cublaslt,        // many rows: cublaslt/, with the configuration that tuning found; dot where the
-                   // library has no algorithm
-  dot,             // whatever no other kernel takes: sm80/dot.cu
-  dequantize,      // quantized weights become floats in a workspace, for cublaslt or dot
-  fp8,             // many rows, which become fp8, too, by fp8 weights, on Hopper: cublaslt/
+  lm_head,         // 17 to 128 rows by an LM-head weight, Hopper: sm90/lm_head.cuh
+  cublaslt,        // many rows: cublaslt/, autotuned; falls back to dot
+  dot,             // the fallback: sm80/dot.cu
+  dequantize,      // quantized weights are dequantized into a workspace, for cublaslt or dot
+  fp8,             // many rows, quantized to fp8, by fp8 weights, on Hopper: cublaslt/
   cpu,             // cpu/gemm.cc
 };
 
 // How one GEMM is computed.
 struct GemmPlan {
-  GemmShape shape;  // for which it was made
+  GemmShape shape;  // the shape that the plan is for
   GemmKernel kernel = GemmKernel::none;
   Prologue prologue = Prologue::none;
-  bool prologue_kernel = false;  // the prologue is a kernel of its own, ahead of the GEMM
-  bool prologue_early = false;   // which may begin before the kernel ahead of it has ended
+  bool prologue_kernel = false;  // the prologue is a separate kernel before the GEMM
+  bool prologue_early = false;   // and that kernel may start before the previous one has ended
   Epilogue epilogue = Epilogue::none;
-  bool epilogue_kernel = false;  // the epilogue is a kernel of its own
-  bool defers_next = false;      // begins the RMSNorm of its result
+  bool epilogue_kernel = false;  // the epilogue is a separate kernel
+  bool defers_next = false;      // runs the first half of the next RMSNorm
   bool samples = false;          // can sample tokens instead of storing logits (run_and_sample)
-  bool kv_prefetch = false;      // fetches keys and values into the L2 while it ends
-  SmallMTiling tiling;           // of the small-M kernel
+  bool kv_prefetch = false;      // prefetches K/V into L2 as it ends
+  SmallMTiling tiling;           // only for small_m
 };
 
 // out = [residual +] epilogue(prologue(x) · weightᵀ [+ bias])
 //
-// Sums are taken in float32 (order unspecified) and rounded to out's type once; or again when a
-// bias or a residual is added. With bfloat16, subnormal values (below 1.2e-38) may count as zero,
-// as processors have it. All tensors are of one type (float32, bfloat16 or float16), but out may be
-// float32 whatever the others are, and a weight may be quantized. Any number of rows, outputs and
-// inputs, also 0 (with 0 inputs the sum is 0). Rows of x, out and residual may lie apart
-// (stride[0] >= columns), those of x only without prologue; everything else is dense.
+// Sums are accumulated in float32 (in unspecified order) and rounded to out's type once; then again
+// when a bias or a residual is added. With bfloat16, subnormal values (below 1.2e-38) may count as
+// zero, depending on the processor. All tensors are of one type (float32, bfloat16 or float16),
+// except that out may be float32 with any type, and a weight may be quantized. Any number of rows,
+// outputs and inputs is allowed, including 0 (with 0 inputs the sum is 0). out and residual may
+// have any row stride (stride[0] >= columns), and so may x without prologue; everything else is
+// dense.
 struct GemmOperands {
-  TensorView out;         // [M, outputs]; after a gated activation [M, outputs / 2]
-  TensorView x;           // [M, inputs]; before a gated activation [M, 2 * inputs], gate first
-  TensorView residual{};  // [M, outputs], of x's type, may be out; data == nullptr: none
+  TensorView out;  // [M, outputs]; with a gated activation epilogue [M, outputs / 2]
+  TensorView x;    // [M, inputs]; with a gated activation prologue [M, 2 * inputs], gate first
+  TensorView residual{};  // [M, outputs], of x's type, may alias out; data == nullptr: none
   struct PrologueOperands {
     TensorView norm_weight{};  // [inputs]
     float epsilon = 1e-6f;
-    TensorView prepared{};    // [at least M, inputs]: where the prologue's own kernel leaves x
-    DeferredNorm deferred{};  // of x's norm, if there is one; `weighted` may be `prepared`
+    TensorView prepared{};    // [at least M, inputs]: output of a separate prologue kernel
+    DeferredNorm deferred{};  // of x's norm, if deferred; `weighted` may be `prepared`
   } prologue{};
   struct EpilogueOperands {
-    TensorView gate_up{};      // [at least M, outputs]: what the activation's own kernel reads
+    TensorView gate_up{};      // [at least M, outputs]: input of a separate activation kernel
     TensorView norm_weight{};  // [outputs], of the next RMSNorm
-    DeferredNorm deferred{};   // where that is left, if the plan defers it
+    DeferredNorm deferred{};   // output of its first half, if the plan defers it
   } epilogue{};
-  // What attention will read soon after; it changes nothing of the result. Its table and lengths
-  // are read like x.
+  // K/V that attention will read soon; does not affect the result. Its table and lengths are read
+  // at the same time as x.
   KvPrefetch kv_prefetch{};
 };
 
@@ -190,38 +189,37 @@ struct GemmCall {
 GemmShape shape_of(const GemmWeight& weight, const GemmOperands& operands,
                    const GemmFusion& fusion = {});
 
-// GEMMs of one shape with rows of their own, as a mixture's experts have them: the rows
-// [start[n], start[n + 1]) of x by group n's weight, into the same rows of out. A group without
-// rows costs nothing.
+// GEMMs of one shape with their own rows each, like a mixture's experts: rows [start[n], start[n +
+// 1]) of x by group n's weight, into the same rows of out. A group without rows costs nothing.
 struct GroupedGemm {
-  GemmWeight weight;  // of all groups, one after the other: [groups * outputs, inputs]
-  // [groups + 1], int32, ascending from 0 to M; read when the work runs.
+  GemmWeight weight;  // of all groups, concatenated: [groups * outputs, inputs]
+  // [groups + 1], int32, ascending from 0 to M; read on the device.
   TensorView start;
-  TensorView out;  // [M, outputs], dense; after a gated activation [M, outputs / 2]
+  TensorView out;  // [M, outputs], dense; with a gated activation [M, outputs / 2]
   TensorView x;    // [M, inputs], dense; with source_rows [any number, inputs]
 
-  // [M], int32: row n is x's row source_rows[n]; data == nullptr: row n.
+  // [M], int32: row n reads row source_rows[n] of x; data == nullptr: row n.
   TensorView source_rows{};
-  TensorView gathered{};  // [at least M, inputs]: where a kernel of its own leaves these rows
+  TensorView gathered{};  // [at least M, inputs]: output of a separate gather kernel
 
-  Epilogue epilogue = Epilogue::none;  // with a gated activation a group's first half are gates
+  Epilogue epilogue = Epilogue::none;  // a gated activation has gate rows, then up rows, per group
   Activation activation = Activation::silu;
   float limit = 0;       // GatedActivation::limit
-  TensorView gate_up{};  // [at least M, outputs]: what the activation's own kernel reads
+  TensorView gate_up{};  // [at least M, outputs]: input of a separate activation kernel
 
   std::int64_t m() const { return out.shape[0]; }
   std::int64_t groups() const { return start.shape[0] - 1; }
   std::int64_t outputs() const { return weight.outputs() / groups(); }
 };
 
-// A GEMM whose inputs are in segments: out = the sum over them of x · weightᵀ, each a GEMM of its
-// own with a result in float32, added up in the order that `sum` says [+ bias], rounded once.
+// A GEMM over segments of the inputs: out = the sum over segments of x · weightᵀ, each a separate
+// GEMM with a float32 result, added in the order of `sum` [+ bias] and rounded once.
 struct SegmentedGemm {
-  // Of all segments, one behind the other: [segments * outputs, inputs of a segment], without bias.
+  // All segments, concatenated: [segments * outputs, inputs per segment], without bias.
   GemmWeight weight;
-  TensorView x;  // [M, segments * inputs of a segment]; rows may lie apart
+  TensorView x;  // [M, segments * inputs per segment]; any row stride
   // out: [M, outputs]. Its sources, blocks 0, 1, ..., are memory where the segments' results may be
-  // left.
+  // stored.
   TreeSum sum;
 
   std::int64_t segments() const { return sum.count; }
@@ -232,46 +230,46 @@ struct SegmentedGemm {
   GemmOperands operands_of(std::int64_t segment) const;
 };
 
-// What of a grouped GEMM its kernel does itself; kernels of their own do the rest.
+// The parts of a grouped GEMM that its kernel fuses; separate kernels run the rest.
 struct GroupedFusion {
   bool gather = false, epilogue = false;
 };
 
-// A decoder layer as its four GEMMs see it.
+// The four GEMMs of a decoder layer, as input of plan_layer.
 struct LayerGemms {
   GemmWeight qkv, output, gate_up, down;
-  TensorView attention_norm, mlp_norm;  // weights of the norms ahead of qkv and gate_up
+  TensorView attention_norm, mlp_norm;  // weights of the norms before qkv and gate_up
   Activation activation = Activation::silu;
-  // The MLP is one, of gate_up and down. Otherwise these are not there, and whoever computes it
-  // finds no norm deferred.
+  // The MLP consists of gate_up and down. Otherwise these are absent, and the MLP block finds no
+  // deferred norm.
   bool mlp = true;
 };
 struct LayerRequest {
   std::int64_t m = 0, mlp_m = 0;  // rows of the attention block and of the MLP block
-  int ranks = 1;                  // with several, a collective sums and norms what GEMMs leave
-  // So do kernels of their own: of norms that GEMMs do not have, or results that are normed before
-  // they are added.
+  int ranks = 1;                  // with several, a collective sums and norms the GEMMs' results
+  // Separate kernels sum and norm them: for norms that GEMMs do not support, or results that are
+  // normed before they are added.
   bool norms_apart = false;
-  bool deferred = false;             // the GEMM before has deferred the attention block's norm
+  bool deferred = false;             // the previous GEMM has deferred the attention block's norm
   bool may_defer = false;            // there is memory for deferred norms
   const LayerGemms* next = nullptr;  // the layer that reads the result; nullptr: none, or unknown
 };
-// A gated activation is the gate-up GEMM's epilogue, or else the down GEMM's prologue.
+// A gated activation is the epilogue of gate_up, or otherwise the prologue of down.
 struct LayerPlan {
   GemmPlan qkv, output, gate_up, down;
 };
 
-// What tuning chose, as text: by what it holds for (the device, its libraries, a GEMM's shape and a
-// number of rows) how such GEMMs are computed.
+// Autotuning results as text. Key: what a result is valid for (the device, its libraries, a GEMM's
+// shape and M); value: how such GEMMs are computed.
 using GemmConfigurations = std::map<std::string, std::string>;
 
-// The GEMMs of one rank: the handles, tuned configurations and workspaces that they keep between
-// calls. Used by one thread and for one stream at a time.
+// The GEMMs of one rank, with the handles, tuned configurations and workspaces that persist between
+// calls. Not thread-safe, and for one stream at a time.
 class Gemm {
  public:
   virtual ~Gemm() = default;
 
-  // How a GEMM is computed: always the same for the same shape. Cheap.
+  // How a GEMM is computed; a pure function of the shape. Cheap.
   const GemmPlan& plan(const GemmShape& shape);
   LayerPlan plan_layer(const LayerGemms& layer, const LayerRequest& request);
 
@@ -279,69 +277,70 @@ class Gemm {
   GemmCall call(const GemmWeight& weight, const GemmOperands& operands,
                 const GemmFusion& fusion = {});
 
-  // Enqueues it: no allocation, no synchronisation; may be captured in a graph. An operand that
-  // does not fit is an Error that names it.
+  // Enqueues the GEMM without allocation or synchronization; may be captured in a graph. Throws an
+  // Error that names an operand that does not fit.
   void run(const GemmCall& call, Stream& stream);
-  // Enqueues it with sampling as its epilogue: tokens are those of run() and sample_tokens(), but
-  // sample.rows.logits, which are call's out, are worth nothing afterwards. Only if plan.samples
-  // and samples_in_epilogue().
+  // Enqueues the GEMM with sampling as its epilogue: the tokens are those of run() and
+  // sample_tokens(), but sample.rows.logits, which are call's out, are undefined afterwards.
+  // Requires plan.samples and samples_in_epilogue().
   void run_and_sample(const GemmCall& call, const SampleTokens& sample, Stream& stream);
 
-  // Enqueues it, as run() does. An operand that does not fit is an Error that names it. Not tuned.
-  // On the CPU a row's sums are those of run() with as many rows as its group has; on GPUs they
-  // depend on M (which decides the kernel), but neither on a row's group nor on its number there.
+  // Enqueues the GEMM like run(). Not tuned. On the CPU a row's sums are those of run() with as
+  // many rows as its group has; on GPUs they depend on M (which selects the kernel), but neither on
+  // a row's group nor on its index there.
   void run_grouped(const GroupedGemm& grouped, Stream& stream);
 
-  // Enqueues both, as run_grouped() does, with the same bits: an MLP, where down.x is gate_up.out.
-  // That is this call's own: what is left there may be in another format.
+  // Enqueues both like run_grouped(), with the same bits: an MLP, where down.x is gate_up.out. The
+  // contents of that tensor are private to this call and may be in another format.
   void run_grouped_mlp(const GroupedGemm& gate_up, const GroupedGemm& down, Stream& stream);
 
-  // Enqueues it, as run() and tree_sum() do, with the same bits. An operand that does not fit is an
-  // Error that names it.
+  // Enqueues the GEMM like run() and tree_sum(), with the same bits.
   void run_segmented(const SegmentedGemm& gemm, Stream& stream);
 
-  // From now on run() notes its calls, until tune_recorded() tunes them, those of one shape
-  // together. Their tensors must still be there then.
+  // From now on run() records its calls, until tune_recorded() tunes them, those of one shape
+  // together. Their tensors must still exist then.
   void record();
   void tune_recorded(Stream& stream);
 
   // Chooses the fastest configuration for GEMMs like these, of which there is at least one, with
-  // about as many rows, by measuring where that is worth it and has not been done. They differ in
-  // nothing but where their tensors lie; it is best to give those of all layers. Optional. May
-  // allocate and waits for the stream. Nothing of the operands is changed but `out`, `prepared` and
-  // `gate_up`.
+  // about as many rows, by measurement where that is worth it and has not been done. They differ
+  // only in the addresses of their tensors; ideally they are those of all layers. Optional. May
+  // allocate and waits for the stream. Only the operands `out`, `prepared` and `gate_up` are
+  // overwritten.
   void tune(std::span<const GemmCall> alike, Stream& stream);
 
-  // What tuning has found.
+  // The results of tuning.
   virtual GemmConfigurations configurations() const { return {}; }
-  // What it found in earlier runs, here or elsewhere; before the first GEMM. What does not hold
-  // here, or is no configuration at all, counts for nothing.
+  // Adopts results of earlier runs, here or elsewhere; call before the first GEMM. Entries that do
+  // not apply here, or are invalid, are ignored.
   virtual void adopt(GemmConfigurations /*configurations*/) {}
-  // How many of those may hold here. May wait until libraries have been loaded.
+  // How many of those may apply here. May wait for libraries to be loaded.
   virtual std::size_t known() { return 0; }
 
  protected:
   // A pure function of the shape, which is not empty, and of the device. m is at most kManyRows.
   virtual GemmPlan make_plan(const GemmShape& shape) = 0;
-  // Of checked operands.
+  // Takes checked operands.
   virtual void enqueue(const GemmCall& call, Stream& stream) = 0;
   virtual void enqueue_sampling(const GemmCall& call, const SampleTokens& sample, Stream& stream);
-  // Of a checked grouped GEMM; an Error if this backend has no kernel for it.
+  // Takes a checked grouped GEMM; throws an Error if this backend has no kernel for it.
   virtual GroupedFusion fused_in(const GroupedGemm& grouped) = 0;
-  // Of checked operands, with rows and outputs, and of what is fused alone.
+  // Takes checked operands, with rows and outputs; runs only the fused parts.
   virtual void enqueue_grouped(const GroupedGemm& grouped, Stream& stream) = 0;
-  // Of both as one, if the backend can; else false. Operands are checked, and there are rows.
+  // Runs both as one, if the backend can; otherwise returns false. Operands are checked, and there
+  // are rows.
   virtual bool enqueue_grouped_mlp(const GroupedGemm& gate_up, const GroupedGemm& down,
                                    Stream& stream);
-  // Of checked operands, with rows and outputs, if the backend has kernels for it; else false.
+  // Takes checked operands, with rows and outputs; returns false if the backend has no kernel for
+  // it.
   virtual bool enqueue_segmented(const SegmentedGemm& gemm, Stream& stream);
   virtual void measure(std::span<const GemmCall> alike, Stream& stream) = 0;
 
  private:
   static void check(const GemmCall& call);
 
-  // Of GEMMs that are tuned together: M, outputs, inputs, prologue, epilogue, whether there is a
-  // residual.
+  // Identifies GEMMs that are tuned together: M, outputs, inputs, prologue, epilogue, whether there
+  // is a residual.
   using Kind = std::tuple<std::int64_t, std::int64_t, std::int64_t, Prologue, Epilogue, bool>;
 
   std::map<GemmShape, GemmPlan> plans_;
@@ -349,29 +348,29 @@ class Gemm {
   std::map<Kind, std::vector<GemmCall>> recorded_;
 };
 
-// Plans are the same for this many rows and for all above.
+// Plans are the same for all M from here on.
 inline constexpr std::int64_t kManyRows = 129;
 
-// Whether a GEMM's epilogue can sample so: from the logits as they are.
+// Whether a GEMM's epilogue supports this sampling: from unmodified logits.
 bool samples_in_epilogue(const SampleTokens& sample);
 
 struct GemmOptions {
-  // There will be quantized weights: memory for these is taken at once, and none later.
+  // Quantized weights are expected: their memory is allocated at once instead of later.
   bool quantized = false;
-  // A row's bits depend on that row and the weight alone: not on M, and not on which kernel was the
-  // fastest on this GPU. Each sum is one chain over K then, in steps of 16 inputs, which is what
-  // wgmma and cuBLASLt's algorithms without split K have in common; no norm is deferred, and no
-  // autotuned configuration splits K. What not all of these take is computed by `dot`. Quantized
-  // weights are refused, and a residual must not be out itself: cuBLASLt would start its sums from
-  // it. (The CPU's GEMMs are so by themselves.)
+  // A row's bits depend only on that row and the weight: not on M, nor on which kernel was fastest
+  // on this GPU. Each sum is then one chain over K in steps of 16 inputs, which wgmma and
+  // cuBLASLt's algorithms without split K have in common; no norm is deferred, and no autotuned
+  // configuration splits K. What some of these kernels cannot compute falls back to `dot`.
+  // Quantized weights are rejected, and a residual must not alias out: cuBLASLt would start its
+  // sums from it. (The CPU's GEMMs always are invariant.)
   bool invariant = false;
 };
 std::unique_ptr<Gemm> create_gemm(Backend& backend, const GemmOptions& options = {});
 
-// Device memory that one takes from its start on. (On the CPU it takes some as it needs it.)
+// Device memory of a Gemm from its creation on. (On the CPU it is allocated as needed.)
 std::size_t gemm_bytes(DeviceKind device, bool quantized = false);
 
-// What run(), run_grouped() and run_segmented() check first.
+// The checks of run(), run_grouped() and run_segmented().
 void check_gemm(const GemmCall& call);
 void check_grouped_gemm(const GroupedGemm& grouped);
 void check_segmented_gemm(const SegmentedGemm& gemm);

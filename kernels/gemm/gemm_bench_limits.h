@@ -1,4 +1,4 @@
-// What GEMMs are measured against: reading alone, and cuBLASLt's best.
+// Reference limits of GEMM benchmarks: reading alone, and cuBLASLt's best.
 #pragma once
 
 #include <vector>
@@ -8,19 +8,19 @@
 
 namespace nvllm::kernels {
 
-// Enqueues the reading of a buffer of device memory, by all that the device has.
+// Enqueues a read of a whole buffer of device memory, by the whole device.
 void read_all(const Buffer& buffer, Stream& stream);
 
-// Bytes per second at which device memory can be read: of one buffer of `bytes`, several times.
+// Bandwidth in bytes per second of reading a buffer of `bytes` several times.
 double read_bandwidth(Backend& backend, Stream& stream, std::size_t bytes);
 
-// Seconds per launch of a graph on the device's own clock, the best of a few.
+// Seconds per launch of a graph by the device's own clock; the best of a few.
 double seconds_of(Graph& graph, Backend& backend, Stream& stream);
 
 struct Searched {
-  double seconds = 0;       // of the fastest algorithm, per call; 0: there is no cuBLASLt here
+  double seconds = 0;       // of the fastest algorithm, per call; 0: no cuBLASLt here
   double ours_seconds = 0;  // of the other graph, per call, measured in alternation with it
-  int algorithms = 0;       // that were tried
+  int algorithms = 0;       // tried
 };
 // Tries cuBLASLt's algorithms on these calls in a graph: those that its heuristic proposes, or
 // `all`, in all configurations. The calls have no prologue or epilogue and differ in nothing but

@@ -1,5 +1,5 @@
-// For the backends: which tensors a GEMM's own kernel reads and writes, its prologue and epilogue
-// as kernels of their own, and the shape that is left for the GEMM's own kernel.
+// For the backends: the tensors that a GEMM's own kernel reads and writes, its separate prologue
+// and epilogue kernels, and the shape that remains for the GEMM's own kernel.
 #pragma once
 
 #include "kernels/gemm/gemm.h"
@@ -8,19 +8,19 @@
 
 namespace nvllm::kernels {
 
-// Where the prologue's own kernel leaves x: the first rows of `prepared`.
+// The output of a separate prologue kernel: the first rows of `prepared`.
 inline TensorView prepared_x(const GemmCall& call) {
   return TensorView(call.operands.prologue.prepared.data, call.operands.x.dtype,
                     {call.operands.x.shape[0], call.weight.inputs()});
 }
 
-// What the epilogue's own kernel reads: the first rows of `gate_up`.
+// The input of a separate epilogue kernel: the first rows of `gate_up`.
 inline TensorView gate_up_of(const GemmCall& call) {
   return TensorView(call.operands.epilogue.gate_up.data, call.operands.out.dtype,
                     {call.operands.out.shape[0], call.weight.outputs()});
 }
 
-// What the GEMM's own kernel multiplies, and where it stores.
+// The input and output of the GEMM's own kernel.
 inline TensorView x_of(const GemmCall& call) {
   if (call.plan.prologue_kernel) return prepared_x(call);
   const bool deferred = call.plan.prologue == Prologue::deferred_rms_norm;
@@ -30,8 +30,7 @@ inline TensorView out_of(const GemmCall& call) {
   return call.plan.epilogue_kernel ? gate_up_of(call) : call.operands.out;
 }
 
-// Whether the GEMM's own kernel has an RMSNorm as its prologue, or a gated activation as its
-// epilogue.
+// Whether the GEMM's own kernel fuses an RMSNorm prologue, or a gated activation epilogue.
 inline bool is_normed(const GemmCall& call) {
   return call.plan.prologue == Prologue::rms_norm && !call.plan.prologue_kernel;
 }
@@ -39,7 +38,7 @@ inline bool is_gated(const GemmCall& call) {
   return call.plan.epilogue == Epilogue::gated_activation && !call.plan.epilogue_kernel;
 }
 
-// Prologue and epilogue as kernels of their own.
+// Prologue and epilogue as separate kernels.
 inline RmsNorm norm_of(const GemmCall& call) {
   RmsNorm norm;
   norm.out = prepared_x(call);
@@ -55,7 +54,7 @@ inline GatedActivation epilogue_activation(const GemmCall& call) {
   return {call.operands.out, gate_up_of(call), call.plan.shape.fusion.activation};
 }
 
-// The shape that the GEMM's own kernel sees when its prologue is done, or its epilogue is left.
+// The shape for the GEMM's own kernel once the prologue has run, or without the epilogue.
 inline GemmShape behind_prologue(GemmShape shape) {
   if (shape.fusion.prologue != Prologue::none) shape.vectors.x = shape.vectors.prepared;
   shape.fusion.prologue = Prologue::none;

@@ -1,6 +1,6 @@
-// KvPrefetch: keys and values that attention reads soon. GEMMs that leave the memory idle while
-// they end fetch some of them into the GPU's L2, so that attention, which is bound by the memory,
-// has less to read from it.
+// KvPrefetch: keys and values that attention reads soon. GEMMs that leave the memory idle as they
+// end prefetch some of them into the GPU's L2, so that attention, which is memory-bound, reads less
+// from memory.
 #pragma once
 
 #include <algorithm>
@@ -12,35 +12,35 @@
 namespace nvllm::kernels {
 
 struct KvPrefetch {
-  KvView kv;               // with its table; keys.data == nullptr: nothing is known
-  TensorView kv_length;    // [sequences], int32: so many tokens of each are read
-  std::int64_t share = 0;  // of the GEMMs that fetch for one attention each has its own share
+  KvView kv;               // with its table; keys.data == nullptr: unknown
+  TensorView kv_length;    // [sequences], int32: tokens of each that are read
+  std::int64_t share = 0;  // index of this GEMM's share among those that prefetch for one attention
 };
 
-// An Error that names `operation` and what is wrong.
+// Throws an Error that names `operation` and what is wrong.
 void check_kv_prefetch(const KvPrefetch& prefetch, const char* operation);
 
-// The pieces that one GEMM fetches: equally many of each sequence, which begin at another token in
-// each. Attention reads sequences side by side: if all pieces began at the same token, all blocks
-// would read from the L2 at one time, and the memory would be idle then.
+// The pieces that one GEMM prefetches: equally many of each sequence, starting at a different token
+// in each. Attention reads sequences in parallel: if all pieces began at the same token, all blocks
+// would read from the L2 at the same time, with the memory idle.
 struct KvPieces {
   static constexpr std::int64_t kMaxBytes = 12 << 20;   // of all pieces
   static constexpr std::int64_t kMaxPieceBytes = 4096;  // of one
-  // Attention's blocks fetch the first tokens of sequences themselves, as soon as they can run.
+  // Attention's blocks request the first tokens of sequences themselves as soon as they start.
   static constexpr int kFirstToken = 192;
-  static constexpr int kTokensApart = 112;  // from one sequence's first piece to the next one's
+  static constexpr int kTokensApart = 112;  // between the first pieces of consecutive sequences
 
   const char* keys = nullptr;
   const char* values = nullptr;
   const int* table = nullptr;
   const int* lengths = nullptr;
-  long long block_bytes = 0;  // from one block to the next
+  long long block_bytes = 0;  // block stride
   int table_width = 0, block_size = 1;
   int token_bytes = 0, tokens = 1;          // of a piece
-  int sequences = 0, first = 0, count = 0;  // pieces of keys of a sequence: from which on, how many
+  int sequences = 0, first = 0, count = 0;  // key pieces per sequence: from `first` on
 
   KvPieces() = default;
-  // None if tokens are not whole lines one after the other. Takes a checked one.
+  // Empty if tokens are not whole, contiguous lines. Takes a checked KvPrefetch.
   explicit KvPieces(const KvPrefetch& prefetch) {
     const TensorView& cache = prefetch.kv.keys;
     if (cache.data == nullptr) return;
@@ -68,7 +68,7 @@ struct KvPieces {
   NVLLM_HOST_DEVICE int pieces() const { return 2 * count * sequences; }
   NVLLM_HOST_DEVICE int piece_bytes() const { return tokens * token_bytes; }
 
-  // Where piece i lies; nullptr: the sequence is too short to have it.
+  // The address of piece i; nullptr: the sequence is too short.
   NVLLM_HOST_DEVICE const char* piece(int i) const {
     const char* const cache = i % 2 == 0 ? keys : values;
     const int sequence = i / 2 % sequences, number = first + i / 2 / sequences;

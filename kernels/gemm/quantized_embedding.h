@@ -1,4 +1,4 @@
-// Embedding from a quantized table, on CPUs: what kernels/pointwise/step_input.h has for floats.
+// Embedding lookup in a quantized table, on CPUs: the equivalent of kernels/pointwise/step_input.h.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace nvllm::kernels {
 
-// out[r] = row ids[r] - first_id of the table, dequantized, times scale, or zeros where it has no
-// such row: a rank that holds a part of a vocabulary gives its part of the sum over the ranks.
+// out[r] = row ids[r] - first_id of the table, dequantized, times scale, or zeros if the table has
+// no such row: a rank with a part of a vocabulary yields its summand of the sum over the ranks.
 struct QuantizedEmbedding {
-  TensorView out;        // [rows, shape.inputs], of any type of floats
+  TensorView out;        // [rows, shape.inputs], any float type
   TensorView ids;        // [rows], int32
   QuantizedShape shape;  // of the table; its outputs are the entries
   TensorView values;     // [entries, shape.row_bytes()], uint8
@@ -21,7 +21,7 @@ struct QuantizedEmbedding {
   float scale = 1;
 };
 
-// Enqueues it; all tensors are dense. Throws an Error that names the argument.
+// All tensors are dense. Throws an Error that names the argument.
 void quantized_embedding(const QuantizedEmbedding& args, Stream& stream);
 
 }  // namespace nvllm::kernels

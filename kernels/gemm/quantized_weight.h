@@ -1,7 +1,6 @@
-// Quantized weights as GEMMs read them: how values, scales and offsets lie in memory.
+// The memory layout of quantized weights, as GEMMs read them: values, scales and offsets.
 //
-// There are four formats, and all that checkpoints hold is repacked into one of them while it is
-// loaded:
+// There are four formats; checkpoints' formats are repacked into one of them while loading:
 //
 //   fp8    8-bit floats (e4m3) in groups of 128 inputs
 //   int8   integers of 8 bits in groups of 16, 32, 64 or 128 inputs
@@ -11,8 +10,8 @@
 //   weight[o, i] = scale[o, group] * value                         fp8, mxfp4
 //                = scale[o, group] * (integer - zero) + offset[o, group]   int8, int4
 //
-// where zero is 128 (int8) or 8 (int4) and group is i / group size. So symmetric formats have
-// offsets of 0.
+// where zero is 128 (int8) or 8 (int4) and group is i / group size. Symmetric formats have zero
+// offsets.
 //
 // Values are [outputs, row bytes] of blocks of 64 bytes: 64 inputs of fp8 and int8, 128 of int4 and
 // mxfp4. The last block of a row is padded. Within a block the inputs are in the order in which a
@@ -24,11 +23,11 @@
 //         n < 4, and the input after it if n >= 4: two of one thread's neighbours are 16 bits
 //         apart.
 //
-// Scales are [outputs, groups], float32, of fp8, and [outputs, groups, 2], float16, of integers: a
-// scale and an offset, both times 256: scales from 2.4e-7 to kMaxScale are normal numbers. Of mxfp4
-// they are [outputs, groups] of a byte each (e8m0), s, which stands for 2^(s - 127); 2^-127 may
-// count as 0, and 255, which stands for NaN, is none. `groups` counts the padded inputs, too; the
-// scales of groups that have no input are 0, or 2^-127.
+// Scales of fp8 are [outputs, groups], float32; those of integers are [outputs, groups, 2],
+// float16: a scale and an offset, both times 256, so that scales from 2.4e-7 to kMaxScale are
+// normal numbers. Those of mxfp4 are [outputs, groups] of one byte each (e8m0), s, which stands for
+// 2^(s - 127); 2^-127 may count as 0, and 255, which stands for NaN, does not occur. `groups`
+// includes padded inputs; groups without inputs have a scale of 0, or 2^-127.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +46,7 @@ constexpr bool is_quantized(WeightFormat format) {
   return format >= WeightFormat::fp8;
 }
 
-// Whether values are numbers, with a scale and no offset. Kernels never quantize the x of mxfp4.
+// Whether values are floats, with a scale and no offset. Kernels never quantize x for mxfp4.
 constexpr bool has_float_values(WeightFormat format) {
   return format == WeightFormat::fp8 || format == WeightFormat::mxfp4;
 }
@@ -70,16 +69,17 @@ inline constexpr float kScaleUnit = 1.0f / 256;  // of float16 scales and offset
 inline constexpr float kMaxScale = 65504 * kScaleUnit;
 inline constexpr float kMaxFp8 = 448;
 
-// A quantized weight's format and shape, and what follows from them.
+// A quantized weight's format and shape, and what derives from them.
 struct QuantizedShape {
   WeightFormat format = WeightFormat::fp8;
   std::int64_t outputs = 0, inputs = 0;
-  std::int64_t group = kFp8Group;  // inputs that share a scale
+  std::int64_t group = kFp8Group;  // inputs per scale
 
   std::int64_t block_inputs() const { return block_inputs_of(format); }
   std::int64_t row_blocks() const { return (inputs + block_inputs() - 1) / block_inputs(); }
   std::int64_t row_bytes() const { return row_blocks() * kQuantizedBlockBytes; }
-  // Whole vectors of four scales belong to 512 inputs at most, so this is padded to 128 inputs.
+  // Four scales (one vector load) cover at most 512 inputs, so inputs are padded to a multiple of
+  // 128.
   std::int64_t groups() const { return (inputs + 127) / 128 * 128 / group; }
   DType scale_type() const {
     if (format == WeightFormat::mxfp4) return DType::u8;
@@ -92,47 +92,46 @@ struct QuantizedShape {
   }
 };
 
-// Where input i of a block lies: its byte, and of 4 bits which of the byte's (from 0 or 4 on).
+// The location of input i in a block: its byte and, for 4-bit values, its first bit (0 or 4).
 struct BlockPlace {
   int byte = 0, shift = 0;
 };
 BlockPlace place_in_block(WeightFormat format, int input);
 
-// One output of a weight, as numbers: what files hold, before it is packed.
+// One output of a weight before packing, as files hold it.
 struct QuantizedRow {
   std::vector<std::uint8_t> values;    // [inputs]: bytes of e4m3, codes of e2m1, or integers
   std::vector<float> scales, offsets;  // [groups]; offsets of integers only
 };
 
-// Write an output's row, of shape.inputs values as QuantizedRow has them, and its scales and
-// offsets. Those of mxfp4 are powers of two. All of shape.row_bytes(), or of shape.scale_columns(),
-// is written.
+// Write an output's row, from shape.inputs values as in QuantizedRow, and its scales and offsets
+// (powers of two for mxfp4). All of shape.row_bytes(), or of shape.scale_columns(), is written.
 void pack_values(const QuantizedShape& shape, const std::uint8_t* values, std::byte* out);
 void pack_scales(const QuantizedShape& shape, std::span<const float> scales,
                  std::span<const float> offsets, std::byte* out);
-// Writes an output's row and its scales; `values` takes shape.row_bytes(), `scales` the bytes of
-// shape.scale_columns(). Both are wholly written.
+// Writes an output's row, shape.row_bytes() bytes, and its scales, shape.scale_columns() elements.
+// Both are written completely.
 void pack_row(const QuantizedShape& shape, const QuantizedRow& row, std::byte* values,
               std::byte* scales);
 
-// An output's weights from packed bytes, [inputs], in float32.
+// An output's weights, [inputs], in float32, from packed bytes.
 void dequantize_row(const QuantizedShape& shape, const std::byte* values, const std::byte* scales,
                     float* out);
 
-// Quantizes an output's weights: each group's largest magnitude is represented (fp8: by 448), the
-// others are rounded to the nearest. fp8, int8 and int4 are symmetric. The scale of mxfp4 is the
-// smallest power of two by which the largest magnitude can be represented.
+// Quantizes an output's weights: the largest magnitude of each group maps to the largest value
+// (fp8: 448), the others are rounded to nearest. fp8, int8 and int4 are symmetric. An mxfp4 scale
+// is the smallest power of two with which the largest magnitude is representable.
 QuantizedRow quantize_row(const QuantizedShape& shape, std::span<const float> weights);
 
-// Of a scale of mxfp4 (e8m0), and of a power of two the scale.
+// Conversions between an mxfp4 scale (e8m0) and its power of two.
 float e8m0_to_float(std::uint8_t byte);
 std::uint8_t float_to_e8m0(float power);
-// The numbers of mxfp4 (e2m1) by their four bits, of which the highest is the sign.
+// The mxfp4 (e2m1) values by their four bits, the highest of which is the sign.
 inline constexpr float kE2m1[16] = {0,     0.5f,  1,     1.5f,  2,     3,     4,     6,
                                     -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 
 float fp8_to_float(std::uint8_t byte);
-// To the nearest, ties to even; what is larger than 448 becomes 448.
+// Rounds to nearest, ties to even; larger values become 448.
 std::uint8_t float_to_fp8(float value);
 
 }  // namespace nvllm::kernels

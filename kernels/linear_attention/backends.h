@@ -1,5 +1,5 @@
-// What every backend offers of the operations in this folder, for checked arguments; each does what
-// the function of the same name in nvllm::kernels does.
+// The backend implementations of this folder's operations, for checked arguments; each corresponds
+// to the function of the same name in nvllm::kernels.
 #pragma once
 
 namespace nvllm {

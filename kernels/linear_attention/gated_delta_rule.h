@@ -1,4 +1,4 @@
-// The gated delta rule: the recurrence of Gated DeltaNet, with the norm and gate of its results.
+// The gated delta rule: the recurrence of Gated DeltaNet, with the norm and gate of its output.
 #pragma once
 
 #include <algorithm>
@@ -10,18 +10,18 @@
 
 namespace nvllm::kernels {
 
-// Value head j reads key head j / (value heads / key heads). With q, k, v, z of a row's head, and
+// Value head j reads key head j / (value heads / key heads). For q, k, v, z of a row's head, and
 // the head's state S, [dk, dv]:
 //   q = q / sqrt(sum of q² + 1e-6) / sqrt(dk),  k = k / sqrt(sum of k² + 1e-6)
 //   beta = sigmoid(b),  decay = exp(-exp(a_log) * softplus(a + dt_bias))
 //   d = beta * (v - decay * Sᵀk),  S = decay * S + k dᵀ,  o = Sᵀq
 //   out = o / sqrt(mean of o² + epsilon) * norm * silu(z)
-// All of it is in float32; out is rounded once. With `chunks`, on GPUs, parts of prompts are
-// computed in chunks instead, from operands in bfloat16.
+// Everything is in float32; out is rounded once. With `chunks`, on GPUs, parts of prompts are
+// computed in chunks instead, with bfloat16 operands.
 struct GatedDeltaRule {
   TensorView out;      // [rows, value_heads * dv], dense
   TensorView qkv;      // [rows, 2 * key_heads * dk + value_heads * dv], dense: all q, all k, all v
-  TensorView z;        // [rows, value_heads * dv]; rows may lie apart
+  TensorView z;        // [rows, value_heads * dv]; any row stride
   TensorView ba;       // [rows, 2 * value_heads], float32, dense: all b, all a
   TensorView a_log;    // [value_heads], float32
   TensorView dt_bias;  // [value_heads], float32
@@ -30,29 +30,30 @@ struct GatedDeltaRule {
   StateRows rows;
   std::int64_t key_heads = 0;
   float epsilon = 1e-6f;
-  TensorView chunks{};  // uint8 [delta_chunk_bytes() or more], scratch memory; may be absent
+  TensorView chunks{};  // uint8 [delta_chunk_bytes() or more], scratch memory; optional
 
   std::int64_t value_heads() const { return state.shape[1]; }
   std::int64_t dk() const { return state.shape[2]; }
   std::int64_t dv() const { return state.shape[3]; }
 };
 
-// Of dk and dv, which are multiples of 8.
+// Max. dk and dv, which are multiples of 8.
 inline constexpr std::int64_t kMaxStateDim = 256;
 
-// Sequences with at least kMinChunkedRows rows are computed in chunks of kDeltaChunk, from their
-// first row of the step on, where there is memory for it (GatedDeltaRule::chunks) and
-// has_delta_chunks() says so. Such a row's bits depend on where its chunk begins; others' do not.
+// Sequences with at least kMinChunkedRows rows are computed in chunks of kDeltaChunk, counted from
+// their first row of the step, if there is memory for it (GatedDeltaRule::chunks) and
+// has_delta_chunks() is true. The bits of such rows depend on the chunk boundaries; those of others
+// do not.
 inline constexpr std::int64_t kDeltaChunk = 64, kMinChunkedRows = 64;
 inline constexpr std::int64_t kDeltaChunkDim = 128;      // dk and dv
-inline constexpr std::int64_t kDeltaChunkBytes = 11024;  // of a chunk of a value head
+inline constexpr std::int64_t kDeltaChunkBytes = 11024;  // per chunk and value head
 
 constexpr bool has_delta_chunks(DeviceKind device, DType dtype, std::int64_t dk, std::int64_t dv) {
   return device == DeviceKind::cuda && dtype == DType::bf16 && dk == kDeltaChunkDim &&
          dv == kDeltaChunkDim;
 }
 
-// How many sequences may be computed in chunks, and in how many.
+// Upper bounds of the sequences that are computed in chunks, and of their chunks.
 constexpr std::int64_t max_chunked_sequences(std::int64_t rows, std::int64_t sequences) {
   return std::min(sequences, rows / kMinChunkedRows);
 }
@@ -60,7 +61,8 @@ constexpr std::int64_t max_delta_chunks(std::int64_t rows, std::int64_t sequence
   return rows / kDeltaChunk + max_chunked_sequences(rows, sequences);
 }
 
-// What GatedDeltaRule::chunks takes: for each of them 8 bytes, and two more; then the chunks.
+// Layout of GatedDeltaRule::chunks: the plan, 8 bytes per sequence plus two entries; then the
+// chunks.
 constexpr std::int64_t delta_plan_bytes(std::int64_t rows, std::int64_t sequences) {
   return ((max_chunked_sequences(rows, sequences) + 2) * 8 + 255) / 256 * 256;
 }
@@ -70,8 +72,8 @@ constexpr std::int64_t delta_chunk_bytes(std::int64_t rows, std::int64_t sequenc
          max_delta_chunks(rows, sequences) * value_heads * kDeltaChunkBytes;
 }
 
-// Enqueues it. out, qkv and z of one type (float32, bfloat16 or float16); otherwise an Error that
-// names the argument. GPUs before compute capability 9.0 take dv up to 128.
+// Enqueues the operation. out, qkv and z are of one type (float32, bfloat16 or float16); otherwise
+// throws an Error that names the argument. GPUs before compute capability 9.0 support dv up to 128.
 void gated_delta_rule(const GatedDeltaRule& args, Stream& stream);
 void check_gated_delta_rule(const GatedDeltaRule& args);
 

@@ -1,4 +1,4 @@
-// Which rows of a step belong to which sequence, and where each sequence keeps its state.
+// The assignment of a step's rows to sequences, and the state slot of each sequence.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace nvllm::kernels {
 
-// A sequence's rows are the newest of its tokens. If they are its first ones, its state is zero,
-// whatever is in memory; without rows it stays as it is. A sequence without a slot is padding: its
-// rows are zero.
+// A sequence's rows are the newest of its tokens. If they include its first one, its state is zero,
+// whatever memory holds; without rows the state does not change. A sequence without a slot is
+// padding: its rows are zero.
 struct StateRows {
   TensorView query_start;  // [sequences + 1], int32: the first row of each
-  TensorView kv_length;    // [sequences], int32: tokens of each, these rows included
+  TensorView kv_length;    // [sequences], int32: tokens including these rows
   TensorView slots;        // [sequences], int32: of the state; negative: padding
 
   std::int64_t sequences() const { return slots.shape[0]; }

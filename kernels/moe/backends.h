@@ -1,5 +1,5 @@
-// What the backend offers of the operations in this folder, for checked arguments; each does what
-// the function of the same name in nvllm::kernels does.
+// The backend implementations of this folder's operations, for checked arguments; each corresponds
+// to the function of the same name in nvllm::kernels.
 #pragma once
 
 namespace nvllm {
@@ -24,7 +24,7 @@ namespace cuda {
 void combine_experts(const CombineExperts& args, Stream& stream);
 void one_row_experts(const OneRowExperts& args, Stream& stream);
 bool takes_one_row(const OneRowExperts& args);
-// On Hopper, if it has room for them; else returns false.
+// On Hopper, if the arguments fit its shared memory; otherwise returns false.
 bool one_row_experts_sm90(const OneRowExperts& args, Stream& stream);
 void route(const Route& args, Stream& stream);
 

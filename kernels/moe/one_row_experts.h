@@ -1,5 +1,5 @@
-// The experts of one row, as a step that decodes a single sequence has it: what route(), two
-// grouped GEMMs and combine_experts() make of a row's logits, in two kernels in place of five.
+// The experts of one row, when a single sequence decodes: the equivalent of route(), two grouped
+// GEMMs and combine_experts(), in two kernels instead of five.
 #pragma once
 
 #include "device/backend.h"
@@ -9,32 +9,32 @@
 
 namespace nvllm::kernels {
 
-// out = [residual +] the weighted sum of what the k experts with the largest logits make of x
+// out = [residual +] the weighted sum of the outputs for x of the k experts with the largest logits
 //       [+ sigmoid(shared_gate) * shared]
 //
-// with the roundings of the operations themselves. Sums of `down` may be taken in another order.
+// with the roundings of the separate operations. `down` may sum in another order.
 struct OneRowExperts {
   TensorView out;     // [1, columns]
-  TensorView x;       // [1, columns]: what experts read or, with norm_weight, what is normed first
+  TensorView x;       // [1, columns]: the experts' input or, with norm_weight, the norm's input
   TensorView logits;  // [1, experts], float32
-  // Of all experts, one after the other: [experts * 2 * inner, columns], gates first, and
-  // [experts * columns, inner].
+  // All experts, concatenated: [experts * 2 * inner, columns], per expert gate rows, then up rows,
+  // and [experts * columns, inner].
   GemmWeight gate_up, down;
   std::int64_t k = 0;
   bool renormalize = false;  // Route::renormalize
   Activation activation = Activation::silu;
   float limit = 0;         // GatedActivation::limit
-  TensorView activated{};  // [k, inner]: what gate_up leaves to down
+  TensorView activated{};  // [k, inner]: the activation, passed from gate_up to down
   TensorView norm_weight{};
   float epsilon = 1e-6f;
   TensorView residual{}, shared{}, shared_gate{};  // as in CombineExperts
 };
 
-// Whether this backend has kernels for it: GPUs, for 16-bit floats and weights of their type, fp8
+// Whether the backend has kernels for it: GPUs do, for 16-bit floats and weights of their type, fp8
 // or mxfp4.
 bool takes_one_row(DeviceKind device, const OneRowExperts& args);
 
-// Enqueues it. Throws an Error that names the argument that does not fit.
+// Throws an Error that names the argument that does not fit.
 void one_row_experts(const OneRowExperts& args, Stream& stream);
 
 }  // namespace nvllm::kernels

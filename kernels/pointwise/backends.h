@@ -1,6 +1,6 @@
-// What every backend offers of the operations in this folder: the functions that NAME.cc chooses
-// among, for checked arguments on a stream of that backend. Each does what the function of the same
-// name in nvllm::kernels does.
+// The backend implementations of this folder's operations, among which NAME.cc selects, for checked
+// arguments on a stream of that backend. Each corresponds to the function of the same name in
+// nvllm::kernels.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ void step_input(const StepInput& args, Stream& stream);
 void tree_sum(const TreeSum& args, Stream& stream);
 void write_words(std::uint32_t* to, const std::uint32_t* words, std::int64_t count, Stream& stream);
 
-// next_comes_early: whether the kernel behind this one may be launched before this one may begin
+// next_comes_early: whether the next kernel may be launched before this one's wait
 // (kernels/common/sm80/launch.cuh).
 void gated_activation(const GatedActivation& args, Stream& stream, bool next_comes_early = false);
 void rms_norm(const RmsNorm& args, Stream& stream, bool next_comes_early = false);

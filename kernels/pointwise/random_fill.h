@@ -1,5 +1,5 @@
-// Reproducible random values: each is a function of a seed and its place in the whole tensor, so
-// that every device, and every rank for its part, makes the same ones.
+// Reproducible random values: each is a function of a seed and its index in the whole tensor, so
+// that every device, and every rank for its part, generates the same ones.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,12 @@ struct RandomFill {
   float width = 1;
 };
 
-// Enqueues it. float32, bfloat16 or float16; the same bits on every device.
+// float32, bfloat16 or float16; the same bits on every device.
 void random_fill(const RandomFill& args, Stream& stream);
 void check_random_fill(const RandomFill& args);
 
-// Enqueues the filling of out, int32, with random bits, as quantized weights have them: in each
-// byte but for the lowest bit, which is 0, so that none of them is an fp8 NaN. center and width do
-// not count.
+// Fills out, int32, with random bits like those of quantized weights: the lowest bit of each byte
+// is 0, so that no byte is an fp8 NaN. center and width are ignored.
 void random_bytes(const RandomFill& args, Stream& stream);
 void check_random_bytes(const RandomFill& args);
 inline constexpr std::uint32_t kRandomBytes = 0xfefefefe;

@@ -1,4 +1,4 @@
-// RMSNorm, with and without a residual sum before it.
+// RMSNorm, with and without a preceding residual sum.
 #pragma once
 
 #include "device/backend.h"
@@ -16,14 +16,15 @@ struct RmsNorm {
   TensorView residual;  // [rows, columns], updated in place; data == nullptr: none
   TensorView weight;    // [columns]
   float epsilon = 1e-6f;
-  float weight_offset = 0;  // 1: of models whose files hold the weight less 1
+  float weight_offset = 0;  // 1: models whose files store the weight minus 1
 };
 
-// Enqueues it. All tensors dense, of one type (float32, bfloat16 or float16), any number of rows
-// (also 0), 1 to kRmsNormMaxColumns columns; otherwise an Error that names the argument.
+// All tensors are dense and of one type (float32, bfloat16 or float16), with any number of rows
+// (including 0) and 1 to kRmsNormMaxColumns columns; otherwise throws an Error that names the
+// argument.
 void rms_norm(const RmsNorm& args, Stream& stream);
 
-// What rms_norm() checks first; kernels that are fused with it do the same.
+// The checks of rms_norm(), for kernels that fuse it.
 void check_rms_norm(const RmsNorm& args);
 
 inline constexpr std::int64_t kRmsNormMaxColumns = 65536;

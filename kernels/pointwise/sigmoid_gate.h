@@ -1,4 +1,4 @@
-// The gate of attention's results.
+// The output gate of attention.
 #pragma once
 
 #include "device/backend.h"
@@ -9,10 +9,10 @@ namespace nvllm::kernels {
 // x[r][c] = x[r][c] * sigmoid(gate[r][c]), in float32, rounded once.
 struct SigmoidGate {
   TensorView x;     // [rows, columns], dense
-  TensorView gate;  // likewise
+  TensorView gate;  // [rows, columns], dense
 };
 
-// Enqueues it. Both of one type (float32, bfloat16 or float16); otherwise an Error that names the
+// Both are of one type (float32, bfloat16 or float16); otherwise throws an Error that names the
 // argument.
 void sigmoid_gate(const SigmoidGate& args, Stream& stream);
 void check_sigmoid_gate(const SigmoidGate& args);

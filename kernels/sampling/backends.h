@@ -1,6 +1,6 @@
-// What every backend offers of the operations in this folder: the functions that NAME.cc chooses
-// among, for checked arguments on a stream of that backend. Each does what the function of the same
-// name in nvllm::kernels does.
+// The backend implementations of this folder's operations, among which NAME.cc selects, for checked
+// arguments on a stream of that backend. Each corresponds to the function of the same name in
+// nvllm::kernels.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ void count_truncation_round(const TopKTopP& args, TruncationKind kind, int round
 void choose_truncation_round(const TopKTopP& args, TruncationKind kind, int round, Stream& stream);
 
 // All of top_k_top_p() on Hopper. Returns false, with nothing enqueued, on other GPUs and for rows
-// that are too long for it.
+// that are too long.
 bool top_k_top_p_sm90(const TopKTopP& args, Stream& stream);
 
 }  // namespace cuda

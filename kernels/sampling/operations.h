@@ -1,4 +1,4 @@
-// What the backends share of each sampling operation: its arguments as plain pointers, and the
+// Shared by the backends for each sampling operation: its arguments as plain pointers, and the
 // steps for a row, with the arithmetic of sampling_math.h.
 #pragma once
 
@@ -36,7 +36,7 @@ struct SamplingRowsView {
         changed_stride(args.changed_logits.stride[0]),
         first_id(static_cast<std::uint32_t>(args.first_id)) {}
 
-  // The logits of a row to sample from: those with penalties where the slot's flags ask for them.
+  // The logits of a row to sample from: the penalized ones if the slot's flags require that.
   NVLLM_HOST_DEVICE const float* sampled_logits(std::int64_t row, std::uint32_t flags) const {
     if (changed_logits != nullptr && (flags & SlotParams::kChangesLogits) != 0) {
       return changed_logits + row * changed_stride;
@@ -47,7 +47,7 @@ struct SamplingRowsView {
 
 // --- sampled tokens
 
-// Where the best candidates of rows go: they become tokens, or input of reduce_samples().
+// The destination of the rows' best candidates: they become tokens, or input of reduce_samples().
 struct SampledTokens {
   const std::int32_t* targets;  // nullptr: -1
   std::int32_t* tokens;
@@ -76,11 +76,11 @@ struct SampledTokens {
     }
   }
 
-  // A candidate with the key of NaN is none.
+  // A candidate with NaN's key is no token.
   static NVLLM_HOST_DEVICE std::int32_t token_of(std::uint64_t best) {
     return best >> 32 == 0 ? kNoToken : static_cast<std::int32_t>(id_of_candidate(best));
   }
-  // What the step behind this one reads: it may be enqueued already.
+  // The input of the next step, which may be enqueued already.
   static NVLLM_HOST_DEVICE std::int32_t next_input(std::int32_t token) {
     return token == kNoToken ? 0 : token;
   }
@@ -135,7 +135,7 @@ struct RowLists {
         word_ends(bias_ids + 2 * params.biases),
         word_tokens(word_ends + params.bad_words) {}
 
-  // The token that would complete the bad word; -1: the history does not end with its others.
+  // The token that would complete the bad word; -1: the history does not end with its other tokens.
   NVLLM_HOST_DEVICE std::int32_t banned_by(int word, const RowHistory& history,
                                            std::int64_t position) const {
     const std::int32_t begin = word == 0 ? 0 : word_ends[word - 1];
@@ -149,13 +149,13 @@ struct RowLists {
   }
 };
 
-// How often a token is in the answer, and whether it is in the prompt.
+// The count of a token in the output, and a flag for its occurrence in the prompt.
 inline constexpr std::uint32_t kInPrompt = 0x80000000u;
 
 NVLLM_HOST_DEVICE float penalized(float logit, std::uint32_t seen, const SlotParams& params) {
   if (seen == 0) return logit;
   const float repetition = params.repetition_penalty;
-  // Dividing by 1 leaves everything as it is.
+  // Division by 1 is exact.
   logit = logit > 0 ? logit / repetition : logit * repetition;
   const std::uint32_t count = seen & ~kInPrompt;
   if (count == 0) return logit;
@@ -207,14 +207,14 @@ NVLLM_HOST_DEVICE std::uint32_t min_p_threshold(float maximum, const SlotParams&
   return kept;
 }
 
-// The state with which the truncation of a row begins, given the key of its highest logit.
+// The initial truncation state of a row, given the key of its highest logit.
 NVLLM_HOST_DEVICE TruncationState initial_state(std::uint32_t maximum, const SlotParams& params) {
   TruncationState row;
   row.threshold = kLowestKey;
   if (!truncates(params)) return row;
   row.maximum = value_of_key(maximum);
   if (maximum <= kLowestKey || maximum >= kHighestKey) {
-    // Infinite, or all NaN: only equals of the highest can be sampled.
+    // Infinite, or all NaN: only logits equal to the highest can be sampled.
     row.threshold = maximum < kLowestKey ? kLowestKey : maximum;
     return row;
   }
@@ -223,7 +223,7 @@ NVLLM_HOST_DEVICE TruncationState initial_state(std::uint32_t maximum, const Slo
   return row;
 }
 
-// Whether a row takes part in a round.
+// Whether a row participates in a round.
 NVLLM_HOST_DEVICE bool takes_part(const TruncationState& row, const SlotParams& params,
                                   TruncationKind kind, int round) {
   const bool is_on = kind == TruncationKind::top_k ? params.top_k > 0 : params.top_p != 0;
@@ -247,7 +247,7 @@ NVLLM_HOST_DEVICE KeyRange keys_of_round(const TruncationState& row, int round) 
   return keys;
 }
 
-// How much a row keeps of everything that is left, `total`; 0: all of it.
+// How much of the remaining `total` a row keeps; 0: all of it.
 NVLLM_HOST_DEVICE std::uint64_t wanted_of(std::uint64_t total, const SlotParams& params,
                                           TruncationKind kind) {
   if (kind == TruncationKind::top_k) {
@@ -259,7 +259,7 @@ NVLLM_HOST_DEVICE std::uint64_t wanted_of(std::uint64_t total, const SlotParams&
   return share > 0 ? share : 1;
 }
 
-// The row after a round whose boundary fell in `bin`, with `above` in the bins above it.
+// The row's state after a round whose boundary fell in `bin`, with `above` in the bins above it.
 NVLLM_HOST_DEVICE TruncationState chosen(TruncationState row, std::uint32_t bin,
                                          std::uint64_t above, int round) {
   row.prefix = round == 0 ? bin : row.prefix << (round == 1 ? 11 : 10) | bin;
@@ -305,12 +305,12 @@ NVLLM_HOST_DEVICE bool wants_logprobs(const SamplingRowsView& rows, std::int64_t
   return rows.slots[row] < 0 || rows.params[rows.slots[row]].logprobs >= 0;
 }
 
-// NaN is -infinity; zeros are equal.
+// NaN becomes -infinity; zeros are equal.
 NVLLM_HOST_DEVICE float plain_logit(float logit) {
   return value_of_key(order_key(logit));
 }
 
-// Infinite equals are at no distance.
+// Equal infinities have distance 0.
 NVLLM_HOST_DEVICE float logit_distance(float logit, float maximum) {
   return logit == maximum ? 0.0f : logit - maximum;
 }
@@ -329,7 +329,7 @@ struct RecordView {
   NVLLM_HOST_DEVICE float max_logit() const { return number(0); }
   NVLLM_HOST_DEVICE float sum() const { return number(1); }
   NVLLM_HOST_DEVICE float token_logit() const { return number(2); }
-  // As candidate() packs them; 0: no more.
+  // Packed as by candidate(); 0: end.
   NVLLM_HOST_DEVICE std::uint64_t alternative(std::int64_t i) const {
     const std::int32_t id = words[3 + i];
     if (id < 0) return 0;
@@ -343,7 +343,7 @@ struct RecordView {
   }
 };
 
-// The records of one row, of all parts.
+// The records of one row from all parts.
 struct RowRecords {
   std::int32_t* all;
   std::int64_t parts, rows, row, alternatives;

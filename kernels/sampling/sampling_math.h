@@ -1,6 +1,6 @@
-// The arithmetic of sampling, which gives the same bits on every device: order keys, Gumbel noise
-// and masses. Every multiplication whose result is added to something is an explicit fused
-// multiply-add, so that no compiler has a choice.
+// The arithmetic of sampling, with the same bits on every device: order keys, Gumbel noise and
+// masses. Every multiply that feeds an addition is an explicit fused multiply-add, so that no
+// compiler has a choice.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,8 @@ NVLLM_HOST_DEVICE float polynomial(float x, float sum, float next, Floats... oth
   return polynomial(x, fused(sum, x, next), others...);
 }
 
-// Orders floats: a < b exactly if key(a) < key(b), equal zeros; NaN comes before all, as 0.
+// Order-preserving keys: a < b exactly if key(a) < key(b), zeros are equal; NaN has the lowest key,
+// 0.
 NVLLM_HOST_DEVICE std::uint32_t order_key(float value) {
   const std::uint32_t bits = bits_of_float(value + 0.0f);  // -0 becomes 0
   if (value != value) return 0;
@@ -52,14 +53,14 @@ NVLLM_HOST_DEVICE std::uint32_t order_key(float value) {
 inline constexpr std::uint32_t kLowestKey = 0x007fffffu;   // of -infinity
 inline constexpr std::uint32_t kHighestKey = 0xff800000u;  // of infinity
 
-// The float of a key; -infinity for that of NaN.
+// The inverse of order_key(); -infinity for NaN's key.
 NVLLM_HOST_DEVICE float value_of_key(std::uint32_t key) {
   if (key < kLowestKey) key = kLowestKey;
   return float_of_bits(key >> 31 ? key & 0x7fffffffu : ~key);
 }
 
-// A candidate: a token with its score (its logit, or that plus noise) in one number. The larger
-// number is the better one, of equals the lower id. It is never 0, which stands for none.
+// A candidate: a token with its score (its logit, or that plus noise) in one integer. The larger
+// one is better; ties go to the lower id. It is never 0, which means none.
 NVLLM_HOST_DEVICE std::uint64_t candidate(float score, std::uint32_t id) {
   return std::uint64_t{order_key(score)} << 32 | (0xffffffffu - id);
 }
@@ -78,7 +79,7 @@ NVLLM_HOST_DEVICE float logarithm(float x) {
   const std::uint32_t bits = bits_of_float(x);
   const auto exponent = static_cast<std::int32_t>(bits - kRootOfHalf) >> 23;
   const float f = float_of_bits(bits - (static_cast<std::uint32_t>(exponent) << 23)) - 1.0f;
-  // (ln(1 + f) - f) / f^2 at the Chebyshev points, good to 6e-8.
+  // (ln(1 + f) - f) / f^2 at the Chebyshev points, accurate to 6e-8.
   const float sum =
       polynomial(f, -0.0767364151f, 0.127226728f, -0.131275556f, 0.14204856f, -0.166266456f,
                  0.200012345f, -0.250007812f, 0.3333333f, -0.499999976f);
@@ -91,7 +92,7 @@ NVLLM_HOST_DEVICE float gumbel(std::uint32_t bits) {
   float exponential;
   if (bits < 0x80000000u) {
     const float v = fused(static_cast<float>(bits), 0x1p-32f, 0x1p-33f);
-    // -ln(1 - v) / v, good to 5e-9.
+    // -ln(1 - v) / v, accurate to 5e-9.
     const float sum =
         polynomial(v, 1.73361199f, -2.45896198f, 1.95987066f, -0.590088747f, 0.340746484f,
                    0.17544077f, 0.251956794f, 0.333255162f, 0.500001199f, 1.0f);
@@ -102,11 +103,11 @@ NVLLM_HOST_DEVICE float gumbel(std::uint32_t bits) {
   return -logarithm(exponential);
 }
 
-// Upper bounds of gumbel(bits), to tell quickly what cannot win.
-inline constexpr float kMaxGumbel = 22.9f;  // whatever the bits
-// -ln v, log2 v being a straight line between powers of two: a float's bits are such a line, 2^23
-// times the logarithm plus 127. For bits 0 it is as if v were 2^-159.
-inline constexpr float kGumbelOfPower = 0.69315f;  // ln 2 = 0.693147..., and room for rounding
+// Upper bounds of gumbel(bits), for quickly ruling out tokens that cannot win.
+inline constexpr float kMaxGumbel = 22.9f;  // for any bits
+// -ln v, with log2 v linearly interpolated between powers of two: the bits of a float are that
+// interpolation, 2^23 times (the logarithm plus 127). Bits 0 correspond to v = 2^-159.
+inline constexpr float kGumbelOfPower = 0.69315f;  // ln 2 = 0.693147..., plus a margin for rounding
 inline constexpr float kGumbelOfLine = -kGumbelOfPower * 0x1p-23f;
 inline constexpr float kGumbelOfZero = kGumbelOfPower * (127 + 32) + 1e-4f;
 NVLLM_HOST_DEVICE float max_gumbel(std::uint32_t bits) {
@@ -114,13 +115,13 @@ NVLLM_HOST_DEVICE float max_gumbel(std::uint32_t bits) {
   return fused(line, kGumbelOfLine, kGumbelOfZero);
 }
 
-// The keys of the noise of a sequence at a position.
+// The noise keys of a sequence at a position.
 NVLLM_HOST_DEVICE constexpr RandomKeys noise_keys(std::uint64_t seed, std::int32_t position) {
   return RandomKeys(seed, static_cast<std::uint32_t>(position));
 }
 
-// e^d, d <= 0, in units of 2^-40, rounded down: sums of such masses are exact, in any order, for up
-// to 2^23 of them. NaN, and what is below e^-28, gives 0.
+// e^d, d <= 0, in units of 2^-40, rounded down: up to 2^23 such masses can be summed exactly in any
+// order. NaN and values below e^-28 yield 0.
 inline constexpr int kMassBits = 40;
 NVLLM_HOST_DEVICE std::uint64_t mass_of(float d) {
   if (!(d > -40.0f)) return 0;
@@ -131,7 +132,7 @@ NVLLM_HOST_DEVICE std::uint64_t mass_of(float d) {
   const float n = __builtin_rintf(d * kOneByLn2);
 #endif
   const float r = fused(d, kOneByLn2, -n);
-  // 2^r, |r| <= 1/2, good to 3e-9.
+  // 2^r, |r| <= 1/2, accurate to 3e-9.
   const float power = polynomial(r, 0.000154614447f, 0.00134004282f, 0.00961805668f, 0.0555032723f,
                                  0.240226509f, 0.693147207f, 1.0f);
   const std::uint64_t units = static_cast<std::uint32_t>(power * 0x1p24f);  // exact

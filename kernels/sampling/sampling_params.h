@@ -1,5 +1,5 @@
-// What sampling kernels know of a sequence: the sampling parameters of its slot, as they lie in
-// device memory; and the rows of logits of a step.
+// The inputs of sampling kernels: a slot's sampling parameters in device memory, and the rows of
+// logits of a step.
 #pragma once
 
 #include <cstdint>
@@ -28,27 +28,27 @@ struct SlotParams {
   float frequency_penalty = 0;
   std::int32_t prompt_length = 0;
   std::int32_t min_length = 0;  // while the sequence is shorter, its end tokens are banned
-  std::int32_t logprobs = -1;   // -1: none are wanted
+  std::int32_t logprobs = -1;   // -1: not requested
 
-  // The lengths of the slot's lists, which lie one after the other.
+  // The lengths of the slot's lists, which are contiguous:
   std::int32_t ends = 0;        // ids of end tokens
   std::int32_t biases = 0;      // ids, then as many floats
-  std::int32_t bad_words = 0;   // the end of each, counted from the first token of the first; then
+  std::int32_t bad_words = 0;   // the end of each, relative to the first token of the first; then
   std::int32_t bad_tokens = 0;  // the tokens of all of them
 
   std::int32_t list_words() const { return ends + 2 * biases + bad_words + bad_tokens; }
 };
 static_assert(sizeof(SlotParams) == 72);
 
-// A step's rows, as sampling kernels see them.
+// A step's rows for sampling kernels.
 struct SamplingRows {
-  TensorView logits;          // [rows, own part of the vocabulary], float32, may have gaps
+  TensorView logits;          // [rows, this rank's part of the vocabulary], float32, any row stride
   TensorView slots;           // [rows], int32; negative: no token is sampled
   TensorView positions;       // [rows], int32
   TensorView params;          // [slots, sizeof(SlotParams)], uint8
-  std::int64_t first_id = 0;  // of the own part
-  // Where apply_penalties() puts the rows that it changes, if not in place: [rows, own part], may
-  // have gaps.
+  std::int64_t first_id = 0;  // of this rank's part
+  // Where apply_penalties() writes the rows that it changes, if not in place: [rows, this rank's
+  // part], any row stride.
   TensorView changed_logits{};
 
   std::int64_t rows() const { return logits.shape[0]; }

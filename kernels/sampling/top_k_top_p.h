@@ -1,8 +1,9 @@
-// Truncation by min_p, top_k and top_p: of each row one threshold, below which no logit is sampled.
+// Truncation by min_p, top_k and top_p: computes a threshold per row, below which no logit is
+// sampled.
 //
-// Where rows are whole, top_k_top_p(args) does it all. Rows may also be parts of the vocabulary.
-// What the parts have to know of each other is a maximum, then a histogram per round. Histograms
-// are of integers, so neither the parts nor the order of sums matters:
+// If rows are whole, top_k_top_p(args) does everything. Rows may also be parts of the vocabulary,
+// which exchange a maximum, then one histogram per round. Histograms are of integers, so the result
+// does not depend on the parts or the order of sums:
 //
 //   find_maximum(args);                             all parts' maxima -> args.all_maxima
 //   begin_truncation(args);
@@ -10,14 +11,13 @@
 //     count_truncation_round(args, kind, round);    all parts' histograms -> args.all_histograms
 //     choose_truncation_round(args, kind, round);
 //
-// With one part, find_maximum() and count_truncation_round() also do what begin_truncation() and
-// choose_truncation_round() would, which are then not to be called.
+// With one part, find_maximum() and count_truncation_round() include begin_truncation() and
+// choose_truncation_round(), which must then not be called.
 //
-// A histogram says how many logits (top_k) or what mass (top_p: e^((logit - maximum) /
-// temperature), in fixed point) lies in each interval of order keys. A round looks into the
-// interval that the boundary fell in, and the last one knows the boundary's key. Equals of the
-// boundary are kept. Rows whose parameters truncate nothing, and greedy ones, cost nothing but the
-// launches.
+// A histogram has the number of logits (top_k) or the mass (top_p: e^((logit - maximum) /
+// temperature), in fixed point) per interval of order keys. Each round subdivides the interval that
+// contains the boundary, and the last one finds the boundary's key. Logits equal to the boundary
+// are kept. Rows without truncation, and greedy ones, cost nothing but the launches.
 #pragma once
 
 #include <cstdint>
@@ -39,19 +39,19 @@ constexpr std::uint32_t truncation_mask(int round) {
   return round == 2 ? 0x3ff : 0x7ff;
 }
 
-// What is known of a row between rounds.
+// A row's state between rounds.
 struct TruncationState {
-  std::uint64_t wanted = 0;  // how much of the interval has to be kept; 0: this kind keeps all
+  std::uint64_t wanted = 0;  // how much of the interval must be kept; 0: this kind keeps all
   float maximum = 0;
   std::uint32_t threshold = 0;  // order key
-  std::uint32_t prefix = 0;     // of the boundary's key: what the rounds so far found
+  std::uint32_t prefix = 0;     // of the boundary's key: the result of the rounds so far
   std::uint32_t active = 0;
-  std::uint32_t blocks_done = 0;  // of the kernel that is at it; 0 between kernels
+  std::uint32_t blocks_done = 0;  // of the running kernel; 0 between kernels
 };
 
 struct TopKTopP {
   SamplingRows rows;
-  // Zero before the first call and left so: maxima, histograms, state.
+  // Zero before the first call and after each call: maxima, histograms, state.
   TensorView maxima;      // [rows], int32: of this part, order keys
   TensorView all_maxima;  // [parts, rows], int32; one part: may be `maxima`
   TensorView histograms;  // [rows, kTruncationBins], int64

@@ -1,9 +1,9 @@
-// Page selection of Quest: which pages of its sequence a decode row attends to, by bounds of their
-// keys.
+// Page selection of Quest: selects the pages of a sequence that a decode row attends to, by bounds
+// of their keys.
 //
-// A page is page_tokens neighbouring tokens of a sequence, within one block. Its bounds are, for
-// each KV head, the element-wise minimum and maximum of its keys so far. They belong to the block,
-// so pages of blocks that sequences share are shared, too.
+// A page is page_tokens consecutive tokens of a sequence, within one block. Its bounds are, per KV
+// head, the element-wise minimum and maximum of its keys so far. They belong to the block, so pages
+// of shared blocks are shared, too.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 namespace nvllm::kernels {
 
 // Updates the bounds after the keys of rows query_start[s] to query_start[s + 1], the last of the
-// kv_length[s] tokens of sequence s, have been stored. The bounds of the pages in which they lie
-// are recomputed from the page's first token to its newest, so nothing remains of a page's previous
+// kv_length[s] tokens of sequence s, have been stored. The bounds of the affected pages are
+// recomputed from the page's first token to its newest, so nothing remains of a page's previous
 // owner.
 struct UpdatePageBounds {
   KvView kv;
@@ -28,13 +28,13 @@ struct UpdatePageBounds {
   // By block of the table: [pages, kv_heads, 2, head_dim], of the keys' type: minimum, maximum.
   TensorView bounds;
   std::int64_t page_tokens = 16;
-  // Of a sequence: a bound that holds for all replays of a captured graph.
+  // Per sequence: an upper bound for all replays of a captured graph.
   std::int64_t max_query_rows = 0;
 
-  // How many pages a sequence's rows may lie in.
+  // The maximum number of pages that contain a sequence's rows.
   std::int64_t max_pages() const { return (max_query_rows + page_tokens - 2) / page_tokens + 1; }
 
-  // On the host: the page of a token, by its number in `bounds`; and where its keys lie.
+  // Host only: a token's page as an index into `bounds`, and the location of its keys.
   struct Page {
     std::int64_t number, block, inside;
   };
@@ -46,17 +46,17 @@ struct UpdatePageBounds {
   }
 };
 
-// Enqueues it. page_tokens divides the block size, unless the only block is a whole sequence.
+// page_tokens divides the block size, unless the only block is a whole sequence.
 void update_page_bounds(const UpdatePageBounds& args, Stream& stream);
 void check_update_page_bounds(const UpdatePageBounds& args);
 
 // For row s, the newest token of sequence s, which attends to kv_length[s] tokens:
 //   score[page] = max_h sum_d max(q[h][d] min[d], q[h][d] max[d]),   h: heads of a KV head's group,
 // which is an upper bound of q[h] · k for all keys of the page. For each KV head it selects page 0,
-// the newest page, and of the others those of the highest scores, lower ones first where they are
-// equal: `budget` pages in all, or all there are.
+// the newest page, and the highest-scoring others (ties by ascending page): `budget` pages in all,
+// or all there are.
 struct PageSelection {
-  TensorView q;       // [sequences, heads, head_dim]; rows may lie apart
+  TensorView q;       // [sequences, heads, head_dim]; any row stride
   TensorView bounds;  // as of UpdatePageBounds
   // [sequences, blocks], int32: blocks of the bounds; none: sequence s has block s.
   TensorView block_table;
@@ -74,7 +74,7 @@ struct PageSelection {
 
   std::int64_t max_pages() const { return (max_kv_length + page_tokens - 1) / page_tokens; }
 
-  // On the host: the number in `bounds` of a page of a sequence.
+  // Host only: the index in `bounds` of a page of a sequence.
   std::int64_t bounds_of(std::int64_t sequence, std::int64_t page) const {
     const std::int64_t first = page * page_tokens;
     const auto* table = block_table.as<std::int32_t>() + sequence * block_table.shape[1];

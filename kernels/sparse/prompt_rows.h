@@ -1,5 +1,5 @@
-// PromptRows: some rows of one long prompt, for operations that select the earlier tokens to which
-// they attend.
+// PromptRows: some rows of one long prompt, for operations that select the earlier tokens that they
+// attend to.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,18 @@ namespace nvllm::kernels {
 // Row r of q is token first_position + r of the sequence and may attend to the tokens up to itself.
 // The keys of all these tokens are in the cache.
 struct PromptRows {
-  TensorView q;  // [rows, heads, head_dim]; rows may lie apart (stride[0])
+  TensorView q;  // [rows, heads, head_dim]; any row stride (stride[0])
   KvView kv;  // of one sequence: block_table is [1, blocks], or none, and the sequence is block 0
   std::int64_t first_position = 0;
   std::int64_t group = 1;       // query heads per KV head
-  std::int64_t first_head = 0;  // of this rank's first query head in its group
-  float scale = 1.0f;           // of a score q · k
+  std::int64_t first_head = 0;  // index of this rank's first query head in its group
+  float scale = 1.0f;           // factor of a score q · k
 
   std::int64_t rows() const { return q.shape[0]; }
   std::int64_t heads() const { return q.shape[1]; }
   std::int64_t head_dim() const { return q.shape[2]; }
-  std::int64_t tokens() const { return first_position + rows(); }  // up to the last row
+  // up to and including the last row
+  std::int64_t tokens() const { return first_position + rows(); }
   std::int64_t kv_head(std::int64_t head) const { return (first_head + head) / group; }
 };
 
@@ -32,7 +33,7 @@ struct PromptRows {
 // the argument.
 void check_prompt_rows(const PromptRows& rows, const Arguments& check);
 
-// On the host: where a head of a row, or of the key of a token, begins.
+// Host only: the address of a head of a row, or of a token's key.
 template <typename T>
 const T* query_of(const PromptRows& rows, std::int64_t row, std::int64_t head) {
   return rows.q.as<T>() + row * rows.q.stride[0] + head * rows.head_dim();

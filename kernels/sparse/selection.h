@@ -1,5 +1,5 @@
-// What the references and the CPU implementations share: the selection of tiles, tokens or pages by
-// their scores.
+// Shared by the references and the CPU implementations: selection of tiles, tokens or pages by
+// score.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace nvllm::kernels {
 
-// The tiles of tokens that a tile of rows sees, and the first of those on its diagonal.
+// The tiles of tokens that a tile of rows attends to, and the first of those on its diagonal.
 struct TileReach {
   std::int64_t tiles, diagonal;
 
@@ -27,8 +27,8 @@ struct TileReach {
 };
 
 // Selects tiles top-p: those that are always kept, then the highest of the reach.tiles scores,
-// until they add up to `threshold` of the total. Writes them in ascending order and returns how
-// many. `order` is scratch memory.
+// until they add up to `threshold` of the total. Writes them in ascending order and returns their
+// number. `order` is scratch memory.
 template <typename Score>
 std::int32_t top_p_tiles(const Score* scores, const TileReach& reach, float threshold,
                          std::vector<std::int32_t>& order, std::int32_t* kept) {
@@ -52,8 +52,8 @@ std::int32_t top_p_tiles(const Score* scores, const TileReach& reach, float thre
   return count;
 }
 
-// Selects the `count` highest scores, lower indices first where they are equal, and writes their
-// indices in ascending order. `order` is scratch memory.
+// Selects the `count` highest scores (ties by ascending index), and writes their indices in
+// ascending order. `order` is scratch memory.
 template <typename Score>
 void top_k(const Score* scores, std::int64_t all, std::int64_t count,
            std::vector<std::int32_t>& order, std::int32_t* kept) {
@@ -69,7 +69,7 @@ void top_k(const Score* scores, std::int64_t all, std::int64_t count,
   std::sort(kept, kept + count);
 }
 
-// Selects the columns and offsets of a head by their sums, which are overwritten where a line is
+// Selects the columns and offsets of a head by their sums, which are overwritten for lines that are
 // always kept.
 template <typename Score>
 void top_k_lines(const VerticalSlash& args, std::int64_t head, Score* by_token, Score* by_offset) {

@@ -1,9 +1,9 @@
-// The arithmetic of the vertical-slash index that all backends share: from offsets to bands, and
+// The arithmetic of the vertical-slash index, shared by all backends: from offsets to bands, and
 // from bands to the ranges of a block.
 //
 // In a block of W = kSlashRows rows that ends before token e, offset o covers the distances (o, o +
-// W] from e. Bands are such distances, merged: [a, b) stands for the tokens [e - b, e - a), for any
-// e.
+// W] from e. Bands are merged intervals of distances: [a, b) stands for the tokens [e - b, e - a),
+// for any e.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct TokenRange {
   std::int32_t begin, end;
 };
 
-// Merges ascending offsets; bands that touch become one. Returns how many.
+// Merges ascending offsets; adjacent bands become one. Returns the number of bands.
 NVLLM_HOST_DEVICE std::int32_t merge_offsets(const std::int32_t* offsets, std::int64_t count,
                                              Band* bands) {
   std::int32_t combined = 0;
@@ -54,12 +54,12 @@ NVLLM_HOST_DEVICE std::int32_t count_below(std::int32_t count, std::int32_t boun
   return low;
 }
 
-// The ranges of one head, as a block of rows sees them.
+// The ranges of one head for a block of rows.
 struct BlockRanges {
   const Band* bands;
   std::int32_t e;      // the block's rows are [e - W, e)
   std::int32_t end;    // the end of the visible tokens: min(e, tokens)
-  std::int32_t reach;  // how many bands, the first ones, begin below e
+  std::int32_t reach;  // the number of leading bands that begin below e
   bool base;           // an offset within W of e covers tokens [0, W), not only [0, e - o)
   bool joined;         // and this first range touches the second one
 

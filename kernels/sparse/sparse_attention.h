@@ -1,4 +1,4 @@
-// Attention to selected tokens: of the rows of one prompt (sparse prefill), and of one row per
+// Attention to selected tokens: by the rows of one prompt (sparse prefill), and by one row per
 // sequence to selected pages (sparse decode).
 #pragma once
 
@@ -10,8 +10,8 @@ namespace nvllm::kernels {
 inline constexpr std::int64_t kSparseTile = 128;
 
 // Like Attention, for one sequence, whose row r is its token first_position + r. A row attends to
-// those selected tokens that do not come after it. For each block i of rows, [128 i, 128 i + 128),
-// and query head h, one of two kinds of lists is given, int32, in device memory.
+// the selected tokens up to its own position. For each block i of rows, [128 i, 128 i + 128), and
+// query head h, there is one of two kinds of lists, int32, in device memory.
 //
 // Tiles: tiles[i][h] has tile_counts[i][h] numbers, ascending; number j stands for the tokens [128
 // j, 128 j + 128).
@@ -19,12 +19,12 @@ inline constexpr std::int64_t kSparseTile = 128;
 // Ranges and columns: ranges[i][h] has range_counts[i][h] pairs of a begin and an end, and
 // columns[i][h] has column_counts[i][h] tokens. Both ascend, and no token is listed twice.
 //
-// Tokens that come after a block's last row may be listed; they are not read.
+// Tokens after a block's last row may be listed; they are not read.
 struct SparseAttention {
   TensorView out;  // [rows, heads, head_dim], of q's type or float32
-  TensorView q;    // [rows, heads, head_dim]; rows may lie apart (stride[0])
+  TensorView q;    // [rows, heads, head_dim]; any row stride (stride[0])
   KvView kv;  // of at least first_position + rows tokens of the sequence, its first one in the view
-  TensorView lse;  // [rows, heads], float32; may be none
+  TensorView lse;  // [rows, heads], float32; optional
   std::int64_t group = 1;
   std::int64_t first_head = 0;
   float scale = 1.0f;
@@ -40,16 +40,16 @@ struct SparseAttention {
 
   bool by_tiles() const { return tile_counts.data != nullptr; }
   std::int64_t row_blocks() const { return (q.shape[0] + kSparseTile - 1) / kSparseTile; }
-  // The arguments that it has in common with Attention.
+  // The arguments in common with Attention.
   Attention attention_args() const;
-  // On the host: the listed tokens, ascending, of rows [begin, end) of a block and head, up to the
+  // Host only: the listed tokens, ascending, of rows [begin, end) of a block and head, up to the
   // last of these rows.
   void find_tokens(std::int64_t begin, std::int64_t end, std::int64_t head,
                    std::vector<std::int32_t>& tokens) const;
 };
 
-// Enqueues it. Types, sizes and strides are as for Attention, lists are dense. Otherwise it throws
-// an Error that names the argument.
+// Types, sizes and strides are as for Attention, lists are dense. Otherwise throws an Error that
+// names the argument.
 void sparse_attention(const SparseAttention& args, Stream& stream);
 void check_sparse_attention(const SparseAttention& args);
 
@@ -59,10 +59,10 @@ void check_sparse_attention(const SparseAttention& args);
 // g = (first_head + h) / group. Pages beyond kv_length may be listed; they are not read.
 struct PageAttention {
   TensorView out;  // [sequences, heads, head_dim], of q's type or float32
-  TensorView q;    // [sequences, heads, head_dim]; rows may lie apart (stride[0])
+  TensorView q;    // [sequences, heads, head_dim]; any row stride (stride[0])
   KvView kv;
-  TensorView kv_length;  // [sequences], int32; 0: a padding row, which gives 0
-  TensorView lse;        // [sequences, heads], float32; may be none
+  TensorView kv_length;  // [sequences], int32; 0: a padding row, which yields 0
+  TensorView lse;        // [sequences, heads], float32; optional
   std::int64_t group = 1;
   std::int64_t first_head = 0;
   float scale = 1.0f;
@@ -71,19 +71,19 @@ struct PageAttention {
   TensorView page_counts;        // [sequences, KV heads of the heads], int32
   TensorView pages;              // [sequences, KV heads of the heads, capacity], int32
 
-  // The arguments that it has in common with Attention.
+  // The arguments in common with Attention.
   Attention attention_args() const;
-  // On the host: the tokens of the pages of a sequence and KV head, ascending, written to `tokens`.
+  // Host only: the tokens of the pages of a sequence and KV head, ascending, written to `tokens`.
   void find_tokens(std::int64_t sequence, std::int64_t kv_head,
                    std::vector<std::int32_t>& tokens) const;
-  // KV heads that the query heads belong to.
+  // The number of KV heads that the query heads use.
   std::int64_t kv_heads() const {
     return q.shape[1] == 0 ? 0 : (first_head + q.shape[1] - 1) / group + 1;
   }
 };
 
-// Enqueues it. A captured graph may change lengths and pages. Types, sizes and strides are as for
-// Attention, pages are dense. Otherwise it throws an Error that names the argument.
+// Lengths and pages may change between replays of a captured graph. Types, sizes and strides are as
+// for Attention, pages are dense. Otherwise throws an Error that names the argument.
 void page_attention(const PageAttention& args, Stream& stream);
 void check_page_attention(const PageAttention& args);
 

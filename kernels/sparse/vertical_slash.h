@@ -1,5 +1,5 @@
-// Vertical-slash selection of MInference: which columns of tokens (verticals) and which diagonals
-// (slashes) the rows of a prompt attend to, estimated by its last rows.
+// Vertical-slash selection of MInference: the columns of tokens (verticals) and the diagonals
+// (slashes) that the rows of a prompt attend to, estimated from its last rows.
 #pragma once
 
 #include <cstddef>
@@ -21,15 +21,14 @@ struct VerticalSlashBudget {
 };
 
 // The budget for a prompt: with B = 0.3 tokens, max(31, B / 5) verticals and max(101, 4 B / 5)
-// slashes; never more than 1000 and 6096, which suffice from some 25000 tokens on, and never more
-// than tokens.
+// slashes; at most 1000 and 6096, which suffice from about 25000 tokens on, and at most tokens.
 VerticalSlashBudget vertical_slash_budget(std::int64_t tokens);
 
 // A is the causal softmax, over all tokens, of the last L = min(64, rows) rows of the prompt; S =
 // tokens().
 //   v[j] = sum_i A[i][j],  s[o] = sum_i A[i][S - L + i - o]   (offset o: tokens before the row)
-// Selected, per head: tokens 0 to 29 and those of the highest v; offsets 0 to 99 and those of the
-// highest s; lower ones first where they are equal.
+// Selected per head: tokens 0 to 29 and those with the highest v; offsets 0 to 99 and those with
+// the highest s; ties by ascending index.
 struct VerticalSlash {
   PromptRows prompt;
   TensorView columns;    // [heads, verticals], int32, ascending: tokens
@@ -41,16 +40,15 @@ struct VerticalSlash {
 
 std::size_t vertical_slash_workspace(std::int64_t heads, std::int64_t tokens);
 
-// Enqueues it. verticals and slashes: 1 to tokens(), or to the number that is always kept if that
-// is more.
+// verticals and slashes: 1 to tokens(), or to the number that is always kept if that is larger.
 void vertical_slash(const VerticalSlash& args, Stream& stream);
 void check_vertical_slash(const VerticalSlash& args);
 
-// The vertical-slash index: the tokens that blocks of 128 rows attend to, as lists. The block whose
+// The vertical-slash index: lists of the tokens that blocks of 128 rows attend to. The block whose
 // rows end before token e (block b of rows from first_position on: e = first_position + 128 (b +
 // 1)) attends, for every selected offset o < e, to tokens [x - 128, x) with x = max(e - o, 128).
-// These are its ranges, merged where they touch. Besides it attends to the selected columns. Both
-// end with the last row.
+// These are its ranges, merged where they touch. It also attends to the selected columns. Both end
+// at the last row.
 struct VerticalSlashIndex {
   TensorView columns;  // as vertical_slash() writes them
   TensorView offsets;
@@ -67,14 +65,14 @@ struct VerticalSlashIndex {
   std::int64_t heads() const { return columns.shape[0]; }
 };
 
-// How many ranges a block may have: the capacity that vertical_slash_index() requires.
+// The maximum number of ranges of a block: the capacity that vertical_slash_index() requires.
 std::int64_t max_slash_ranges(std::int64_t tokens, std::int64_t slashes);
 
-// To be run once per selection: merges the offsets into bands of distances, so that the ranges of a
+// Runs once per selection: merges the offsets into bands of distances, so that the ranges of a
 // block are the shifted bands. bands[h][0] is {count, 0}.
 void slash_bands(TensorView bands, TensorView offsets, Stream& stream);
 
-// Enqueues it, for any rows of the prompt.
+// For any rows of the prompt.
 void vertical_slash_index(const VerticalSlashIndex& args, Stream& stream);
 void check_vertical_slash_index(const VerticalSlashIndex& args);
 

@@ -20,9 +20,8 @@ namespace nvllm::kernels::cpu {
 
 inline constexpr int kTileRows = 64;    // packed rows of a tile
 inline constexpr int kTileTokens = 64;  // tokens of a tile
-// Tokens of a segment. A row's sums are taken over the tokens of each segment, and those of
-// segments are combined in their order, in prefill and in decode: where a segment begins depends on
-// nothing but the tokens' places.
+// Tokens of a segment. A row's sums are taken over each segment, and the segments are combined in
+// order, in prefill and in decode: segment boundaries depend only on token positions.
 inline constexpr std::int64_t kSegmentTokens = 256;
 inline constexpr std::int64_t kHeadPadding = 16;  // heads are padded with zeros to a multiple
 
@@ -31,16 +30,16 @@ struct AttentionGroup {
   std::int64_t sequence, kv_head;
   std::int64_t first_row, rows;          // of q
   std::int64_t first_head, group_heads;  // of q
-  std::int64_t tokens;                   // that the last row sees
-  std::int64_t first_visible;            // how many the first row sees; may be negative
-  std::int64_t window = 0;               // of which it sees the last so many; 0: all
+  std::int64_t tokens;                   // that the last row attends to
+  std::int64_t first_visible;            // how many the first row attends to; may be negative
+  std::int64_t window = 0;               // a row attends to the last `window` of them; 0: all
 
   std::int64_t packed_rows() const { return rows * group_heads; }
-  // How many tokens a packed row sees; none if the number is 0 or negative.
+  // How many tokens a packed row attends to; none if 0 or negative.
   std::int64_t visible(std::int64_t packed_row) const {
     return std::min(tokens, first_visible + packed_row / group_heads);
   }
-  // The first token that it sees, if it sees any.
+  // The first token that it attends to, if any.
   std::int64_t first_seen(std::int64_t packed_row) const {
     if (window == 0) return 0;
     return std::max<std::int64_t>(0, first_visible + packed_row / group_heads - window);
@@ -62,39 +61,40 @@ struct AttentionGroup {
   }
 };
 
-// The sink of a head of q; -infinity: there are none.
+// The sink of a head of q; -infinity: none.
 float sink_of(const Attention& args, std::int64_t head);
 
 // The group of one sequence and one KV head of checked arguments.
 AttentionGroup attention_group(const Attention& args, std::int64_t sequence, std::int64_t kv_head);
-// The group of a single row of q, which sees `tokens` tokens; it reads no lengths of sequences.
+// The group of a single row of q, which attends to `tokens` tokens; does not read sequence lengths.
 AttentionGroup row_group(const Attention& args, std::int64_t sequence, std::int64_t kv_head,
                          std::int64_t row, std::int64_t tokens);
 
-// Weighted values of some rows, not yet divided by the sums of their weights, which are relative to
-// 2^row_max.
+// Weighted values of some rows, relative to 2^row_max and not yet divided by the sums of their
+// weights.
 struct PartialRows {
   float* out;  // [rows][head_dim, padded]
   float* row_max;
   float* sum;
 };
 
-// Where the segment of a token begins.
+// The first token of a token's segment.
 constexpr std::int64_t segment_start(std::int64_t token) {
   return token / kSegmentTokens * kSegmentTokens;
 }
 
-// Up to kTileRows packed rows from first_row on, and the tokens [first_token, end_token), from a
-// segment's first on. With a list, the tokens are the list's entries with these indices.
+// Up to kTileRows packed rows from first_row on, and the tokens [first_token, end_token), starting
+// at a segment boundary. With a list, these are indices into the list.
 struct AttentionTask {
   std::int32_t sequence = 0, kv_head = 0;
   std::int32_t rows = 0;
   std::int64_t first_row = 0;
   std::int64_t first_token = 0, end_token = 0;
-  // For a part of the tokens: [rows][head_dim, padded], then [rows] row_max, [rows] sum, without
-  // the values' scale. nullptr: these are all tokens, and the result goes to out and lse.
+  // Memory for a partial result over some of the tokens: [rows][head_dim, padded], then [rows]
+  // row_max, [rows] sum, without the values' scale. nullptr: these are all tokens, and the result
+  // goes to out and lse.
   float* partial = nullptr;
-  const std::int32_t* list = nullptr;  // of tokens, ascending; nullptr: all tokens
+  const std::int32_t* list = nullptr;  // token list, ascending; nullptr: all tokens
 };
 
 constexpr std::int64_t padded_head(std::int64_t head_dim) {
@@ -111,8 +111,8 @@ inline PartialRows partial_rows(float* floats, std::int64_t rows, std::int64_t h
 // In an unnamed namespace for the reason that lanes_avx2.h gives.
 namespace {
 
-// What a row's sums of earlier segments, relative to 2^row_max, and those of the next one, relative
-// to 2^next_max, are multiplied by before they are added.
+// Factors of a row's sums of earlier segments, relative to 2^row_max, and of those of the next
+// segment, relative to 2^next_max, before the two are added.
 struct CombineWeights {
   float before, next, row_max;
 
@@ -120,15 +120,14 @@ struct CombineWeights {
       : before(1), next(1), row_max(earlier_max < next_max ? next_max : earlier_max) {
     const float none = -std::numeric_limits<float>::infinity();
     const float reference = row_max == none ? 0 : row_max;
-    // The other one is 2^0.
+    // The other factor is 1.
     if (earlier_max != reference) before = std::exp2(earlier_max - reference);
     if (next_max != reference) next = std::exp2(next_max - reference);
   }
 };
 
-// How a row ends: what its weighted values are multiplied by, and its log-sum-exp. Its weights are
-// relative to 2^row_max and add up to `sum`; the values have a scale of their own. sink: of its
-// head, or -infinity.
+// The final factor of a row's weighted values, and its log-sum-exp. Its weights are relative to
+// 2^row_max and add up to `sum`; the values have their own scale. sink: of its head, or -infinity.
 struct RowEnd {
   float factor, lse;
 
@@ -145,8 +144,8 @@ struct RowEnd {
   }
 };
 
-// One row of partial results that are combined in their order, as a task combines those of its
-// segments (attention_tile.cc), bit by bit.
+// One row of partial results, combined in order and bit-identical to a task that combines its own
+// segments (attention_tile.cc).
 class CombinedRow {
  public:
   CombinedRow(float* out, std::int64_t head_dim) : out_(out), head_dim_(head_dim) {}
@@ -166,13 +165,13 @@ class CombinedRow {
     row_max_ = weights.row_max;
   }
 
-  // Makes a partial result of it.
+  // Stores it as a partial result.
   void store(const PartialRows& partial, std::int64_t row) const {
     std::copy_n(out_, head_dim_, partial.out + row * padded_head(head_dim_));
     partial.row_max[row] = row_max_, partial.sum[row] = sum_;
   }
 
-  // Makes `out` the average, of values multiplied by their scale, and returns the log-sum-exp.
+  // Writes the weighted average of the scaled values to `out`, and returns the log-sum-exp.
   float finish(float value_scale, float sink = -std::numeric_limits<float>::infinity()) {
     if (empty_) std::fill_n(out_, head_dim_, 0.0f);
     const RowEnd end(row_max_, sum_, value_scale, sink);
@@ -197,23 +196,23 @@ struct alignas(64) AttentionScratch {
   float out[kTileRows * kMaxHeadDim];       // [rows][head_dim]
   float weights[kTileRows * kTileTokens];   // [rows][tokens]: scores, then weights
   float row_max[kTileRows], sum[kTileRows], rescale[kTileRows];
-  // Of the segments before, where there are some.
+  // Of the earlier segments, if any.
   float total_out[kTileRows * kMaxHeadDim], total_max[kTileRows], total_sum[kTileRows];
-  // Where the tokens of this tile and of the next one lie in the cache, in elements.
+  // Offsets of this and the next tile's tokens in the cache, in elements.
   std::int64_t offsets[kTileTokens], next_offsets[kTileTokens];
 };
 
 using AttendTask = void (*)(const Attention& args, const AttentionGroup& group,
                             const AttentionTask& partial, AttentionScratch& scratch);
 
-// For queries of float32, bfloat16 or float16 and a cache of the same type, or of E4m3 (DType::u8),
-// to be called only where the processor has the instructions. The bits of the result do not depend
-// on how rows are grouped, nor on whether segments are tasks of their own that a CombinedRow adds
-// up, but they differ between instruction sets.
+// For queries of float32, bfloat16 or float16 and a cache of the same type, or of E4m3 (DType::u8).
+// Requires a processor with these instructions. The result's bits do not depend on how rows are
+// grouped, nor on whether segments are separate tasks that a CombinedRow adds up, but they differ
+// between instruction sets.
 AttendTask attend_task_avx2(DType type, DType kv_type);
 AttendTask attend_task_avx512(DType type, DType kv_type);
 
-// The function of the best instruction set that this processor has, or of `set` if that is less.
+// The function of the best instruction set of this processor, at most `set`.
 AttendTask attend_task(DType type, DType kv_type, std::optional<InstructionSet> set);
 
 }  // namespace nvllm::kernels::cpu

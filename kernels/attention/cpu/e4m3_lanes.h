@@ -1,5 +1,5 @@
-// Lanes of any element type that a KV cache may have: those of its Lanes, and E4m3. Included after
-// the Lanes of an instruction set, and in an unnamed namespace as they are.
+// Lanes for all element types of a KV cache: those of the instruction set's Lanes, and E4m3.
+// Include after the Lanes of an instruction set; in an unnamed namespace like them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ template <typename T>
 Lanes::Floats load_lanes(const T* from) {
   return Lanes::load(from);
 }
-// The first `count` elements, 1 to kCount; zeros behind them.
+// The first `count` elements, 1 to kCount; the rest are zeros.
 template <typename T>
 Lanes::Floats load_lanes_part(const T* from, std::int64_t count) {
   return Lanes::load_part(from, count);

@@ -1,12 +1,12 @@
-// The kernels of attention for Ampere and later, how they are launched, and the choice of a kernel,
-// for the files that compile them for one type of cache each. All of it is in an unnamed namespace.
+// Attention kernels for Ampere and later, their launchers, and the kernel selection, for the files
+// that compile them for one cache type each. Everything is in an unnamed namespace.
 //
 // float32 has a kernel of its own (float32_rows.cuh), which serves as a check. With bfloat16 and
 // float16, few packed rows per sequence run in the decode kernels (decode.cuh, on Hopper
 // ../sm90/decode.cu), more rows in the prefill kernels (prefill.cuh, on Hopper ../sm90/prefill.cu).
-// The Hopper kernels decline heads that they do not support. Invariant attention has all rows in
-// the prefill kernel, or in one that gives its bits (../sm90/invariant_decode.cu). Heads are padded
-// to 64, 128 or 256; longer ones have kernels of their own (hdim512_launch.cuh).
+// The Hopper kernels decline unsupported heads. Invariant attention runs all rows in the prefill
+// kernel, or in a decode kernel with the same bits (../sm90/invariant_decode.cu). Heads are padded
+// to 64, 128 or 256; longer ones have their own kernels (hdim512_launch.cuh).
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@
 
 namespace nvllm::kernels::cuda {
 
-// One row of each of few sequences with the bits of attention_prefill_sm90(). Returns false, with
-// nothing enqueued, for others, and on another device (sm90/invariant_decode.cu).
+// One row of each of a few sequences, with the bits of attention_prefill_sm90(). Returns false,
+// with nothing enqueued, for other arguments and on other devices (sm90/invariant_decode.cu).
 bool attention_invariant_decode_sm90(const Attention& args, cudaStream_t stream);
 // Heads of more than kMaxCudaHeadDim elements, to a cache of the rows' type (attention_hdim512.cu)
 // and to one of E4m3 (attention_hdim512_e4m3.cu).
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(plain::kWarps * 32)
   plain::write_row(part, packed_row, row);
 }
 
-// kElements: of a head, per lane at most.
+// kElements: max. elements of a head per lane.
 template <typename T, int kElements = plain::kUsualElements>
 void attention_float32(const Attention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args);
@@ -69,8 +69,8 @@ void attention_decode(const Attention& args, cudaStream_t stream) {
   });
 }
 
-// The grid has an upper bound of the blocks of all sequences. Blocks find their rows themselves, so
-// a captured graph may change the lengths.
+// The grid is an upper bound of the blocks of all sequences. Blocks find their rows themselves, so
+// lengths may change between replays of a captured graph.
 template <typename T, int D, bool kWindow>
 __global__ void __launch_bounds__(prefill::kWarps * 32) prefill_kernel(const AttentionParams<T> p) {
   using namespace prefill;
@@ -100,8 +100,8 @@ void attention_prefill(const Attention& args, cudaStream_t stream) {
   });
 }
 
-// Up to this many packed rows per sequence the decode kernel is faster, which reads the tokens once
-// per 16 rows with several warps; beyond, the prefill kernel, which reads them once per 64 rows.
+// Up to this many packed rows per sequence the decode kernel is faster: it reads the tokens once
+// per 16 rows, with several warps; the prefill kernel reads them once per 64 rows.
 constexpr long long kDecodeRows = 32;
 
 template <typename T, bool kWindow>

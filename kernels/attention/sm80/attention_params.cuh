@@ -1,11 +1,11 @@
-// What all attention kernels share: their parameters, and which rows and tokens a block works on.
+// Parameters shared by all attention kernels, and the rows and tokens that a block works on.
 //
 // The query heads of a KV head share its keys and values, so a kernel sees the rows of one sequence
 // and one KV head as packed rows: packed row i is head i % group_heads of query row i /
 // group_heads.
 //
-// The type T of the templates is that of the rows and of the cache, or E4m3Cache<Row> for rows of
-// type Row and a cache of E4m3.
+// The type T of the templates is the type of rows and cache, or E4m3Cache<Row> for rows of type Row
+// and an E4m3 cache.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -54,21 +54,21 @@ struct AttentionParams {
   const int* block_table;  // nullptr: sequence s has block s
   const int* query_start;
   const int* kv_length;
-  const int* visible;  // nullptr: the last row sees all tokens
-  float* lse;          // nullptr: not wanted
+  const int* visible;  // nullptr: the last row attends to all tokens
+  float* lse;          // nullptr: not needed
   long long q_row;
   long long kv_block, kv_token, kv_head;  // strides of keys and values
   int sequences;
   int table_width;
   int block_size;
-  int block_shift;  // block_size is 1 << block_shift, or no power of two: -1
+  int block_shift;  // block_size is 1 << block_shift; -1: not a power of two
   int heads;
   int group, first_head;
   int head_dim;
   float scale;
   const float* kv_scales;  // of E4m3: [2][scale_heads]; nullptr: all are 1
   int scale_heads;
-  int window;        // tokens that a row sees at most, in kernels with a window
+  int window;        // max. tokens that a row attends to, in kernels with a window
   const Row* sinks;  // [heads]; nullptr: none
 
   explicit AttentionParams(const Attention& args)
@@ -104,9 +104,9 @@ struct AttentionParams {
     }
   }
 
-  // KV heads that this rank's query heads belong to.
+  // The number of KV heads that this rank's query heads use.
   int kv_heads() const { return (first_head + heads - 1) / group + 1; }
-  // Query heads of one KV head, at most.
+  // Max. query heads per KV head.
   int max_group_heads() const { return group < heads ? group : heads; }
   // An upper bound of the number of blocks of `block_rows` packed rows that all sequences with
   // `rows` rows have together.
@@ -133,11 +133,11 @@ struct AttentionParams {
     }
   }
 
-  // Adds the sink of the head of an element of [rows, heads] to the sum of its weights, which are
-  // relative to 2^row_max.
+  // Adds the sink of the head at `index` of [rows, heads] to its sum of weights, which are relative
+  // to 2^row_max.
   __device__ __forceinline__ void add_sink(long long index, float& row_max, float& sum) const;
 
-  // What scores are multiplied by, and weighted values, of a KV head.
+  // The factors of scores and of weighted values of a KV head.
   __device__ __forceinline__ float score_scale(int kv_head) const {
     if constexpr (!kIsE4m3<T>) return scale;
     return kv_scales == nullptr ? scale : scale * kv_scales[kv_head];
@@ -172,7 +172,7 @@ __device__ __forceinline__ RowBlock find_row_block(const AttentionParams<T>& p, 
     const int rows = p.query_start[sequence + 1] - p.query_start[sequence];
     const int blocks =
         first + lane < p.sequences ? (rows * group_heads + block_rows - 1) / block_rows : 0;
-    int before = blocks;  // with its own
+    int before = blocks;  // up to and including this sequence
 #pragma unroll
     for (int lanes = 1; lanes < 32; lanes *= 2) {
       const int left = __shfl_up_sync(~0u, before, lanes);
@@ -189,7 +189,7 @@ __device__ __forceinline__ RowBlock find_row_block(const AttentionParams<T>& p, 
   return {};
 }
 
-// Rows of one sequence and one KV head, and where the tokens of the sequence lie in the cache.
+// Rows of one sequence and one KV head, and the cache location of the sequence's tokens.
 template <typename T>
 struct AttentionRows {
   const AttentionParams<T>& p;
@@ -198,9 +198,9 @@ struct AttentionRows {
   int packed_rows;  // 0: nothing to do
   int head_begin, group_heads;
 
-  // Without a window a row sees the first tokens (compare AttentionPart). Kernels that must cost
-  // nothing more for windows ask for first_seen() where kWindowed is true alone, since the call by
-  // itself changes what the compiler makes of them.
+  // Without a window a row attends to the first tokens (compare AttentionPart). Kernels for which
+  // windows must not cost anything call first_seen() only where kWindowed is true, since the mere
+  // call changes the generated code.
   static constexpr bool kWindowed = false;
   __device__ __forceinline__ int first_seen(int /*packed_row*/) const { return 0; }
 
@@ -213,7 +213,7 @@ struct AttentionRows {
     return static_cast<long long>(first_row + packed_row / group_heads) * p.heads + head_begin +
            packed_row % group_heads;
   }
-  // Where the key and value of a token begin, in elements.
+  // The element offset of a token's key and value.
   __device__ __forceinline__ long long kv_offset(int token) const {
     if (p.block_table == nullptr) {
       return sequence * p.kv_block + token * p.kv_token + kv_head * p.kv_head;
@@ -225,15 +225,15 @@ struct AttentionRows {
 };
 
 // All rows of one sequence and one KV head, which attend to its tokens from the first one on or,
-// with kWindow, from first_seen(row) on. What they attend to may also be lists
-// (kernels/sparse/sm80/token_lists.cuh): a kernel sees `tokens` numbered tokens, of which a packed
-// row attends to the first visible(row), and asks for the offset or the position of each.
+// with kWindow, from first_seen(row) on. Token lists (kernels/sparse/sm80/token_lists.cuh) have the
+// same interface: `tokens` numbered tokens, of which a packed row attends to the first
+// visible(row), and the offset and position of each.
 template <typename T, bool kWindow = false>
 struct AttentionPart : AttentionRows<T> {
   static constexpr bool kWindowed = kWindow;
 
-  int tokens;         // that the last row sees
-  int first_visible;  // that the first row sees; may be negative
+  int tokens;         // that the last row attends to
+  int first_visible;  // that the first row attends to; may be negative
 
   __device__ __forceinline__ AttentionPart(const AttentionParams<T>& p, int sequence, int kv_head)
       : AttentionRows<T>{p,
@@ -244,14 +244,14 @@ struct AttentionPart : AttentionRows<T> {
                          p.head_begin(kv_head),
                          p.group_heads(kv_head)} {
     const int rows = p.query_start[sequence + 1] - this->first_row, length = p.kv_length[sequence];
-    // The windows of rows that see tokens behind the view begin later.
+    // Windows of rows that attend to tokens beyond the view begin later.
     const int last_visible = kWindow ? static_cast<int>(kMaxPosition) : length;
     first_visible = p.visible == nullptr ? length - rows + 1
                                          : min(max(p.visible[sequence], -rows), last_visible);
     tokens = max(0, min(length, first_visible + rows - 1));
     this->packed_rows = rows * this->group_heads;
   }
-  // From values that the other constructor has found, with fewer rows if need be.
+  // From values that another instance has computed, optionally with fewer rows.
   __device__ __forceinline__ AttentionPart(const AttentionParams<T>& p, int sequence, int kv_head,
                                            int first_row, int packed_rows, int tokens,
                                            int first_visible)
@@ -265,11 +265,11 @@ struct AttentionPart : AttentionRows<T> {
         tokens(tokens),
         first_visible(first_visible) {}
 
-  // How many tokens a packed row sees; none if the number is 0 or negative.
+  // How many tokens a packed row attends to; none if 0 or negative.
   __device__ __forceinline__ int visible(int packed_row) const {
     return min(tokens, first_visible + packed_row / this->group_heads);
   }
-  // The first token that a packed row sees. Later rows see no earlier ones.
+  // The first token that a packed row attends to; it never decreases from row to row.
   __device__ __forceinline__ int first_seen(int packed_row) const {
     if constexpr (!kWindow) return 0;
     const int end = first_visible + packed_row / this->group_heads;
@@ -290,13 +290,14 @@ bool attention_decode_sm90(const Attention& args, cudaStream_t stream);
 // Attention to a cache of E4m3 (attention_e4m3.cu).
 void attention_e4m3(const Attention& args, cudaStream_t stream);
 
-// How many tokens the rows of a sequence see together, at most.
+// An upper bound of the tokens that the rows of a sequence attend to together.
 inline long long max_tokens_seen(const Attention& args) {
   if (args.window == 0) return args.max_kv_length;
   return std::min(args.max_kv_length, args.window + args.max_query_rows - 1);
 }
 
-// Calls function.operator()<kWindow>(): whether rows may see less than all tokens up to their own.
+// Calls function.operator()<kWindow>(); kWindow: whether rows may attend to fewer than all earlier
+// tokens.
 template <typename Function>
 void with_window(const Attention& args, const Function& function) {
   const bool all = args.window >= args.max_kv_length && args.visible.data == nullptr;
@@ -304,7 +305,7 @@ void with_window(const Attention& args, const Function& function) {
   function.template operator()<true>();
 }
 
-// Calls function.operator()<D>() for the length D to which kernels pad heads with zeros.
+// Calls function.operator()<D>() with D the padded head length.
 template <typename Function>
 void with_padded_head(std::int64_t head_dim, const Function& function) {
   if (head_dim <= 64) return function.template operator()<64>();
@@ -312,7 +313,7 @@ void with_padded_head(std::int64_t head_dim, const Function& function) {
   function.template operator()<256>();
 }
 
-// Lets a kernel use this much dynamic shared memory. `doing` is for the error text.
+// Sets a kernel's dynamic shared memory limit. `doing` is for the error message.
 template <typename Kernel>
 void allow_shared_memory(Kernel kernel, int bytes, const char* doing) {
   constexpr auto kAttribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
@@ -323,7 +324,7 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// Exponents are in base 2: scores are scaled by kLog2E besides `scale`.
+// Exponents are in base 2: scores are multiplied by kLog2E in addition to `scale`.
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
@@ -334,8 +335,8 @@ __device__ __forceinline__ float power_of_2(float x) {
   return power;
 }
 
-// What is subtracted from scores before they are exponents. It is 0 without any token, so that the
-// weights are 0 instead of NaN.
+// The reference that is subtracted from scores before exponentiation. 0 if a row has no tokens, so
+// that its weights are 0 instead of NaN.
 __device__ __forceinline__ float reference_of(float row_max) {
   return row_max == -INFINITY ? 0.0f : row_max;
 }

@@ -1,6 +1,6 @@
-// Combines partial attention results on the GPU: a warp per head of a row, 4 elements per lane at a
-// time. It is bound by memory: every part is read once and the result is written once. Element
-// types are dispatched at run time, which costs nothing beside that. Shapes are those of
+// Combines partial attention results on the GPU: one warp per head of a row, 4 elements per lane at
+// a time. The kernel is memory-bound: every part is read once and the result is written once, so
+// that dispatching element types at run time costs nothing. Shapes are those of
 // kernels::CombineAttention.
 #include "device/cuda/stream.h"
 #include "kernels/attention/backends.h"
@@ -14,7 +14,7 @@ constexpr int kWarps = 8;
 
 struct Params {
   void* out;
-  float* lse;  // nullptr: not wanted
+  float* lse;  // nullptr: not needed
   const void* part[kMaxAttentionParts];
   const float* part_lse[kMaxAttentionParts];
   DType out_type, part_type[kMaxAttentionParts];

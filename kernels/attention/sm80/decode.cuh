@@ -1,11 +1,11 @@
 // Decode attention (few query rows per sequence) with split-KV, on tensor cores (mma.sync).
 //
 // A block has 16 packed rows of a sequence and a KV head, and its warps share the tokens: each warp
-// takes every kWarps-th tile and copies the next one while it works on one. The kernel is bound by
-// reading keys and values once. Where blocks are few and contexts may be long, the blocks of a
-// cluster (sm_90) split the tokens further. Warps combine their partial results through shared
-// memory, blocks through the cluster's distributed shared memory. Rows are those of any type with
-// the members of AttentionPart. launch() configures and launches a kernel that calls attend().
+// takes every kWarps-th tile and copies its next one while it computes. The kernel is bound by
+// reading keys and values once. Where there are few blocks and contexts may be long, the blocks of
+// a cluster (sm_90) split the tokens further. Warps combine their partial results through shared
+// memory, blocks through distributed shared memory. Rows may be any type with the members of
+// AttentionPart. launch() configures and launches a kernel that calls attend().
 #pragma once
 
 #include "device/cuda/stream.h"
@@ -177,7 +177,7 @@ __device__ __forceinline__ void attend(const TokenPart& part) {
     if (next < end) {
       copy_tokens<T, D, kTile>(part, next * kTile, keys, keys + kTileBytes<D>, 0, lane, begin);
     }
-    commit_copies();  // an empty group at the end keeps all waits alike
+    commit_copies();  // an empty last group keeps the wait counts uniform
   };
   if constexpr (!kIsE4m3<T>) {
     if (warp == 0) copy_queries<D>(part, first_row, queries, 0, lane);
@@ -185,7 +185,7 @@ __device__ __forceinline__ void attend(const TokenPart& part) {
   copy_tile(tile, 0);
   copy_tile(tile + kWarps<D>, 1);
   wait_for_copies<1>();
-  __syncthreads();  // the queries are there
+  __syncthreads();  // the queries have arrived
 
   WarpRows<T, D, kTile> rows(queries, 0, lane, part.p.score_scale(part.kv_head));
   if constexpr (kIsE4m3<T>) {
@@ -227,8 +227,8 @@ __device__ __forceinline__ void attend(const TokenPart& part) {
   if (blocks > 1) synchronize_cluster(blocks);  // no block may exit while others read its result
 }
 
-// How many blocks should share the tokens of a sequence: as many as the GPU can run, but each with
-// enough to do.
+// How many blocks share the tokens of a sequence: as many as the GPU can run at once, as long as
+// each has enough to do.
 inline int cluster_size(const void* kernel, long long groups, long long max_kv_length) {
   cudaFuncAttributes attributes{};
   nvllm::cuda::check(cudaFuncGetAttributes(&attributes, kernel), "preparing attention");
@@ -242,13 +242,13 @@ inline int cluster_size(const void* kernel, long long groups, long long max_kv_l
   return blocks;
 }
 
-// What a block of a kernel has.
+// The shape of a kernel's blocks.
 struct BlockShape {
   int threads, shared_bytes;
 };
 
 // Launches a kernel whose blocks have 16 packed rows each and, in clusters, share their tokens.
-// `rows`: query rows of a sequence, at most.
+// `rows`: max. query rows of a sequence.
 template <typename T, typename... Params, typename... Args>
 void launch_blocks(void (*kernel)(const AttentionParams<T>, Params...), const BlockShape& block,
                    const AttentionParams<T>& p, long long rows, long long sequences,

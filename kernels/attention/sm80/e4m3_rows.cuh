@@ -1,15 +1,14 @@
-// What WarpRows (mma_rows.cuh) does with tiles of keys and values in E4m3. They are read from
-// shared memory as they are, and become float16 in registers, which is exact; queries become
-// float16 too, and so do the weights. The scales of keys and values are applied to scores and
-// results.
+// Operations of WarpRows (mma_rows.cuh) on E4m3 tiles of keys and values. E4m3 values are loaded
+// from shared memory and converted to float16 in registers, which is exact; queries and weights
+// become float16, too. The scales of keys and values are applied to scores and results.
 //
-// A tile is [rows][D bytes], in chunks of 16 numbers. A matrix that ldmatrix reads is a chunk of 8
-// rows, and each of its 16-bit elements is two numbers of a row. So in one word a lane has
-//   keys: of one token, 4 neighbouring numbers. As operands of mma they are columns 2 c, 2 c + 1,
-//         2 c + 8 and 2 c + 9 of a step of 16 numbers, c = lane % 4; queries are loaded so, too.
-//   values (transposed): of two neighbouring tokens, 2 neighbouring numbers. Even numbers are
+// A tile is [rows][D bytes], in chunks of 16 numbers. An ldmatrix matrix is a chunk of 8 rows; each
+// of its 16-bit elements holds two numbers of a row. So a lane's word contains:
+//   keys: 4 adjacent numbers of one token. As mma operands they are columns 2 c, 2 c + 1,
+//         2 c + 8 and 2 c + 9 of a step of 16 numbers, c = lane % 4; queries use the same order.
+//   values (transposed): 2 adjacent numbers of each of two adjacent tokens. Even numbers are
 //         operands of one mma, odd ones of another: accumulators 2 j and 2 j + 1 are the even and
-//         the odd numbers of chunk j. finish_e4m3_values() puts neighbours side by side.
+//         odd numbers of chunk j. finish_e4m3_values() interleaves them again.
 #pragma once
 
 #include <type_traits>
@@ -20,8 +19,8 @@
 
 namespace nvllm::kernels::cuda {
 
-// Chunks are exchanged as a bulk copy does with a swizzle of a row's bytes, 64 or 128: so the rows
-// of a matrix lie in different banks.
+// Chunks are swizzled like a bulk copy with a swizzle of the row size, 64 or 128 bytes, so that the
+// rows of a matrix lie in different banks.
 template <int D>
 struct E4m3Tile {
   static __device__ __forceinline__ unsigned at(unsigned tile, int row, int chunk) {
@@ -35,7 +34,7 @@ __device__ __forceinline__ int e4m3_column(int n, int lane) {
   return n / 2 * 16 + 4 * (lane % 4) + n % 2 * 2;
 }
 
-// What the scores of rows lane / 4 and lane / 4 + 8 are multiplied by, because of the queries'.
+// Factors of the scores of rows lane / 4 and lane / 4 + 8 that undo the scaling of the queries.
 struct E4m3QueryScales {
   float row[2];
 };
@@ -52,9 +51,9 @@ __device__ __forceinline__ unsigned halves_of(unsigned pair, float factor) {
                    widen(Row{static_cast<unsigned short>(pair >> 16)}) * factor);
 }
 
-// Loads the packed rows [first, first + 16) from global memory, with zeros for what does not exist.
-// A float16 has fewer exponents than a bfloat16, so each row is multiplied by a power of 2 by which
-// its largest number becomes one below 2^15; what becomes subnormal then does not matter beside it.
+// Loads the packed rows [first, first + 16) from global memory, with zeros for missing rows. A
+// float16 has a smaller exponent range than a bfloat16, so each row is scaled by the power of 2
+// that brings its largest magnitude just below 2^15; what then becomes subnormal is negligible.
 // part: AttentionRows or a HeadSlice of them.
 template <typename Part, int kSteps>
 __device__ __forceinline__ E4m3QueryScales load_queries_for_e4m3(const Part& part, int first,
@@ -78,7 +77,7 @@ __device__ __forceinline__ E4m3QueryScales load_queries_for_e4m3(const Part& par
     }
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
-    // Exponents of the row, of the factor and of its inverse, all of them a float's.
+    // Exponents of the row maximum, of the factor and of its inverse, as float exponent fields.
     const unsigned exponent = max(__float_as_uint(largest) >> 23, 30u);
     const bool scaled = exponent < 255;  // not infinite
     const float factor = scaled ? __uint_as_float((127 + 14 + 127 - exponent) << 23) : 1.0f;
@@ -92,8 +91,8 @@ __device__ __forceinline__ E4m3QueryScales load_queries_for_e4m3(const Part& par
   return scales;
 }
 
-// score += queries keys. With few tokens, even and odd steps have sums of their own, which shortens
-// the chains of dependent mma instructions.
+// score += queries keys. With few tokens, even and odd steps have separate accumulators, which
+// shortens the chains of dependent mma instructions.
 template <typename Tile, int D, int kTokens>
 __device__ __forceinline__ void multiply_e4m3_keys(unsigned keys, int lane,
                                                    const Quad (&queries)[D / 16],
@@ -141,8 +140,9 @@ __device__ __forceinline__ void add_e4m3_values(unsigned values, int lane,
           load_matrices<true>(Tile::at(values, step * 16 + lane % 16, chunk + lane / 16));
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        constexpr unsigned kByNumber = 0x3120;  // both tokens' first number, then their second one
-        unsigned even[2], odd[2];               // of the first 8 tokens, and of the others
+        // both tokens' first number, then both tokens' second one
+        constexpr unsigned kByNumber = 0x3120;
+        unsigned even[2], odd[2];  // of the first 8 tokens, and of the others
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           widen_e4m3_to_half(__byte_perm(v.word[2 * i + half], 0, kByNumber), even[half],
@@ -155,7 +155,7 @@ __device__ __forceinline__ void add_e4m3_values(unsigned values, int lane,
   }
 }
 
-// Applies the scale of the values, and makes the two columns of each accumulator neighbours.
+// Applies the scale of the values, and makes each accumulator's two columns adjacent.
 template <int D>
 __device__ __forceinline__ void finish_e4m3_values(float scale, float (&out)[D / 8][4]) {
 #pragma unroll

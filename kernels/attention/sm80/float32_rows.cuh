@@ -1,5 +1,5 @@
-// Attention of one row and head in float32 by one warp, whose lanes lie side by side along the
-// head, with an online softmax. float32 serves as a check; the 16-bit types use tensor cores
+// Attention of one row and head in float32 by one warp, whose lanes split the head, with an online
+// softmax. The float32 kernel serves as a reference; the 16-bit types use tensor cores
 // (mma_rows.cuh).
 #pragma once
 
@@ -8,7 +8,7 @@
 namespace nvllm::kernels::cuda::plain {
 
 inline constexpr int kWarps = 4;
-// Of a head, per lane at most, where nothing else is said.
+// Default for the max. elements of a head per lane.
 inline constexpr int kUsualElements = kMaxCudaHeadDim / 32;
 
 template <int kElements, typename Kv>
@@ -37,14 +37,14 @@ __device__ __forceinline__ Row<kElements> start_row(const AttentionRows<T>& part
   return row;
 }
 
-// Adds the tokens that the row sees.
+// Adds the tokens that the row attends to.
 template <typename Part, int kElements>
 __device__ __forceinline__ void add_tokens(const Part& part, int packed_row,
                                            Row<kElements>& state) {
   const int tokens = max(0, part.visible(packed_row));
   auto& [q, out, row_max, sum] = state;
   const float scale = part.p.score_scale(part.kv_head);
-  // It takes 32 tokens at a time; lane t has the score of the t-th.
+  // Processes 32 tokens at a time; lane t has the score of token t.
   const int begin = Part::kWindowed ? part.first_seen(packed_row) : 0;
   for (int first = begin; first < tokens; first += 32) {
     const int count = min(32, tokens - first);

@@ -1,13 +1,13 @@
-// Attention with heads of 257 to 512 elements on tensor cores. Such a head's results have no room
-// in one warp's registers, so each row is the work of four warps, which have a slice of 128 columns
-// each: of queries, keys, values and results.
+// Attention with heads of 257 to 512 elements on tensor cores. The results of such a head do not
+// fit into one warp's registers, so four warps share each row; each warp has a slice of 128 columns
+// of queries, keys, values and results.
 //
-// A warp multiplies its slice of queries and keys. The four add these scores up through shared
-// memory, all in the same order, so each has the bits of whole scores, and of the softmax that
-// follows. Then each adds its slice of the values (mma_rows.cuh).
+// A warp multiplies its slices of queries and keys. The four warps add these partial scores through
+// shared memory, all in the same order, so that each has the same bits of the scores and of the
+// softmax that follows. Then each accumulates its slice of the values (mma_rows.cuh).
 //
-// A block has kGroups such groups of 16 packed rows, which take the tokens tile by tile. While one
-// tile is computed, the next one is copied asynchronously (double buffering).
+// A block has kGroups such groups of 16 packed rows, which process the tokens tile by tile. While
+// one tile is computed, the next one is copied asynchronously (double buffering).
 #pragma once
 
 #include "kernels/attention/sm80/mma_rows.cuh"
@@ -15,7 +15,7 @@
 namespace nvllm::kernels::cuda::hdim512 {
 
 inline constexpr int kHeadDim = 512, kSlice = 128, kSlices = kHeadDim / kSlice;
-inline constexpr int kRows = 16;  // of a group
+inline constexpr int kRows = 16;  // per group
 
 template <int kGroups>
 inline constexpr int kThreads = kGroups* kSlices * 32;
@@ -23,19 +23,19 @@ inline constexpr int kThreads = kGroups* kSlices * 32;
 // Tokens of a tile; the keys of a tile take 16 KiB.
 template <typename T>
 inline constexpr int kTokens = kIsE4m3<T> ? 32 : 16;
-// A tile is a part for each slice, [tokens][kSlice], one after the other.
+// A tile consists of one part per slice, [tokens][kSlice].
 template <typename T>
 inline constexpr int kSliceBytes = kTokens<T>* kHeadBytes<T, kSlice>;
 template <typename T>
 inline constexpr int kTileBytes = kSlices* kSliceBytes<T>;
-// Scores of a group: of each slice and lane.
+// Partial scores of a group: of each slice and lane.
 template <typename T>
 inline constexpr int kScoreBytes = kSlices* kRows* kTokens<T>* static_cast<int>(sizeof(float));
 template <typename T, int kGroups>
 inline constexpr int kSharedBytes = 4 * kTileBytes<T> + kGroups* kScoreBytes<T>;
 
-// The usual layout of tiles of kSlice columns (UsualTile), for tiles at multiples of 256 bytes:
-// then the numbers of chunks are exchanged in the address itself, which takes fewer registers.
+// The layout of UsualTile for kSlice columns and tiles at multiples of 256 bytes: chunk indices are
+// swizzled in the address itself, which takes fewer registers.
 template <typename T>
 struct SliceTile {
   static __device__ __forceinline__ unsigned at(unsigned tile, int row, int chunk) {
@@ -46,16 +46,16 @@ struct SliceTile {
 template <typename T>
 using Rows = WarpRows<T, kSlice, kTokens<T>, SliceTile<T>>;
 
-// Where a warp is in its block.
+// A warp's position in its block.
 struct Place {
   int group = static_cast<int>(threadIdx.x) / 32 / kSlices;
   int slice = static_cast<int>(threadIdx.x) / 32 % kSlices;
   int lane = static_cast<int>(threadIdx.x) % 32;
 };
 
-// A warp copies the keys and values of tokens [first, first + kCount) into the rows from `row` on
-// of two tiles, with zeros for tokens that the sequence does not have, for those before `begin`,
-// and behind the head's end. All lanes call it together.
+// A warp copies the keys and values of tokens [first, first + kCount) into rows [row, row + kCount)
+// of two tiles, with zeros for missing tokens, for tokens before `begin`, and past the head's end.
+// All lanes call it together.
 template <typename T, int kCount, typename Part>
 __device__ __forceinline__ void copy_heads(const Part& part, int first, unsigned keys,
                                            unsigned values, int row, int lane, int begin) {
@@ -63,11 +63,11 @@ __device__ __forceinline__ void copy_heads(const Part& part, int first, unsigned
   constexpr int kElements = kHeadDim / kChunks;
   static_assert(kCount <= 32 && kChunks % 32 == 0);
   // Each lane finds the offset of one token. Lanes beyond the last token repeat it: they must not
-  // read the block table beyond its end, nor, with a window, before what it still has.
+  // read past the end of the block table nor, with a window, entries that have been released.
   int own = min(first + lane % kCount, part.tokens - 1);
   if constexpr (Part::kWindowed) own = max(own, min(begin, part.tokens - 1));
   const long long mine = part.kv_offset_at(own);
-#pragma unroll 1  // for the registers' sake
+#pragma unroll 1  // limits register use
   for (int i = 0; i < kCount * kChunks / 32; ++i) {
     const int token = i * 32 / kChunks, chunk = (i * 32 + lane) % kChunks;
     const long long offset = __shfl_sync(~0u, mine, token) + chunk * kElements;
@@ -81,8 +81,8 @@ __device__ __forceinline__ void copy_heads(const Part& part, int first, unsigned
   }
 }
 
-// Makes the scores of a group's slices, each a warp's, the sums of all of them. `shared`: of the
-// group, kScoreBytes; nobody reads there any more.
+// Replaces the scores of a group's slices, one per warp, by their sum over the slices. `shared`:
+// the group's kScoreBytes, which nobody is reading any more.
 template <int kFloats>
 __device__ __forceinline__ void add_up_scores(float* shared, const Place& place,
                                               float (&score)[kFloats / 4][4]) {
@@ -105,7 +105,7 @@ __device__ __forceinline__ void add_up_scores(float* shared, const Place& place,
   }
 }
 
-// The tiles of tokens that a block's rows from block_row on see together.
+// The tiles of tokens that a block's rows from block_row on attend to.
 struct Tiles {
   int first, end;
 };
@@ -138,7 +138,7 @@ __device__ __forceinline__ void add_tokens(const Part& part, int block_row, cons
   };
   copy_tile(tiles.first);
   rows.start(HeadSlice<T>(part, place.slice * kSlice), row);
-  // The values of rows that do not exist do not matter.
+  // The values for missing rows are irrelevant.
   const int visible[2] = {part.visible(row + lane / 4), part.visible(row + lane / 4 + 8)};
   const int min_visible = part.visible(row), max_visible = part.visible(row + kRows - 1);
   int first_seen[2] = {0, 0}, min_first_seen = 0, max_first_seen = 0;
@@ -164,7 +164,7 @@ __device__ __forceinline__ void add_tokens(const Part& part, int block_row, cons
   }
 }
 
-// Writes the results of a group's 16 rows from `row` on, each warp those of its slice.
+// Writes the results of a group's 16 rows from `row` on; each warp writes its slice.
 template <typename T>
 __device__ __forceinline__ void write_rows(const AttentionRows<T>& part, int row,
                                            const Place& place, Rows<T>& rows) {

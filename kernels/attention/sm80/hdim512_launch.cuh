@@ -1,7 +1,7 @@
-// The kernels of attention for heads of 257 to 512 elements, for Ampere and later, how they are
-// launched, and the choice of a kernel, for the files that compile them for one type of cache each.
-// All of it is in an unnamed namespace. What attention_launch.cuh says of kernels holds here, too;
-// Hopper has none of its own.
+// Attention kernels for heads of 257 to 512 elements, for Ampere and later, their launchers and the
+// kernel selection, for the files that compile them for one cache type each. Everything is in an
+// unnamed namespace. The comments of attention_launch.cuh apply here, too; there are no Hopper
+// versions.
 #pragma once
 
 #include "kernels/attention/sm80/attention_launch.cuh"
@@ -10,7 +10,7 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-// Blocks of 32 packed rows have room in the shared memory of every GPU from Ampere on.
+// Blocks of 32 packed rows fit into the shared memory of every GPU since Ampere.
 constexpr int kPrefillGroups = 2;
 
 // The grid is that of prefill_kernel.
@@ -44,7 +44,7 @@ void hdim512_prefill(const Attention& args, cudaStream_t stream) {
   nvllm::cuda::check(cudaGetLastError(), "launching attention");
 }
 
-// Stores a warp's rows and columns as a part of a partial result.
+// Stores a warp's rows and columns into a partial result.
 template <typename T>
 __device__ __forceinline__ void store_slice(const hdim512::Rows<T>& rows,
                                             const hdim512::Place& place,

@@ -1,8 +1,8 @@
-// The instructions of tensor cores (mma.sync, Ampere and later) with 16-bit floats, and how their
-// operands come from shared memory.
+// Tensor-core instructions (mma.sync, Ampere and later) on 16-bit floats, and loads of their
+// operands from shared memory.
 //
-// Fragment layout of a 16 x 8 accumulator of mma: lane l has the columns 2 (l % 4) and the next;
-// elements [0] and [1] are of row l / 4, [2] and [3] of row l / 4 + 8.
+// Fragment layout of a 16 x 8 mma accumulator: lane l has columns 2 (l % 4) and the next; elements
+// [0] and [1] belong to row l / 4, [2] and [3] to row l / 4 + 8.
 #pragma once
 
 #include "kernels/common/sm80/types.cuh"

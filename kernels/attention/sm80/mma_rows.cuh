@@ -1,10 +1,10 @@
 // 16 packed rows of a warp against tiles of keys and values in shared memory, on tensor cores
-// (mma.sync, Ampere and later), with an online softmax: the row maximum, the sum of weights and the
-// weighted values cover the tokens so far.
+// (mma.sync, Ampere and later), with an online softmax: row maximum, sum of weights and weighted
+// values cover the tokens so far.
 //
-// Tiles are [rows][D], where D is the head's length padded with zeros to 64, 128 or 256. Chunk c of
-// 8 elements of row r lies at chunk c ^ (r % 8), so that the 8 rows of a matrix that ldmatrix reads
-// lie in different banks. Tiles of E4m3 and what is done with them are in e4m3_rows.cuh.
+// Tiles are [rows][D], where D is the head length padded with zeros to 64, 128 or 256. Chunk c of 8
+// elements of row r is stored at chunk c ^ (r % 8), so that the 8 rows of an ldmatrix matrix lie in
+// different banks. Tiles of E4m3 are in e4m3_rows.cuh.
 #pragma once
 
 #include <type_traits>
@@ -16,7 +16,7 @@
 
 namespace nvllm::kernels::cuda {
 
-// The part of AttentionRows' heads from a column on, as WarpRows loads its queries.
+// A range of columns of AttentionRows' heads, from which WarpRows loads its queries.
 template <typename T>
 struct HeadSlice {
   using Row = typename AttentionTypes<T>::Row;
@@ -25,7 +25,7 @@ struct HeadSlice {
   int first_column;
   struct {
     const Row* q;
-    int head_dim;  // columns of the slice, also none or more than D
+    int head_dim;  // columns of the slice; may be 0 or less, or more than D
   } p;
   int packed_rows;
 
@@ -53,7 +53,7 @@ struct WholeRows {
   }
 };
 
-// The layout of tiles of keys and values, where nothing else is said.
+// The default layout of tiles of keys and values.
 template <typename T, int D>
 using UsualTile = std::conditional_t<kIsE4m3<T>, E4m3Tile<D>, WholeRows<D>>;
 // The bytes of a key or value in a tile.
@@ -61,16 +61,16 @@ template <typename T, int D>
 inline constexpr int kHeadBytes = D*(kIsE4m3<T> ? 1 : 2);
 
 // A warp copies the keys and values of tokens [first, first + kTokens) into rows [row, row +
-// kTokens) of two tiles, with zeros for tokens that the sequence does not have and, with a window,
-// for those before `begin`. All lanes call it together.
+// kTokens) of two tiles, with zeros for missing tokens and, with a window, for those before
+// `begin`. All lanes call it together.
 template <typename T, int D, int kTokens, typename Part>
 __device__ __forceinline__ void copy_tokens(const Part& part, int first, unsigned keys,
                                             unsigned values, int row, int lane, int begin = 0) {
   using Tile = UsualTile<T, D>;
   constexpr int kChunks = kHeadBytes<T, D> / 16, kElements = D / kChunks;
   static_assert(kTokens <= 32 && kTokens * kChunks % 32 == 0);
-  // Each lane finds the offset of one token. Lanes beyond the last token repeat it: they must not
-  // read the block table beyond its end.
+  // Each lane finds the offset of one token. Lanes beyond the last token repeat it, so as not to
+  // read past the end of the block table.
   int own = min(first + lane % kTokens, part.tokens - 1);
   if constexpr (Part::kWindowed) own = max(own, min(begin, part.tokens - 1));
   const long long mine = part.kv_offset_at(own);
@@ -88,7 +88,7 @@ __device__ __forceinline__ void copy_tokens(const Part& part, int first, unsigne
 }
 
 // A warp copies packed rows [first, first + 16) into the rows of a tile from `row` on, with zeros
-// for those that do not exist.
+// for missing rows.
 template <int D, typename T>
 __device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, int first, unsigned tile,
                                              int row, int lane) {
@@ -130,7 +130,7 @@ class WarpRows {
   }
 
   // Alternative without shared memory: loads the packed rows [first, first + 16) from global
-  // memory, with zeros for those that do not exist.
+  // memory, with zeros for missing rows.
   __device__ __forceinline__ void start(const AttentionRows<T>& part, int first) {
     start_from(part, first);
   }
@@ -138,9 +138,9 @@ class WarpRows {
     start_from(part, first);
   }
 
-  // Adds a tile whose first token has this number. visible[i]: the token after the last one that
-  // the lane's rows see; with kWindow, first_seen[i] is the first one. If all 16 rows see the whole
-  // tile, `masked` may be false.
+  // Adds the tile that begins with token `first`. visible[i]: the end of the tokens that the lane's
+  // row i attends to; with kWindow, first_seen[i] is the first one. If all 16 rows attend to the
+  // whole tile, `masked` may be false.
   template <bool kWindow>
   __device__ __forceinline__ void add(unsigned keys, unsigned values, int first, bool masked,
                                       const int (&visible)[2], const int (&first_seen)[2]) {
@@ -149,8 +149,8 @@ class WarpRows {
     add_scored<kWindow>(values, first, masked, visible, first_seen, score);
   }
 
-  // The two halves of add(), between which scores of other parts of the head may be added to these,
-  // which are zeros at first.
+  // The two halves of add(). Between them, the scores of other slices of the head may be added to
+  // these, which start at zero.
   __device__ __forceinline__ void add_scores(unsigned keys, float (&score)[kTokens / 8][4]) {
     if constexpr (kIsE4m3<T>) {
       multiply_e4m3_keys<Tile, D, kTokens>(keys, lane_, kept_, score);
@@ -188,8 +188,7 @@ class WarpRows {
     }
   }
 
-  // Adds the sums of the lanes that share a row. value_scale: of E4m3, which the weighted values
-  // are multiplied by.
+  // Adds the sums of the lanes that share a row. value_scale: E4m3 factor of the weighted values.
   __device__ __forceinline__ void finish(float value_scale) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -200,7 +199,7 @@ class WarpRows {
   }
 
  private:
-  // Longer heads leave no registers for the queries. Those for E4m3 are in no other place.
+  // Longer heads leave no registers for the queries; for E4m3 they are always in registers.
   static constexpr bool kKeepQueries = D <= 128 || kIsE4m3<T>;
 
   template <typename Part>
@@ -240,7 +239,7 @@ class WarpRows {
 
   __device__ __forceinline__ void multiply_keys(unsigned keys, float (&score)[kTokens / 8][4]) {
     const int token = lane_ / 16 * 8 + lane_ % 8;
-    // With few tokens, even and odd steps have sums of their own, which shortens the chains of
+    // With few tokens, even and odd steps have separate accumulators, which shortens the chains of
     // dependent mma instructions.
     constexpr bool kTwoSums = kTokens <= 16;
     float other[kTwoSums ? kTokens / 8 : 1][4] = {};
@@ -265,7 +264,7 @@ class WarpRows {
     }
   }
 
-  // Turns scores into weights; what has been added so far is rescaled to the new row maximum.
+  // Turns scores into weights; rescales the accumulated results to the new row maximum.
   __device__ __forceinline__ void exponentiate(float (&score)[kTokens / 8][4]) {
     float rescale[2];
 #pragma unroll

@@ -1,7 +1,7 @@
-// The loop of a prefill block: 64 packed rows, 16 per warp, go through the tokens that they see,
-// tile by tile. While one tile is computed, the next one is copied asynchronously (double
-// buffering). attention.cu uses it for dense attention, kernels/sparse/sm80/sparse_attention.cu for
-// listed tokens.
+// The main loop of a prefill block: 64 packed rows, 16 per warp, process the tokens that they
+// attend to, tile by tile. While one tile is computed, the next one is copied asynchronously
+// (double buffering). attention.cu uses it for dense attention,
+// kernels/sparse/sm80/sparse_attention.cu for token lists.
 #pragma once
 
 #include "kernels/attention/sm80/mma_rows.cuh"
@@ -11,7 +11,7 @@ namespace nvllm::kernels::cuda::prefill {
 inline constexpr int kWarps = 4;
 inline constexpr int kRows = kWarps * 16;
 
-// Tokens of a tile: longer heads leave registers and shared memory for fewer.
+// Tokens of a tile: longer heads leave fewer registers and less shared memory.
 template <int D>
 inline constexpr int kTokens = D <= 128 ? 64 : 32;
 
@@ -25,8 +25,8 @@ inline constexpr int kSharedBytes = kQueryBytes<D> + 4 * kTileBytes<D>;
 template <typename T, int D>
 using Rows = WarpRows<T, D, kTokens<D>>;
 
-// Adds the tokens of `part` to the block's rows from block_row on. `started`: other tokens were
-// added before.
+// Adds the tokens of `part` to the block's rows from block_row on. `started`: other tokens have
+// been added already.
 template <typename T, int D, typename Part>
 __device__ __forceinline__ void add_tokens(const Part& part, int block_row, unsigned queries,
                                            bool& started, Rows<T, D>& rows) {
@@ -49,14 +49,14 @@ __device__ __forceinline__ void add_tokens(const Part& part, int block_row, unsi
     commit_copies();
   };
   if (started) {
-    __syncthreads();  // all warps are done with the last tile of the tokens before
+    __syncthreads();  // all warps are done with the last tile of the previous tokens
   } else if constexpr (kIsE4m3<T>) {
     rows.start(part, row);
   } else {
     copy_queries<D, T>(part, row, queries, warp * 16, lane);
   }
   copy_tile(first_tile);
-  // The values of rows that do not exist do not matter.
+  // The values for missing rows are irrelevant.
   const int visible[2] = {part.visible(row + lane / 4), part.visible(row + lane / 4 + 8)};
   const int min_visible = part.visible(row), max_visible = part.visible(row + 15);
   int first_seen[2] = {0, 0}, min_first_seen = 0, max_first_seen = 0;

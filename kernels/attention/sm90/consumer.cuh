@@ -2,12 +2,12 @@
 // copies.
 //
 // Each of two consumer warpgroups has 64 packed rows and multiplies them with KV tiles of 128
-// tokens by wgmma. The softmax of one tile overlaps the P V GEMM of the tile before
+// tokens by wgmma. The softmax of one tile overlaps the P V GEMM of the previous tile
 // (intra-warpgroup pipelining), and the warpgroups alternate in issuing GEMMs (ping-pong), so that
-// the softmax of one overlaps the GEMMs of the other. The last tile of tokens comes first: it and
-// the few before it in which a row's tokens end need masks, and those in which a row's window
-// begins, the others none. Rows (softmax_rows.cuh) holds registers and the softmax, Consumer the
-// loop. prefill.cu and ../../sparse/sm90/sparse_attention.cu launch kernels of it.
+// the softmax of one overlaps the GEMMs of the other. Tiles are processed from the last to the
+// first: only tiles in which some row's tokens or window end need a mask. Rows (softmax_rows.cuh)
+// holds the registers and the softmax, Consumer the loop. prefill.cu and
+// ../../sparse/sm90/sparse_attention.cu launch kernels of it.
 #pragma once
 
 #include "kernels/attention/sm90/producer.cuh"
@@ -26,8 +26,8 @@ __device__ __forceinline__ void lower_register_limit() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// The tiles that have tokens [begin, end) of a part, of which each row sees a prefix or, with a
-// window, a range. Without one, begin is 0.
+// The tiles of tokens [begin, end) of a part, of which each row attends to a prefix or, with a
+// window, a range. Without a window, begin is 0.
 template <typename Part>
 struct ContextTiles {
   const Part& part;
@@ -38,10 +38,10 @@ struct ContextTiles {
   __device__ __forceinline__ int count() const {
     return count_tiles(Part::kWindowed ? begin : 0, end);
   }
-  // The first token of the i-th tile in the order of work.
+  // The first token of the i-th tile in processing order.
   __device__ __forceinline__ int first(int i) const { return (count_tiles(end) - 1 - i) * kTokens; }
 
-  // What a thread needs to mask its scores: of rows `row` and row + 8 of a warpgroup whose rows
+  // What a thread needs to mask its scores: for rows `row` and row + 8 of a warpgroup whose rows
   // begin at group_row.
   struct Mask {
     int visible[2], min_visible;
@@ -72,7 +72,7 @@ struct ContextTiles {
     if (filled >= kTokens) return;
     clear<D>(shared.values(stage), filled, kTokens, thread);
   }
-  // Zeroes the rows of the i-th tile's values that are before the windows of all rows.
+  // Zeroes the rows of the i-th tile's values that precede the windows of all rows.
   template <int D>
   __device__ __forceinline__ void zero_unseen_values(int i, unsigned values, int thread) const {
     if constexpr (!Part::kWindowed) return;
@@ -95,8 +95,8 @@ struct ContextTiles {
   }
 };
 
-// A consumer warpgroup, which runs work tiles one after the other: packed rows with the KV tiles
-// that they see.
+// A consumer warpgroup. It processes work tiles in sequence: packed rows and the KV tiles that they
+// attend to.
 template <typename T, int D>
 class Consumer {
  public:
@@ -105,14 +105,14 @@ class Consumer {
     if (group == 1) arrive_at(kFirstOrder, kBoth);  // group 0 is first
   }
 
-  // KV tiles of the work tiles before.
+  // KV tiles of the previous work tiles.
   __device__ __forceinline__ int done() const { return done_; }
 
   // The warpgroup copies the queries of a work tile whose rows begin at block_row.
   __device__ __forceinline__ void copy_own_queries(const AttentionRows<T>& part,
                                                    int block_row) const {
     sync_threads(kFirstGroup + group_,
-                 kGroupThreads);  // the GEMMs with the queries before are done
+                 kGroupThreads);  // GEMMs with the previous queries are done
     copy_queries<T, D>(part, shared_.queries(), group_ * kGroupRows,
                        block_row + group_ * kGroupRows, thread_);
     fence_shared_writes();
@@ -167,9 +167,9 @@ class Consumer {
       hold(rows.scores);
       tiles.mask(mask, i, rows, lane());
       rows.template exponentiate<0, kOverlapped>(scale, rows.reference);
-      // The GEMM with the weights before is about done by now. The wait for a barrier is a loop,
-      // across which the assembler moves neither the exponentials nor the next wait: so the softmax
-      // and the GEMM overlap.
+      // The previous GEMM is nearly done by now. The barrier wait is a loop, across which the
+      // assembler moves neither the exponentials nor the next wait; this keeps the softmax and the
+      // GEMM overlapped.
       wait_for(shared_.values_full(state.stage), state);
       tiles.template zero_unseen_values<D>(i, shared_.values(state.stage),
                                            group_ * kGroupThreads + thread_);
@@ -209,7 +209,7 @@ class Consumer {
   }
 
  private:
-  // Groups of 8 columns whose weights are computed while the GEMM before still runs.
+  // Groups of 8 columns whose weights are computed while the previous GEMM still runs.
   static constexpr int kOverlapped = 8;
   static constexpr int kBoth = kConsumers * kGroupThreads;
 

@@ -1,11 +1,11 @@
 // Decode attention on Hopper with split-KV over warps and the blocks of a cluster.
 //
 // The blocks of a cluster split the tokens of a sequence and a KV head; each has all of its rows,
-// up to 16 packed ones. Every warp has KV tiles of 16 tokens, of E4m3 32, of its own, with a fixed
-// stride, and a private ring of kStages tiles that it fills ahead (TMA boxes, or cp.async where a
-// tile may cross cache blocks); no warp waits for another before the end. The partial results of
-// the warps are then combined in each block, and each block sends every block of the cluster its
-// share of them through distributed shared memory, announced by an mbarrier. The order of all sums
+// up to 16 packed ones. Every warp has its own KV tiles of 16 tokens (E4m3: 32), with a fixed
+// stride, and a private ring of kStages tiles that it fills ahead of time (by TMA boxes, or by
+// cp.async where a tile may cross cache blocks); no warp waits for another before the end. Each
+// block then combines the partial results of its warps and sends every block of the cluster its
+// share of them through distributed shared memory, signalled by an mbarrier. The order of all sums
 // is fixed by the numbers of warps and blocks; neither depends on how tiles are copied. attend() is
 // the work of a block; decode_launch.cuh launches it.
 #pragma once
@@ -19,20 +19,20 @@ namespace nvllm::kernels::cuda::decode_sm90 {
 
 using decode::kRows;
 inline constexpr int kBoxTokens = 16;  // of a box
-// Tokens of a tile: as many bytes for each type of the cache.
+// Tokens of a tile: the same number of bytes for each cache type.
 template <typename T>
 inline constexpr int kTokens = kIsE4m3<T> ? 32 : 16;
 inline constexpr int kMaxBlocks = 16;  // of a cluster
 inline constexpr int kStages = 3;      // tiles that a warp copies ahead
 
-// How KV tiles are copied: in bulk, as TMA boxes, each of which lies within a block of the cache;
-// or in chunks of 16 bytes, which may lie anywhere.
+// How KV tiles are copied: as TMA boxes, each within one cache block; or in chunks of 16 bytes at
+// any address.
 enum class Copy { boxes, chunks };
 
 template <typename T, int D, Copy kCopy>
 struct Tile : UsualTile<T, D> {};  // of E4m3 also in boxes
-// Rows of 64 elements, in which the upper halves of all tokens follow the lower ones, as a bulk
-// copy with a swizzle of 128 bytes writes them.
+// Rows of 64 elements; the upper halves of all tokens follow the lower ones, as a bulk copy with a
+// 128-byte swizzle writes them.
 template <int D>
 struct HalvedRows {
   static __device__ __forceinline__ unsigned at(unsigned tile, int row, int chunk) {
@@ -56,9 +56,9 @@ struct SharedLayout {
   static constexpr int kBarriers = kWarps * kRing;
   static constexpr int kReceived = kBarriers + (kWarps * kStages + 2) / 2 * 16;
   static_assert(sizeof(Part<D>) <= kRing);
-  // The size for this many rows. Behind the rings and barriers there is space for what the blocks
-  // of the cluster send: quads of weighted values, rounded up for each block, then a row maximum
-  // and a sum for each row.
+  // The size for this many rows. The rings and barriers are followed by memory for what the blocks
+  // of the cluster send: quads of weighted values, rounded up per block, then a row maximum and a
+  // sum per row.
   static int bytes(long long rows) {
     return kReceived + kMaxBlocks * 16 + static_cast<int>(rows) * (D * 4 + kMaxBlocks * 8);
   }
@@ -89,12 +89,12 @@ class WarpTiles {
   __device__ __forceinline__ int token(int i) const {
     return begin_ + (first_ + i * step_) * kTokens<T>;
   }
-  // How many boxes of tile i have tokens of the sequence.
+  // How many boxes of tile i contain tokens of the sequence.
   __device__ __forceinline__ int boxes(int i) const {
     return kBoxes == 1 ? 1 : min(kBoxes, (part_.tokens - token(i) + kBoxTokens - 1) / kBoxTokens);
   }
 
-  // The cache block of a box of tile i. The warp must ask for its tiles in order.
+  // The cache block of a box of tile i. The warp must request its tiles in order.
   __device__ __forceinline__ int block(int i, int box) {
     const int number = i * kBoxes + box;
     if (number % 32 == 0 && number > 0) blocks_ = find_block(number + lane_);
@@ -109,7 +109,7 @@ class WarpTiles {
   }
 
  private:
-  // Looks up any box of the block table, also one beyond the sequence, since the length may not be
+  // Looks up a box in the block table. It may lie beyond the sequence, whose length may not be
   // known yet.
   __device__ __forceinline__ int find_block(int number) const {
     const auto& p = part_.p;
@@ -143,8 +143,8 @@ class Ring {
   __device__ __forceinline__ unsigned keys(int stage) const { return tiles_ + stage * 2 * kTile; }
   __device__ __forceinline__ unsigned values(int stage) const { return keys(stage) + kTile; }
 
-  // Starts to copy the warp's tile i. Beyond the last tile it copies nothing but keeps all waits
-  // alike.
+  // Starts to copy the warp's tile i. Past the last tile it copies nothing but keeps the wait
+  // counts uniform.
   template <bool kWindow>
   __device__ __forceinline__ void copy(const AttentionPart<T, kWindow>& part,
                                        WarpTiles<T, kWindow>& tiles, int i, int stage,
@@ -170,9 +170,9 @@ class Ring {
     }
   }
 
-  // Waits until a tile has arrived. Rows of its values beyond the first `tokens` are set to zero:
-  // their memory may hold anything, and a weight of zero times NaN is NaN. With kWindow the rows
-  // before `first` are, too.
+  // Waits until a tile has arrived. Rows of its values from `tokens` on are zeroed: their memory
+  // may hold anything, and a weight of zero times NaN is NaN. With kWindow, so are the rows before
+  // `first`.
   template <bool kWindow>
   __device__ __forceinline__ void wait(int stage, int parity, int first, int tokens) const {
     if constexpr (kCopy == Copy::chunks) {
@@ -223,7 +223,7 @@ class Ring {
 template <typename T, int D, int kWarps>
 class Combine {
  public:
-  // To be constructed before any block sends to this one.
+  // Must be constructed before any block sends to this one.
   __device__ __forceinline__ Combine(unsigned char* memory, unsigned received)
       : memory_(memory),
         received_{received},
@@ -257,8 +257,7 @@ class Combine {
   // i / blocks_ for the numbers of quads, without a division.
   __device__ __forceinline__ int by_blocks(int i) const { return i * inverse_ >> 16; }
 
-  // Where the data of a block arrive: the quads that this block finishes, and its row maxima and
-  // sums.
+  // Where a block's data arrive: the quads that this block finishes, and row maxima and sums.
   __device__ __forceinline__ int quads_from(int block) const {
     return SharedLayout<T, D, kWarps>::kReceived + block * share_ * 16;
   }
@@ -363,7 +362,7 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
   Combine<T, D, kWarps> combine(memory, base + Here::kBarriers + kWarps * kStages * 8);
   if (lane == 0) fence_barrier_init();
   __syncwarp();
-  if (blocks > 1) arrive_at_cluster();  // waited for before anything is sent
+  if (blocks > 1) arrive_at_cluster();  // the wait is before the first send
   if (!settled) begin_after_previous_kernel();
 
   const AttentionPart<T, kWindow> part(p, blockIdx.z, blockIdx.y);

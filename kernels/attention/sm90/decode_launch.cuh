@@ -1,5 +1,5 @@
-// Decode attention (few query rows per sequence) on Hopper: the kernel of decode.cuh, its launch
-// configuration and tensor maps, for the files that compile it for one type of cache each.
+// Decode attention (few query rows per sequence) on Hopper: the launch configuration and tensor
+// maps of decode.cuh's kernel, for the files that compile it for one cache type each.
 //
 // Rows of bfloat16 or float16, head_dim 64 or 128, up to 16 packed rows per sequence and KV head.
 #pragma once
@@ -15,13 +15,13 @@ namespace nvllm::kernels::cuda {
 namespace decode_sm90 {
 namespace {
 
-// The stages of 8 warps take almost all shared memory of a multiprocessor; they belong to one
-// block, or to two.
+// The stages of 8 warps take almost all shared memory of a multiprocessor; they belong to one block
+// or to two.
 constexpr int kFewWarps = 4, kManyWarps = 8;
 constexpr int kMinBlockTokens = 64;  // combining costs about as much
 constexpr int kPortableBlocks = 8;   // of a cluster: the portable maximum
-// Registers of a thread: few enough that a block of the kernel before or after fits beside this
-// one.
+// Registers of a thread: few enough that a block of the preceding or following kernel fits on the
+// same multiprocessor.
 constexpr int kMaxRegisters = 168;
 
 template <typename T, int D, int kWarps, Copy kCopy, bool kWindow>
@@ -34,8 +34,8 @@ __global__ void __maxnreg__(kMaxRegisters)
 #endif
 }
 
-// The tensor map of keys or values in E4m3, for boxes of kBoxTokens tokens of a head, which lie in
-// shared memory as E4m3Tile says.
+// The tensor map of E4m3 keys or values, in boxes of kBoxTokens tokens of a head, with the shared
+// memory layout of E4m3Tile.
 template <int D>
 CUtensorMap describe_e4m3(const TensorView& cache) {
   const auto size = [&](int axis) { return static_cast<cuuint64_t>(cache.shape[axis]); };
@@ -75,12 +75,12 @@ struct Plan {
 };
 
 // The configuration for `units` pairs of a sequence and a KV head, by bounds that hold for all
-// replays of a graph. While there are few units, all blocks run at once, one to a multiprocessor,
-// and clusters are as large as fits; clusters of four and more blocks cannot fill the GPU, since
-// each lies within one GPC, and GPCs have unequal sizes. With many units, two blocks share a
-// multiprocessor where that leaves hardly any idle at the end; with E4m3 always, since tiles come
-// so fast that the beginnings and ends of units count, which overlap then. Where E4m3 has no tile
-// for each of many warps, blocks have few.
+// replays of a graph. With few units, all blocks run at once, one per multiprocessor, and clusters
+// are as large as possible; clusters of four and more blocks cannot fill the GPU, since each lies
+// within one GPC, and GPCs have unequal sizes. With many units, two blocks share a multiprocessor
+// if that leaves few idle at the end; with E4m3 always, since its tiles arrive so fast that the
+// start and end of units, which then overlap, are significant. If many warps could not have one
+// E4m3 tile each, blocks have few.
 Plan plan_of(long long units, long long max_tokens, bool of_e4m3) {
   const long long processors = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   const long long pairs = 2 * processors;

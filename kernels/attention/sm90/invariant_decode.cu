@@ -1,24 +1,25 @@
-// Decode attention on Hopper with the bits of prefill's kernel (Attention::invariant), for few
-// sequences, which would leave most multiprocessors idle otherwise (invariant_decode_warps.cu has
-// many): one row of each, up to 8 packed rows, bfloat16 or float16, head_dim 64 or 128, cache
-// blocks of whole boxes of 16 tokens.
+// Decode attention on Hopper with the bits of the prefill kernel (Attention::invariant), for few
+// sequences, which would otherwise leave most multiprocessors idle (for many see
+// invariant_decode_warps.cu). Supports one row per sequence, up to 8 packed rows, bfloat16 or
+// float16, head_dim 64 or 128, and cache blocks of whole boxes of 16 tokens.
 //
-// Prefill's kernel (consumer.cuh) takes tiles of 128 tokens, the last one first, and sums the
-// weighted values over all of them in one chain. So here, too, no chain is cut: the blocks of a
-// cluster share the tokens only of the scores, which do not depend on each other, and then the
-// columns of the values. A cluster takes a `round` of up to kRoundTiles tiles at a time:
+// The prefill kernel (consumer.cuh) processes tiles of 128 tokens from the last to the first, and
+// accumulates the weighted values over all of them in one chain. No chain may be split here,
+// either: the blocks of a cluster split the tokens only for the scores, which are independent, and
+// then the columns of the values. A cluster processes a `round` of up to kRoundTiles tiles at a
+// time:
 //
-//   1. Every worker warp of the cluster computes the scores of some 16 tokens, and sends them to
+//  1. Every worker warp of the cluster computes the scores of 16 tokens, and sends them to
 //      all blocks.
-//   2. Each block's workers make weights of all of them, tile by tile, by the rules of Rows
+//   2. Each block's workers turn all of them into weights, tile by tile, by the rules of Rows
 //      (softmax_rows.cuh): the reference of a row is the maximum exponent of its first tile, and is
-//      raised where a tile's weights are too large.
+//      raised when a tile's weights are too large.
 //   3. One more warp multiplies the block's columns of the values by the weights, tile by tile,
-//      while the workers are at the next round already. What is exchanged has two places, for even
-//      and odd rounds.
+//      while the workers already process the next round. Exchanged data is double-buffered, for
+//      even and odd rounds.
 //
-// Each warp copies for itself, in bulk: what the kernel before has not just written before that has
-// ended.
+// Each warp issues its own bulk copies; data that the previous kernel has not just written is
+// copied before that kernel has ended.
 #include <algorithm>
 #include <array>
 
@@ -42,10 +43,10 @@ constexpr int kRoundTiles = 8;
 constexpr int kRoundSteps = kRoundTiles * kTileSteps;
 constexpr int kStepBytes = 32 * 16;    // of scores
 constexpr int kKeyStages = 2;          // steps that a worker copies ahead
-constexpr int kValueBytes = 48 << 10;  // of a block's values on their way
+constexpr int kValueBytes = 48 << 10;  // of a block's values in flight
 
-// The layout of a block's shared memory, in bytes. Boxes are of 16 tokens: whole keys, and the
-// block's columns of values. Of what is exchanged there are two, for even and odd rounds.
+// The layout of a block's shared memory, in bytes. Boxes have 16 tokens: whole keys, and the
+// block's columns of values. Exchanged data is double-buffered, for even and odd rounds.
 template <int D, int kBlocks>
 struct Layout {
   static constexpr int kColumns = D / kBlocks;  // of the block
@@ -73,8 +74,7 @@ __device__ __forceinline__ float max_over_four(float x) {
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
-// What all warps of a block know of its work, and where everything lies. Tiles are numbered in the
-// order of work.
+// State that all warps of a block share. Tiles are numbered in processing order.
 template <typename T, int D, int kBlocks>
 struct Work {
   using Here = Layout<D, kBlocks>;
@@ -141,8 +141,8 @@ struct Work {
   // The barriers of a place are used every other round.
   __device__ __forceinline__ static unsigned parity(int round) { return round / 2 & 1; }
 
-  // Announces the scores of a round that come from other blocks, once those that were in their
-  // place have arrived. The block's own are there when each of its workers has arrived.
+  // Announces the scores of a round that other blocks send, once the previous ones in the same
+  // buffer have arrived. The block's own are complete when each of its workers has arrived.
   __device__ __forceinline__ void expect_scores(int round) const {
     if (round >= rounds) return;
     const int all = tiles_of(round),
@@ -163,7 +163,7 @@ struct Work {
     expect_scores(1);
   }
 
-  // The cache block of a token, and its place there. The token may lie behind the sequence.
+  // The cache block of a token, and its index there. The token may lie past the sequence.
   __device__ __forceinline__ int block_of(int token) const {
     const auto& p = part.p;
     if (p.block_table == nullptr) return part.sequence;
@@ -178,7 +178,7 @@ struct Work {
   }
 };
 
-// Steps 1 and 2. A lane has row lane / 4, and of each 8 tokens two.
+// Steps 1 and 2. A lane has row lane / 4, and two of each 8 tokens.
 template <typename T, int D, int kBlocks>
 class Worker {
  public:
@@ -221,8 +221,8 @@ class Worker {
   }
 
  private:
-  // The i-th step of this worker: its number in its round, its tile, and its first token. Behind
-  // the last tile tokens are negative.
+  // The i-th step of this worker: its number in its round, its tile, and its first token. Past the
+  // last tile tokens are negative.
   __device__ __forceinline__ int step_of(int i) const {
     return (static_cast<int>(blockIdx.x) + i % Here::kWorkerSteps * kBlocks) * kWorkers + warp_;
   }
@@ -354,8 +354,8 @@ class Worker {
     return max_over_four(row_max);
   }
 
-  // A warp makes the weights of a tile, their sums, and says which rows need another reference.
-  // settled: none does.
+  // A warp computes the weights of a tile and their sums, and reports the rows that need another
+  // reference. settled: none does.
   __device__ __forceinline__ void exponentiate(int round, int tile, bool settled) const {
     const float reference = reference_of(reference_);
     float even = 0, odd = 0;
@@ -378,7 +378,7 @@ class Worker {
     if (lane_ == 0) work_.raised(round)[tile] = static_cast<int>(lanes);
   }
 
-  // Rows (of these lanes) take the maximum exponent so far as their reference from this tile on.
+  // The rows of these lanes take the maximum exponent so far as their reference from this tile on.
   __device__ __forceinline__ void raise(int round, int tile, int lanes, int count) {
     const float before = reference_;
     if (lanes >> lane_ & 1)
@@ -406,7 +406,7 @@ class Worker {
   float reference_ = -INFINITY;
 };
 
-// Step 3. A lane has row lane / 4, and of each 8 columns two.
+// Step 3. A lane has row lane / 4, and two of each 8 columns.
 template <typename T, int D, int kBlocks>
 class ValueWarp {
  public:
@@ -495,7 +495,7 @@ class ValueWarp {
     next_block_ = find_block(number + Here::kValueStages + 1);
   }
 
-  // Zeroes the values behind the last token, which may be anything, in the box that has it.
+  // Zeroes the values past the last token, which may be anything, in the box that contains it.
   __device__ __forceinline__ void clear(unsigned values, int tokens) const {
     constexpr int kChunks = Here::kColumns / 8;
     const unsigned box = values + tokens / kStepTokens * Here::kValueBox;

@@ -1,19 +1,18 @@
-// Decode attention on Hopper with the bits of prefill's kernel (Attention::invariant): one row of
-// each sequence, up to 8 packed rows, bfloat16 or float16, head_dim 64 or 128, cache blocks of
-// whole boxes of 16 tokens.
+// Decode attention on Hopper with the bits of the prefill kernel (Attention::invariant): one row
+// per sequence, up to 8 packed rows, bfloat16 or float16, head_dim 64 or 128, cache blocks of whole
+// boxes of 16 tokens.
 //
-// A block has one sequence and KV head. Where there are many of them a block is one warp: several
-// blocks on a multiprocessor keep the memory busy, so that nothing needs to be split. Where there
-// are fewer, a block has two or four. As in prefill's kernel (consumer.cuh), tiles of 128 tokens
-// come one after the other, the last one first: a tile's scores, then its weights by the rules of
-// Rows (softmax_rows.cuh), then one chain of weighted values over all tokens. The tensor cores'
-// left operands are keys and values, 16 tokens or columns at a time, and their right ones the 8
-// rows.
+// A block has one sequence and KV head. If there are many of them, a block is one warp: several
+// blocks per multiprocessor keep the memory busy, so that nothing needs to be split. If there are
+// fewer, a block has two or four warps. As in the prefill kernel (consumer.cuh), tiles of 128
+// tokens are processed from the last to the first: a tile's scores, then its weights by the rules
+// of Rows (softmax_rows.cuh), then one chain of weighted values over all tokens. Operand A of the
+// tensor cores holds keys and values, 16 tokens or columns at a time, operand B the 8 rows.
 //
-// Keys and values come through rings of stages by bulk copies. Of several warps each has some of a
-// tile's tokens, of which it computes the scores and weights, and some of the columns of the
-// values. They exchange the weights in shared memory. Of two warps each copies the columns that it
-// multiplies; of four, whose rows would be too short for that, each copies some tokens for all.
+// Bulk copies fill rings of stages with keys and values. If there are several warps, each computes
+// the scores and weights of some of a tile's tokens, and some columns of the values; they exchange
+// the weights in shared memory. Of two warps each copies the columns that it multiplies; of four,
+// whose rows would be too short for that, each copies some tokens for all.
 #include <algorithm>
 #include <array>
 
@@ -44,7 +43,7 @@ struct Layout {
   static_assert(kTileStages == 1 || !kShared);
   static_assert(kColumns % (kShared ? 16 : sm90::kHalf) == 0);
   static constexpr int kValues = kWarps * kStages * kStage;
-  // What warps exchange, in two places by turns: [kTileSteps][32] float4, then as many uint2.
+  // Data that warps exchange, double-buffered: [kTileSteps][32] float4, then as many uint2.
   static constexpr int kExchanged = 2 * kValues;
   static constexpr int kExchangedFloats = kTileSteps * 32 * 16;
   static constexpr int kExchangedBytes = kWarps == 1 ? 0 : kExchangedFloats * 3 / 2;
@@ -63,7 +62,7 @@ __device__ __forceinline__ unsigned transpose(unsigned pair) {
   return transposed;
 }
 
-// The address of a chunk of 8 elements in a box of 16 tokens, in which the upper halves of all rows
+// The address of a chunk of 8 elements in a box of 16 tokens, where the upper halves of all rows
 // follow the lower ones.
 __device__ __forceinline__ unsigned chunk_of_box(unsigned box, int token, int chunk) {
   return box + (chunk / 8 * kStepTokens + token) * sm90::kRowBytes +
@@ -99,7 +98,7 @@ class Warp {
         key_blocks_{find_block(0), find_block(1)},
         value_blocks_(key_blocks_) {}
 
-  // settled: see Attention::only_rows_are_new. Then the kernel before has not ended yet.
+  // settled: see Attention::only_rows_are_new. The previous kernel may then still be running.
   __device__ __forceinline__ void run(bool settled) {
     const int first_blocks = key_blocks_.now;
 #pragma unroll
@@ -267,7 +266,7 @@ class Warp {
 
   // --- weights ---
 
-  // The place where warps exchange what they have of a tile.
+  // The buffer through which warps exchange their parts of a tile.
   __device__ __forceinline__ float4* exchanged(int tile) const {
     return reinterpret_cast<float4*>(memory_ + Here::kExchanged +
                                      tile % 2 * Here::kExchangedBytes) +
@@ -279,8 +278,8 @@ class Warp {
            lane_;
   }
 
-  // The scores of all of the tile. All warps call it together, if they have another barrier before
-  // they do so again with the same place.
+  // The scores of the whole tile. All warps call it together, and need another barrier before they
+  // do so again with the same buffer.
   __device__ __forceinline__ void gather(int tile, const float4 (&own)[kOwnSteps],
                                          float4 (&scores)[kTileSteps]) const {
     if constexpr (kWarps == 1) {
@@ -367,8 +366,7 @@ class Warp {
     return make_uint2(transpose(pack<T>(w.x, w.y)), transpose(pack<T>(w.z, w.w)));
   }
 
-  // Sums are of the tokens whose numbers are congruent modulo 8, one after the other, and then of
-  // their neighbours.
+  // Sums are of the tokens whose indices are congruent modulo 8, in order, and then across lanes.
   __device__ __forceinline__ static void add_step(int step, const float4& w, float (&sums)[2]) {
     sums[0] = step == 0 ? w.x : __fadd_rn(sums[0], w.x);
     sums[1] = step == 0 ? w.y : __fadd_rn(sums[1], w.y);
@@ -407,7 +405,7 @@ class Warp {
         floats[at] = w, operands[at] = operand_of(w);
       }
       __syncthreads();
-      // All warps have multiplied the values before.
+      // All warps have multiplied the previous values.
       if constexpr (Here::kShared) copy<false>(tile - 1 + kStages);
 #pragma unroll
       for (int step = 0; step < kTileSteps; ++step) {
@@ -458,8 +456,8 @@ class Warp {
     return (Here::kShared ? warp_ * (Here::kColumns / 8) : 0) + own;
   }
 
-  // Zeroes the warp's columns of values behind the last token, which may be anything, in the box
-  // that has it.
+  // Zeroes the warp's columns of values past the last token, which may be anything, in the box that
+  // contains it.
   __device__ __forceinline__ void clear(unsigned values, int tokens) const {
     constexpr int kChunks = Here::kColumns / 8;
     const int end = (max(tokens, 0) + kStepTokens - 1) / kStepTokens * kStepTokens;
@@ -563,8 +561,8 @@ void launch(const Attention& args, const AttentionParams<T>& p, cudaStream_t str
                args.only_rows_are_new);
 }
 
-// Warps of a block: one block of 4, two of 2 or four of 1 fit on a multiprocessor. Of equally many
-// tokens each, four or two times as many units end at the same time.
+// Warps of a block: one block of 4, two of 2 or four of 1 fit on a multiprocessor. With equally
+// many tokens per unit, twice or four times as many units end at the same time.
 int warps_for(long long units, int processors) {
   if (units <= processors) return 4;
   const auto busy = [&](long long at_once) {  // a share of the time

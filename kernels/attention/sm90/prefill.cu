@@ -1,12 +1,11 @@
 // Prefill attention (many query rows per sequence) on Hopper, bfloat16 and float16, head_dim 64 or
-// 128: warp-specialized, in the manner of FlashAttention-3.
+// 128: warp-specialized, following FlashAttention-3.
 //
 // A work tile is up to 128 packed rows of a sequence and a KV head. A block runs one or several
-// work tiles, one after the other (TileSchedule); its producer warpgroup (producer.cuh) copies
-// queries and KV tiles with TMA, and its two consumer warpgroups (consumer.cuh) compute. The
-// producer finds the next work tile and publishes it in shared memory, so its first copies overlap
-// the end of the one before. The grid is an upper bound for all lengths that a captured graph may
-// see.
+// work tiles in sequence (TileSchedule); its producer warpgroup (producer.cuh) copies queries and
+// KV tiles with TMA, and its two consumer warpgroups (consumer.cuh) compute. The producer finds the
+// next work tile and publishes it in shared memory, so that its first copies overlap the end of the
+// previous one. The grid is an upper bound for all lengths that a captured graph may see.
 #include <algorithm>
 #include <cstdint>
 
@@ -16,21 +15,20 @@ namespace nvllm::kernels::cuda {
 namespace sm90 {
 namespace {
 
-// The order of the work tiles, and which block runs which. Work tiles are numbered so that those
-// with the most tokens come first, but only among as many KV heads as the keys and values of which
-// fit into the L2 cache.
+// The order of the work tiles, and their assignment to blocks. Work tiles with the most tokens come
+// first, but only within groups of KV heads whose keys and values together fit into the L2 cache.
 struct TileSchedule {
   int row_blocks;  // of a KV head, at most
   int rows;        // packed rows of each
   int kv_heads;
   int heads_at_once;
   bool queries_in_bulk;  // the queries of a work tile are one TMA box
-  // A block with several work tiles copies the queries and KV tiles of the next one while the last
-  // one ends, but many blocks with little work each balance the load better. So the first blocks
-  // run four consecutive work tiles, some more blocks two, all others one.
+  // A block with several work tiles copies the queries and KV tiles of the next one while the
+  // previous one ends, but many short blocks balance the load better. So the first blocks run four
+  // consecutive work tiles, some more blocks two, all others one.
   int blocks_of_four, blocks_of_two;
-  // Alternatively there are only as many blocks as run at a time, and each takes its next work
-  // tiles from both ends of the order alternately.
+  // Alternatively there are only as many blocks as run at once, and each takes its next work tiles
+  // alternately from both ends of the order.
   bool alternating;
 
   __host__ __device__ int work_tiles() const { return row_blocks * kv_heads; }
@@ -114,8 +112,8 @@ __device__ __forceinline__ int work_tile_number(const TileSchedule& schedule, in
   return i < count ? block + 3 * four + two + i : -1;
 }
 
-// A warp publishes the next work tile to the consumers, or that there are no more, and copies its
-// queries if they are a TMA box.
+// A warp publishes the next work tile, or the end, to the consumers, and copies its queries if they
+// are a TMA box.
 template <typename T, int D>
 __device__ __forceinline__ void publish_work_tile(const WorkTile& work, const AttentionParams<T>& p,
                                                   const TileSchedule& schedule,
@@ -212,11 +210,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-// The share of the L2 cache that is for the keys and values of the KV heads that blocks work on.
+// The part of the L2 cache for keys and values of the KV heads that blocks work on.
 constexpr double kL2Bytes = 32 << 20;
 
-// Whether no work tile has many more tokens than most, as far as the host knows; or each is so
-// short, one row of a sequence, that starting blocks would take the time.
+// Whether, as far as the host knows, no work tile has many more tokens than most; or each is so
+// short, one row of a sequence, that starting blocks dominates.
 bool are_even(const Attention& args) {
   const std::int64_t sequences = args.kv_length.shape[0];
   if (args.max_query_rows == 1) return true;

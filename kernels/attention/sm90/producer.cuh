@@ -4,8 +4,8 @@
 // A block holds the queries of 128 packed rows and a ring of kStages KV tiles of 128 tokens. For
 // each stage, keys and values have a "full" mbarrier, at which copies arrive, and an "empty" one,
 // at which consumers release the tile. The producer copies the cache with TMA, tile by tile, while
-// the consumers (consumer.cuh) compute on the tiles before; where cache blocks are no multiple of a
-// TMA box it copies token by token.
+// the consumers (consumer.cuh) compute on the previous tiles; if cache blocks are not a multiple of
+// a TMA box, it copies token by token.
 #pragma once
 
 #include <algorithm>
@@ -44,8 +44,8 @@ template <int D>
 inline constexpr int kSharedBytes =
     kQueryBytes<D> + 2 * kStages* kTileBytes<D> + kBarrierBytes + kAlignment;
 
-// How the cache is copied: in bulk, as TMA boxes of `tokens` tokens of one head and cache block; or
-// token by token, where cache blocks are no multiple of a box.
+// How the cache is copied: as TMA boxes of `tokens` tokens of one head and cache block; or token by
+// token, if cache blocks are not a multiple of a box.
 struct Boxes {
   bool bulk;
   int tokens;
@@ -144,13 +144,13 @@ __device__ __forceinline__ int count_tiles(int tokens) {
   return (tokens + kTokens - 1) / kTokens;
 }
 
-// The tiles that have some of the tokens [begin, end). Tiles begin at multiples of kTokens.
+// The number of tiles that overlap tokens [begin, end). Tiles begin at multiples of kTokens.
 __device__ __forceinline__ int count_tiles(int begin, int end) {
   return count_tiles(end) - begin / kTokens;
 }
 
-// The number of tokens that the last of the first `packed_rows` rows sees; the rows before it see
-// no more.
+// The number of tokens that the last of the first `packed_rows` rows attends to; earlier rows
+// attend to no more.
 template <typename Part>
 __device__ __forceinline__ int visible_tokens(const Part& part, int packed_rows) {
   return max(0, part.visible(packed_rows - 1));
@@ -176,12 +176,12 @@ __device__ __forceinline__ void store_chunk(unsigned tile, int row, int chunk,
 // half of its rows' elements.
 struct TileBoxes {
   int count;
-  int skipped;        // with a window: the first ones, of which no row sees a token
+  int skipped;        // with a window: leading boxes that no row attends to
   int block, within;  // of this lane's box
 };
 
-// Looks the boxes up in the block table. The loads complete where their results are used. Rows see
-// tokens of [begin, end).
+// Looks the boxes up in the block table. The loads complete where their results are used. Rows
+// attend to tokens of [begin, end).
 template <int D, typename Part>
 __device__ __forceinline__ TileBoxes locate_boxes(const Part& part, const Boxes& boxes, int begin,
                                                   int end, int tile, int lane) {
@@ -230,8 +230,8 @@ __device__ __forceinline__ void copy_boxes(const CUtensorMap& tensor, const Boxe
   copy_box(to, tensor, half * kHalf, found.within, kv_head, found.block, full);
 }
 
-// Produces the tiles of a work tile, whose rows see tokens of [begin, end), the last one first.
-// tiles_done: tiles of earlier work tiles.
+// Produces the tiles of a work tile, whose rows attend to tokens of [begin, end), the last one
+// first. tiles_done: tiles of earlier work tiles.
 template <int D, typename Part>
 __device__ __forceinline__ void produce_boxes(const Part& part, const Shared<D>& shared,
                                               const CacheMaps& maps, const Boxes& boxes, int begin,
@@ -293,7 +293,7 @@ __device__ __forceinline__ void produce_tokens(const Part& part, const Shared<D>
   }
 }
 
-// The work of the producer warpgroup, for rows that see tokens of [begin, end).
+// The work of the producer warpgroup, for rows that attend to tokens of [begin, end).
 template <typename T, int D, typename Part>
 __device__ __forceinline__ void produce(const Part& part, const Shared<D>& shared,
                                         const CacheMaps& maps, const Boxes& boxes, int begin,
@@ -306,7 +306,7 @@ __device__ __forceinline__ void produce(const Part& part, const Shared<D>& share
   }
 }
 
-// A warpgroup copies its 64 packed rows, with zeros for those that do not exist.
+// A warpgroup copies its 64 packed rows, with zeros for missing ones.
 template <typename T, int D>
 __device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, unsigned queries,
                                              int first, int first_packed, int thread) {

@@ -1,5 +1,5 @@
 // The rows of a consumer thread of attention on Hopper: their scores against a KV tile, the online
-// softmax, and the weighted values, all in registers. consumer.cuh has the loop over the tiles.
+// softmax, and the weighted values, all in registers. The loop over the tiles is in consumer.cuh.
 #pragma once
 
 #include "kernels/attention/sm90/producer.cuh"
@@ -7,8 +7,8 @@
 
 namespace nvllm::kernels::cuda::sm90 {
 
-// A bound of the sum of a thread's weights of a row and a tile: below it all fit into T, and
-// multiplied by values below 2^80 into floats.
+// A bound of a thread's sum of weights of a row and a tile: below it all weights fit into T and,
+// multiplied by values below 2^80, into floats.
 template <typename T>
 inline constexpr float kMaxWeight = dtype_of<T> == DType::bf16 ? 0x1p40f : 0x1p14f;
 
@@ -30,8 +30,8 @@ struct Rows {
   float out[D / 2];
   unsigned weights[kTokens / 16][4];  // as A operands
   // A weight is 2^(score * scale - reference). The reference of a row is the maximum exponent of
-  // the first tile that it sees. It stays for later tiles and is raised only if weights become too
-  // large (needs_rescale()).
+  // the first tile that it attends to. It is kept for later tiles and raised only if weights become
+  // too large (needs_rescale()).
   float reference[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};  // of the weights of this thread's columns
   // Sums of the last tile's weights, in two parts, which add_row_sums() adds to `sum`. They start
@@ -104,7 +104,7 @@ struct Rows {
   }
 
   // Whether a row's weights of the last tile are so large that it needs a new reference, or it had
-  // none.
+  // none yet.
   __device__ __forceinline__ bool needs_rescale() const {
     return needs_rescale(0) || needs_rescale(1);
   }

@@ -10,8 +10,9 @@
 
 namespace nvllm::kernels {
 
-// Bytes of E4m3, one to a lane of 16 bits, as the float16 that is 2^-8 times as much. A float16 has
-// room for all of them, subnormal ones too, and its conversion to float takes those at full speed.
+// E4m3 bytes, one per 16-bit lane, as the float16 values 2^-8 times as large. A float16 can
+// represent all of them, including subnormals, and its conversion to float handles those at full
+// speed.
 inline __m128i e4m3_as_half(__m128i lanes) {
   const __m128i spread = _mm_srai_epi16(_mm_slli_epi16(lanes, 8), 1);  // the sign stands twice
   const __m128i half = _mm_and_si128(spread, _mm_set1_epi16(static_cast<short>(0xbfff)));

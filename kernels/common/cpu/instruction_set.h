@@ -1,4 +1,4 @@
-// What the processor can do beyond the build's baseline, x86-64-v3.
+// Instruction sets beyond the build's baseline, x86-64-v3.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace nvllm::kernels::cpu {
 
-// Each one includes those before it.
+// Each one includes the previous ones.
 enum class InstructionSet : std::uint8_t {
   avx2,         // and FMA and F16C: the baseline
   avx512,       // F, BW, DQ, VL
@@ -16,8 +16,8 @@ enum class InstructionSet : std::uint8_t {
 };
 const char* name_of(InstructionSet set);
 
-// All that this processor and system allow this process, in order. Asks the system for the use of
-// tiles, which it grants to a process once and for all.
+// All sets that this processor and system offer to this process, in order. Requests the use of AMX
+// tiles, which the system grants to a process permanently.
 std::vector<InstructionSet> instruction_sets();
 
 // Permutations of bytes (AVX512-VBMI): some processors with avx512_vnni or avx512_bf16 lack them.

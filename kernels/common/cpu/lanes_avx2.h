@@ -1,8 +1,8 @@
 // Lanes: eight floats at a time (AVX2, FMA, F16C), from and to the element types, rounding exactly
 // as device/dtype.h does.
 //
-// In an unnamed namespace, like all that is compiled once per instruction set: the linker must
-// never take one file's code for another's.
+// In an unnamed namespace, like everything that is compiled once per instruction set: the linker
+// must never merge one file's code with another's.
 #pragma once
 
 #include <immintrin.h>
@@ -17,7 +17,7 @@ namespace {
 
 struct Lanes {
   static constexpr int kCount = 8;
-  static constexpr int kAccumulators = 12;  // that fit the registers, beside operands
+  static constexpr int kAccumulators = 12;  // fit the registers in addition to operands
   using Floats = __m256;
 
   static Floats zero() { return _mm256_setzero_ps(); }
@@ -29,7 +29,7 @@ struct Lanes {
   static Floats load(const T* from) {
     return load8(from);
   }
-  // The first `count` elements, 1 to kCount; zeros behind them.
+  // The first `count` elements, 1 to kCount; the rest are zeros.
   template <typename T>
   static Floats load_part(const T* from, std::int64_t count) {
     if (count == kCount) return load8(from);

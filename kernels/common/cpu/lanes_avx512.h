@@ -19,7 +19,7 @@ namespace {
 
 struct Lanes {
   static constexpr int kCount = 16;
-  static constexpr int kAccumulators = 24;  // that fit the registers, beside operands
+  static constexpr int kAccumulators = 24;  // fit the registers in addition to operands
   using Floats = __m512;
 
   static Floats zero() { return _mm512_setzero_ps(); }
@@ -32,7 +32,7 @@ struct Lanes {
   static Floats load(const F16* from) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(as_words(from)));
   }
-  // The first `count` elements, 1 to kCount; zeros behind them.
+  // The first `count` elements, 1 to kCount; the rest are zeros.
   static Floats load_part(const float* from, std::int64_t count) {
     return _mm512_maskz_loadu_ps(first(count), from);
   }

@@ -1,20 +1,19 @@
-// Programmatic dependent launch (PDL): from compute capability 9.0 on a kernel may be on its
-// multiprocessors before the previous kernel of the stream has ended, which saves the time between
-// them.
+// Programmatic dependent launch (PDL): from compute capability 9.0 on a kernel may occupy its
+// multiprocessors before the previous kernel of the stream has ended, which hides the launch gap.
 //
 //   __global__ void kernel(...) {
 //     begin_after_previous_kernel();
 //     ...
 //   launch_early("launching kernel", kernel, grid, block, stream, ...);
 //
-// This way at most two kernels are on the GPU at once. Short kernels can let the next one come
-// before they may begin themselves (next_comes_early): one after the other joins them, each waiting
-// for the one before, as long as all are short and there is room. So a GEMM loads its weights while
-// the GEMM before it, and what lies between, is still at work. GEMMs whose blocks load all of their
-// weights at once do this, so do norms and activations before them and before small-M GEMMs, and
-// norm_rope_store. Norms that did it before longer GEMMs made steps up to 7% longer. Before its
-// wait none of these kernels reads what any of them has written: it reads weights only,
-// norm_rope_store also the slot mapping, attention what only_rows_are_new says.
+// Normally at most two kernels are on the GPU at once. Short kernels can trigger the launch of the
+// next one before their own wait (next_comes_early): several such kernels may then be resident,
+// each waiting for the previous one, as long as all are short and fit. So a GEMM loads its weights
+// while the previous GEMM, and what lies between, is still running. GEMMs whose blocks load all of
+// their weights at once do this; so do norms and activations before them and before small-M GEMMs,
+// and norm_rope_store. Norms that did it before longer GEMMs made steps up to 7% longer. Before its
+// wait none of these kernels reads anything that another of them writes: it reads only weights,
+// norm_rope_store also the slot mapping, attention what only_rows_are_new permits.
 #pragma once
 
 #include "device/cuda/stream.h"
@@ -28,18 +27,18 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 #endif
 }
 
-// The next kernel may come when all blocks have called this or have ended.
+// The next kernel may launch once all blocks have called this or have ended.
 __device__ __forceinline__ void let_next_kernel_come() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// The first call of such a kernel. The next kernel may come only when the previous one has ended.
-// So what a kernel reads before this call, constants, was written before the last kernel that made
-// this call came. Kernels with next_comes_early do not count here: between the two halves of the
-// call such a kernel may read only what none of the kernels that do so in a row, nor the one before
-// them, writes.
+// The first call of a kernel that uses PDL. The next kernel may launch only after the previous one
+// has ended. So constants that a kernel reads before this call were written before the launch of
+// the last kernel that made this call. Kernels with next_comes_early do not count here: between the
+// two halves of the call such a kernel may read only what neither the consecutive kernels that do
+// so nor the kernel before them write.
 __device__ __forceinline__ void begin_after_previous_kernel(bool next_comes_early) {
   if (next_comes_early) let_next_kernel_come();
   wait_for_previous_kernel();
@@ -49,14 +48,14 @@ __device__ __forceinline__ void begin_after_previous_kernel() {
   begin_after_previous_kernel(false);
 }
 
-// The blocks that it takes for all items, with `per_block` of them each.
+// The number of blocks for all items, with `per_block` items each.
 inline unsigned blocks_for(long long items, long long per_block) {
   return static_cast<unsigned>((items + per_block - 1) / per_block);
 }
 
 struct LaunchShape {
   dim3 grid, block;
-  std::size_t shared_bytes = 0;  // besides those that the kernel declares
+  std::size_t shared_bytes = 0;  // dynamic
   unsigned cluster = 1;          // blocks of a cluster, from compute capability 9.0 on
 };
 

@@ -1,5 +1,5 @@
-// Operations on the elements of rows, 16 bytes at a time: how rows are cut into tiles, a tile per
-// group of threads, a few groups per block.
+// Element-wise operations on rows, 16 bytes at a time: rows are cut into tiles, one per group of
+// threads, with a few groups per block.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ struct RowTiles {
   }
 };
 
-// Where a thread is: its row, and the first of its vectors; the others follow at distances of
+// A thread's position: its row, and the first of its vectors; the others follow at a stride of
 // blockDim.x.
 struct TilePlace {
   long long row;

@@ -1,5 +1,5 @@
-// Element types on the GPU: conversions that round exactly as device/dtype.h does; vectors of 16
-// bytes, the widest load and store there is; and asynchronous copies of as many.
+// Element types on the GPU: conversions that round exactly as device/dtype.h does, vectors of 16
+// bytes, the widest load and store, and asynchronous copies of the same size.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -104,7 +104,7 @@ __device__ __forceinline__ Vector<T> load_vector(const T* address) {
   return *reinterpret_cast<const Vector<T>*>(address);
 }
 
-// The same for what nobody reads again soon: it leaves what the first cache holds where it is.
+// A load of data that will not be reused soon: it does not evict from the L1 cache.
 template <typename T>
 __device__ __forceinline__ Vector<T> load_vector_once(const T* address) {
   Vector<T> vector;
@@ -120,8 +120,8 @@ __device__ __forceinline__ void store_vector(T* address, const Vector<T>& vector
   *reinterpret_cast<Vector<T>*>(address) = vector;
 }
 
-// The first `count` elements (any number; at most kElements are taken), one by one, for addresses
-// of any alignment. The others are zero.
+// The first `count` elements (any number; at most kElements are taken), one by one, at any
+// alignment. The others are zero.
 template <typename T>
 __device__ __forceinline__ Vector<T> load_elements(const T* address, int count) {
   Floats<T> floats;

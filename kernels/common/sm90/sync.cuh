@@ -1,17 +1,17 @@
-// Synchronisation below and above a block of threads: named barriers of some of its warps (any
-// GPU), and barriers and shared memory of the blocks of a cluster (sm_90).
+// Synchronization of parts of a block, by named barriers (any GPU), and of the blocks of a cluster,
+// by barriers and distributed shared memory (sm_90).
 #pragma once
 
 namespace nvllm::kernels::cuda {
 
-// Barriers are told apart by number; 0 is that of __syncthreads().
+// Barriers are identified by number; 0 is __syncthreads().
 __device__ __forceinline__ void sync_threads(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 __device__ __forceinline__ void arrive_at(int number, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
-// A barrier that also says whether a condition holds for any of the threads.
+// A barrier that also returns whether a condition holds for any of the threads.
 __device__ __forceinline__ bool any_of_threads(int number, int threads, bool holds) {
   unsigned any;
   asm volatile(
@@ -20,7 +20,7 @@ __device__ __forceinline__ bool any_of_threads(int number, int threads, bool hol
       : "=r"(any)
       : "r"(number), "r"(threads), "r"(static_cast<unsigned>(holds))
       : "memory");
-  return __any_sync(~0u, any != 0);  // lets the compiler know that a warp's lanes agree
+  return __any_sync(~0u, any != 0);  // tells the compiler that the value is warp-uniform
 }
 
 #if __CUDA_ARCH__ >= 900
@@ -55,7 +55,7 @@ __device__ __forceinline__ void send(unsigned to, float2 value, unsigned barrier
       : "memory");
 }
 
-// All threads of a cluster arrive. The wait ends when all have; then what they wrote before is
+// All threads of a cluster arrive. The wait ends when all have; their earlier writes are then
 // visible.
 __device__ __forceinline__ void arrive_at_cluster() {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");

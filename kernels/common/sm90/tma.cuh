@@ -1,5 +1,5 @@
-// Bulk tensor copies into shared memory (TMA, sm_90): the host's description of a tensor, the
-// copies, and the barriers (mbarrier) on which they complete.
+// Bulk tensor copies into shared memory (TMA, sm_90): tensor maps on the host, the copies, and the
+// mbarriers on which they complete.
 #pragma once
 
 #include <cuda.h>
@@ -14,8 +14,8 @@
 
 namespace nvllm::kernels::cuda {
 
-// --- on the host: tensors of 16-bit floats, or pairs of bytes, in boxes that lie in shared memory
-// with the swizzle of 128 bytes, if no other is given
+// --- on the host: tensors of 16-bit floats, or pairs of bytes, in boxes whose shared memory layout
+// has the 128-byte swizzle unless another is given
 
 // One dimension of a tensor and of its boxes, which take each step-th element of it.
 struct Dimension {
@@ -23,13 +23,14 @@ struct Dimension {
   std::int64_t box, step = 1;
 };
 
-// Whether the GPU runs what is compiled for sm_90a alone: bulk tensor copies and wgmma.
+// Whether the GPU runs code compiled for sm_90a: bulk tensor copies and wgmma.
 inline bool is_hopper() {
   return nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
          nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
-// The driver's function is looked up at run time, as the program does not link with the driver.
+// The driver's function is looked up at run time, since the program does not link against the
+// driver.
 inline auto tensor_map_encoder() {
   static const auto encode = [] {
     void* function = nullptr;
@@ -42,7 +43,7 @@ inline auto tensor_map_encoder() {
   return encode;
 }
 
-// The innermost dimension comes first, its stride is 1. An Error names `owner`.
+// The innermost dimension is first; its stride is 1. An Error names `owner`.
 template <std::size_t kDimensions>
 CUtensorMap describe_tensor(const char* owner, DType dtype, const void* data,
                             const std::array<Dimension, kDimensions>& dimensions,
@@ -69,7 +70,7 @@ CUtensorMap describe_tensor(const char* owner, DType dtype, const void* data,
   return map;
 }
 
-// Rows, which may have gaps between them, in boxes of 64 of their elements and `box` rows.
+// Rows, with any row stride, in boxes of 64 elements of `box` rows.
 inline CUtensorMap describe_rows(const char* owner, const TensorView& rows, int box) {
   const std::int64_t columns = rows.shape[1];
   const std::int64_t stride = rows.shape[0] > 1 ? rows.stride[0] : columns;
@@ -83,8 +84,8 @@ inline CUtensorMap describe_rows(const char* owner, const TensorView& rows, int 
 
 #if __CUDA_ARCH__ >= 900
 
-// A barrier in shared memory. It completes a phase when `arrivals` threads have arrived and all
-// bytes that were announced are there. Phases are told apart by their parity.
+// A barrier in shared memory. A phase completes when `arrivals` threads have arrived and all
+// announced bytes have been written. Phases are identified by their parity.
 struct Barrier {
   unsigned address;
 
@@ -99,7 +100,7 @@ struct Barrier {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
                  : "memory");
   }
-  // Arrives when all copies (cp.async) that this thread has started are there.
+  // Arrives when all copies (cp.async) that this thread has started are complete.
   __device__ __forceinline__ void arrive_after_copies() const {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address) : "memory");
   }
@@ -123,13 +124,13 @@ __device__ __forceinline__ void fence_shared_writes() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Fetches the description of a tensor, so that the first copy does not wait for it.
+// Prefetches a tensor map, so that the first copy does not wait for it.
 __device__ __forceinline__ void prefetch(const CUtensorMap& tensor) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<std::uint64_t>(&tensor))
                : "memory");
 }
 
-// A cache hint: what is copied with it leaves the L2 first.
+// L2 cache policy evict_first.
 struct LeavesFirst {
   std::uint64_t policy;
   __device__ __forceinline__ LeavesFirst() {
@@ -137,7 +138,7 @@ struct LeavesFirst {
   }
 };
 
-// Copies bytes, a multiple of 16, as are both addresses.
+// Copies bytes; the count and both addresses are multiples of 16.
 __device__ __forceinline__ void copy_bytes(unsigned to, const void* from, int bytes,
                                            const Barrier& arrived) {
   asm volatile(
@@ -147,7 +148,7 @@ __device__ __forceinline__ void copy_bytes(unsigned to, const void* from, int by
       : "memory");
 }
 
-// Copies a box of a tensor of three dimensions. Its coordinates are given innermost first.
+// Copies a box of a 3-dimensional tensor. Coordinates are innermost first.
 __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor, int x0, int x1,
                                          int x2, const Barrier& arrived) {
   asm volatile(
@@ -167,7 +168,7 @@ __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor,
       : "memory");
 }
 
-// The same of four dimensions.
+// Copies a box of a 4-dimensional tensor.
 __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor, int x0, int x1,
                                          int x2, int x3, const Barrier& arrived) {
   asm volatile(
@@ -189,7 +190,7 @@ __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor,
       : "memory");
 }
 
-// The same of five dimensions.
+// Copies a box of a 5-dimensional tensor.
 __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor, int x0, int x1,
                                          int x2, int x3, int x4, const Barrier& arrived,
                                          const LeavesFirst& hint) {

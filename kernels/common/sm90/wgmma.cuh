@@ -1,13 +1,13 @@
 // Matrix multiplication by a warpgroup's tensor cores (wgmma, sm_90a). It is asynchronous; the
 // accumulators are in registers, operand B in shared memory, operand A there or in registers.
 //
-// Tiles in shared memory have rows of 64 elements, 128 bytes; chunk c of 16 bytes of row r lies at
-// chunk c ^ (r % 8), as bulk tensor copies with a swizzle of 128 bytes write them. A tile of longer
-// rows is several such tiles, one behind the other. Every tile begins at a multiple of 1024 bytes.
+// Tiles in shared memory have rows of 64 elements, 128 bytes; chunk c of 16 bytes of row r is
+// stored at chunk c ^ (r % 8), as bulk tensor copies with a 128-byte swizzle write them. A tile of
+// longer rows is a sequence of such tiles. Every tile begins at a multiple of 1024 bytes.
 //
-// The layout of the accumulators d of 64 rows and N columns: thread t of the warpgroup, in warp
-// w = t / 32 and lane l = t % 32, has columns 8 j + 2 (l % 4) and the next. d[4 j] and d[4 j + 1]
-// are of row 16 w + l / 4, d[4 j + 2] and d[4 j + 3] of row 16 w + l / 4 + 8.
+// The accumulator layout for 64 rows and N columns: thread t of the warpgroup, in warp w = t / 32
+// and lane l = t % 32, has columns 8 j + 2 (l % 4) and the next. d[4 j] and d[4 j + 1] belong to
+// row 16 w + l / 4, d[4 j + 2] and d[4 j + 3] to row 16 w + l / 4 + 8.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ __device__ __forceinline__ std::uint64_t wgmma_factor(unsigned address, unsigned
          static_cast<std::uint64_t>(stride_bytes >> 4) << 32 | std::uint64_t{1} << 62;
 }
 
-// The descriptor of the same operand so many bytes further on. Addresses are below 2^18, so no
-// carry leaves their part.
+// The descriptor of the same operand `bytes` further on. Addresses are below 2^18, so no carry
+// leaves the address field.
 __device__ __forceinline__ std::uint64_t wgmma_factor_behind(std::uint64_t factor, unsigned bytes) {
   const auto low = static_cast<unsigned>(factor) + (bytes >> 4);
   return (factor & 0xffffffff00000000) | low;
@@ -45,7 +45,7 @@ template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// Keeps the compiler from moving or copying registers that wgmma writes to, across this point.
+// Keeps the compiler from moving or copying registers that wgmma writes across this point.
 template <int N>
 __device__ __forceinline__ void hold(float (&registers)[N]) {
 #pragma unroll

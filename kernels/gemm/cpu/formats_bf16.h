@@ -2,14 +2,14 @@
 #pragma once
 
 #include "kernels/gemm/cpu/quantized_lanes_avx512.h"
-// Behind the lanes.
+// Include after the lanes.
 #include "kernels/gemm/cpu/gemm_lane_blocks.h"
 #include "kernels/gemm/cpu/quantized_blocks.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
 
-// sum + first gemm + second gemm of each pair of lanes. Subnormal operands and results count as
+// sum + first term + second term of each pair of lanes. Subnormal operands and results count as
 // zero.
 inline __m512 multiply_add_pairs(__m512 a, __m512 b, __m512 sum) {
   return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);

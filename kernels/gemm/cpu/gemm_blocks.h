@@ -1,13 +1,12 @@
-// Many rows: blocks of outputs by panels of rows, for quantized weights, and for tiles of AMX.
-// Other weights' blocks are in gemm_lane_blocks.h. After the Lanes of an instruction set and
-// gemm_dot.h.
+// Many rows: blocks of outputs times panels of rows, for quantized weights and for AMX tiles.
+// Blocks of other weights are in gemm_lane_blocks.h. Include after the Lanes of an instruction set
+// and gemm_dot.h.
 //
 // x and weights are packed in dwords, one per step of the inputs: a float, or a pair of bfloat16. A
-// panel of x, kCount rows, is [step][row]. Sums come as [output][row], and are transposed at the
-// end.
+// panel of x, kCount rows, is [step][row]. Sums are [output][row], and are transposed at the end.
 //
-// A format is: Element, kPerStep (inputs in a dword), load(from) (kCount dwords), load_part(from,
-// count) (the same of fewer inputs, zeros behind), multiply_add(weight, x, sum).
+// A format provides Element, kPerStep (inputs per dword), load(from) (kCount dwords),
+// load_part(from, count) (the same with fewer inputs, zero-padded), multiply_add(weight, x, sum).
 #pragma once
 
 #include "kernels/gemm/cpu/gemm_dot.h"
@@ -35,7 +34,7 @@ constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-// A vector of dwords: up to `inputs` inputs, zeros behind.
+// A vector of dwords with up to `inputs` inputs, zero-padded.
 template <typename Format>
 inline Lanes::Floats load_dwords(const typename Format::Element* from, std::int64_t inputs) {
   constexpr std::int64_t kInputs = Lanes::kCount * Format::kPerStep;
@@ -43,7 +42,7 @@ inline Lanes::Floats load_dwords(const typename Format::Element* from, std::int6
 }
 
 // Rows of x, kCount at most, as columns: to[step * kCount + row], for a multiple of kStepUnit
-// steps. Rows from row_count on, and inputs that there are not, are zeros.
+// steps. Rows from row_count on, and missing inputs, are zeros.
 template <typename Format, int kStepUnit>
 inline void pack_columns(const typename Format::Element* from, std::int64_t from_stride,
                          std::int64_t row_count, std::int64_t inputs, float* to) {
@@ -67,8 +66,8 @@ inline void pack_columns(const typename Format::Element* from, std::int64_t from
   }
 }
 
-// Rows of weights as rows of dwords, and after them rows of zeros up to a multiple of kGroup; all
-// are whole vectors, with zeros behind the inputs.
+// Rows of weights as rows of dwords, followed by rows of zeros up to a multiple of kGroup; rows
+// consist of whole vectors, zero-padded.
 template <typename Format, int kGroup, int kStride>
 inline void pack_rows(const typename Format::Element* weight, std::int64_t weight_stride,
                       std::int64_t outputs, std::int64_t inputs, float* packed) {
@@ -82,18 +81,18 @@ inline void pack_rows(const typename Format::Element* weight, std::int64_t weigh
   }
 }
 
-// Where the weights of a stretch of a block lie. Strides are in bytes.
+// The location of the weights of a block for one range of inputs. Strides are in bytes.
 struct Weights {
   const void* data;
   std::int64_t stride;
-  const void* next;  // what comes after them, in place; nullptr: nothing
+  const void* next;  // the weights that follow, if read in place; nullptr: none
   std::int64_t next_stride;
-  // Rows of each group of the next ones that may be fetched meanwhile.
+  // Rows of each group of the next weights that may be prefetched meanwhile.
   int fetch_begin, fetch_end;
 };
 
-// What is multiplied at once: sums of a group of outputs and some panels fit the registers, lanes
-// are rows of x, and weights are broadcast to all lanes.
+// The unit of multiplication: the sums of a group of outputs and some panels fit the registers,
+// lanes are rows of x, and weights are broadcast to all lanes.
 struct RegisterTile {
   static constexpr int kVectors = 3;  // panels
   static constexpr int kRows = kVectors * Lanes::kCount;
@@ -103,7 +102,7 @@ struct RegisterTile {
   static constexpr int kRowCost = 32, kOutputCost = 16;
   static_assert(kVectors * kGroup <= Lanes::kAccumulators && kOutputs % Lanes::kCount == 0);
 
-  // Adds some steps. Weights of outputs lie `stride` floats apart, panels x_stride.
+  // Adds some steps. The outputs' weights have a stride of `stride` floats, panels of x_stride.
   template <typename Format, int kV>
   [[gnu::always_inline]] static void add_steps(const float* weights, std::int64_t stride,
                                                const float* x, std::int64_t x_stride,
@@ -124,16 +123,16 @@ template <typename BlocksFormat>
 struct InRegisters : RegisterTile {
   using Format = BlocksFormat;
   static constexpr int kStepUnit = 1;
-  // In a stretch of the inputs. Three panels of floats of it fit a first-level cache of 48 KiB.
+  // Steps in a range of the inputs: three panels of floats fit an L1 cache of 48 KiB.
   static constexpr int kSteps = Format::kPerStep == 1 ? 256 : 1024;
-  // Rows of packed weights do not lie a power of two apart, which would put those of a group into
-  // few sets of the cache.
+  // The stride of packed weights is not a power of two, which would map the rows of a group to few
+  // sets of the cache.
   static constexpr int kWeightStride = kSteps + 16;
 
-  struct Scope {};  // what lives as long as a block
+  struct Scope {};  // per-block state
 
-  // sums[output][row] += the sums of `steps` steps, or = if this is the first stretch. Panels lie
-  // x_stride floats apart.
+  // sums[output][row] += the sums of `steps` steps, or = for the first range of inputs. Panels have
+  // a stride of x_stride floats.
   static void multiply(const Weights& weights, const float* x, std::int64_t x_stride,
                        std::int64_t outputs, int vectors, std::int64_t steps, bool first,
                        float* sums) {
@@ -165,20 +164,20 @@ struct InRegisters : RegisterTile {
   }
 };
 
-// Weights of x's own type, in place or packed. `Multiply`: what has the members of InRegisters, and
-// in_place(stride, outputs, inputs): whether they need not be packed.
+// Weights of x's own type, read in place or packed. `Multiply` has the members of InRegisters, and
+// in_place(stride, outputs, inputs): whether packing is unnecessary.
 template <typename Multiply>
 struct FloatWeights {
   using Format = typename Multiply::Format;
-  static constexpr int kStretchUnit = Multiply::kStepUnit;  // stretches begin at multiples of it
+  static constexpr int kStretchUnit = Multiply::kStepUnit;  // unit of input ranges
 
-  // Of outputs [begin, end), `inputs` inputs from `input` on: in place, or packed.
+  // Outputs [begin, end), `inputs` inputs from `input` on, in place or packed.
   static Weights stretch(const GemmTask& gemm, std::int64_t begin, std::int64_t end,
                          std::int64_t input, std::int64_t inputs, float* packed) {
     const auto* weight =
         static_cast<const typename Format::Element*>(gemm.weight) + begin * gemm.inputs + input;
     const auto stride = gemm.inputs * static_cast<std::int64_t>(sizeof(*weight));
-    // Whoever has this block has the next outputs, too.
+    // The thread with this block also computes the next outputs.
     const bool last = input + inputs == gemm.inputs;
     const auto* next = last ? weight - input + (end - begin) * gemm.inputs : weight + inputs;
     Weights weights = {.data = weight,
@@ -199,12 +198,12 @@ struct FloatWeights {
 
 constexpr int kMaxBlockRows = 576;
 
-// `Source`: FloatWeights, or what has the same members.
+// `Source`: FloatWeights, or a type with the same members.
 template <typename Multiply, typename Source = FloatWeights<Multiply>>
 struct Blocks {
   using Format = typename Multiply::Format;
   using T = typename Format::Element;
-  static constexpr int kRows = Multiply::kRows;  // that are multiplied at once
+  static constexpr int kRows = Multiply::kRows;  // multiplied at once
   static constexpr int kOutputs = Multiply::kOutputs;
   static constexpr int kBlockRows = kMaxBlockRows / kRows * kRows;
 
@@ -220,7 +219,7 @@ struct Blocks {
         smaller(gemm.rows - row, Lanes::kCount), gemm.inputs, packed);
   }
 
-  // Whole sums of kRows rows at most, [output][row].
+  // Finishes the complete sums of up to kRows rows, [output][row].
   static void finish_rows(const GemmTask& gemm, const float* sums, std::int64_t first_row,
                           std::int64_t rows, std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = 0; row < rows; row += Lanes::kCount) {
@@ -274,7 +273,7 @@ constexpr DotKernels kDots = {.row_floats = DotWay::row_floats,
                               .prepare = DotWay::prepare,
                               .dot = DotWay::run};
 
-// `Tile`: RegisterTile, or what has the same constants.
+// `Tile`: RegisterTile, or a type with the same constants.
 template <typename BlockWay, typename Tile>
 constexpr BlockKernels kBlocksOf = {
     .panel_rows = Lanes::kCount,

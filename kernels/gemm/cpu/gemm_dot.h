@@ -1,11 +1,12 @@
-// Few rows: dot products of rows of weights with rows of x. After the Lanes of an instruction set.
+// Few rows: dot products of weight rows with rows of x. Include after the Lanes of an instruction
+// set.
 //
-// A format says what is loaded at a step of the inputs, and how it is multiplied, one vector (a
-// term of each lane) after the other:
+// A format defines what is loaded at a step of the inputs, and how it is multiplied, one vector (a
+// term of each lane) at a time:
 //   Element, kStep (elements per step), kTerms (vectors per step),
-//   Weights, load(from), load_part(from, count) (zeros behind), term(weights, i),
+//   Weights, load(from), load_part(from, count) (zero-padded), term(weights, i),
 //   multiply_add(weight, x, sum).
-// Rows of x are prepared as these vectors.
+// Rows of x are converted to these vectors first.
 #pragma once
 
 #include "kernels/gemm/cpu/gemm_kernels.h"
@@ -13,8 +14,8 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
-// Asks for a line that will be written to. What other cores have read of it takes long to be given
-// up, and stores wait for that one line after the other; this does not.
+// Prefetches a cache line for writing. Taking a line over from other cores that have read it is
+// slow, and stores wait for one line after the other; prefetches do not.
 inline void fetch_to_write(const float* to) {
   __builtin_prefetch(to, 1);
 }
@@ -29,8 +30,8 @@ inline void store_rows(T* to, std::int64_t stride, std::int64_t rows, std::int64
   }
 }
 
-// Row-major sums of `rows` rows from `row` on and of `count` <= kCount outputs from `output` on:
-// what is added to them and where they go. The loops over rows are apart so that each is short.
+// Writes row-major sums of `rows` rows from `row` on and of `count` <= kCount outputs from `output`
+// on, after adding bias and residual. The loops over rows are separate to keep each short.
 template <typename T>
 inline void finish(const GemmTask& gemm, std::int64_t row, std::int64_t rows, std::int64_t output,
                    std::int64_t count, Lanes::Floats* sums) {
@@ -52,7 +53,7 @@ inline void finish(const GemmTask& gemm, std::int64_t row, std::int64_t rows, st
   }
 }
 
-// The same of sums that lie as columns: sums[output * stride + row]; kCount rows at most, too.
+// The same for column-major sums: sums[output * stride + row]; at most kCount rows.
 template <typename T>
 inline void finish_columns(const GemmTask& gemm, const float* sums, std::int64_t stride,
                            std::int64_t row, std::int64_t rows, std::int64_t output,
@@ -79,7 +80,7 @@ struct DotOfFloats {  // float32 and float16
   }
 };
 
-// bfloat16 without instructions of its own. A pair splits into two floats by a shift and a mask.
+// bfloat16 without native instructions. A pair is split into two floats by a shift and a mask.
 struct DotOfPairs {
   using Element = Bf16;
   struct Weights {
@@ -102,7 +103,7 @@ struct DotOfPairs {
   }
 };
 
-// What there is of a step from an input on, of `inputs`.
+// The number of elements in the step at an input, of `inputs` in total.
 template <typename Format>
 inline typename Format::Weights load_step(const typename Format::Element* from,
                                           std::int64_t inputs) {
@@ -112,11 +113,11 @@ inline typename Format::Weights load_step(const typename Format::Element* from,
 template <typename Format>
 struct Dot {
   using T = typename Format::Element;
-  static constexpr int kRows = Lanes::kAccumulators / 3;  // at a time
+  static constexpr int kRows = Lanes::kAccumulators / 3;  // at once
   static constexpr int kSums = GemmKernels::kDotOutputs;
   static constexpr int kLineFloats = 16;
-  static constexpr int kGroupRows = 8;  // of weights that are read at once, at most
-  static constexpr int kStepFloats = Format::kTerms * Lanes::kCount;  // of a prepared row
+  static constexpr int kGroupRows = 8;  // max. weight rows that are read at once
+  static constexpr int kStepFloats = Format::kTerms * Lanes::kCount;  // per step of a converted row
 
   static std::int64_t row_floats(std::int64_t inputs) {
     return (inputs + Format::kStep - 1) / Format::kStep * kStepFloats;
@@ -138,16 +139,16 @@ struct Dot {
     }
   }
 
-  // For one row of x, rows of weights that are shorter than a page are read one after the other, as
-  // one stream: several at once would lie in the same page, where processors that foresee one
-  // stream per page read half as fast. Longer ones are read several at once, a stream in each of
-  // several pages, which is faster.
+  // For one row of x, weight rows shorter than a page are read one after the other, as one stream:
+  // several at once would share a page, where processors that prefetch one stream per page read
+  // half as fast. Longer rows are read several at once, as one stream in each of several pages,
+  // which is faster.
   static constexpr std::int64_t kPageBytes = 4096;
   static bool one_stream(int rows, std::int64_t inputs) {
     return rows == 1 && inputs * static_cast<std::int64_t>(sizeof(T)) < kPageBytes;
   }
 
-  // Written out: with a loop over the terms 16 rows of bfloat16 took 7% more time.
+  // Unrolled by hand: with a loop over the terms 16 rows of bfloat16 took 7% more time.
   static void add_step(const typename Format::Weights& weights, const float* x,
                        Lanes::Floats& sum) {
     static_assert(Format::kTerms <= 2);
@@ -157,9 +158,9 @@ struct Dot {
   }
 
   // Sums of kOutputs outputs with kR rows of x, to sums[row * kSums + output]: several, so that a
-  // load of x serves several weights and additions need not wait for each other. So that the memory
-  // is read in one long stream nevertheless, each line of weights fetches the one that lies
-  // `prefetch` elements further.
+  // load of x serves several weights and additions need not wait for each other. To read the memory
+  // in one long stream nevertheless, each line of weights prefetches the line `prefetch` elements
+  // further on.
   template <int kR, int kOutputs>
   static void group(const T* weight, std::int64_t inputs, std::int64_t prefetch, const float* x,
                     std::int64_t x_stride, float* sums) {
@@ -228,8 +229,8 @@ struct Dot {
     }
   }
 
-  // Half a page of one stream; else whole groups of rows, a page at least. But none beyond the end:
-  // more would fetch what other threads read.
+  // Half a page for one stream; otherwise whole groups of rows, at least a page. 0 near the end,
+  // where it would prefetch weights of other threads.
   static std::int64_t prefetch_distance(const GemmTask& gemm, int rows, std::int64_t output) {
     const std::int64_t row_bytes = gemm.inputs * static_cast<std::int64_t>(sizeof(T));
     if (row_bytes == 0) return 0;
@@ -244,7 +245,7 @@ struct Dot {
   static void run(const GemmTask& gemm, std::int64_t first_row, int row_count,
                   const float* prepared, std::int64_t begin, std::int64_t end) {
     const std::int64_t x_stride = row_floats(gemm.inputs);
-    // Rows at a time: as even as can be, so that none goes alone.
+    // Split rows as evenly as possible, so that none is left alone.
     const int passes = (row_count + kRows - 1) / kRows;
     for (std::int64_t o = begin; o < end; o += kSums) {
       const std::int64_t count = end - o < kSums ? end - o : kSums;

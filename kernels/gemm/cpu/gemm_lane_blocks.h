@@ -1,11 +1,11 @@
 // Many rows in the order of dot products: blocks of outputs by panels of rows, whose sums have the
-// bits of gemm_dot.h's. After the Lanes of an instruction set.
+// bits of gemm_dot.h. Include after the Lanes of an instruction set.
 //
-// A dot product sums up in lanes: lane l takes what each step of the inputs holds there, one after
-// the other, and at the end the lanes are added in halves (Lanes::sum). Blocks do the same with
-// rows of x in the lanes of their vectors, so they take the terms of one lane of the dot product
-// after those of another, and add up their sums as halves of halves. For that, x and weights are
-// packed as [lane][term]; a panel of x, kCount rows, is [lane][term][row].
+// A dot product sums in lanes: lane l accumulates its element of each step of the inputs, and at
+// the end the lanes are added in halves (Lanes::sum). Blocks compute the same sums with rows of x
+// in the lanes of their vectors: they process the terms of one lane after those of another, and add
+// the sums as halves of halves. For that, x and weights are packed as [lane][term]; a panel of x,
+// kCount rows, is [lane][term][row].
 //
 // Formats are those of dot products.
 #pragma once
@@ -17,7 +17,7 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
-// The lanes of a dot product in the order in which halves of halves are whole: 0, 4, 2, 6, 1, ...
+// The lanes of a dot product in the order that completes halves of halves: 0, 4, 2, 6, 1, ...
 constexpr int lane_of(int turn) {
   int lane = 0;
   for (int half = Lanes::kCount / 2, bit = 1; half > 0; half /= 2, bit *= 2) {
@@ -32,11 +32,11 @@ struct LaneBlocks : RegisterTile {
   static constexpr int kLanes = Lanes::kCount;  // of a dot product, and rows of a panel
   static constexpr int kTerms = Format::kTerms;
   static constexpr int kBlockRows = kMaxBlockRows / kRows * kRows;
-  // Sums of halves wait for their other halves: of 2^i lanes at i; at kHalvings: of all.
+  // Pending sums of halves: of 2^i lanes at i; at kHalvings: of all lanes.
   static constexpr int kHalvings = __builtin_ctz(kLanes);
   static constexpr int kFetchedSteps = 2;  // ahead, of packed x
-  // Of packed weights, where inputs are so few that 16 outputs fit. Each row of x is fetched once
-  // for all outputs of a block.
+  // Size of packed weights, if the inputs are so few that 16 outputs fit. Each row of x is fetched
+  // once for all outputs of a block.
   static constexpr std::int64_t kPackedFloats = 512 << 10;
 
   static std::int64_t terms_of(std::int64_t inputs) {
@@ -86,8 +86,8 @@ struct LaneBlocks : RegisterTile {
   }
 
  private:
-  // Of an output: the terms of each lane make up whole vectors. Outputs lie no power of two apart,
-  // which would put those of a group into few sets of the cache.
+  // Floats per output: the terms of each lane fill whole vectors. The stride is not a power of two,
+  // which would map the outputs of a group to few sets of the cache.
   static std::int64_t lane_floats(std::int64_t inputs) {
     return divide_up(terms_of(inputs), kLanes) * kLanes;
   }
@@ -95,12 +95,12 @@ struct LaneBlocks : RegisterTile {
     return kLanes * lane_floats(inputs) + kLanes;
   }
 
-  // As [output][lane][term], and zeros up to a multiple of kGroup outputs.
+  // Packs as [output][lane][term], with zeros up to a multiple of kGroup outputs.
   static void pack_weights(const GemmTask& gemm, std::int64_t begin, std::int64_t outputs,
                            float* packed) {
     const T* weight = static_cast<const T*>(gemm.weight) + begin * gemm.inputs;
     const std::int64_t of_lane = lane_floats(gemm.inputs);
-    constexpr std::int64_t kSteps = kLanes / kTerms;  // that make up vectors of terms
+    constexpr std::int64_t kSteps = kLanes / kTerms;  // steps that fill a vector of terms
     const std::int64_t all = divide_up(outputs, kGroup) * kGroup;
     for (std::int64_t o = 0; o < all; ++o, weight += gemm.inputs) {
       float* to = packed + o * packed_floats(gemm.inputs);
@@ -120,7 +120,7 @@ struct LaneBlocks : RegisterTile {
     }
   }
 
-  // kRows rows at most.
+  // At most kRows rows.
   static void multiply(const GemmTask& gemm, const float* weights, const float* packed,
                        std::int64_t begin, std::int64_t outputs, std::int64_t first_row,
                        std::int64_t rows) {
@@ -152,7 +152,7 @@ struct LaneBlocks : RegisterTile {
     }
   }
 
-  // A lane's terms of kGroup outputs and of kV panels, x_stride floats apart.
+  // Adds a lane's terms of kGroup outputs and kV panels with a stride of x_stride floats.
   template <int kV>
   static void group(const float* weights, std::int64_t stride, const float* x,
                     std::int64_t x_stride, std::int64_t terms, int turn, std::int64_t at,
@@ -177,7 +177,7 @@ struct LaneBlocks : RegisterTile {
   }
 };
 
-// A row gets the same bits among few rows and among many.
+// A row has the same bits in the few-rows and the many-rows path.
 template <typename Format>
 constexpr GemmKernels kInvariantKernels = {kDots<Dot<Format>>,
                                            kBlocksOf<LaneBlocks<Format>, RegisterTile>};

@@ -1,4 +1,4 @@
-// Rows of x as dot products with quantized weights read them: in the order of a weight's blocks.
+// Rows of x as dot products with quantized weights read them: in the input order of a weight block.
 #pragma once
 
 #include "kernels/gemm/cpu/gemm_kernels.h"
@@ -7,17 +7,18 @@ namespace nvllm::kernels::cpu {
 
 inline constexpr int kActivationGroup = 32;  // inputs that share a scale of a quantized x
 
-// A block of a row of x, quantized: scale[group] * integer. It is followed by other blocks, so its
-// size is a multiple of a cache line. kParts: 64 inputs each.
+// A quantized block of a row of x: scale[group] * integer. Blocks are contiguous, so the size is a
+// multiple of a cache line. kParts: 64 inputs each.
 //
-// Word k of a weight's thread (quantized_weight.h) belongs to a step of 16 (int8) or 32 (int4)
-// inputs, and so does each dword of integers: scales[k] is theirs.
+// Word k of a thread of the weight (quantized_weight.h) belongs to a step of 16 (int8) or 32 (int4)
+// inputs, and so does each dword of integers; scales[k] is their scale.
 template <int kParts>
 struct alignas(64) QuantizedActivations {
-  // Of the integers at bytes' places; of int4 those in the low halves of bytes, then in the high.
+  // In the byte order of int8; for int4 first those of the low nibbles, then those of the high
+  // nibbles.
   std::int8_t integers[kParts * 64];
-  // For each scale and offset of the weight's block the sums of scale * integer of its inputs:
-  // -zero times the sum, and the sum itself; zeros behind.
+  // For each scale and offset of the weight's block the sum of scale * integer over its inputs:
+  // -zero times the sum, and the sum itself; zero-padded.
   float sums[8];
   float scales[4];
   float padding[4];
@@ -29,16 +30,14 @@ std::int64_t quantized_activation_floats(std::int64_t inputs) {
   return blocks * static_cast<std::int64_t>(sizeof(QuantizedActivations<kParts>) / sizeof(float));
 }
 
-// DotKernels::prepare of them: int8's blocks have one part, int4's two. kZero: what kernels that
-// multiply integers leave to subtract from each weight. Scales and sums are multiplied by
-// kScaleUnit.
+// Implements DotKernels::prepare: int8 blocks have one part, int4 blocks two. kZero: what integer
+// kernels leave to be subtracted from each weight. Scales and sums are multiplied by kScaleUnit.
 template <int kParts, int kZero>
 void quantize_activations(const GemmTask& gemm, std::int64_t first_row, int rows,
                           std::int64_t begin, std::int64_t end, float* prepared);
 
 // x in float32 in the order in which kernels dequantize a block, as many floats as a block has
-// inputs.
-// Of integers, x is multiplied by kScaleUnit.
+// inputs. For integers, x is multiplied by kScaleUnit.
 //
 //   fp8   floats 32 h + 16 b to 32 h + 16 b + 15: bytes b, b + 2, b + 4, b + 6 of the lower (h = 0)
 //         or upper half of each thread's 16 bytes

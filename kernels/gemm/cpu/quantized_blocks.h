@@ -1,5 +1,5 @@
-// Many rows by quantized weights: a block's weights are dequantized to the floats that the blocks
-// of an instruction set multiply (gemm_blocks.h), once for all rows of the block.
+// Many rows by quantized weights: a block's weights are dequantized once for all of its rows, to
+// the floats that the instruction set's blocks multiply (gemm_blocks.h).
 #pragma once
 
 #include "kernels/gemm/cpu/gemm_blocks.h"
@@ -8,7 +8,7 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
-// A block's bytes in the order of the inputs; of values of 4 bits a byte for each.
+// A block's bytes in input order; for 4-bit values one byte each.
 template <WeightFormat kFormat>
 inline void order_bytes(const std::byte* from, std::uint8_t* to) {
   // Steps of 16 or 32 inputs (k) are columns of dwords of the four threads' bytes.
@@ -23,7 +23,7 @@ inline void order_bytes(const std::byte* from, std::uint8_t* to) {
   for (const __m128i step : steps) {
     if constexpr (has_nibbles(kFormat)) {
       const __m128i mask = _mm_set1_epi8(15);
-      // Inputs 0 to 7 and 16 to 23 take turns in the low halves, the others in the high ones.
+      // Inputs 0 to 7 and 16 to 23 alternate in the low nibbles, the others in the high ones.
       const __m128i order = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
       const __m128i low = _mm_shuffle_epi8(_mm_and_si128(step, mask), order);
       const __m128i high = _mm_shuffle_epi8(_mm_and_si128(_mm_srli_epi16(step, 4), mask), order);
@@ -67,7 +67,7 @@ struct DequantizedWeights {
   }
 
  private:
-  // As pack_rows.
+  // Like pack_rows.
   template <WeightFormat kFormat>
   static void pack(const GemmTask& gemm, const QuantizedRows& rows, std::int64_t outputs,
                    std::int64_t input, std::int64_t inputs, float* packed) {
@@ -114,7 +114,7 @@ struct DequantizedWeights {
     }
   }
 
-  // Weights from `input` on, as dwords.
+  // Stores weights from `input` on, as dwords.
   static void store(float* packed, std::int64_t input, Lanes::Floats weights) {
     if constexpr (Format::kPerStep == 1) {
       Lanes::store(packed + input, weights);

@@ -1,9 +1,9 @@
-// Few rows by quantized weights: dot products of a weight's blocks, as they lie in memory, with
-// rows of x in their order. After the lanes of an instruction set (quantized_lanes_*.h).
+// Few rows by quantized weights: dot products of a weight's blocks in memory order with rows of x
+// in the same order. Include after the lanes of an instruction set (quantized_lanes_*.h).
 //
-// Where x may be quantized, the terms are integers: all of a dword belong to one group of the
-// weight and of x, so its sum is converted to a float and multiplied by both scales. Otherwise
-// weights are dequantized in registers.
+// If x may be quantized, the terms are integers: a dword's terms belong to one group of the weight
+// and of x, so their sum is converted to a float and multiplied by both scales. Otherwise weights
+// are dequantized in registers.
 #pragma once
 
 #include "kernels/gemm/cpu/gemm_blocks.h"
@@ -37,7 +37,7 @@ struct QuantizedRows {
   }
 };
 
-// The dot products of integers. `Of`: Integers, or what has the same members.
+// The dot products of integers. `Of`: Integers, or a type with the same members.
 template <WeightFormat kFormat, typename Of = Integers<kFormat>>
 struct IntegerTerms {
   static constexpr int kPairBytes = 4;
@@ -48,7 +48,7 @@ struct IntegerTerms {
   static constexpr std::int64_t kBlockFloats = sizeof(Block) / sizeof(float);
   static constexpr auto kFetchHint = _MM_HINT_T1;
 
-  // Adds to sums[r] those of a block with row r of x. kPairs: scales and offsets of the block.
+  // Adds a block's dot product with row r of x to sums[r]. kPairs: scales and offsets of the block.
   template <int kPairs, int kR>
   static void add(const std::byte* values, const std::byte* scales, const float* x,
                   std::int64_t x_stride, Lanes::Floats (&sums)[kR]) {
@@ -66,15 +66,16 @@ struct IntegerTerms {
   }
 };
 
-// The dot products of floats. `Of`: Numbers, or what has the same members. x has been multiplied by
-// kScaleUnit where weights are integers.
+// The dot products of floats. `Of`: Numbers, or a type with the same members. If weights are
+// integers, x has been multiplied by kScaleUnit.
 template <WeightFormat kFormat, typename Of = Numbers<kFormat>>
 struct FloatTerms {
   static constexpr int kPairBytes = 4;
   static constexpr auto prepare = order_activations<kFormat>;
   static constexpr auto row_floats = float_activation_floats<kFormat>;
   static constexpr std::int64_t kBlockFloats = kFormat == WeightFormat::int4 ? 128 : 64;
-  // Nearer than for integers: a block is so many instructions that few blocks are under way.
+  // Into a closer cache than for integers: a block takes so many instructions that few are in
+  // flight.
   static constexpr auto kFetchHint = _MM_HINT_T0;
 
   template <int kPairs, int kR>
@@ -93,7 +94,7 @@ struct FloatTerms {
   }
 };
 
-// Adds a block's numbers times rows of x, with a scale of each lane, to the rows' sums.
+// Adds a block's values times rows of x, with a scale per lane, to the rows' sums.
 template <typename Of, int kR>
 inline void add_scaled(const Of& numbers, const Lanes::Floats& scale, const float* x,
                        std::int64_t x_stride, Lanes::Floats (&sums)[kR]) {
@@ -109,7 +110,7 @@ inline void add_scaled(const Of& numbers, const Lanes::Floats& scale, const floa
   for (int r = 0; r < kR; ++r) sums[r] = Lanes::multiply_add(terms[r], scale, sums[r]);
 }
 
-// Of fp8 a block has one scale, and no offset.
+// fp8: a block has one scale and no offset.
 template <typename Of>
 struct FloatTerms<WeightFormat::fp8, Of> {
   static constexpr int kPairBytes = 4;
@@ -129,7 +130,7 @@ struct FloatTerms<WeightFormat::fp8, Of> {
   }
 };
 
-// Of mxfp4 each dword of a thread's four has a scale of its own, of one byte.
+// mxfp4: each dword of a thread's four has its own one-byte scale.
 template <typename Of>
 struct FloatTerms<WeightFormat::mxfp4, Of> {
   static constexpr int kPairBytes = 1;
@@ -152,8 +153,8 @@ struct Constant {
   static constexpr int value = kN;
 };
 
-// Calls `run` with the Constant of the scales in a block, 4, 2 or 1, and with the number of blocks
-// that share them.
+// Calls `run` with a Constant, the number of scales in a block, 4, 2 or 1, and with the number of
+// blocks that share them.
 template <typename Run>
 inline void with_pairs(const GemmTask& gemm, Run&& run) {
   const int inputs = block_inputs_of(gemm.format);
@@ -197,8 +198,8 @@ struct QuantizedDot {
   }
 
  private:
-  // Rows lie one after the other, and several are read at once; so that memory is read in one
-  // stream nevertheless, lines are fetched in the order in which they lie, this far ahead.
+  // Rows are contiguous, and several are read at once; to read memory in one stream nevertheless,
+  // lines are prefetched in memory order, this far ahead.
   static constexpr std::int64_t kFetchBytes = 4096;
 
   static void some_rows(const GemmTask& gemm, int rows, const QuantizedRows& weight,

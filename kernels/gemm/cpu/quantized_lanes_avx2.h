@@ -1,5 +1,5 @@
-// Blocks of quantized weights with AVX2: see quantized_dot.h. Both halves of a block have their
-// scales at the same places.
+// Blocks of quantized weights with AVX2: see quantized_dot.h. Both halves of a block have the same
+// scale layout.
 #pragma once
 
 #include "kernels/common/cpu/lanes_avx2.h"
@@ -9,7 +9,7 @@ namespace nvllm::kernels::cpu {
 namespace {
 
 struct BlockLanes {
-  // kPairs scales and offsets, one after the other; zeros behind.
+  // kPairs scales and offsets, contiguous; zero-padded.
   template <int kPairs>
   static __m256 load_scales(const std::byte* from) {
     __m128i words;
@@ -18,19 +18,19 @@ struct BlockLanes {
     if constexpr (kPairs == 1) words = _mm_loadu_si32(from);
     return _mm256_cvtph_ps(words);
   }
-  // To each dword of half a block its scale (0) or its offset (1).
+  // Broadcasts to each dword of half a block its scale (0) or its offset (1).
   template <int kPairs, int kOffset>
   static __m256 spread(__m256 scales) {
     const auto index = [](int k) { return k * kPairs / 4 * 2 + kOffset; };
     const __m128i four = _mm_setr_epi32(index(0), index(1), index(2), index(3));
     return _mm256_permutevar8x32_ps(scales, _mm256_broadcastsi128_si256(four));
   }
-  // The powers of two of four bytes, to each dword of half a block its own.
+  // Broadcasts the powers of two of four bytes to the dwords of half a block.
   static __m256 load_powers(const std::byte* from) {
     const __m128i four = _mm_slli_epi32(_mm_cvtepu8_epi32(_mm_loadu_si32(from)), 23);
     return _mm256_castsi256_ps(_mm256_broadcastsi128_si256(four));
   }
-  // Eight of e2m1, in the lowest bits of dwords: three bits number the magnitude.
+  // Eight e2m1 values, in the lowest bits of dwords: three bits index the magnitude.
   static __m256 e2m1_numbers(__m256i codes) {
     const __m256 magnitudes = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
     const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(_mm256_slli_epi32(codes, 28), 31), 31);
@@ -47,8 +47,8 @@ struct BlockLanes {
   static __m256 multiply(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
   static __m256 to_floats(__m256i integers) { return _mm256_cvtepi32_ps(integers); }
 
-  // Eight bytes as numbers: integers, less `zero`; or fp8, by its bits as a float16, whose exponent
-  // has another bias: 2^-8 times the number.
+  // Eight bytes as floats: integers minus `zero`; or fp8 reinterpreted as a float16, whose exponent
+  // bias differs: 2^-8 times the value.
   static __m256 integer_numbers(const std::uint8_t* from, int zero) {
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
     return _mm256_cvtepi32_ps(
@@ -78,7 +78,7 @@ inline __m256i load_half(const void* from) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(from));
 }
 
-// A block as numbers, without scale: get(v) are floats 8 v to 8 v + 7 in the order of
+// A block as floats without scale: get(v) are floats 8 v to 8 v + 7 in the order of
 // order_activations.
 template <WeightFormat kFormat>
 struct Numbers;
@@ -124,7 +124,7 @@ struct Numbers<WeightFormat::fp8> {
   const std::byte* from;
   explicit Numbers(const std::byte* from) : from(from) {}
   __m256 get(int v) const {
-    // Of two threads.
+    // Two threads' bytes.
     const std::byte* const at = from + v / 4 * 8 + v % 2 * 32;
     const __m128i words =
         _mm_unpacklo_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)),
@@ -133,14 +133,14 @@ struct Numbers<WeightFormat::fp8> {
   }
 };
 
-// The dot products of a block of integers with one of quantized activations: sums of the dwords of
-// both halves.
+// The dot products of a block of integers with one of quantized activations: the dword sums of both
+// halves.
 template <WeightFormat kFormat>
 struct Integers;
 
 template <>
 struct Integers<WeightFormat::int4> {
-  static constexpr int kZero = 8;  // what remains to be subtracted from each
+  static constexpr int kZero = 8;  // left to be subtracted from each
   __m256i parts[4];
   explicit Integers(const std::byte* from) {
     const __m256i mask = _mm256_set1_epi8(15);
@@ -159,7 +159,7 @@ struct Integers<WeightFormat::int4> {
   }
 };
 
-// Sums of two terms of 8 bits fit 16 only if one factor has a magnitude of 128 at most, not 255.
+// A sum of two 8-bit terms fits 16 bits only if one factor is at most 128 in magnitude, not 255.
 template <>
 struct Integers<WeightFormat::int8> {
   static constexpr int kZero = 0;

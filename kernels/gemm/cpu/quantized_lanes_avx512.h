@@ -8,7 +8,7 @@ namespace nvllm::kernels::cpu {
 namespace {
 
 struct BlockLanes {
-  // kPairs scales and offsets, one after the other; zeros behind.
+  // kPairs scales and offsets, contiguous; zero-padded.
   template <int kPairs>
   static __m512 load_scales(const std::byte* from) {
     __m128i words;
@@ -17,19 +17,19 @@ struct BlockLanes {
     if constexpr (kPairs == 1) words = _mm_loadu_si32(from);
     return _mm512_zextps256_ps512(_mm256_cvtph_ps(words));
   }
-  // To each dword of a block its scale (0) or its offset (1).
+  // Broadcasts to each dword of a block its scale (0) or its offset (1).
   template <int kPairs, int kOffset>
   static __m512 spread(__m512 scales) {
     const auto index = [](int k) { return k * kPairs / 4 * 2 + kOffset; };
     const __m128i four = _mm_setr_epi32(index(0), index(1), index(2), index(3));
     return _mm512_permutexvar_ps(_mm512_broadcast_i32x4(four), scales);
   }
-  // The powers of two of four bytes, to each dword of a block its own.
+  // Broadcasts the powers of two of four bytes to the dwords of a block.
   static __m512 load_powers(const std::byte* from) {
     const __m128i four = _mm_slli_epi32(_mm_cvtepu8_epi32(_mm_loadu_si32(from)), 23);
     return _mm512_castsi512_ps(_mm512_broadcast_i32x4(four));
   }
-  // 16 of e2m1, in the lowest bits of dwords.
+  // 16 e2m1 values, in the lowest bits of dwords.
   static __m512 e2m1_numbers(__m512i codes) {
     const __m512 numbers =
         _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
@@ -46,8 +46,8 @@ struct BlockLanes {
   static __m512 multiply(__m512 a, __m512 b) { return _mm512_mul_ps(a, b); }
   static __m512 to_floats(__m512i integers) { return _mm512_cvtepi32_ps(integers); }
 
-  // 16 bytes as numbers: integers, less `zero`; or fp8, by its bits as a float16, whose exponent
-  // has another bias: 2^-8 times the number.
+  // 16 bytes as floats: integers minus `zero`; or fp8 reinterpreted as a float16, whose exponent
+  // bias differs: 2^-8 times the value.
   static __m512 integer_numbers(const std::uint8_t* from, int zero) {
     const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(from));
     return _mm512_cvtepi32_ps(
@@ -75,7 +75,7 @@ struct BlockLanes {
   }
 };
 
-// A block as numbers, without scale: get(v) are floats 16 v to 16 v + 15 in the order of
+// A block as floats without scale: get(v) are floats 16 v to 16 v + 15 in the order of
 // order_activations.
 template <WeightFormat kFormat>
 struct Numbers;
@@ -104,7 +104,7 @@ struct Numbers<WeightFormat::mxfp4> {
 template <>
 struct Numbers<WeightFormat::int8> {
   static constexpr int kVectors = 4;
-  __m512i block;  // less 128
+  __m512i block;  // minus 128
   explicit Numbers(const std::byte* from)
       : block(_mm512_xor_si512(_mm512_loadu_si512(from), _mm512_set1_epi8(-128))) {}
   __m512 get(int v) const {
@@ -131,13 +131,13 @@ struct Numbers<WeightFormat::fp8> {
   }
 };
 
-// The dot products of a block of integers with one of quantized activations: sums of the dwords.
+// The dot products of a block of integers with one of quantized activations: the dword sums.
 template <WeightFormat kFormat>
 struct Integers;
 
 template <>
 struct Integers<WeightFormat::int4> {
-  static constexpr int kZero = 8;  // what remains to be subtracted from each
+  static constexpr int kZero = 8;  // left to be subtracted from each
   __m512i low, high;
   explicit Integers(const std::byte* from) {
     const __m512i block = _mm512_loadu_si512(from), mask = _mm512_set1_epi8(15);
@@ -151,7 +151,7 @@ struct Integers<WeightFormat::int4> {
   }
 };
 
-// Sums of two terms of 8 bits fit 16 only if one factor has a magnitude of 128 at most, not 255.
+// A sum of two 8-bit terms fits 16 bits only if one factor is at most 128 in magnitude, not 255.
 template <>
 struct Integers<WeightFormat::int8> {
   static constexpr int kZero = 0;

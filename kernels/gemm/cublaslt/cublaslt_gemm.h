@@ -1,4 +1,4 @@
-// CublasltGemm: GEMMs of many rows, by cuBLASLt, with the algorithms that tuning found.
+// CublasltGemm: GEMMs of many rows by cuBLASLt, with the autotuned algorithms.
 #pragma once
 
 #include <cublasLt.h>
@@ -17,32 +17,32 @@
 
 namespace nvllm::kernels::cuda {
 
-// Used by one thread and for one stream at a time. cuBLASLt is loaded in the background (0.04 to
-// 0.2 s), so that a start need not wait for it.
+// Not thread-safe, and for one stream at a time. cuBLASLt is loaded in the background (0.04 to 0.2
+// s) so as not to delay the start.
 class CublasltGemm {
  public:
   // invariant: no algorithm splits K, so that all add in the same order.
   CublasltGemm(Backend& backend, bool invariant);
   ~CublasltGemm();
 
-  // Enqueues the GEMM of a checked call, without prologue and epilogue. False, and nothing is
+  // Enqueues the GEMM of a checked call, without prologue and epilogue. Returns false, with nothing
   // enqueued, if cuBLASLt has no algorithm for it.
   bool enqueue(const GemmCall& call, Stream& stream);
 
-  // The same of an fp8 weight, with x in fp8, too.
+  // The same for an fp8 weight and x in fp8.
   bool enqueue_fp8(const GemmCall& call, const ScaledOperands& scaled, Stream& stream);
 
-  // All segments in one call, each to its block of the sources (kernels::SegmentedGemm).
+  // All segments in one call, each into its block of the sources (kernels::SegmentedGemm).
   bool enqueue_segments(const SegmentedGemm& gemm, Stream& stream);
 
-  // The same as Gemm's, of calls whose prologues are done. What is known is not measured again.
+  // Like Gemm::tune(), for calls whose prologues have run. Known results are not measured again.
   void tune(std::span<const GemmCall> alike, Stream& stream);
   const GemmConfigurations& configurations() const { return found_; }
   void adopt(GemmConfigurations configurations) { remembered_ = std::move(configurations); }
   std::size_t known();
 
  private:
-  // All that the choice of an algorithm may depend on.
+  // Everything that the choice of an algorithm may depend on.
   struct Shape {
     explicit Shape(const GemmCall& call);
     auto operator<=>(const Shape&) const = default;
@@ -50,7 +50,7 @@ class CublasltGemm {
 
     DType type, out_type;
     bool bias, residual;
-    bool blocks = false;  // of fp8's scales
+    bool blocks = false;  // fp8 scales are per block
     std::int64_t outputs, inputs, x_stride, out_stride, residual_stride;
     std::int64_t x_alignment, weight_alignment, out_alignment, residual_alignment;
     std::int64_t rows;
@@ -58,14 +58,14 @@ class CublasltGemm {
   };
   using Algorithms = std::map<Shape, std::optional<cublasLtMatmulAlgo_t>>;
 
-  // The same shape with as many rows as one measurement holds for.
+  // The shape with M rounded to the value that stands for it in measurements.
   static Shape class_of(const GemmCall& call);
-  // What measurements hold for, beside shapes: the start of all keys in configurations() and
+  // What measurements depend on besides shapes: the prefix of all keys in configurations() and
   // adopt().
   const std::string& machine();
-  // nullptr: nothing was measured for such a GEMM, or cuBLASLt has no algorithm.
+  // nullptr: such a GEMM was not measured, or cuBLASLt has no algorithm.
   const cublasLtMatmulAlgo_t* measured(const GemmCall& call, GemmProblem& problem);
-  // False if the algorithm is none, or does not fit after all.
+  // Returns false if there is no algorithm, or it does not fit after all.
   bool enqueue(GemmProblem& problem, const cublasLtMatmulAlgo_t* algorithm, Stream& stream);
   const cublasLtMatmulAlgo_t* guess(const Shape& shape, GemmProblem& problem);
 
@@ -74,9 +74,9 @@ class CublasltGemm {
   Buffer workspace_;
   std::shared_future<cublasLtHandle_t> handle_;
   std::string machine_;
-  GemmConfigurations remembered_;  // of earlier runs
+  GemmConfigurations remembered_;  // from earlier runs
   GemmConfigurations found_;       // by tune()
-  Algorithms guessed_;             // the heuristic's first
+  Algorithms guessed_;             // the heuristic's first proposals
   Algorithms measured_;            // by class; without an algorithm: neither remembered nor found
 };
 

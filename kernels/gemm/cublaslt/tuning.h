@@ -1,4 +1,4 @@
-// GemmTuning: finds the fastest of cuBLASLt's algorithms for a kind of GEMM, by measuring.
+// GemmTuning: finds cuBLASLt's fastest algorithm for a kind of GEMM by measurement.
 #pragma once
 
 #include <cublasLt.h>
@@ -15,15 +15,15 @@
 
 namespace nvllm::kernels::cuda {
 
-// All must outlive it. Used by one thread.
+// All arguments must outlive it. Not thread-safe.
 class GemmTuning {
  public:
   GemmTuning(cublasLtHandle_t handle, const Buffer& workspace, Backend& backend, Stream& stream,
              bool split_k);
 
-  // Among what the heuristic proposes and a short list, as far as their configurations tell all
-  // about them; nothing if there is none. The GEMMs differ in where their tensors lie: they are
-  // computed in turns, so that weights come from memory as they do in a pass through all layers.
+  // The fastest of the heuristic's proposals and a short list, among those that a GemmConfig
+  // describes completely; nothing if there is none. The GEMMs differ only in their addresses: they
+  // run in rotation, so that weights come from memory as they do in a pass through all layers.
   std::optional<GemmConfig> fastest(std::span<const GemmCall> alike);
 
  private:
@@ -35,7 +35,7 @@ class GemmTuning {
 
   std::vector<Candidate> candidates(GemmProblem& problem, bool few_rows) const;
   bool enqueue(const Candidate& candidate);
-  // Of a GEMM; infinity if it cannot be computed so.
+  // Time of a GEMM; infinity if the candidate cannot compute it.
   double seconds_of(const Candidate& candidate, int launches);
 
   const cublasLtHandle_t handle_;
@@ -45,7 +45,7 @@ class GemmTuning {
   const bool split_k_;
   const std::unique_ptr<Event> begin_, end_;
   std::vector<std::unique_ptr<GemmProblem>> problems_;
-  std::size_t next_ = 0;  // of the problems
+  std::size_t next_ = 0;  // next problem in the rotation
 };
 
 }  // namespace nvllm::kernels::cuda

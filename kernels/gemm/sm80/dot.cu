@@ -7,8 +7,8 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-constexpr int kRows = 4;   // of a warp
-constexpr int kWarps = 8;  // of a block, an output each
+constexpr int kRows = 4;   // per warp
+constexpr int kWarps = 8;  // per block, one output each
 
 // Vector number `vector` of a row of `inputs`.
 template <bool kAligned, typename T>
@@ -26,7 +26,7 @@ __device__ __forceinline__ float multiply_add(const Floats<T>& a, const Vector<T
   return sum;
 }
 
-// kAligned: all rows start at multiples of 16 bytes and are whole vectors.
+// kAligned: all rows start at multiples of 16 bytes and consist of whole vectors.
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kWarps * 32) dot_kernel(const GemmParams<T> p) {
   const int lane = threadIdx.x % 32;

@@ -1,5 +1,5 @@
-// Rows of activations in fp8: of rows that are there, or of what an RMSNorm or a gated activation
-// makes, which are then never in memory as 16-bit floats. Bound by memory.
+// Quantizes rows of activations to fp8: existing rows, or the results of an RMSNorm or a gated
+// activation, which are then never stored as 16-bit floats. Memory-bound.
 #include <cuda_fp8.h>
 
 #include "base/check.h"
@@ -14,17 +14,17 @@ namespace nvllm::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// Fewer vectors than this have room on a large GPU, one in a thread.
+// Fewer vectors than this fit on a large GPU at one per thread.
 constexpr long long kManyVectors = 264 * 1024;
 
 // --- a vector of a row ---------------------------------------------------------------------------
 
-// Where rows go: see Fp8Rows.
+// The destination of rows: see Fp8Rows.
 struct Fp8Out {
   unsigned* values;
   float* scales;
   long long scale_stride;
-  int vectors;  // of a row, 16 of each group
+  int vectors;  // per row, 16 per group
 
   Fp8Out(const Fp8Rows& rows, std::int64_t inputs)
       : values(reinterpret_cast<unsigned*>(rows.values)),
@@ -38,9 +38,9 @@ __device__ __forceinline__ unsigned two_fp8(float first, float second) {
 }
 
 // Stores vector number `vector` of a row, 8 inputs, in the order of a quantized weight's blocks:
-// word k of thread t of a block are inputs 16 k + 2 t + {0, 1, 8, 9} (quantized_weight.h). All the
-// lanes of a warp call it, lane n with vector n of two neighbouring groups. If not `inside` (the
-// same for the 16 lanes of a group) nothing is stored.
+// word k of thread t of a block holds inputs 16 k + 2 t + {0, 1, 8, 9} (quantized_weight.h). All
+// lanes of a warp call it, lane n with vector n of two adjacent groups. If not `inside` (the same
+// for the 16 lanes of a group) nothing is stored.
 template <typename T>
 __device__ __forceinline__ void store_fp8(const Fp8Out& out, long long row, int vector,
                                           const Vector<T>& inputs, bool inside) {
@@ -58,15 +58,16 @@ __device__ __forceinline__ void store_fp8(const Fp8Out& out, long long row, int 
   for (int i = 0; i < 4; ++i)
     pairs[i] = two_fp8(x.element[2 * i] * inverse, x.element[2 * i + 1] * inverse);
 
-  // Of 16 inputs in two lanes the even one takes the words of threads 0 and 1, the odd one those of
-  // 2 and 3.
+  // Of two lanes with 16 inputs the even one takes the words of threads 0 and 1, the odd one those
+  // of 2 and 3.
   const unsigned low = pairs[0] | pairs[1] << 16, high = pairs[2] | pairs[3] << 16;
   const bool odd = lane % 2 == 1;
   const unsigned other = __shfl_xor_sync(~0u, odd ? low : high, 1);
   const unsigned first_eight = odd ? other : low, second_eight = odd ? high : other;
   const unsigned words[2] = {__byte_perm(first_eight, second_eight, 0x5410),
                              __byte_perm(first_eight, second_eight, 0x7632)};
-  // Of words k and k + 1 of these threads, in lanes that are two apart, each takes one thread's.
+  // Two lanes that are two apart exchange words k and k + 1 of these threads, so each has one
+  // thread's.
   const bool upper = lane / 2 % 2 == 1;
   const unsigned neighbour = __shfl_xor_sync(~0u, upper ? words[0] : words[1], 2);
   const uint2 both = upper ? make_uint2(neighbour, words[1]) : make_uint2(words[0], neighbour);
@@ -77,9 +78,9 @@ __device__ __forceinline__ void store_fp8(const Fp8Out& out, long long row, int 
   if (lane % 16 == 0) out.scales[vector / 16 * out.scale_stride + row] = largest / kMaxFp8;
 }
 
-// --- of rows, and of gated activations -----------------------------------------------------------
+// --- existing rows, and gated activations --------------------------------------------------------
 
-// What a thread reads of rows that are there. kAligned: rows begin at multiples of 16 bytes.
+// What a thread reads of existing rows. kAligned: rows begin at multiples of 16 bytes.
 template <typename T, bool kAligned>
 struct PlainRows {
   using Element = T;
@@ -97,7 +98,7 @@ struct PlainRows {
   }
 };
 
-// And of rows of gates, which what they let through follows. Dense.
+// And of rows of gate values, then up values. Dense.
 template <typename T, Activation kActivation>
 struct ActivatedRows {
   using Element = T;
@@ -115,7 +116,7 @@ struct ActivatedRows {
   }
 };
 
-// kVectors: of a thread.
+// kVectors: per thread.
 template <int kVectors, typename Rows>
 __global__ void __launch_bounds__(kThreads)
     quantize_kernel(const Rows rows, const Fp8Out out, int count, bool next_comes_early) {
@@ -147,7 +148,7 @@ void launch(const Rows& rows, std::int64_t count, const Fp8Out& out, cudaStream_
                          : launch_some.template operator()<2>();
 }
 
-// --- of norms ------------------------------------------------------------------------------------
+// --- norms ---------------------------------------------------------------------------------------
 
 template <typename T>
 struct NormParams {
@@ -159,8 +160,8 @@ struct NormParams {
   bool next_comes_early;
 };
 
-// As rms_norm_kernel (pointwise/sm80/rmsnorm.cu): blockDim.x threads for a row, V vectors each,
-// blockDim.y rows for a block.
+// Like rms_norm_kernel (pointwise/sm80/rmsnorm.cu): blockDim.x threads per row, V vectors each,
+// blockDim.y rows per block.
 template <typename T, int V, int kMaxThreads>
 __global__ void __launch_bounds__(kMaxThreads) quantize_normed_kernel(const NormParams<T> p) {
   begin_after_previous_kernel(p.next_comes_early);
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(kMaxThreads) quantize_normed_kernel(const Norm
 
 template <typename T, int V, int kMaxThreads>
 void launch(const NormParams<T>& p, cudaStream_t stream) {
-  constexpr int kBlockThreads = 128;  // about so many, if rows are short
+  constexpr int kBlockThreads = 128;  // about this many, if rows are short
   const int threads = ((p.out.vectors + V - 1) / V + 31) / 32 * 32;
   const int rows = threads < kBlockThreads ? kBlockThreads / threads : 1;
   launch_early("launching quantize_normed_rows", quantize_normed_kernel<T, V, kMaxThreads>,
@@ -199,7 +200,7 @@ void launch(const NormParams<T>& p, cudaStream_t stream) {
 
 constexpr int kMaxNormVectors = 8 * 512;
 
-// Calls function with elements of a type of 16 bits.
+// Calls function with an element of a 16-bit type.
 template <typename Function>
 void with_half_type(DType type, const Function& function) {
   type == DType::bf16 ? function(Bf16{}) : function(F16{});

@@ -1,4 +1,4 @@
-// GEMMs on the GPU: which kernel computes which, with what prologue and epilogue.
+// GEMMs on the GPU: kernel selection with prologues and epilogues.
 #include <utility>
 
 #include "base/check.h"
@@ -15,13 +15,13 @@
 
 namespace nvllm::kernels::cuda {
 
-// Whether the invariant GEMV of Hopper (../sm90/invariant_gemv.cu) has much of the weight of such a
-// GEMM on its way before it waits.
+// Whether Hopper's invariant GEMV (../sm90/invariant_gemv.cu) has much of the weight of such a GEMM
+// in flight before its wait.
 bool loads_early_sm90(const GemmShape& shape, int multiprocessors);
 
 namespace {
 
-// Without tensor cores, up to so many rows are faster when each row reads the weights itself.
+// Without tensor cores, up to this many rows are faster when each row reads the weights itself.
 constexpr std::int64_t kMaxDotRows = 4;
 
 class CudaGemm final : public Gemm {
@@ -39,9 +39,9 @@ class CudaGemm final : public Gemm {
   std::size_t known() override { return cublaslt_.known(); }
 
  protected:
-  // The kernels that have most in the same pass come first: the GEMV with its own norm, the small-M
-  // GEMM that takes up a deferred one, the LM head, the small-M GEMM behind a prologue's own
-  // kernel, at last those with neither prologue nor epilogue.
+  // Kernels that fuse the most are tried first: the GEMV with its own norm, the small-M GEMM that
+  // completes a deferred norm, the LM head, the small-M GEMM after a separate prologue kernel, and
+  // last those without prologue and epilogue.
   GemmPlan make_plan(const GemmShape& shape) override {
     if (shape.format == WeightFormat::mxfp4) {
       fail("gemm: weight is ", name_of(shape.format), ", which runs on CPUs only so far");
@@ -121,7 +121,8 @@ class CudaGemm final : public Gemm {
     return true;
   }
 
-  // Prologues come first: what is measured depends on x a little, by the power that it takes.
+  // Prologues run first: measurements depend slightly on the values of x, through power
+  // consumption.
   void measure(std::span<const GemmCall> alike, Stream& stream) override {
     if (alike.front().plan.kernel != GemmKernel::cublaslt) return;
     for (const GemmCall& call : alike) enqueue_prologue(call, stream);
@@ -136,10 +137,10 @@ class CudaGemm final : public Gemm {
     return is_quantized(shape.format) ? GemmKernel::quantized_gemv : GemmKernel::gemv;
   }
 
-  // Of kernels whose sums are one chain over K each, in steps of 16 inputs, there is one for every
-  // M: the LM head's, a GEMV, the small-M GEMM without split K, cuBLASLt. What some of them do not
-  // take is for the one kernel that takes everything. No norm is deferred, since that rounds
-  // otherwise.
+  // Of the kernels whose sums are one chain over K in steps of 16 inputs, there is one for every M:
+  // the LM head's, a GEMV, the small-M GEMM without split K, cuBLASLt. Shapes that some of them do
+  // not support use the one kernel that supports everything. No norm is deferred, since that rounds
+  // differently.
   GemmPlan make_invariant_plan(const GemmShape& shape) {
     if (is_quantized(shape.format)) {
       fail("gemm: weight is ", name_of(shape.format),
@@ -182,9 +183,9 @@ class CudaGemm final : public Gemm {
     return plan;
   }
 
-  // Whether cuBLASLt, too, takes such a GEMM with its sums in one chain, and such of all parts of
-  // its weight. Where it adds a bias and a
-  // residual, in which order depends on the algorithm.
+  // Whether cuBLASLt, too, supports such a GEMM with its sums in one chain, for all parts of its
+  // weight. It does not with both a bias and a residual, whose order of addition depends on the
+  // algorithm.
   static bool all_take(const GemmShape& shape) {
     const bool adds = shape.bias || shape.residual;
     return shape.type != DType::f32 && shape.vectors.weight && shape.vectors.x &&
@@ -199,7 +200,7 @@ class CudaGemm final : public Gemm {
     plan.kv_prefetch = true;
   }
 
-  // Of a GEMM whose prologue is done: the kernel that also does the epilogue, if there is one.
+  // For a GEMM whose prologue has run: the kernel that also fuses the epilogue, if there is one.
   void plan_own_kernel(GemmPlan& plan, const GemmShape& whole) {
     auto tiling = small_m_.plan(whole);
     const bool fused = tiling || gemv_takes(whole) || plan.epilogue == Epilogue::none;
@@ -222,13 +223,13 @@ class CudaGemm final : public Gemm {
     }
   }
 
-  // x of a small-M GEMM in fp8, if that is what it multiplies.
+  // x of a small-M GEMM in fp8, if the kernel multiplies that.
   Fp8Rows fp8_rows_of(const GemmCall& call, Stream& stream) {
     if (!SmallM::wants_fp8_rows(call.plan.shape)) return {};
     return quantized_.rows_of(call, call.plan.tiling.tile_m, stream);
   }
 
-  // Whether the GEMM's own kernel reads rows in fp8, which its prologue's can leave.
+  // Whether the GEMM's own kernel reads fp8 rows, which its prologue kernel can write.
   static bool makes_fp8_rows(const GemmCall& call) {
     const bool small_m = call.plan.kernel == GemmKernel::small_m;
     const bool reads =

@@ -1,4 +1,4 @@
-// A GEMM as kernels take it, and what they share to read weights and to store results.
+// GEMM kernel parameters, and shared helpers that read weights and store results.
 #pragma once
 
 #include "kernels/common/sm80/launch.cuh"
@@ -9,14 +9,14 @@ namespace nvllm::kernels::cuda {
 
 template <typename T>
 struct GemmParams {
-  void* out;  // float with float_out, else T
+  void* out;  // float if float_out, otherwise T
   const T* x;
   const T* weight;
   const T* bias;         // nullptr: none
   const T* residual;     // nullptr: none
-  const T* norm_weight;  // of a prologue in the same kernel; nullptr: none
+  const T* norm_weight;  // of a fused prologue; nullptr: none
   long long out_stride, x_stride, residual_stride;
-  int rows, outputs, inputs;  // outputs: columns of out; a gated GEMM's weight has twice as many
+  int rows, outputs, inputs;  // outputs: columns of out; a gated weight has twice as many
   bool float_out;
   float inverse_inputs, epsilon;
 
@@ -42,7 +42,7 @@ struct GemmParams {
   }
 };
 
-// Weights are read once: past the L1. Zeros if not `inside`.
+// Weights are read once, bypassing the L1. Zeros if not `inside`.
 template <typename T>
 __device__ __forceinline__ Vector<T> load_weights(const T* address, bool inside) {
   Vector<T> v;
@@ -55,7 +55,7 @@ __device__ __forceinline__ Vector<T> load_weights(const T* address, bool inside)
   return v;
 }
 
-// What an element of the result is added to.
+// The residual of an element of the result.
 template <typename T>
 __device__ __forceinline__ float residual_of(const GemmParams<T>& p, int row, int output) {
   return p.residual == nullptr ? 0 : widen(p.residual[row * p.residual_stride + output]);

@@ -6,14 +6,13 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-// Every block repeats an RMSNorm in the same kernel, which costs less than a kernel of its own only
-// for so many elements of x, and only where all blocks run at once; but up to 8 rows also where a
-// warp has its part of them in registers.
+// Every block repeats a fused RMSNorm, which is cheaper than a separate kernel only up to this many
+// elements of x, and only if all blocks run at once; but also up to 8 rows if each warp holds its
+// part of them in registers.
 constexpr std::int64_t kMaxNormRows = 4, kMaxNormElements = 8192;
 constexpr std::int64_t kMaxNormRowsInRegisters = 8;
 
-// --- which instance of the kernel, and which share of the outputs a block gets
-// ---------------------
+// --- which instance of the kernel, and the share of outputs per block ----------------------------
 
 template <int... kParameters>
 struct InstanceOf;
@@ -30,7 +29,7 @@ struct InstanceOf<kTiles, kSlices, kWarps, kBlocks> {
 using UpTo4Rows =
     GemvChoice<InstanceOf<3, 4, 8, 2>, InstanceOf<3, 4, 16, 1>, InstanceOf<1, 5, 8, 4>,
                InstanceOf<2, 6, 16, 1>, InstanceOf<2, 8, 8, 2>>;
-// With more rows 64 blocks of 16 outputs were faster than 43 of 24, with fewer the other way round.
+// With more rows 64 blocks of 16 outputs were faster than 43 of 24, with fewer the reverse.
 using UpTo8Rows =
     GemvChoice<InstanceOf<3, 4, 8, 2>, InstanceOf<2, 4, 16, 1>, InstanceOf<3, 4, 16, 1>,
                InstanceOf<1, 5, 8, 4>, InstanceOf<2, 6, 16, 1>, InstanceOf<2, 8, 8, 2>>;
@@ -49,8 +48,7 @@ GemvPlan best_plan(const GemvProblem& gemm, int multiprocessors, int* which) {
       which);
 }
 
-// --- launching
-// -------------------------------------------------------------------------------------
+// --- launching -----------------------------------------------------------------------------------
 
 template <typename T, Prepare kPrepare, bool kGated, int kMaxRows, typename Instances>
 void launch(const GemmParams<T>& p, int multiprocessors, bool early, cudaStream_t stream) {
@@ -88,7 +86,7 @@ GemvPlan plan_of(const GemmShape& shape, int multiprocessors) {
   return best_plan<Instances>(problem_of(shape), multiprocessors, &which);
 }
 
-// Calls function.template operator()<kMaxRows, Instances>() with those for M without prologue.
+// Calls function.template operator()<kMaxRows, Instances>() for M without prologue.
 template <typename Function>
 auto with_instances(std::int64_t m, const Function& function) {
   if (m <= 4) return function.template operator()<8, UpTo4Rows>();

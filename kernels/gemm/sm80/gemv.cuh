@@ -1,19 +1,19 @@
-// GEMV: up to 16 rows times a weight of 16-bit floats, bound by the reading of the weight.
+// GEMV: up to 16 rows times a weight of 16-bit floats, bound by reading the weight.
 //
-// A block makes kTiles tiles of 8 outputs for all rows; its warps share the inputs. A lane loads 16
-// bytes, 8 inputs, of one output's weights; 4 neighbouring lanes make a `slice`, 32 inputs. The
-// tensor cores multiply: the order of inputs within an mma is free as long as it is the same for
-// both operands, so that what a lane loads is, word by word, its part of an operand (rows of x are
-// the rows of operand A, outputs the columns of B), without shuffles or shared memory:
+// A block computes kTiles tiles of 8 outputs for all rows; its warps split the inputs. A lane loads
+// 16 bytes, 8 inputs, of one output's weights; 4 adjacent lanes form a `slice`, 32 inputs. The
+// tensor cores multiply: since the order of inputs within an mma is arbitrary as long as it is the
+// same for both operands, the words that a lane loads are directly its part of an operand (rows of
+// x are the rows of operand A, outputs the columns of B), without shuffles or shared memory:
 //
 //   lane 4 g + t, words 0 and 1 of its 16 bytes: the first mma's k = 2t, 2t+1, 2t+8, 2t+9;
 //                 words 2 and 3: the second mma's
 //
 // In a `round` a warp has kSlices slices of each tile in flight before it multiplies. Together the
-// blocks on a multiprocessor have some 64 KB in flight, as the memory's latency times its bandwidth
-// demands. The first round's weights are loaded before the kernel waits for the one before it in
-// the stream (see GemmWeight). The warps' sums meet in shared memory and are added in ascending
-// order, so results are reproducible.
+// blocks on a multiprocessor have about 64 KB in flight, as memory latency times bandwidth
+// requires. The first round's weights are loaded before the kernel waits for the previous one in
+// the stream (see GemmWeight). The warps' sums are added in shared memory in ascending order, so
+// results are reproducible.
 #pragma once
 
 #include "kernels/common/sm80/launch.cuh"
@@ -28,7 +28,7 @@ inline constexpr int kTileOutputs = 8;
 
 inline constexpr std::int64_t kGemvMaxRows = 16;
 
-// Whether a GEMV of 16-bit floats computes it, once its prologue is done.
+// Whether the GEMV of 16-bit floats can compute it once its prologue has run.
 inline bool fits_gemv(const GemmShape& shape) {
   const GemmFusion& fusion = shape.fusion;
   if (is_quantized(shape.format) || shape.type == DType::f32) return false;
@@ -68,8 +68,7 @@ __device__ __forceinline__ void wait_for_async_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// An output behind its gate, from the sums of both, rounded as the GEMM and the activation would be
-// one by one.
+// A gated output, from the sums of gate and up, rounded as the separate GEMM and activation would.
 template <typename T>
 __device__ __forceinline__ void store_gated(const GemmParams<T>& p, int row, int output, float gate,
                                             float through) {
@@ -82,7 +81,7 @@ __device__ __forceinline__ void store_gated(const GemmParams<T>& p, int row, int
 
 // --- x with its norm, in shared memory -----------------------------------------------------------
 
-// Bytes of a row of x in shared memory: neighbouring rows' slices lie in different banks.
+// Bytes of a row of x in shared memory: slices of adjacent rows lie in different banks.
 __host__ __device__ constexpr int normed_row_bytes(int inputs) {
   return (inputs * 2 + 127) / 128 * 128 + 64;
 }
@@ -95,7 +94,7 @@ __host__ __device__ constexpr int normed_shared_bytes(int rows, int inputs) {
   return rows * (normed_row_bytes(inputs) + norm_slots(inputs) * 4) + (inputs * 2 + 15) / 16 * 16;
 }
 
-// x's rows and their norms, of all threads of the block; bits as in
+// x's rows and their norms, computed by all threads of the block; bits as in
 // kernels/pointwise/sm80/rmsnorm.cuh. Shared memory holds the rows, the norm's weights, then the
 // sums.
 template <typename T>
@@ -113,7 +112,7 @@ struct NormedRows {
         slots(norm_slots(p.inputs)),
         vectors(p.inputs / 8) {}
 
-  // Constants: before the kernel before this one has ended.
+  // Constants are loaded before the previous kernel has ended.
   __device__ void begin(const GemmParams<T>& p) const {
     for (int v = threadIdx.x; v < vectors; v += blockDim.x) {
       copy_async(weight + v, p.norm_weight + v * 8);
@@ -125,7 +124,7 @@ struct NormedRows {
   }
 
   __device__ void finish(const GemmParams<T>& p) const {
-    constexpr int kAtOnce = 4;  // chunks of a warp that are on their way together
+    constexpr int kAtOnce = 4;  // chunks that a warp has in flight
     const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
     const int chunks = p.rows * slots;
     for (int first = threadIdx.x / 32; first < chunks; first += kAtOnce * warps) {
@@ -162,16 +161,16 @@ struct NormedRows {
 
 // --- x with its norm, in registers ---------------------------------------------------------------
 
-// For a warp that has its part of all rows at once: a lane has vectors of one row, whose sums of
-// squares meet in shared memory, one of each slice. Bits as in kernels/pointwise/sm80/rmsnorm.cuh:
-// a chunk is 8 slices.
+// For a warp that holds its part of all rows at once: a lane has vectors of one row; the sums of
+// squares, one per slice, are combined in shared memory. Bits as in
+// kernels/pointwise/sm80/rmsnorm.cuh: a chunk is 8 slices.
 template <typename T, int kSlices, int kWarps>
 struct NormedSlices {
   static constexpr int kAll = kSlices * kWarps, kChunks = kAll / 8;
   static_assert(kAll % 32 == 0, "chunks are added four at a time");
   static constexpr int kRow = kAll + 4;  // rows begin in different banks
 
-  // `squares`: of 8 * kRow floats, at a multiple of 16 bytes. For all threads of the block.
+  // `squares`: 8 * kRow floats, at a multiple of 16 bytes. All threads of the block call it.
   static __device__ __forceinline__ void apply(const GemmParams<T>& p, float* squares,
                                                Vector<T> (&x)[kSlices],
                                                const Vector<T> (&weight)[kSlices]) {
@@ -206,9 +205,9 @@ struct NormedSlices {
   }
 };
 
-// --- the end -------------------------------------------------------------------------------------
+// --- results -------------------------------------------------------------------------------------
 
-// A warp's sums of its tiles, to its place in shared memory.
+// Stores a warp's sums of its tiles in shared memory.
 template <int kHalves, int kTiles>
 __device__ __forceinline__ void put_sums(const float (&d)[kTiles][4],
                                          float (&sums)[kHalves * 8][kTiles * kTileOutputs]) {
@@ -223,13 +222,13 @@ __device__ __forceinline__ void put_sums(const float (&d)[kTiles][4],
   }
 }
 
-// The row of a thread's first element of the result, and what that is added to.
+// The row of a thread's first element of the result, and its residual.
 struct OwnOutput {
   int row;
   float residual;
 };
 
-// Adds up the sums of all warps, and makes results of them. For all threads of the block.
+// Adds up the sums of all warps, and stores results. All threads of the block call it.
 template <bool kGated, int kWarps, typename T, int kRows, int kOutputs>
 __device__ __forceinline__ void add_and_store(const GemmParams<T>& p,
                                               const float (&sums)[kWarps][kRows][kOutputs],
@@ -258,13 +257,13 @@ __device__ __forceinline__ void add_and_store(const GemmParams<T>& p,
 
 // --- the kernel ----------------------------------------------------------------------------------
 
-// What happens to x.
+// How x is prepared.
 enum class Prepare : unsigned char { nothing, norm_in_shared, norm_in_registers };
 
-// kMaxRows: 8 or 16. kBlocks: of a multiprocessor, at once. `share`: the outputs of a block, at
-// most kTiles tiles; kGated: p.outputs and `share` are of gates, and as many outputs that they let
-// through come on top. In registers norms are taken in a single round of up to 8 rows.
-// next_comes_early: see launch.cuh.
+// kMaxRows: 8 or 16. kBlocks: resident blocks per multiprocessor. `share`: the outputs of a block,
+// at most kTiles tiles; kGated: p.outputs and `share` count gate rows; the block also computes as
+// many up rows. In registers norms take a single round of up to 8 rows. next_comes_early: see
+// launch.cuh.
 template <typename T, Prepare kPrepare, bool kGated, int kMaxRows, int kTiles, int kSlices,
           int kWarps, int kBlocks>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks)
@@ -283,8 +282,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   const int first_output = blockIdx.x * share;
   const int outputs = min(share, p.outputs - first_output);
 
-  // This lane's first weights of the first tile. Those of the others lie tile_stride further each,
-  // except what gates let through, which begins in the middle of a tile and p.outputs further.
+  // This lane's first weights of the first tile. Those of the other tiles follow at tile_stride,
+  // except for up rows, which begin in the middle of a tile and p.outputs further.
   const T* const weight =
       p.weight + static_cast<long long>(first_output + group) * p.inputs + within;
   const long long tile_stride = static_cast<long long>(kTileOutputs) * p.inputs;
@@ -303,8 +302,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   };
   constexpr int kStep = kSlices * kSliceInputs;
   int begin = warp * kStep;
-  // The condition matters: out of straight-line code the compiler moves loads behind the wait
-  // below.
+  // The condition matters: without it the compiler moves loads past the wait below.
   if (begin < p.inputs) {
 #pragma unroll
     for (int slice = 0; slice < kSlices; ++slice) load(slice, begin + slice * kSliceInputs);
@@ -322,7 +320,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
     }
   }
   begin_after_previous_kernel(next_comes_early);
-  // What the sums are added to is on its way meanwhile.
+  // The residual loads overlap the multiplication.
   const int own_row = threadIdx.x / kOutputs, own_column = threadIdx.x % kOutputs;
   float residual = 0;
   if (!kGated && own_row < p.rows && own_column < outputs) {
@@ -330,7 +328,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   }
   if constexpr (kNorm) normed.finish(p);
 
-  // Rows that do not exist repeat the last one; nobody looks at their sums.
+  // Missing rows repeat the last one; their sums are not used.
   const T* x[kHalves];
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) {

@@ -1,5 +1,4 @@
-// How a GEMV is divided among thread blocks: which instance of its kernel, and which share of the
-// outputs a block gets.
+// Plans a GEMV: which instance of its kernel, and the share of outputs per block.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +7,7 @@
 namespace nvllm::kernels::cuda {
 
 inline constexpr int kGemvTileOutputs = 8;
-inline constexpr int kGemvSliceBytes = 64;  // of an output's weights, which four lanes load at once
+inline constexpr int kGemvSliceBytes = 64;  // of an output's weights, loaded by four lanes at once
 
 constexpr int ceil_div(int a, int b) {
   return (a + b - 1) / b;
@@ -20,22 +19,22 @@ struct GemvInstance {
 };
 
 struct GemvPlan {
-  int share = 0;                   // outputs of a block
+  int share = 0;                   // outputs per block
   bool all_run = false;            // all blocks run at once
-  bool loads_all_at_once = false;  // and load all of the weight at once
-  double efficiency = -1;          // an estimate of the share of the bandwidth that is reached
+  bool loads_all_at_once = false;  // and load the whole weight at once
+  double efficiency = -1;          // estimated share of the bandwidth
 
   bool better_than(const GemvPlan& other) const { return efficiency > other.efficiency + 0.005; }
 };
 
-// The estimate's constants, fitted to measurements of 13 shapes on an H200.
+// Constants of the estimate, fitted to measurements of 13 shapes on an H200.
 inline constexpr double kBytesInFlight =
-    72 << 10;                                // per multiprocessor, that hide the memory's latency
-inline constexpr double kStartRounds = 0.3;  // the cost of a block's start, in rounds
-inline constexpr int kManyWaves = 3;         // of blocks, so that their ends no longer matter
+    72 << 10;  // per multiprocessor, enough to hide the memory latency
+inline constexpr double kStartRounds = 0.3;  // the cost of starting a block, in rounds
+inline constexpr int kManyWaves = 3;         // of blocks: from here on the tail is negligible
 
-// So many outputs per block that multiprocessors get about equally many.
-// At least min_share, which more than half of max_share is good for.
+// A number of outputs per block that gives multiprocessors about equally many: at least min_share,
+// and otherwise more than half of max_share.
 inline int balanced_share(int outputs, int max_share, int min_share, int multiprocessors) {
   if (ceil_div(outputs, max_share) > 4 * multiprocessors) return max_share;
   int best = max_share, min_outputs = outputs + max_share;
@@ -46,12 +45,12 @@ inline int balanced_share(int outputs, int max_share, int min_share, int multipr
   return best;
 }
 
-// A GEMM as plans see it. gated: `outputs`, like shares, are of gates, of which each comes with
-// another output.
+// A GEMM as plans see it. gated: `outputs`, like shares, counts gate rows, each paired with an up
+// row.
 struct GemvProblem {
   int outputs = 0, inputs = 0;
   bool gated = false;
-  int slice_inputs = 0;  // whose weights are kGemvSliceBytes
+  int slice_inputs = 0;  // with kGemvSliceBytes of weights
 };
 
 inline GemvPlan plan_gemv(const GemvInstance& instance, const GemvProblem& gemm,
@@ -84,8 +83,8 @@ inline GemvPlan plan_gemv(const GemvInstance& instance, const GemvProblem& gemm,
   return plan;
 }
 
-// Instances of a kernel. `plan_of` is called with each one's `value`; of instances whose plans are
-// equally good the first is taken.
+// Instances of a kernel. `plan_of` is called with each one's `value`; among equally good plans the
+// first instance wins.
 template <typename First, typename... Others>
 struct GemvChoice {
   template <typename PlanOf>
@@ -102,7 +101,7 @@ struct GemvChoice {
     return best;
   }
 
-  // Calls function(instance) for instance number `which`.
+  // Calls function(instance) with instance number `which`.
   template <typename Function>
   static void with(int which, Function&& function) {
     int index = 0;

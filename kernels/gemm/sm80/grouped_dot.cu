@@ -1,5 +1,5 @@
-// Grouped GEMMs without tensor cores, of any shape, type and alignment: a warp for each output of a
-// group, which takes the group's rows four at a time.
+// Grouped GEMMs without tensor cores, of any shape, type and alignment: one warp per output of a
+// group, which processes the group's rows four at a time.
 #include "kernels/gemm/sm80/grouped_gemm.h"
 #include "kernels/gemm/sm80/grouped_params.cuh"
 
@@ -12,7 +12,7 @@ template <typename T>
 __global__ void __launch_bounds__(kWarps * 32) grouped_dot_kernel(const GroupedParams<T> p) {
   begin_after_previous_kernel();
   const int lane = threadIdx.x % 32;
-  const int blocks = (p.outputs + kWarps - 1) / kWarps;  // of a group
+  const int blocks = (p.outputs + kWarps - 1) / kWarps;  // per group
   const int group = static_cast<int>(blockIdx.x) / blocks;
   const int output = static_cast<int>(blockIdx.x) % blocks * kWarps + threadIdx.x / 32;
   if (output >= p.outputs) return;

@@ -14,8 +14,8 @@ void launch(const GroupedGemm& grouped, cudaStream_t stream) {
 template <typename T>
 void launch(const GroupedGemm& grouped, cudaStream_t stream) {
   const bool gated = grouped.epilogue != Epilogue::none;
-  // With one row per group and fewer there are few items; with more, x should be read for more
-  // outputs at once.
+  // With at most one row per group on average there are few items; with more, x should be read once
+  // for more outputs.
   const bool wide = grouped.m() > grouped.groups();
   if (gated)
     return wide ? launch<T, 4, true>(grouped, stream) : launch<T, 2, true>(grouped, stream);

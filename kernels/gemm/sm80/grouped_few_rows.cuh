@@ -1,18 +1,18 @@
-// Grouped GEMMs with few rows per group, bound by the reading of the weights of groups with rows.
+// Grouped GEMMs with few rows per group, bound by reading the weights of groups that have rows.
 //
-// A warp works alone. It takes one item after the other: up to 16 rows of a group (GroupUnits) by
-// kTiles tiles of 8 of its outputs, all inputs. Weights and x come through a ring in shared memory
-// that goes on from item to item, so that memory is never idle; a lane copies there exactly what it
-// will read itself, so lanes do not wait for each other. How they meet in the tensor cores is as in
-// gemv.cuh: rows of x are operand A, outputs are B, and of each slice of 32 inputs a lane has 8 of
-// one output and of two rows.
+// A warp works alone, on one item after the other: up to 16 rows of a group (GroupUnits) by kTiles
+// tiles of 8 of its outputs, all inputs. Weights and x pass through a ring in shared memory that
+// continues from item to item, so that memory is never idle; a lane copies exactly what it reads
+// itself, so lanes do not wait for each other. Operands are mapped as in gemv.cuh: rows of x are
+// operand A, outputs are B, and of each slice of 32 inputs a lane has 8 of one output and of two
+// rows.
 //
-// Rows of x that a unit does not have are not copied: what is in the ring instead is of rows whose
-// sums nobody looks at. Those that it has go through the L1, where the other warps find them: warps
-// that all read the same few rows in the L2 would wait for each other there.
+// Rows that a unit lacks are not copied; the ring then holds other data, and the resulting sums are
+// not used. Existing rows go through the L1, where the other warps find them: warps that all read
+// the same few rows from the L2 would wait for each other there.
 //
-// Sums are taken in the order of the inputs by one lane, so a row's do not depend on its group, on
-// its company or on kTiles.
+// Sums are accumulated in input order by one lane, so a row's do not depend on its group, on other
+// rows or on kTiles.
 #pragma once
 
 #include "kernels/gemm/sm80/gemv.cuh"
@@ -35,14 +35,14 @@ inline constexpr int shared_bytes(int groups) {
   return kWarps * kRingBytes + GroupUnits<kRows>::bytes(groups);
 }
 
-// As copy_chunk(), of a weight: what follows in its row, up to 256 bytes, comes into the L2, too.
+// Like copy_chunk(), for a weight: also prefetches up to 256 bytes of its row into the L2.
 __device__ __forceinline__ void copy_weights(unsigned to, const void* from, bool valid) {
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(bytes)
                : "memory");
 }
-// As copy_chunk(), through the L1.
+// Like copy_chunk(), through the L1.
 __device__ __forceinline__ void copy_chunk_cached(unsigned to, const void* from, bool valid) {
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
@@ -52,12 +52,12 @@ __device__ __forceinline__ void copy_chunk_cached(unsigned to, const void* from,
 // An item, as a lane reads it.
 template <typename T>
 struct Item {
-  const T* weight;  // of its output of the first tile
+  const T* weight;  // of its output in the first tile
   const T* x[2];    // its rows; nullptr: the unit has fewer
   GroupUnit unit;
   int first_column;  // of out
 
-  // kOwn: columns of out that an item makes.
+  // kOwn: columns of out per item.
   template <int kOwn>
   __device__ __forceinline__ void set(const GroupedParams<T>& p, const GroupUnits<kRows>& units,
                                       int item, int tiles) {
@@ -78,7 +78,7 @@ struct Item {
   }
 };
 
-// kGated: the first half of an item's tiles are gates, the others what they let through.
+// kGated: the first half of an item's tiles are gate rows, the others up rows.
 template <typename T, int kTiles, bool kGated>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks)
     grouped_few_rows_kernel(const GroupedParams<T> p) {
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
       static_cast<unsigned>(__cvta_generic_to_shared(shared)) + warp * kRingBytes + lane * 16;
   const char* const ring_here = shared + warp * kRingBytes + lane * 16;
 
-  // What is copied next.
+  // The next item to copy.
   Item<T> next;
   int next_item = first, next_stage = 0;
   next.template set<kOwn>(p, units, first, tiles);

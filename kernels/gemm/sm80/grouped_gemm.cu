@@ -1,4 +1,4 @@
-// Which kernel computes a grouped GEMM.
+// Kernel selection for grouped GEMMs.
 #include <algorithm>
 
 #include "base/error.h"
@@ -11,21 +11,21 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-// Rows per group on average up to which grouped_few_rows is the fastest, on Hopper and elsewhere,
-// and up to which the weights are best read as they are.
+// Average rows per group up to which grouped_few_rows is the fastest, on Hopper and elsewhere, and
+// up to which quantized weights are best read without dequantizing.
 constexpr std::int64_t kMaxFewRowsOnHopper = 2, kMaxFewRows = 8, kMaxQuantizedRows = 16;
 // And, on Hopper, up to which grouped_small_m is the fastest.
 constexpr std::int64_t max_small_m(WeightFormat format) {
   return format == WeightFormat::mxfp4 ? 8 : format == WeightFormat::fp8 ? 6 : 5;
 }
-// And up to which x stays as it is by fp8 weights that Hopper could multiply by rows in fp8.
+// And up to which x is not quantized for fp8 weights that Hopper could multiply by fp8 rows.
 constexpr std::int64_t kMaxFewFp8Rows = 6;
 
-// Of which the kernels with tensor cores have a list in shared memory, beside their rings: as many
-// as fit into 99 KiB, which is all that some GPUs have for a block.
+// Tensor-core kernels keep a list of groups in shared memory, in addition to their rings: as many
+// as fit into 99 KiB, the maximum per block on some GPUs.
 constexpr std::int64_t kMaxGroups = 380;
 
-// What kernels with tensor cores count on: 16-bit floats in whole vectors of 16 bytes.
+// The requirements of tensor-core kernels: 16-bit floats in whole vectors of 16 bytes.
 bool fits_tensor_cores(const GroupedGemm& grouped) {
   const std::int64_t columns = grouped.out.shape[1], inputs = grouped.weight.inputs();
   return grouped.weight.type() != DType::f32 && inputs > 0 && inputs % 8 == 0 && columns % 8 == 0 &&
@@ -33,8 +33,8 @@ bool fits_tensor_cores(const GroupedGemm& grouped) {
          grouped.x.aligned(16) && grouped.out.aligned(16);
 }
 
-// Whether x may be made fp8, and grouped_fp8 takes such rows: each half of a tile has one scale for
-// all of its outputs, and gathered rows must have room all at once.
+// Whether x may be quantized to fp8, and grouped_fp8 supports it: each half of a tile has one scale
+// for all of its outputs, and all gathered rows must fit into memory at once.
 bool fits_fp8(const GroupedGemm& grouped) {
   const GemmWeight& weight = grouped.weight;
   const std::int64_t inputs = weight.inputs();
@@ -57,7 +57,7 @@ GroupedGemm some_groups(const GroupedGemm& grouped, std::int64_t first, std::int
   return some;
 }
 
-// Whether the workspace has room for a group's weights as floats.
+// Whether a group's dequantized weights fit into the workspace.
 bool has_room(const GroupedGemm& grouped) {
   const std::int64_t size = size_of(grouped.weight.type());
   return grouped.outputs() * grouped.weight.inputs() * size <=
@@ -69,8 +69,8 @@ bool has_room(const GroupedGemm& grouped) {
 GroupedGemms::GroupedGemms(QuantizedGemm& quantized, bool invariant)
     : quantized_(quantized), is_hopper_(cuda::is_hopper()), invariant_(invariant) {}
 
-// Invariant GEMMs of too many groups for a kernel with tensor cores are computed in parts by it:
-// how many groups there are depends on the number of ranks.
+// Invariant GEMMs with too many groups for a tensor-core kernel are computed by it in parts: the
+// number of groups depends on the number of ranks.
 GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
   if (in_parts(grouped)) return kernel_of(some_groups(grouped, 0, kMaxGroups));
   const bool is_quantized = kernels::is_quantized(grouped.weight.format);
@@ -167,7 +167,7 @@ bool GroupedGemms::enqueue_mlp(const GroupedGemm& gate_up, const GroupedGemm& do
       !fused_in(gate_up).epilogue || x_rows > QuantizedGemm::max_fp8_rows(gate_up.x.shape[1])) {
     return false;
   }
-  // What is handed over has room where it would be as 16-bit floats: half for values, and scales.
+  // The intermediate result fits where it would be as 16-bit floats: half for values, and scales.
   const TensorView& between = gate_up.out;
   auto* const values = between.as<std::byte>();
   const Fp8Rows handed{values, reinterpret_cast<float*>(values + between.elements()), m};

@@ -1,4 +1,4 @@
-// A grouped GEMM as kernels take it, and the units that they cut its groups into.
+// Grouped GEMM kernel parameters, and the units into which kernels cut groups.
 #pragma once
 
 #include "kernels/common/sm80/launch.cuh"
@@ -17,7 +17,7 @@ struct GroupedParams {
   const int* start;        // [groups + 1]
   const int* source_rows;  // nullptr: x has the rows in order
   int groups, outputs, inputs;
-  int columns;  // of out: as many as outputs, or half of them after a gated activation
+  int columns;  // of out: outputs, or half of them with a gated activation
 
   explicit GroupedParams(const GroupedGemm& grouped)
       : out(grouped.out.as<T>()),
@@ -31,26 +31,26 @@ struct GroupedParams {
         inputs(static_cast<int>(grouped.weight.inputs())),
         columns(static_cast<int>(grouped.out.shape[1])) {}
 
-  // Adds the biases, if there are any, of an output of a group and its neighbour to their sums.
+  // Adds the biases, if any, of two adjacent outputs of a group to their sums.
   __device__ __forceinline__ void add_bias(int group, int output, float& low, float& high) const {
     if (bias == nullptr) return;
     const T* const of = bias + static_cast<long long>(group) * outputs + output;
     low += widen(of[0]), high += widen(of[1]);
   }
 
-  // Which row of x this row is.
+  // The row of x that this row reads.
   __device__ __forceinline__ long long source_of(int row) const {
     return source_rows == nullptr ? row : source_rows[row];
   }
 };
 
-// Up to kRows rows of one group, which go together.
+// Up to kRows rows of one group that are processed together.
 struct GroupUnit {
   int group, first_row, rows;
 };
 
-// The units of all groups, in the block's shared memory: for each group its first row and how many
-// units are ahead of it; for one more the ends.
+// The units of all groups, in the block's shared memory: for each group its first row and the
+// number of units before it; plus one sentinel entry.
 template <int kRows>
 struct GroupUnits {
   int *rows, *units;
@@ -63,7 +63,7 @@ struct GroupUnits {
   __device__ __forceinline__ GroupUnits(char* shared, int groups)
       : rows(reinterpret_cast<int*>(shared)), units(rows + groups + 1), groups(groups) {}
 
-  // By all threads of the block, which meet. of: what a start counts as.
+  // Called by all threads of the block; synchronizes them. of: the value that a start counts as.
   template <typename Of>
   __device__ __forceinline__ void find(const int* start, const Of& of) const {
     for (int i = threadIdx.x; i <= groups; i += blockDim.x) rows[i] = of(start[i]);
@@ -79,7 +79,7 @@ struct GroupUnits {
   __device__ __forceinline__ int count() const { return units[groups]; }
 
   __device__ __forceinline__ GroupUnit at(int unit) const {
-    int low = 0, high = groups - 1;  // the last group with so many units ahead of it, or fewer
+    int low = 0, high = groups - 1;  // the last group with at most this many units before it
     while (low < high) {
       const int middle = (low + high + 1) / 2;
       if (units[middle] <= unit) {
@@ -93,7 +93,7 @@ struct GroupUnits {
   }
 
  private:
-  // By one warp, of which each lane has some groups in a row.
+  // Called by one warp; each lane has some consecutive groups.
   __device__ __forceinline__ void count_units() const {
     const int lane = threadIdx.x, each = groups / 32 + 1;
     const int begin = lane * each, end = min(begin + each, groups + 1);
@@ -116,7 +116,7 @@ struct GroupUnits {
   }
 };
 
-// Launches a kernel whose blocks share all units, so many of them on each multiprocessor.
+// Launches a kernel whose blocks share all units, with this many blocks per multiprocessor.
 template <typename... Params, typename... Args>
 void launch_grouped(void (*kernel)(Params...), int blocks, int threads, int shared_bytes,
                     cudaStream_t stream, const Args&... args) {
@@ -130,14 +130,13 @@ void launch_grouped(void (*kernel)(Params...), int blocks, int threads, int shar
                stream, args...);
 }
 
-// Two neighbouring outputs of a row, rounded.
+// Two adjacent outputs of a row, rounded.
 template <typename T>
 __device__ __forceinline__ unsigned narrow_pair(float low, float high) {
   return narrow<T>(low).bits | static_cast<unsigned>(narrow<T>(high).bits) << 16;
 }
 
-// An output behind its gate, from the sums of both, rounded as the GEMM and the activation would be
-// one by one.
+// A gated output, from the sums of gate and up, rounded as the separate GEMM and activation would.
 template <typename T>
 __device__ __forceinline__ float gated_sum(float gate, float through) {
   const float open = activate<T, Activation::silu>(widen(narrow<T>(gate)));

@@ -16,7 +16,7 @@ void launch(const GroupedGemm& grouped, cudaStream_t stream) {
 
 template <typename T, WeightFormat kFormat, int kGroup, bool kGated>
 void launch(const GroupedGemm& grouped, cudaStream_t stream) {
-  // With few rows there are few items; with more than a few per group many have more than 8.
+  // With few rows there are few items; with more than a few per group many groups have more than 8.
   if (4 * grouped.m() <= grouped.groups()) {
     launch<T, kFormat, kGroup, 1, 1, kGated>(grouped, stream);
   } else if (grouped.m() <= 5 * grouped.groups()) {

@@ -1,14 +1,14 @@
-// Grouped GEMMs with few rows per group and quantized weights, bound by the reading of the weights
-// of groups with rows.
+// Grouped GEMMs with few rows per group and quantized weights, bound by reading the weights of
+// groups that have rows.
 //
 // As in grouped_few_rows.cuh a warp works alone, on one item after the other: up to 8 kHalves rows
-// of a group (GroupUnits) by kTiles tiles of 16 of its outputs, all inputs; and a ring in shared
-// memory goes on from item to item. A stage of it is a block of 64 bytes of each output's weights
-// with its scales, and as many inputs of x. How they meet in the tensor cores is as in
-// quantized_gemv.cuh: outputs are operand A, rows of x are B, and scales are applied to sums.
+// of a group (GroupUnits) by kTiles tiles of 16 of its outputs, all inputs; a ring in shared memory
+// continues from item to item. A stage of it is a block of 64 bytes of each output's weights with
+// its scales, and the same inputs of x. Operands are mapped as in quantized_gemv.cuh: outputs are
+// operand A, rows of x are B, and scales are applied to sums.
 //
-// Sums are taken in the order of the inputs by one lane, so a row's do not depend on its group, on
-// its company or on kHalves.
+// Sums are accumulated in input order by one lane, so a row's do not depend on its group, on other
+// rows or on kHalves.
 #pragma once
 
 #include "kernels/gemm/sm80/grouped_few_rows.cuh"
@@ -39,8 +39,8 @@ struct Params : GroupedParams<T> {
             4)) {}
 };
 
-// Of a block of 64 bytes of a weight. kGroup: inputs with the same scale, of which there is a word,
-// but of mxfp4 a byte.
+// A block of 64 bytes of a weight. kGroup: inputs with the same scale, which is one word each, but
+// a byte for mxfp4.
 template <WeightFormat kFormat, int kGroup>
 struct Block {
   static constexpr int kInputs = kBlockInputs<kFormat>;
@@ -48,7 +48,7 @@ struct Block {
   static constexpr bool kBytes = kFormat == WeightFormat::mxfp4;
   static constexpr int kScaleWords = kBytes ? kUnits / 4 : kUnits;
 
-  // Of an output: the first word with scales of its block number `block`.
+  // The first word with scales of block number `block` of an output.
   static __device__ __forceinline__ int first_word(int block) {
     return block * kInputs / (kBytes ? 4 * kGroup : kGroup);
   }
@@ -72,7 +72,7 @@ struct Ring {
   }
 };
 
-// As copy_chunk(), of 1, 2 or 4 words.
+// Like copy_chunk(), for 1, 2 or 4 words.
 template <int kWords>
 __device__ __forceinline__ void copy_words(unsigned to, const void* from, bool valid) {
   const int bytes = valid ? kWords * 4 : 0;
@@ -80,7 +80,7 @@ __device__ __forceinline__ void copy_words(unsigned to, const void* from, bool v
                "n"(kWords * 4)
                : "memory");
 }
-// An item, as a lane copies it. kGated: a tile is 8 gates and what they let through.
+// An item, as a lane copies it. kGated: a tile is 8 gate rows, then 8 up rows.
 template <typename T, typename OfBlock, int kTiles, int kHalves, bool kGated>
 class Item {
  public:
@@ -150,7 +150,7 @@ class Item {
   static constexpr int kChunks = kInputs / 8, kRowsAtOnce = 32 / kChunks;
   static constexpr int kOwnRows = Here::kRows / kRowsAtOnce;
 
-  // A negative number: there is none.
+  // Negative: no such output.
   static __device__ __forceinline__ long long output_of(const Params<T>& p, const GroupUnit& unit,
                                                         int first_column, int tile, int half,
                                                         int of_tile) {
@@ -165,7 +165,7 @@ class Item {
   const T* x_[kOwnRows];
 };
 
-// Of a tile, as PassSums takes them.
+// A tile, in the form that PassSums takes.
 template <typename OfBlock>
 struct Loaded {
   unsigned words[2][4];
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   const char* const ring = shared + warp * kRingBytes;
   const unsigned ring_address = address_of(ring);
 
-  // What is copied next.
+  // The next item to copy.
   Work next;
   int next_item = first, next_stage = 0;
   next.set(p, units, first, tiles);
@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
 #pragma unroll 1
     for (int stage = 0; stage < stages; ++stage) {
       wait_for_copies<kStages - 2>();
-      __syncwarp();  // all lanes' copies are there, and all have read the slot before this one
+      __syncwarp();  // all lanes' copies have arrived, and all have read the previous slot
       const char* const from = ring + slot * Here::kStageBytes;
       RowsFragments<kFormat, T, kHalves> x;
       x.load(address_of(from) + Here::kXAt, kSliceRowBytes<Here::kInputs>, unit.rows);

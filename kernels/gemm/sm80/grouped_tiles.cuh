@@ -1,10 +1,10 @@
 // Grouped GEMMs with many rows per group: tiles of 64 rows by 128 outputs.
 //
-// A block takes one item after the other: up to 64 rows of a group (GroupUnits) by a tile of its
-// outputs, all inputs. Slices of 32 inputs of x and of the weights come through a ring in shared
-// memory. Each of four warps multiplies 32 rows by 64 outputs; a lane reads 16 bytes of a row at
-// once, which are its part of the operands of two mma, as in gemv.cuh. So a row's sums have the
-// bits that grouped_few_rows.cuh gives them.
+// A block processes one item after the other: up to 64 rows of a group (GroupUnits) by a tile of
+// its outputs, all inputs. Slices of 32 inputs of x and of the weights pass through a ring in
+// shared memory. Each of four warps multiplies 32 rows by 64 outputs; a lane reads 16 bytes of a
+// row at once, which are its part of the operands of two mma, as in gemv.cuh. So a row's sums have
+// the bits of grouped_few_rows.cuh.
 #pragma once
 
 #include "kernels/gemm/sm80/gemv.cuh"
@@ -22,7 +22,7 @@ inline constexpr int shared_bytes(int groups) {
   return kStages * kStageBytes + GroupUnits<kRows>::bytes(groups);
 }
 
-// What a thread copies of every stage of an item: 16 bytes of some rows of x and of the weights.
+// What a thread copies for every stage of an item: 16 bytes of some rows of x and of the weights.
 template <typename T>
 struct Sources {
   static constexpr int kX = kRows / 32, kWeights = kOutputs / 32;
@@ -30,13 +30,13 @@ struct Sources {
   const T* weight[kWeights];
   bool there[kWeights];
 
-  // A gated item's outputs are, by 32: gates, what they let through, and again.
+  // The outputs of a gated item alternate: 32 gate rows, 32 up rows, and so on.
   __device__ __forceinline__ Sources(const GroupedParams<T>& p, const GroupUnit& unit,
                                      int first_column, bool gated) {
     const int row = threadIdx.x / 4, chunk = threadIdx.x % 4 * 8;
 #pragma unroll
     for (int i = 0; i < kX; ++i) {
-      // Rows that do not exist repeat the last one; nobody looks at their sums.
+      // Missing rows repeat the last one; their sums are not used.
       const int at = unit.first_row + min(row + 32 * i, unit.rows - 1);
       x[i] = p.x + p.source_of(at) * p.inputs + chunk;
     }
@@ -51,7 +51,7 @@ struct Sources {
     }
   }
 
-  // Starts to copy the slice that begins at this input.
+  // Starts to copy the slice at this input.
   __device__ __forceinline__ void copy(unsigned stage, int input, const GroupedParams<T>& p) const {
     const bool inside = input + static_cast<int>(threadIdx.x % 4 * 8) < p.inputs;
     const unsigned to = stage + threadIdx.x * 16;
@@ -67,7 +67,7 @@ struct Sources {
   }
 };
 
-// A warp's sums: of 2 x 16 rows and 8 tiles of 8 outputs.
+// A warp's sums of 2 x 16 rows and 8 tiles of 8 outputs.
 using Sums = float[2][8][4];
 
 template <typename T>
@@ -120,7 +120,7 @@ __device__ __forceinline__ void store(const GroupedParams<T>& p, const GroupUnit
   }
 }
 
-// kGated: the first half of a group's outputs are gates, the others what they let through.
+// kGated: the first half of a group's outputs are gate rows, the others up rows.
 template <typename T, bool kGated>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     grouped_tiles_kernel(const GroupedParams<T> p) {
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     Sums sums = {};
     for (int slice = 0; slice < slices; ++slice) {
       wait_for_copies<kStages - 2>();
-      __syncthreads();  // all have copied this slice, and multiplied the one before
+      __syncthreads();  // all have copied this slice and multiplied the previous one
       copy(slice + kStages - 1);
       multiply_stage<T>(shared + slice % kStages * kStageBytes, sums);
     }

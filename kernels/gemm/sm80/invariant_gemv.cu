@@ -24,8 +24,8 @@ void launch(const GemmParams<T>& p, cudaStream_t stream) {
   launch_early("launching a GEMV", kernel, shape, stream, p);
 }
 
-// Few outputs: a warp for each tile, in blocks of one, so that multiprocessors get about equally
-// many. Many: two tiles of a warp, which share x.
+// Few outputs: one warp per tile, in blocks of one warp, so that multiprocessors get about equally
+// many. Many outputs: two tiles per warp, which share x.
 template <typename T, bool kGated, int kMaxRowsOf>
 void launch(const GemmParams<T>& p, int multiprocessors, cudaStream_t stream) {
   if constexpr (kGated) {

@@ -1,15 +1,15 @@
-// GEMV whose sums are one chain over K each: up to 16 rows times a weight of 16-bit floats, with
-// the bits of GEMMs of more rows that add in the same order (GemmOptions::invariant).
+// GEMV with each sum as one chain over K: up to 16 rows times a weight of 16-bit floats, with the
+// bits of larger GEMMs that add in the same order (GemmOptions::invariant).
 //
-// A warp makes kTiles tiles of 8 outputs for all rows, and all of their inputs, 16 after 16, in one
-// accumulator. A lane copies 16 bytes, 8 inputs, of one output's weights; 4 neighbouring lanes make
-// a `slice`, 32 inputs, which are two steps of the chain. Which place each of its 16 inputs has in
-// a step is free, but they are the 16 that other kernels take in that step; so lanes exchange words
-// (exchange()). The same happens to rows of x.
+// A warp computes kTiles tiles of 8 outputs for all rows and all inputs, 16 at a time, in one
+// accumulator. A lane copies 16 bytes, 8 inputs, of one output's weights; 4 adjacent lanes form a
+// `slice`, 32 inputs, which are two steps of the chain. The order of the 16 inputs within a step is
+// arbitrary, but they must be the 16 inputs that other kernels use in that step; so lanes exchange
+// words (exchange()). The same happens to rows of x.
 //
-// Slices are copied asynchronously, kBatches batches of them ahead: as registers, so many could not
-// be waited for one by one. Every lane reads back what it has copied itself, so no warp waits for
-// another, and lanes do not for each other.
+// Slices are copied asynchronously, kBatches batches ahead: loads of so many into registers could
+// not be waited for one by one. Every lane reads back what it has copied itself, so neither warps
+// nor lanes wait for each other.
 #pragma once
 
 #include "kernels/gemm/sm80/gemv.cuh"
@@ -19,7 +19,7 @@ namespace nvllm::kernels::cuda::invariant {
 inline constexpr int kBatch = 4;  // slices that are waited for together
 
 // Of four lanes, the first two have inputs 0 to 15 of a slice, the others 16 to 31. Afterwards
-// words 0 and 1 of all are inputs 0 to 15.
+// words 0 and 1 of all four are inputs 0 to 15.
 template <typename T>
 __device__ __forceinline__ void exchange(Vector<T>& v) {
   const bool upper = (threadIdx.x & 2) != 0;
@@ -30,7 +30,7 @@ __device__ __forceinline__ void exchange(Vector<T>& v) {
   }
 }
 
-// Zeros if not `inside`. kOnce: nobody else reads it.
+// Zeros if not `inside`. kOnce: not read by other blocks.
 template <bool kOnce>
 __device__ __forceinline__ void copy(unsigned to, const void* from, bool inside) {
   const int bytes = inside ? 16 : 0;
@@ -49,8 +49,8 @@ constexpr int shared_bytes(int halves, int tiles, int batches, int warps) {
   return warps * batches * kBatch * (tiles + halves) * 512;
 }
 
-// kMaxRows: 8 or 16. kGated: p.outputs are gates, each tile of which comes with one of what they
-// let through (kTiles is 2 then).
+// kMaxRows: 8 or 16. kGated: p.outputs counts gate rows; each tile of them is paired with a tile of
+// up rows (kTiles is 2 then).
 template <typename T, bool kGated, int kMaxRows, int kTiles, int kBatches, int kWarps>
 __global__ void __launch_bounds__(kWarps * 32) gemv_kernel(const GemmParams<T> p) {
   constexpr int kHalves = kMaxRows / 8;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kWarps * 32) gemv_kernel(const GemmParams<T> p
   for (int batch = 0; batch < kBatches - 1; ++batch) copy_weights(batch);
 
   begin_after_previous_kernel();
-  // What the sums are added to is on its way meanwhile.
+  // The residual loads overlap the multiplication.
   float residual[kOwnTiles][kHalves][2] = {};
   if constexpr (!kGated) {
 #pragma unroll
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kWarps * 32) gemv_kernel(const GemmParams<T> p
     }
     commit_copies();
   };
-  // The first groups also have the weights of all batches so far.
+  // The first copy groups also include the weights of all batches so far.
 #pragma unroll
   for (int batch = 0; batch < kBatches - 1; ++batch) copy_x(batch);
 
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kWarps * 32) gemv_kernel(const GemmParams<T> p
   wait_for_copies<kBatches - 2>();
   load(now, 0);
   exchange_all(now);
-  // While a batch is multiplied, the next one comes from shared memory.
+  // While a batch is multiplied, the next one is loaded from shared memory.
   const auto advance = [&](const Slice(&current)[kBatch], Slice(&after)[kBatch], int batch) {
     copy_weights(batch + kBatches - 1);
     copy_x(batch + kBatches - 1);
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kWarps * 32) gemv_kernel(const GemmParams<T> p
   };
   for (int batch = 0; batch < batches; batch += 2) {
     advance(now, next, batch);
-    advance(next, now, batch + 1);  // of zeros, if there is none
+    advance(next, now, batch + 1);  // zeros, if there is none
   }
   wait_for_async_copies();
 

@@ -1,4 +1,4 @@
-// A GEMM's prologue as a kernel of its own.
+// A GEMM's prologue as a separate kernel.
 #pragma once
 
 #include "kernels/gemm/gemm_steps.h"

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// --- weights as floats ---------------------------------------------------------------------------
+// --- dequantized weights -------------------------------------------------------------------------
 
 struct DequantizeParams {
   const unsigned* values;  // of the first output
@@ -29,7 +29,8 @@ __device__ __forceinline__ float e2m1_to_float(unsigned code) {
   return __uint_as_float((code & 8) << 28 | (code & 7) << 22) * 0x1p126f;
 }
 
-// A step's 16 inputs from the words of four threads; nibbles: which of two steps of int4 or mxfp4.
+// A step's 16 inputs from the words of four threads; nibbles: which of the two steps of an int4 or
+// mxfp4 word.
 template <WeightFormat kFormat>
 __device__ __forceinline__ void unpack(const unsigned (&words)[4], int step, float (&out)[16]) {
 #pragma unroll
@@ -64,7 +65,7 @@ __device__ __forceinline__ float2 scale_of(const void* scales, long long at) {
   return make_float2(both.x * kScaleUnit, both.y * kScaleUnit);
 }
 
-// A thread has word k of all four threads of a block: neighbouring inputs.
+// A thread has word k of all four threads of a block: adjacent inputs.
 template <WeightFormat kFormat, typename T>
 __global__ void __launch_bounds__(kThreads) dequantize_kernel(T* out, const DequantizeParams p) {
   constexpr int kSteps = has_nibbles(kFormat) ? 2 : 1;

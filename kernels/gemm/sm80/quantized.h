@@ -1,5 +1,4 @@
-// What GEMMs with quantized weights need beside their own kernels: weights as floats, and
-// activations in fp8.
+// Helpers of GEMMs with quantized weights: dequantized weights, and activations in fp8.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +13,13 @@ namespace nvllm::kernels::cuda {
 void dequantize(const GemmWeight& weight, std::int64_t first, const TensorView& out,
                 Stream& stream);
 
-// Whether x of a GEMM may be made fp8, as its weight is.
+// Whether x of a GEMM may be quantized to fp8, like its weight.
 inline bool may_quantize_rows(const GemmShape& shape) {
   return shape.format == WeightFormat::fp8 && !shape.weight_only && shape.inputs % kFp8Group == 0;
 }
 
-// Rows of activations in fp8, in the order of a quantized weight's blocks, with a scale of each row
-// and 128 inputs.
+// Rows of activations in fp8, in the input order of a quantized weight's blocks, with one scale per
+// row and 128 inputs.
 struct Fp8Rows {
   std::byte* values = nullptr;    // [rows, inputs]; inputs are a multiple of 128
   float* scales = nullptr;        // [inputs / 128, scale_stride]
@@ -31,7 +30,7 @@ void quantize_rows(const TensorView& x, const Fp8Rows& out, Stream& stream, bool
 
 // The scales of an fp8 weight, [outputs, groups], as [groups, outputs].
 void transpose_scales(const TensorView& scales, float* out, Stream& stream);
-// Those of every 128th output, as [outputs / 128, groups padded to a multiple of 4].
+// The scales of every 128th output, as [outputs / 128, groups padded to a multiple of 4].
 void gather_block_scales(const TensorView& scales, float* out, Stream& stream);
 
 }  // namespace nvllm::kernels::cuda

@@ -12,16 +12,17 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-constexpr std::int64_t kAlignment = 256;  // bytes, and of outputs taken at a time
+constexpr std::int64_t kAlignment = 256;  // bytes, and granularity of outputs processed at once
 
-// With fewer rows reading the weight takes the time, and a kernel that keeps x has less to do.
+// With fewer rows reading the weight dominates, and a kernel that does not quantize x has less to
+// do.
 constexpr std::int64_t kMinFp8Rows = 129;
 
 std::int64_t rounded(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Some columns of a matrix.
+// A view of `count` columns of a matrix.
 TensorView columns_of(TensorView matrix, std::int64_t first, std::int64_t count) {
   matrix.data = matrix.as<std::byte>() + first * static_cast<std::int64_t>(size_of(matrix.dtype));
   matrix.shape[1] = count;
@@ -38,7 +39,8 @@ GemmCall plain_part(const GemmCall& call, const TensorView& out, const TensorVie
   return part;
 }
 
-// Makes rows [first, first + count) of what a call's kernel multiplies fp8, its prologue included.
+// Quantizes rows [first, first + count) of the input of a call's kernel to fp8, its prologue
+// included.
 void make_rows(const GemmCall& call, std::int64_t first, std::int64_t count, const Fp8Rows& out,
                Stream& stream, bool next_comes_early) {
   if (!QuantizedGemm::makes_rows(call)) {
@@ -146,7 +148,7 @@ bool QuantizedGemm::enqueue_fp8(const GemmCall& call, Stream& stream) {
   const std::int64_t rows = x.shape[0], inputs = x.shape[1], groups = inputs / kFp8Group;
   const std::int64_t scale_bytes = rounded((groups + 3) * call.weight.outputs() * 4);
   const auto memory = static_cast<std::int64_t>(kQuantizedGemmBytes) - scale_bytes - kAlignment;
-  // Equal parts of at most as many rows as there is memory for.
+  // Equal parts of at most as many rows as fit into memory.
   const std::int64_t max_rows = memory / (inputs + groups * 4);
   if (max_rows < kMinFp8Rows) return false;
   const std::int64_t parts = (rows + max_rows - 1) / max_rows;
@@ -169,7 +171,7 @@ bool QuantizedGemm::enqueue_fp8(const GemmCall& call, Stream& stream) {
     make_rows(call, first, count, some, stream, false);
     const ScaledOperands scaled{some.values, some.scales, weight_scales, blocks};
     if (!cublaslt_.enqueue_fp8(part, scaled, stream)) {
-      // Without the first part there is none at all: the others are not larger.
+      // If the first part fails, nothing has been enqueued; later parts are not larger.
       if (first == 0) return false;
       if (makes_rows(call)) enqueue_prologue(call, stream);
       enqueue_dequantized(part, stream);

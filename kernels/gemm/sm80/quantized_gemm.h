@@ -1,4 +1,4 @@
-// QuantizedGemm: GEMMs of many rows with quantized weights, and all that no other kernel takes.
+// QuantizedGemm: GEMMs of many rows with quantized weights, and the fallback for all other shapes.
 #pragma once
 
 #include "device/backend.h"
@@ -10,37 +10,39 @@ namespace nvllm::kernels::cuda {
 
 class QuantizedGemm {
  public:
-  // at_once: takes its memory now, else with the first plan.
+  // at_once: allocates memory now, otherwise with the first plan.
   QuantizedGemm(Backend& backend, CublasltGemm& cublaslt, bool at_once);
 
-  // fp8 where x may be quantized and cuBLASLt multiplies fp8 with scales of groups, else
+  // fp8 if x may be quantized and cuBLASLt supports fp8 with scales per group, otherwise
   // dequantize.
   GemmKernel kernel_of(const GemmShape& shape);
-  // Of a call of either, without its epilogue. Its prologue is done, unless makes_rows().
+  // Runs a call of either kernel, without its epilogue. Its prologue has run, unless makes_rows().
   void enqueue(const GemmCall& call, Stream& stream);
 
-  // Whether a call's prologue is a kernel of its own that can leave rows in fp8: for a call whose
-  // kernel reads such rows this makes them, and nobody else does the prologue.
+  // Whether a call's prologue is a separate kernel that can write fp8 rows: for a call whose kernel
+  // reads such rows, rows_of() then runs the prologue, and nobody else does.
   static bool makes_rows(const GemmCall& call);
-  // What a call's kernel multiplies, in fp8, in memory that is there until the next GEMM; scales
-  // have room for so many rows.
+  // The input of a call's kernel in fp8, in memory that is valid until the next GEMM; scale_stride
+  // rows of scales are allocated.
   Fp8Rows rows_of(const GemmCall& call, std::int64_t scale_stride, Stream& stream);
 
-  // Takes its memory, if it has none.
+  // Allocates its memory, if it has none.
   void reserve();
-  // Room in that memory for weights as floats, of at most kQuantizedGemmBytes, until the next GEMM.
+  // Memory for dequantized weights, of at most kQuantizedGemmBytes, valid until the next GEMM.
   TensorView floats(DType type, std::int64_t outputs, std::int64_t inputs);
-  // How many rows of x there is room for in fp8.
+  // The number of fp8 rows of x that fit into memory.
   static std::int64_t max_fp8_rows(std::int64_t inputs);
-  // x in fp8, in that memory, for a kernel that reads it so; scales have room for so many rows.
+  // x in fp8, in that memory, for a kernel that reads it; scale_stride rows of scales are
+  // allocated.
   Fp8Rows quantized_rows(const TensorView& x, std::int64_t scale_stride, Stream& stream);
 
  private:
-  // Where rows in fp8 lie in that memory.
+  // The location of fp8 rows in that memory.
   Fp8Rows place_of_rows(std::int64_t rows, std::int64_t inputs, std::int64_t scale_stride) const;
-  // Some outputs at a time, as many as have room in memory as floats.
+  // Processes as many outputs at a time as fit into memory dequantized.
   void enqueue_dequantized(const GemmCall& call, Stream& stream);
-  // Some rows at a time. False: cuBLASLt has no algorithm, and nothing is enqueued.
+  // Processes some rows at a time. Returns false, with nothing enqueued, if cuBLASLt has no
+  // algorithm.
   bool enqueue_fp8(const GemmCall& call, Stream& stream);
 
   Backend& backend_;

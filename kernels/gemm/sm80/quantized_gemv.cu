@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t kMaxRows = 16;
 
-// What every block repeats.
+// Limits of the norm that every block repeats.
 constexpr std::int64_t kMaxNormRows = 8, kMaxNormElements = 12288;
 
 QuantizedGemvPlan plan_of(const GemmShape& shape, bool normed, const GemvDevice& device) {

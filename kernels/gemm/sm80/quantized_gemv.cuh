@@ -1,22 +1,20 @@
-// GEMV with a quantized weight: up to 16 rows of bfloat16 or float16, bound by the reading of the
-// weight.
+// GEMV with a quantized weight: up to 16 rows of bfloat16 or float16, bound by reading the weight.
 //
-// There is a block on each multiprocessor, which makes its share of the outputs for all rows.
-// kSplits of its warps are a group, which share the inputs. A group makes up to 16 outputs in a
-// pass, and goes on with its next ones without a pause: when a warp has multiplied one slice, a
-// block of 64 bytes of each output's weights, it loads what comes kSlices slices later into the
-// same registers, be it of the next pass. The first weights are loaded before the kernel waits for
-// the one before it in the stream (see GemmWeight). The sums of a group's warps meet in shared
-// memory and are added in ascending order, so results are reproducible.
+// Each multiprocessor runs one block, which computes its share of the outputs for all rows. kSplits
+// of its warps form a group, which splits the inputs. A group computes up to 16 outputs in a pass,
+// and continues with its next outputs without a pause: when a warp has multiplied one slice, a
+// block of 64 bytes of each output's weights, it loads the slice kSlices further on into the same
+// registers, even if it belongs to the next pass. The first weights are loaded before the kernel
+// waits for the previous one in the stream (see GemmWeight). The sums of a group's warps are added
+// in shared memory in ascending order, so results are reproducible.
 //
-// x lies in shared memory as a whole (staged_rows.cuh) if that has the room, else each warp has a
-// ring of kSlices slices of it. The weight is the left operand, so that 16 outputs are multiplied
-// at once: a lane's 16 bytes of two outputs' weights become, in registers, its part of operand A
-// for as many mma as a slice has inputs / 16. The rows of x are the columns of operand B, by
-// ldmatrix.
+// All of x is in shared memory (staged_rows.cuh) if it fits, otherwise each warp has a ring of
+// kSlices slices of it. The weight is operand A, so that 16 outputs are multiplied at once: a
+// lane's 16 bytes of two outputs' weights become, in registers, its part of operand A for (inputs
+// per slice) / 16 mma instructions. The rows of x are the columns of operand B, loaded by ldmatrix.
 //
-// Values stay what is stored: scales are applied to sums over a `unit` of inputs, all of one group,
-// and offsets to sums of x, which are factors of x's slices, or come from an mma with ones.
+// Values are not scaled: scales are applied to sums over a `unit` of inputs, all of one group, and
+// offsets to sums of x, which are factors of x's slices, or come from an mma with ones.
 #pragma once
 
 #include <type_traits>
@@ -27,7 +25,7 @@
 
 namespace nvllm::kernels::cuda {
 
-// Groups are of 2^bits inputs.
+// Groups have 2^bits inputs.
 constexpr int group_bits_of(std::int64_t group) {
   int bits = 4;
   while (1 << bits < group) ++bits;
@@ -49,33 +47,33 @@ struct QuantizedOperand {
         group_bits(group_bits_of(weight.quantized.group)) {}
 };
 
-// Where the kernel finds x: in a ring of each warp, in shared memory as a whole, or there with its
-// norm.
+// Where the kernel reads x: a ring of each warp, all of it in shared memory, or the same with its
+// norm applied.
 enum class Staging : unsigned char { ring, all, normed };
 
-// Whether slices of x have factors (staged_rows.cuh), where they can. To find them takes longer
-// than they save where little is multiplied; with a norm, x waits in shared memory, and gates have
-// the most weights.
+// Whether slices of x have factors (staged_rows.cuh), where supported. Computing them takes longer
+// than they save if little is multiplied; with a norm, x waits in shared memory anyway, and gated
+// GEMMs have the most weights.
 __host__ __device__ constexpr bool takes_factors(bool normed, bool gated) {
   return normed || gated;
 }
 
-// Of a launch.
+// Launch parameters.
 struct QuantizedGemvGrid {
-  int share;   // outputs of a block; of gates, if the GEMM is gated
-  int pass;    // of them, those of a pass: at most 16, or 8 gates
-  bool early;  // the next kernel may come early: see launch.cuh
+  int share;   // outputs per block; gate rows, if the GEMM is gated
+  int pass;    // outputs per pass: at most 16, or 8 gate rows
+  bool early;  // the next kernel may launch early: see launch.cuh
 };
 
 // --- weights -------------------------------------------------------------------------------------
 
-// A pass: so many outputs from one of the block's on.
+// A pass: `count` outputs from one of the block's on.
 struct Pass {
   int first, outputs;
 };
 
-// Loads of an output's weights and of a scale, which leave what was there if not `inside`. Weights
-// are read once: past the L1, in which the scales of a lane's neighbours stay.
+// Loads of an output's weights and of a scale, which leave the registers unchanged if not `inside`.
+// Weights are read once, bypassing the L1, in which the scales of a lane's neighbours stay.
 __device__ __forceinline__ void load_weights(unsigned (&words)[4], const char* from, bool inside) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
@@ -89,22 +87,22 @@ __device__ __forceinline__ void load_scale(unsigned& scale, const unsigned* from
                : "l"(from), "r"(static_cast<int>(inside)));
 }
 
-// Of a lane: its part of its warp's slices of the weight: of outputs g and g + 8 of a pass, or of
-// gate g and what that lets through, for lanes 4 g to 4 g + 3.
+// A lane's part of its warp's weight slices: of outputs g and g + 8 of a pass, or of gate row g and
+// its up row, for lanes 4 g to 4 g + 3.
 template <WeightFormat kFormat, int kUnit, bool kGated, int kSplits>
 struct PassWeights {
   static constexpr int kInputs = kBlockInputs<kFormat>, kUnits = kInputs / kUnit;
   static constexpr int kStep = kSplits * kGemvSliceBytes;  // from a warp's slice to its next one
   static_assert(kSplits * kInputs % 128 == 0, "a step is whole groups");
 
-  // Of one slice.
+  // One slice.
   struct Loaded {
     unsigned words[2][4];
     unsigned scales[2][kUnits];
   };
 
   int split, output, row_bytes, row_groups, step_groups, unit_group[kUnits];
-  // From where slices are loaded.
+  // The addresses of the next slices.
   const char* values[2];
   const unsigned* scales[2];
 
@@ -114,7 +112,7 @@ struct PassWeights {
         output(threadIdx.x % 32 / 4),
         row_bytes(q.row_bytes),
         row_groups(q.row_groups) {
-    // Formats whose only unit is a group of 128 know that.
+    // For formats whose only group size is 128 this is a constant.
     const int group_bits = kUnit == 128 || kFormat == WeightFormat::fp8 ? 7 : q.group_bits;
     step_groups = (kSplits * kInputs) >> group_bits;
 #pragma unroll
@@ -129,7 +127,7 @@ struct PassWeights {
     }
   }
 
-  // Goes on by so many outputs and slices.
+  // Advances by this many outputs and slices.
   __device__ __forceinline__ void advance(int outputs, int slices) {
     const long long bytes = static_cast<long long>(outputs) * row_bytes + slices * kStep;
     const long long groups = static_cast<long long>(outputs) * row_groups + slices * step_groups;
@@ -137,7 +135,7 @@ struct PassWeights {
     for (int half = 0; half < 2; ++half) values[half] += bytes, scales[half] += groups;
   }
 
-  // The slice i steps on, of a pass of so many outputs.
+  // Loads the slice i steps ahead, in a pass of `outputs` outputs.
   __device__ __forceinline__ void load(int outputs, int i, Loaded& to) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -154,10 +152,10 @@ struct PassWeights {
 
 // --- sums ----------------------------------------------------------------------------------------
 
-// Words between rows of sums: a lane's neighbours write to different banks.
+// Words between rows of sums: adjacent lanes write to different banks.
 inline constexpr int kPassOutputs = 16, kSumStride = kPassOutputs + 4;
 
-// A warp's sums of a pass: of outputs g and g + 8 of lanes 4 g to 4 g + 3, and of two rows, 2 t and
+// A warp's sums of a pass: of outputs g and g + 8 in lanes 4 g to 4 g + 3, and of two rows, 2 t and
 // 2 t + 1, or these and 8 more.
 template <typename T, WeightFormat kFormat, int kUnit, int kHalves, bool kFactors = false>
 struct PassSums {
@@ -197,7 +195,8 @@ struct PassSums {
                                    group_scale<kFormat, T>(w.scales[1][unit])};
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        // Few rows have two chains of sums, lest each mma wait for the one before it.
+        // With few rows there are two chains of sums, so that mma instructions do not depend on
+        // each other.
         constexpr int kChains = kFactors && kHalves == 1 ? 2 : 1;
         float part[kChains][4] = {}, x_sums[4] = {};
 #pragma unroll
@@ -229,7 +228,7 @@ struct PassSums {
     add(w, x, {});
   }
 
-  // To the warp's place in shared memory.
+  // Stores the sums in the warp's part of shared memory.
   __device__ __forceinline__ void put(float (&sums)[kHalves * 8][kSumStride], int rows) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -245,8 +244,7 @@ struct PassSums {
   }
 };
 
-// The end of passes, for the threads of a group: adds up the sums of its warps, and makes results
-// of them.
+// Ends passes, called by the threads of a group: adds up the sums of its warps, and stores results.
 template <typename T, bool kGated, int kSplits>
 struct PassEnd {
   static constexpr int kColumns = kGated ? kPassOutputs / 2 : kPassOutputs;
@@ -254,7 +252,7 @@ struct PassEnd {
   int first_output, thread = threadIdx.x % (kSplits * 32);
   float residual = 0;  // of this thread's first element of the next pass
 
-  // What the sums of a pass are added to is on its way before they are there.
+  // The residual loads of a pass overlap its multiplication.
   __device__ __forceinline__ void begin(const GemmParams<T>& p, const Pass& pass) {
     const int row = thread / kColumns, column = thread % kColumns;
     if (!kGated && row < p.rows && column < pass.outputs)
@@ -292,9 +290,8 @@ __device__ __forceinline__ void wait_for_group(int group) {
   asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kThreads) : "memory");
 }
 
-// kUnit: inputs whose scale is one, at least 16. With kStaging other than ring p.inputs are whole
-// slices. kMaxRows: 8 or 16. kGated: p.outputs are of gates, and as many outputs that they let
-// through come on top.
+// kUnit: inputs with one scale, at least 16. Unless kStaging is ring, p.inputs are whole slices.
+// kMaxRows: 8 or 16. kGated: p.outputs counts gate rows; there are as many up rows.
 template <typename T, WeightFormat kFormat, int kUnit, Staging kStaging, bool kGated, int kMaxRows,
           int kSplits, int kSlices, int kWarps>
 __global__ void __launch_bounds__(kWarps * 32, 1)
@@ -320,7 +317,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
     return Pass{first, min(grid.pass, outputs - first)};
   };
 
-  // Constants: before the kernel before this one has ended.
+  // Constants are loaded before the previous kernel has ended.
   Pass pass = pass_at(0);
   typename Weights::Loaded w[kSlices] = {};
   weights.advance(pass.first, 0);
@@ -353,7 +350,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
     PassSums<T, kFormat, kUnit, kHalves, kFactors> d;
 #pragma unroll 1
     for (int begin = 0; begin < count; begin += kSlices) {
-      // What comes into the registers next: later slices of this pass, or the first of the next.
+      // The registers next receive later slices of this pass, or the first ones of the next.
       const bool last = begin + kSlices >= count;
       const int coming_outputs = last ? next.outputs : pass.outputs;
       const int coming_slice = last ? 0 : begin + kSlices;

@@ -1,4 +1,4 @@
-// The instances of the GEMV with a quantized weight, and how they are launched.
+// The instances of the GEMV with a quantized weight, and their launch.
 #pragma once
 
 #include "base/check.h"
@@ -10,13 +10,13 @@ namespace nvllm::kernels::cuda {
 
 struct GemvDevice {
   int multiprocessors, shared_bytes;  // of a multiprocessor
-  bool early;  // kernels may begin before the one before them in the stream has ended
+  bool early;  // kernels may start before the previous one in the stream has ended
 };
 
 // --- the plan ------------------------------------------------------------------------------------
 
 struct QuantizedGemvProblem {
-  int outputs = 0, inputs = 0, rows = 0;  // outputs: of gates, of which each comes with another
+  int outputs = 0, inputs = 0, rows = 0;  // outputs: gate rows if gated, each paired with an up row
   bool gated = false, normed = false;
   WeightFormat format = WeightFormat::fp8;
 
@@ -26,7 +26,7 @@ struct QuantizedGemvProblem {
   bool has_factors() const { return takes_factors(normed, gated); }
 };
 
-// splits: warps that share the inputs of an output; slices: of a warp, on their way.
+// splits: warps that share the inputs of an output; slices: in flight per warp.
 struct QuantizedGemvInstance {
   int splits, slices, warps;
 
@@ -45,10 +45,10 @@ struct QuantizedGemvPlan {
   }
 };
 
-// Of the multiprocessor's memory for both: shared memory in hundredths. The rest is L1 cache, in
-// which what is loaded lies for a moment: with little of it the memory's bandwidth is not reached.
+// Shared memory in hundredths of the multiprocessor's L1 and shared memory. The rest is L1 cache,
+// through which loads pass: if it is small, they do not reach the memory bandwidth.
 inline constexpr int kCarveout = 60;
-// As much of x as lies in shared memory as a whole.
+// The maximum size of x that is staged completely in shared memory.
 inline constexpr int kMaxStagedBytes = 160 << 10;
 inline constexpr int kReservedBytes = 1024;  // of shared memory
 
@@ -60,10 +60,10 @@ inline Staging staging_of(const QuantizedGemvProblem& gemm, int free) {
   return whole && bytes <= std::min(kMaxStagedBytes, free) ? Staging::all : Staging::ring;
 }
 
-// The estimate's constants, fitted to measurements of 100 GEMMs on an H200: bytes, and cycles.
+// Constants of the estimate, fitted to measurements of 100 GEMMs on an H200: bytes and cycles.
 inline constexpr double kBytesPerCycle = 17.6, kLatency = 1060;  // of the memory
 inline constexpr double kWarpStart = 30, kPassEnd = 83;
-// Of a slice: that a multiprocessor multiplies it in, and that a warp takes at least.
+// Cycles of a slice: multiprocessor throughput, and minimum latency of a warp.
 struct SliceCycles {
   double throughput, latency;
 };
@@ -71,7 +71,7 @@ inline constexpr SliceCycles slice_cycles(WeightFormat format) {
   return format == WeightFormat::int4 ? SliceCycles{47, 107} : SliceCycles{12.5, 403};
 }
 inline constexpr double kStagedBytesPerCycle = 33, kRingFactor = 2.6;
-inline constexpr double kOverlap = 0.71;  // of what takes less time than the longest
+inline constexpr double kOverlap = 0.71;  // of the shorter phase
 
 inline QuantizedGemvPlan plan_quantized_gemv(const QuantizedGemvInstance& instance,
                                              const QuantizedGemvProblem& gemm,
@@ -85,7 +85,7 @@ inline QuantizedGemvPlan plan_quantized_gemv(const QuantizedGemvInstance& instan
   plan.shared_bytes = ring ? instance.warps * instance.slices * gemm.rows * slice_row_bytes
                            : staged_bytes(gemm.rows, gemm.inputs, gemm.normed, gemm.has_factors());
   if (plan.shared_bytes > free) return plan;
-  // All blocks have about equally much to do; so have the passes of a group.
+  // All blocks have about equally much to do, and so do the passes of a group.
   const int share = ceil_div(gemm.outputs, device.multiprocessors);
   const int max_pass = kPassOutputs / gemm.width();
   const int passes = ceil_div(ceil_div(share, max_pass), instance.groups());
@@ -137,7 +137,7 @@ QuantizedGemvPlan best_plan(const QuantizedGemvProblem& gemm, const GemvDevice& 
       which);
 }
 
-// Units of inputs that have one scale: a whole slice, or as few as there are groups of.
+// Inputs with one scale: a whole slice, or the smallest group size.
 constexpr int unit_of(WeightFormat format, bool narrow) {
   if (format == WeightFormat::int4) return narrow ? 32 : 128;
   return narrow ? 16 : 64;
@@ -146,7 +146,7 @@ constexpr bool is_narrow(WeightFormat format, std::int64_t group) {
   return group < unit_of(format, false);
 }
 
-// Calls function.template operator()<T, kFormat>() with a weight's, if it is quantized.
+// Calls function.template operator()<T, kFormat>() for a quantized weight.
 template <typename Function>
 auto with_format(WeightFormat format, DType type, const Function& function) {
   const auto with_type = [&]<WeightFormat kFormat>() {
@@ -164,7 +164,7 @@ constexpr bool is_common(bool narrow) {
   return kIsBf16<T> && !narrow;
 }
 
-// Calls function.template operator()<kNarrow, kMaxRows>() with a GEMM's.
+// Calls function.template operator()<kNarrow, kMaxRows>() for a GEMM.
 template <typename Function>
 auto with_variant(const GemmShape& shape, const Function& function) {
   const auto with_rows = [&]<bool kNarrow>() {
@@ -184,8 +184,8 @@ inline QuantizedGemvProblem problem_of(const GemmShape& shape, bool normed) {
           shape.format};
 }
 
-// Which instances there are, by format and rows: for the common formats in bfloat16 those that suit
-// the layers of models of all sizes, else one or two.
+// The instances by format and rows: for the common formats in bfloat16 those that suit the layers
+// of models of all sizes, otherwise one or two.
 template <bool kCommon, WeightFormat kFormat, int kMaxRows>
 struct QuantizedInstances {
   using All = GemvChoice<QuantizedInstance<8, 2, 16>>;
@@ -247,7 +247,7 @@ void launch_quantized_gemv(const GemmCall& call, const GemvDevice& device, cudaS
   });
 }
 
-// Enqueues a GEMV. Each is compiled in a file of its format.
+// Enqueues a GEMV. Each format is compiled in its own file.
 template <typename T, WeightFormat kFormat>
 void enqueue_quantized_gemv(const GemmCall& call, const GemvDevice& device, cudaStream_t stream);
 

@@ -1,5 +1,5 @@
 // Quantized weights as fragments of tensor-core operands, from the bytes that a thread of a quad
-// has of a block (kernels/gemm/quantized_weight.h), and their scales.
+// holds of a block (kernels/gemm/quantized_weight.h), and their scales.
 #pragma once
 
 #include "kernels/common/sm80/types.cuh"
@@ -39,10 +39,10 @@ __device__ __forceinline__ unsigned masked_or(unsigned a, unsigned b) {
   return d;
 }
 
-// From words of a thread's 16 bytes to pairs of T. A word is kSteps steps of 16 inputs; pairs 2 s
-// and 2 s + 1 are a thread's fragment of step s: inputs 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of it;
-// or, where that is cheaper, 2 t, 2 t + 8 and 2 t + 1, 2 t + 9: then x is `crossed`, too. What
-// comes out is exact: for fp8 the value / kUnit, for integers (integer - zero) + kAdded.
+// Converts words of a thread's 16 bytes to pairs of T. A word has kSteps steps of 16 inputs; pairs
+// 2 s and 2 s + 1 are a thread's fragment of step s: its inputs 2 t, 2 t + 1 and 2 t + 8, 2 t + 9;
+// or, where that is cheaper, 2 t, 2 t + 8 and 2 t + 1, 2 t + 9: then x must be `crossed`, too. The
+// results are exact: for fp8 the value / kUnit, for integers (integer - zero) + kAdded.
 template <WeightFormat kFormat, typename T>
 struct QuantizedValues;
 
@@ -58,8 +58,8 @@ struct QuantizedValues<WeightFormat::fp8, T> {
   }
 
  private:
-  // Sign and magnitude go where T has them; T's exponent is smaller then by a constant, and the
-  // smallest values are subnormal, which tensor cores multiply like others.
+  // Sign and magnitude move to their bit positions in T; this makes T's exponent smaller by a
+  // constant. The smallest values become subnormal, which tensor cores multiply like others.
   static constexpr int kShift = kIsBf16<T> ? 4 : 1;
   static __device__ __forceinline__ unsigned values(unsigned in_high_bytes, unsigned shifted) {
     return masked_or<twice(0x8000)>(in_high_bytes, shifted & twice(0x7f00 >> kShift));
@@ -82,7 +82,7 @@ struct QuantizedValues<WeightFormat::int8, T> {
   static __device__ __forceinline__ unsigned flipped(unsigned word) {
     return kIsBf16<T> ? word ^ 0x80808080 : word;
   }
-  // Of two integers in the lower bytes; what else there is does not matter.
+  // Two integers in the lower bytes; the other bytes are ignored.
   static __device__ __forceinline__ unsigned values(unsigned two) {
     if constexpr (kIsBf16<T>) {
       // The lower 7 bits are added to 128 as bits; then 256 is subtracted, or 128 with bit 7.
@@ -117,7 +117,7 @@ struct QuantizedValues<WeightFormat::mxfp4, T> {
   static constexpr float kAdded = 0;
   static constexpr float kUnit = kIsBf16<T> ? 0x1p126f : 0x1p14f;
 
-  // As of fp8: sign and magnitude go where T has them.
+  // As for fp8: sign and magnitude move to their bit positions in T.
   static __device__ __forceinline__ void unpack(unsigned word, unsigned (&pairs)[4]) {
     constexpr int kShift = kIsBf16<T> ? 6 : 9;
 #pragma unroll
@@ -136,7 +136,7 @@ struct QuantizedValues<WeightFormat::mxfp4, T> {
 template <WeightFormat kFormat>
 inline constexpr bool kCrossed = !has_nibbles(kFormat);
 
-// Two words of x, inputs 2 t, 2 t + 1 and 2 t + 8, 2 t + 9, as such weights are.
+// Rearranges two words of x, inputs 2 t, 2 t + 1 and 2 t + 8, 2 t + 9, in the `crossed` order.
 __device__ __forceinline__ void cross(unsigned& first, unsigned& second) {
   const unsigned even = __byte_perm(first, second, 0x5410);
   second = __byte_perm(first, second, 0x7632);
@@ -146,8 +146,8 @@ __device__ __forceinline__ void cross(unsigned& first, unsigned& second) {
 template <WeightFormat kFormat>
 inline constexpr int kBlockInputs = block_inputs_of(kFormat);
 
-// A group's scale and offset, of sums of values times x and of sums of x: 4096 times as large as
-// they are where they are float16.
+// A group's scale and offset, the factors of sums of values times x and of sums of x; 4096 times
+// too large if they are stored in float16.
 struct GroupScale {
   float scale, offset;
 };
@@ -164,22 +164,22 @@ __device__ __forceinline__ GroupScale group_scale(unsigned bits) {
   }
 }
 
-// In bfloat16 the values of fp8 and mxfp4 are so small that x is made larger, lest what is summed
-// be subnormal. x itself must be below 2^63.
+// In bfloat16 the values of fp8 and mxfp4 are so small that x is scaled up, so that sums do not
+// become subnormal. x itself must be below 2^63.
 template <WeightFormat kFormat, typename T>
 inline constexpr bool kEnlargesX = has_float_values(kFormat) && kIsBf16<T>;
 __device__ __forceinline__ unsigned enlarged(unsigned pair) {
   return multiply_add<Bf16>(pair, twice(0x5f80), twice(0x8000));  // by 2^64
 }
 
-// The words of x that a lane has of a step of 16 inputs, as they are multiplied by such weights.
+// A lane's words of x for a step of 16 inputs, in the form that these weights require.
 template <WeightFormat kFormat, typename T>
 __device__ __forceinline__ void arrange_step(unsigned (&step)[2]) {
   if constexpr (kEnlargesX<kFormat, T>) step[0] = enlarged(step[0]), step[1] = enlarged(step[1]);
   if constexpr (kCrossed<kFormat>) cross(step[0], step[1]);
 }
 
-// What scaled sums are to be multiplied by.
+// The factor of scaled sums.
 template <WeightFormat kFormat, typename T>
 inline constexpr float kSumUnit = (has_float_values(kFormat) ? 1.0f : kScaleUnit) *
                                   QuantizedValues<kFormat, T>::kUnit*(kEnlargesX<kFormat, T>

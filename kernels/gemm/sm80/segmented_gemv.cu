@@ -1,11 +1,11 @@
 // Segmented GEMV: up to 16 rows by all segments of a weight of 16-bit floats, and the sum over the
 // segments, in one kernel (kernels::SegmentedGemm).
 //
-// A block makes kTiles tiles of 8 outputs for all rows, and each of its warps those of one segment:
-// all inputs of the segment, 16 after 16, in one accumulator, as invariant_gemv.cuh does with all
-// inputs. (What its slices and batches are, and why lanes exchange words, is told there.) So the
-// bits are those of a GEMM for each segment, while a chain is short and many warps share the
-// weight. The warps' sums meet in shared memory, where they are added in the order of the tree.
+// A block computes kTiles tiles of 8 outputs for all rows; each of its warps computes those of one
+// segment: all inputs of the segment, 16 at a time, in one accumulator, as invariant_gemv.cuh does
+// for all inputs. (It also explains slices, batches and the exchange of words between lanes.) So
+// the bits are those of one GEMM per segment, while chains are short and many warps share the
+// weight. The warps' sums are added in shared memory in the order of the tree.
 #include "device/cuda/stream.h"
 #include "kernels/gemm/gemm_steps.h"
 #include "kernels/gemm/sm80/invariant_gemv.cuh"
@@ -28,8 +28,8 @@ struct Params {
   bool float_out;
 };
 
-// A segment's part of the ring in shared memory: of each lane its 16 bytes of a slice of every tile
-// and of 8 rows of x, which it copies and reads back itself.
+// A segment's part of the ring in shared memory: each lane's 16 bytes of a slice of every tile and
+// of 8 rows of x, which it copies and reads back itself.
 constexpr int slice_bytes(int tiles, int halves) {
   return (tiles + halves) * 512;
 }
@@ -37,7 +37,7 @@ constexpr int ring_bytes(int tiles, int halves, int batches) {
   return batches * kBatch * slice_bytes(tiles, halves);
 }
 
-// The sum over all segments, aligned pairs first, what is beyond the last one left out.
+// The sum over all segments in aligned pairs; missing segments are left out.
 __device__ __forceinline__ float add_tree(float (&sums)[kMaxSegments], int segments) {
 #pragma unroll
   for (int step = 1; step < kMaxSegments; step *= 2) {
@@ -49,7 +49,7 @@ __device__ __forceinline__ float add_tree(float (&sums)[kMaxSegments], int segme
   return sums[0];
 }
 
-// The sums of the segment that is this warp's: d[tile], as an mma leaves it.
+// The sums of this warp's segment: d[tile], in mma layout.
 template <typename T, int kHalves, int kTiles, int kBatches>
 __device__ __forceinline__ void multiply_segment(const Params<T>& p, int first_output, int segment,
                                                  char* ring, float (&d)[kTiles][4]) {
@@ -105,7 +105,7 @@ __device__ __forceinline__ void multiply_segment(const Params<T>& p, int first_o
     }
     commit_copies();
   };
-  // The first group also has the weights of all batches so far.
+  // The first copy group also includes the weights of all batches so far.
 #pragma unroll
   for (int batch = 0; batch < kBatches - 1; ++batch) copy_x(batch);
 
@@ -148,7 +148,7 @@ __device__ __forceinline__ void multiply_segment(const Params<T>& p, int first_o
   wait_for_async_copies();
 }
 
-// A warp for each segment.
+// One warp per segment.
 template <typename T, int kHalves, int kTiles, int kBatches>
 __global__ void __launch_bounds__(kMaxSegments * 32) segmented_gemv_kernel(const Params<T> p) {
   constexpr int kOutputs = kTiles * kTileOutputs, kRows = kHalves * 8;
@@ -192,8 +192,8 @@ void launch(const Params<T>& p, cudaStream_t stream) {
   launch_early("launching a segmented GEMV", kernel, shape, stream, p);
 }
 
-// All blocks are to be on the multiprocessors at once, as many on each as it takes, and together to
-// fill its shared memory with what is on its way.
+// All blocks should be resident at once, and together fill the multiprocessors' shared memory with
+// copies in flight.
 template <typename T, int kHalves, int kTiles>
 void launch(const Params<T>& p, cudaStream_t stream) {
   constexpr int kBytes = 227 << 10;  // of a multiprocessor
@@ -224,17 +224,17 @@ void launch(const SegmentedGemm& gemm, Stream& stream) {
                     .float_out = gemm.sum.out.dtype == DType::f32};
   const cudaStream_t native = nvllm::cuda::native(stream);
   if (p.rows <= 8) return launch<T, 1, 1>(p, native);
-  // Two tiles share rows of x, which are as long as weights here; fewer outputs would leave
-  // multiprocessors idle.
+  // Two tiles share rows of x, which are as long as weights here; with fewer outputs they would
+  // leave multiprocessors idle.
   constexpr int kManyOutputs = 2048;
   p.outputs >= kManyOutputs ? launch<T, 2, 2>(p, native) : launch<T, 2, 1>(p, native);
 }
 
-// Whether the sum is the one that add_tree() takes.
+// Whether the sum has the order of add_tree().
 bool is_aligned(const TreeSum& sum) {
   int left = sum.count;
   for (int i = 0; i < sum.count; ++i) {
-    // Of a whole tree: as often as i + 1 can be halved.
+    // In a whole tree: as often as i + 1 is divisible by 2.
     int merges = 0;
     for (int n = i + 1; n % 2 == 0; n /= 2) ++merges;
     if (i + 1 == sum.count) merges = left - 1;

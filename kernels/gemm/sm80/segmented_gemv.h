@@ -5,8 +5,8 @@
 
 namespace nvllm::kernels::cuda {
 
-// Enqueues it with the bits of InvariantGemv and tree_sum(). False, and nothing is enqueued: not
-// for this shape. Takes a checked GEMM with rows and outputs.
+// Enqueues a GEMM with the bits of InvariantGemv and tree_sum(). Returns false, with nothing
+// enqueued, if the shape is not supported. Takes a checked GEMM with rows and outputs.
 bool segmented_gemv(const SegmentedGemm& gemm, Stream& stream);
 
 }  // namespace nvllm::kernels::cuda

@@ -11,7 +11,7 @@ __device__ __forceinline__ unsigned address_of(const void* shared) {
   return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
 
-// Four tiles of 8 rows of 16 bytes, of which each lane names one.
+// Loads four tiles of 8 rows of 16 bytes; each lane passes the address of one row.
 __device__ __forceinline__ void load_tiles(unsigned (&tiles)[4], unsigned address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(tiles[0]), "=r"(tiles[1]), "=r"(tiles[2]), "=r"(tiles[3])
@@ -19,14 +19,14 @@ __device__ __forceinline__ void load_tiles(unsigned (&tiles)[4], unsigned addres
                : "memory");
 }
 
-// Operand B of a slice, of 8 rows of x or twice 8.
+// Operand B of a slice, for 8 or 16 rows of x.
 template <WeightFormat kFormat, typename T, int kHalves>
 struct RowsFragments {
   static constexpr int kSteps = kBlockInputs<kFormat> / 16;
   unsigned b[kHalves][kSteps][2];
 
-  // `slice`: where the first row's begins. Rows that do not exist repeat the last one; nobody looks
-  // at their sums.
+  // `slice`: the address of the first row's slice. Missing rows repeat the last one; their sums are
+  // not used.
   __device__ __forceinline__ void load(unsigned slice, int row_bytes, int rows) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -41,7 +41,7 @@ struct RowsFragments {
       }
     }
   }
-  // What is not yet as weights of this format want it.
+  // Rearranges words into the form that weights of this format require.
   __device__ __forceinline__ void arrange() {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
@@ -55,7 +55,7 @@ struct RowsFragments {
 template <int kInputs>
 inline constexpr int kSliceRowBytes = kInputs * 2 + 16;
 
-// Of a warp: its slices of x, which it copies into its ring.
+// A warp's slices of x, which it copies into its ring.
 template <typename T, int kInputs>
 struct RingRows {
   static constexpr int kChunks = kInputs / 8, kRowsAtOnce = 32 / kChunks;
@@ -87,14 +87,14 @@ struct RingRows {
 
 // --- all of x ------------------------------------------------------------------------------------
 
-// Of each row and slice there may be a factor, a float that makes the slice cheaper to multiply:
+// Each row and slice may have a factor, a float that makes the slice cheaper to multiply:
 //
-//   of integers, whose offsets are multiplied by it: the sum of the slice of x;
-//   of fp8, which the GPU converts to float16 (and to nothing else): what the slice of x has been
-//   divided by, a power of two, so that its largest number is a float16 below 2^15. What becomes
-//   subnormal then does not matter beside that.
+//   for integers, whose offsets are multiplied by it: the sum of the slice of x;
+//   for fp8, which the GPU converts only to float16: the power of two by which the slice of x has
+//   been divided, so that its largest magnitude is a float16 below 2^15. What becomes subnormal
+//   then is negligible.
 //
-// A slice's inputs have one scale then.
+// A slice's inputs then have one scale.
 #if __CUDA_ARCH__ >= 890
 inline constexpr bool kConvertsE4m3 = true;
 #else
@@ -105,7 +105,7 @@ inline constexpr bool kHasFactors = kIsBf16<T>&& kUnit == kBlockInputs<kFormat> 
                                     (!has_float_values(kFormat) ||
                                      (kFormat == WeightFormat::fp8 && kConvertsE4m3));
 
-// Places of rows that a slice's factors have.
+// The number of rows for which a slice has factors.
 __host__ __device__ constexpr int factor_rows(int rows) {
   return rows <= 8 ? 8 : 16;
 }
@@ -115,7 +115,7 @@ __host__ __device__ constexpr int staged_row_bytes(int inputs) {
   return (inputs * 2 + 127) / 128 * 128 + 16;
 }
 
-// factors: there is room for those of slices of at least 64 inputs.
+// factors: includes those of slices of at least 64 inputs.
 __host__ __device__ constexpr int staged_bytes(int rows, int inputs, bool normed, bool factors) {
   const int norm = rows * norm_slots(inputs) * 4 + inputs * 2;
   return rows * staged_row_bytes(inputs) + (normed ? norm : 0) +
@@ -129,21 +129,21 @@ __device__ __forceinline__ unsigned scaled_halves(unsigned pair, float factor) {
   return *reinterpret_cast<const unsigned*>(&halves);
 }
 
-// The factor of a slice, of which each of its lanes calls this with 16 inputs. Those of fp8 become
+// The factor of a slice; each of its lanes calls this with 16 inputs. For fp8 weights these become
 // float16.
 template <WeightFormat kFormat, typename T>
 __device__ __forceinline__ float take_factor(Vector<T> (&x)[2]) {
   constexpr int kLanes = kBlockInputs<kFormat> / 16;
   const unsigned lanes = ((1u << kLanes) - 1) << (threadIdx.x % 32 / kLanes * kLanes);
   if constexpr (kFormat == WeightFormat::fp8) {
-    unsigned both = 0;  // the largest magnitudes of first and second elements of words
+    unsigned both = 0;  // largest magnitudes of first and second elements of words
 #pragma unroll
     for (int i = 0; i < 8; ++i) both = __vmaxu2(both, x[i / 4].word[i % 4] & 0x7fff7fff);
     unsigned largest = max(both & 0xffff, both >> 16);
 #pragma unroll
     for (int lane = 1; lane < kLanes; lane *= 2)
       largest = max(largest, __shfl_xor_sync(lanes, largest, lane));
-    // The exponents of a float, of which the factor's and its inverse's are normal, too.
+    // The exponent of a float for which the factor and its inverse are normal, too.
     const unsigned exponent = max(largest >> 7, 30u);
     const bool finite = exponent < 255;
     const float factor = finite ? __uint_as_float((127 + 14 + 127 - exponent) << 23) : 1.0f;
@@ -167,7 +167,7 @@ __device__ __forceinline__ float take_factor(Vector<T> (&x)[2]) {
   }
 }
 
-// x's rows, with kNorm their norms, of all threads of the block; bits as in
+// x's rows, with kNorm their norms, by all threads of the block; bits as in
 // kernels/pointwise/sm80/rmsnorm.cuh. Shared memory holds the rows, the norm's weights, the sums,
 // then factors of slices, if kFactors. p.inputs are a multiple of 64.
 template <typename T, WeightFormat kFormat, bool kNorm, bool kFactors, int kMaxRows>
@@ -189,17 +189,17 @@ struct StagedRows {
         slots(norm_slots(p.inputs)),
         vectors(p.inputs / 8) {}
 
-  // Where the first row's slice begins.
+  // The address of the first row's slice.
   __device__ __forceinline__ unsigned slice(int slice) const {
     return base + slice * (kBlockInputs<kFormat> * 2);
   }
-  // A slice's factors of rows 8 half + 2 t and the one after it, for lanes 4 g + t.
+  // A slice's factors of rows 8 half + 2 t and the next one, for lanes 4 g + t.
   __device__ __forceinline__ float2 factors_of(int slice, int half) const {
     const float* const from = factors + slice * kMaxRows + half * 8 + threadIdx.x % 4 * 2;
     return *reinterpret_cast<const float2*>(from);
   }
 
-  // Constants: before the kernel before this one has ended.
+  // Constants are loaded before the previous kernel has ended.
   __device__ __forceinline__ void begin(const GemmParams<T>& p) const {
     if constexpr (kNorm) {
       for (int v = threadIdx.x; v < vectors; v += blockDim.x)
@@ -250,7 +250,7 @@ struct StagedRows {
     return reinterpret_cast<Vector<T>*>(rows + row * row_bytes);
   }
 
-  // The rows, as they are, and the sums of their squares, of 32 vectors each.
+  // Stores the rows unchanged, and the sums of their squares over 32 vectors each.
   __device__ __forceinline__ void take_sums(const GemmParams<T>& p) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1

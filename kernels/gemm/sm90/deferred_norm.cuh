@@ -1,7 +1,7 @@
-// Deferred RMSNorm between small-M GEMMs. The GEMM that makes the rows multiplies its results by
+// Deferred RMSNorm between small-M GEMMs. The GEMM that produces the rows multiplies its results by
 // the norm's weights and stores the sums of their squares, over 64 outputs of each row. The GEMM
-// that reads the rows scales its results by a factor per row: every block adds up all squares of
-// its rows while its first x is in flight.
+// that reads the rows multiplies its results by a factor per row: every block adds up all squares
+// of its rows while its first x is in flight.
 #pragma once
 
 #include <bit>
@@ -11,7 +11,7 @@
 
 namespace nvllm::kernels::cuda::small_m {
 
-// The deferred norms that a GEMM takes part in: its prologue, and the begin of the next one.
+// The deferred norms of a GEMM: that of its input, and that of its result.
 template <typename T>
 struct DeferredNorms {
   const float* own_squares;  // of x; nullptr: none
@@ -65,8 +65,8 @@ __device__ __forceinline__ float2 load_shared_pair(unsigned from) {
   return pair;
 }
 
-// Adds up the squares of rows over their parts: each warp those of every so many-th part, each lane
-// those of four rows. A warp's sums go to its place in `places`.
+// Adds up the squares of rows over their parts: each warp takes every kGroups-th part, each lane
+// four rows. A warp stores its sums in its part of `places`.
 template <int kThreads, int kRows>
 __device__ __forceinline__ void add_squares(const float* squares, int parts, unsigned places) {
   constexpr int kLanes = std::bit_ceil(kRows / 4u), kAtOnce = 8, kGroups = kThreads / kLanes;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void add_squares(const float* squares, int parts, uns
     store_shared(places + (threadIdx.x / 32 * kRows + four * 4) * 4, sum);
 }
 
-// A row's sum over the places of `kWarps` warps.
+// A row's sum over the partial sums of `kWarps` warps.
 template <int kWarps, int kRows>
 __device__ __forceinline__ float squares_of(unsigned places, int row) {
   float sum = 0;

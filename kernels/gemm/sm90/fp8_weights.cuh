@@ -1,6 +1,6 @@
 // fp8 weights of the small-M GEMM (small_m.cuh) times rows of x in fp8 (sm80/quantized.h): tensor
-// cores read both in shared memory. A stage is a group of 128 inputs. Its sums are scaled and added
-// in float32, as those of the tensor cores have some 14 bits.
+// cores read both from shared memory. A stage is a group of 128 inputs. Its sums are scaled and
+// accumulated in float32, since the tensor cores accumulate fp8 with about 14 bits.
 #pragma once
 
 #include "kernels/common/sm90/wgmma.cuh"
@@ -12,19 +12,19 @@ namespace nvllm::kernels::cuda::small_m {
 
 template <typename T>
 struct Fp8Weights {
-  using Element = T;  // of all else
+  using Element = T;  // of everything else
   static constexpr Operands kOperands = Operands::fp8;
   static constexpr int kStageInputs = static_cast<int>(kFp8Group), kInputBytes = 1;
   static constexpr int kRowBytes = kStageInputs;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-  // Multiplies a stage of a warpgroup's outputs by kRows rows, and adds that. row_scales: of the
+  // Multiplies a stage of a warpgroup's outputs by kRows rows, and accumulates. row_scales: of the
   // stage's rows, in shared memory. output_scales: of this thread's two outputs.
   template <int kRows>
   static __device__ __forceinline__ void add(float (&sums)[kRows / 2], unsigned weights, unsigned x,
                                              unsigned row_scales, float2 output_scales) {
-    constexpr int kPart = kRows < 64 ? kRows : 64;  // rows at a time, for which there are registers
+    constexpr int kPart = kRows < 64 ? kRows : 64;  // rows at a time, limited by registers
     const auto a = wgmma_factor(weights, 16, 1024);
 #pragma unroll
     for (int first = 0; first < kRows; first += kPart) {

@@ -1,17 +1,17 @@
-// Grouped GEMMs of fp8 weights by rows in fp8 on Hopper: tiles of 128 rows by 256 outputs.
+// Grouped GEMMs of fp8 weights by fp8 rows on Hopper: tiles of 128 rows by 256 outputs.
 //
-// As grouped_wgmma.cuh has it, a persistent block takes one item after the other, and stages of
-// inputs go through a ring in shared memory; a stage is a group of 128 inputs here. Two warpgroups
-// multiply 64 rows each. Tensor cores sum up a group of inputs in some 14 bits, so that sum, of 128
-// outputs at a time, is scaled and added in float32; while one warpgroup adds, the other has the
-// tensor cores. The scale of a row and a group comes with x, that of a weight belongs to 128
-// outputs: half a tile.
+// As in grouped_wgmma.cuh, a persistent block processes one item after the other, and stages of
+// inputs pass through a ring in shared memory; here a stage is a group of 128 inputs. Two
+// warpgroups multiply 64 rows each. Tensor cores accumulate a group of inputs with about 14 bits,
+// so that sum, of 128 outputs at a time, is scaled and accumulated in float32; while one warpgroup
+// does this, the other uses the tensor cores. The scale of a row and a group arrives with x; a
+// weight scale covers 128 outputs: half a tile.
 //
-// Items are in such an order that blocks which are at work together share rows and weights: the
-// tiles of a group's outputs one after the other, each for a band of its rows.
+// The order of items lets concurrent blocks share rows and weights: the output tiles of a group in
+// sequence, each for a band of its rows.
 //
-// A gated activation's results may become rows in fp8 again, for the next GEMM: a tile has a group
-// of 128 columns of it, and a thread just the 16 bytes that it has in a block of 64.
+// A gated activation's results may be requantized to fp8 rows for the next GEMM: a tile has one
+// group of 128 of its columns, and a thread holds exactly its 16 bytes of a block of 64.
 #include <cuda_fp8.h>
 
 #include <cstdint>
@@ -32,7 +32,7 @@ constexpr int kStages = 4;
 constexpr int kXBytes = kRows * kRowBytes, kBoxBytes = kBoxOutputs * kRowBytes;
 constexpr int kStageBytes = kXBytes + 2 * kBoxBytes;
 constexpr int kBarriers = kStages * kStageBytes, kUnits = kBarriers + kStages * 16;
-// Of a thread, where all begin with 168. Who gathers needs more.
+// Registers per thread, where all start with 168. Gathering threads need more.
 constexpr int consumer_registers(bool gathers) {
   return gathers ? 224 : 232;
 }
@@ -48,7 +48,7 @@ template <typename T>
 struct Params {
   GroupedParams<T> grouped;
   Fp8Rows x;
-  // Rows of out that are to be computed, of which the first is x's first, if x is not gathered.
+  // Rows of out to compute; unless x is gathered, its first row is first_row.
   int first_row, end_row;
   const float* weight_scales;  // [groups * outputs, scale_columns]
   int scale_columns;
@@ -57,7 +57,7 @@ struct Params {
 
 constexpr int kBandUnits = 16;  // of rows
 
-// What a block does at a time.
+// The current work of a block.
 struct Work {
   GroupUnit unit;
   int first_column;
@@ -94,7 +94,7 @@ class GatheredRows {
     }
   }
 
-  // With the swizzle of 128 bytes, as boxes have it.
+  // With the 128-byte swizzle, like boxes.
   __device__ __forceinline__ void copy(unsigned stage, int input) const {
     const std::byte* const x = p_.x.values + input + chunk_ * 16;
     const unsigned to = stage + row_ * kRowBytes + (chunk_ ^ row_ % 8) * 16;
@@ -114,8 +114,8 @@ class GatheredRows {
   int sources_[kOwn];
 };
 
-// The scales of an item that a thread of a consumer needs: of its two rows, and of both halves of
-// the outputs. They are read a step ahead.
+// The scales of an item that a consumer thread needs: of its two rows, and of both halves of the
+// outputs. They are loaded one step ahead.
 template <typename T, bool kGated>
 class Scales {
  public:
@@ -155,7 +155,7 @@ class Scales {
   int at_row_[2], at_output_[2];
 };
 
-// Multiplies a stage of a warpgroup's rows by 128 outputs, and adds that, scaled.
+// Multiplies a stage of a warpgroup's rows by 128 outputs.
 __device__ __forceinline__ void multiply(float (&part)[64], std::uint64_t a, std::uint64_t b) {
   wgmma_fence();
 #pragma unroll
@@ -175,8 +175,8 @@ __device__ __forceinline__ void add(float (&sums)[kOutputs / 2], const float (&p
   }
 }
 
-// The results of a gated activation as a row's group of 128 values in fp8, from their values in T:
-// the bytes that quantize_rows() makes of those.
+// Quantizes a group of 128 results of a gated activation in a row, rounded to T first, with the
+// bytes of quantize_rows().
 template <typename T>
 __device__ __forceinline__ void store_fp8(const Params<T>& p, const GroupUnit& unit,
                                           int first_column, float (&sums)[kOutputs / 2]) {
@@ -234,9 +234,9 @@ __device__ __forceinline__ void leave_registers() {
 
 #endif
 
-// grid: blocks that run at once. `weight` [1, groups * outputs, inputs / 2], `x` likewise [1, rows,
-// inputs / 2], of pairs of bytes, in boxes of 128 bytes and 128 outputs or rows. kGated and
-// kGathers are what they are in grouped_wgmma_kernel.
+// grid: resident blocks. `weight` [1, groups * outputs, inputs / 2], `x` likewise [1, rows, inputs
+// / 2], of pairs of bytes, in boxes of 128 bytes and 128 outputs or rows. kGated and kGathers are
+// as in grouped_wgmma_kernel.
 template <typename T, bool kGated, bool kGathers>
 __global__ void __launch_bounds__(kConsumers + kProducers, 1)
     grouped_fp8_kernel(const __grid_constant__ CUtensorMap weight,

@@ -18,7 +18,7 @@ int shared_bytes(const GroupedGemm& grouped, int stages) {
   return kAlignment + layout.end;
 }
 
-// Boxes of a warp's ring: as many as there is room for. Less than kMinStages: there is none.
+// Boxes of a warp's ring: as many as fit. Less than kMinStages: unsupported.
 template <WeightFormat kFormat>
 int stages_of(const GroupedGemm& grouped) {
   const int room = nvllm::cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);

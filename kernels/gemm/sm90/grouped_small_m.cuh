@@ -1,18 +1,18 @@
-// Grouped GEMMs with few rows per group on Hopper, bound by the reading of the weights of groups
-// with rows.
+// Grouped GEMMs with few rows per group on Hopper, bound by reading the weights of groups that have
+// rows.
 //
-// There is a block on each multiprocessor. What is to be read is cut into slots: 16 outputs of a
-// group, or 8 gates and what they let through, for up to 8 of its rows (GroupUnits). Each block has
-// as many slots in a row as any other, give or take one. Of those of one unit, a `chunk`, its warps
-// share the segments, each a fourth of the inputs, in the same way: so no warp waits long for
-// another one's last item. What several warps have of a slot is added at the end of the chunk. The
-// sums of segments are always added in the same order, so a row's results do not depend on its
-// group, on its company or on who computes what.
+// Each multiprocessor runs one block. The work is cut into slots: 16 outputs of a group, or 8 gate
+// rows and their up rows, for up to 8 of its rows (GroupUnits). Each block has equally many
+// consecutive slots, to within one. Those of one unit form a `chunk`, whose segments, a fourth of
+// the inputs of a slot each, are distributed evenly over the warps, so that no warp waits long for
+// another one's last item. Partial sums of a slot in several warps are added at the end of the
+// chunk. The sums of segments are always added in the same order, so a row's results do not depend
+// on its group, on other rows or on the distribution of work.
 //
-// Each warp has a ring of boxes in shared memory, with the swizzle of 128 bytes, which goes on from
-// chunk to chunk. (bfloat16 whose boxes TMA copied took a third longer: they are small.) The rows
-// of x of a chunk lie in shared memory as a whole, in the order in which the format wants them.
-// Outputs are the rows of operand A of the tensor cores, rows of x the columns of B.
+// Each warp has a ring of boxes in shared memory, with the 128-byte swizzle, which continues from
+// chunk to chunk. (bfloat16 boxes copied by TMA took a third longer: they are small.) A chunk's
+// rows of x are kept completely in shared memory, in the order that the format requires. Outputs
+// are the rows of operand A of the tensor cores, rows of x the columns of B.
 #pragma once
 
 #include "kernels/common/sm90/tma.cuh"
@@ -25,12 +25,12 @@ inline constexpr int kWarps = 16, kThreads = kWarps * 32;
 inline constexpr int kRows = 8, kSlotOutputs = 16;
 inline constexpr int kBoxBytes = 128 * kSlotOutputs, kAlignment = 1024;
 inline constexpr int kMinStages = 3, kMaxStages = 6;  // boxes of a warp's ring
-// Of a slot's inputs, each with a sum of its own: these are added in order.
+// Segments of a slot's inputs, each with its own sum; these are added in order.
 inline constexpr int kSegments = 4;
 
 template <WeightFormat kFormat>
 inline constexpr bool kFloats = kFormat == WeightFormat::bf16 || kFormat == WeightFormat::f16;
-// Inputs of 128 bytes; words of scales of an output for as many.
+// Inputs in 128 bytes; words of scales of an output for these.
 template <WeightFormat kFormat>
 inline constexpr int kBoxInputs = kFloats<kFormat>               ? 64
                                   : kFormat == WeightFormat::fp8 ? 128
@@ -43,7 +43,7 @@ inline constexpr int kScaleWords = kFloats<kFormat>               ? 0
 template <WeightFormat kFormat>
 inline constexpr int kScaleBytes = kScaleWords<kFormat>* kSlotOutputs * 4;  // of a box
 
-// A weight as a lane copies it: of all groups, `outputs` each.
+// A weight as a lane copies it: all groups, `outputs` each.
 struct Source {
   const char* values;
   const unsigned* scales;
@@ -61,7 +61,7 @@ struct Params {
   float limit;
 };
 
-// Where what a block has in shared memory begins. x_row: bytes of a row of x.
+// Offsets into a block's shared memory. x_row: bytes of a row of x.
 template <WeightFormat kFormat>
 struct Layout {
   int scales, sums, barriers, units, x_row, x, end;
@@ -77,26 +77,26 @@ struct Layout {
   }
 };
 
-// Of lanes 4 g to 4 g + 3: their outputs are number output_of(g) and 8 more. Neighbouring quads
-// have outputs whose boxes' halves lie in different banks.
+// The outputs of lanes 4 g to 4 g + 3 are output_of(g) and 8 more. Adjacent quads have outputs
+// whose box halves lie in different banks.
 __device__ __forceinline__ int output_of(int g) {
   return g >> 1 | (g & 1) << 2;
 }
 
 #if __CUDA_ARCH__ >= 900
 
-// The number of this warp, of which the compiler knows that it is the same for all lanes.
+// The number of this warp, in a form that the compiler knows to be warp-uniform.
 __device__ __forceinline__ int warp_number() {
   return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
 }
 
-// The slots of one unit that a block has.
+// The slots of one unit that a block processes.
 struct Chunk {
   GroupUnit unit;
   int first_slot, slots;
 };
 
-// The chunks of a block, one after the other.
+// The chunks of a block, in order.
 class Chunks {
  public:
   __device__ __forceinline__ Chunks(const GroupUnits<kRows>& units, int slots_of_unit)
@@ -118,8 +118,7 @@ class Chunks {
   int slots_of_unit_, next_, end_;
 };
 
-// A warp's segments of a chunk, which are numbered from slot to slot: from `first` on, before
-// `end`.
+// A warp's segments of a chunk, [first, end), numbered across slots.
 struct Share {
   int first, end;
   __device__ __forceinline__ Share(const Chunk& chunk, int warp) {
@@ -128,22 +127,22 @@ struct Share {
   }
 };
 
-// The first box of a segment, of a slot with so many.
+// The first box of a segment, in a slot with `boxes` boxes.
 __device__ __forceinline__ int first_box(int segment, int boxes) {
   return segment / kSegments * boxes + segment % kSegments * boxes / kSegments;
 }
 
 // The next box of a slot, as a lane copies it: 16 bytes of every fourth output, and a scale.
-// kGated: the last 8 outputs are what the first 8, which are gates, let through.
+// kGated: the first 8 outputs are gate rows, the last 8 up rows.
 template <WeightFormat kFormat, bool kGated>
 class NextBox {
  public:
-  // Of the slot from `column` on.
+  // The slot at `column`.
   __device__ __forceinline__ void set(const Source& source, int group, int column, int box) {
     const int lane = threadIdx.x % 32;
     const auto row_of = [&](int output) {
       const int in_half = column + (kGated ? output % 8 : output);
-      // Outputs that do not exist repeat the last one; nobody looks at their sums.
+      // Missing outputs repeat the last one; their sums are not used.
       return static_cast<long long>(group) * source.outputs + min(in_half, source.columns - 1) +
              (kGated && output >= 8 ? source.columns : 0);
     };
@@ -157,7 +156,7 @@ class NextBox {
     }
   }
 
-  // `to` and `scales` are places of a box and its scales.
+  // `to` and `scales` are the addresses of a box and its scales.
   __device__ __forceinline__ void copy(const Source& source, unsigned to, unsigned scales,
                                        const Barrier& full) {
     const int lane = threadIdx.x % 32, row = lane / 8, chunk = lane % 8;
@@ -196,7 +195,7 @@ class NextBox {
 };
 inline constexpr int kArrivals = 32;  // of the barrier of a box
 
-// What a warp copies into its ring, box by box.
+// Copies boxes into a warp's ring.
 template <WeightFormat kFormat, bool kGated>
 class Copies {
  public:
@@ -250,7 +249,7 @@ class Copies {
   int at_, end_, box_, column_, group_;
 };
 
-// 16 inputs of x, as the format wants them.
+// 16 inputs of x, in the form that the format requires.
 template <WeightFormat kFormat, typename T>
 __device__ __forceinline__ void arrange_pair(Vector<T> (&two)[2]) {
   if constexpr (!kFloats<kFormat>) {
@@ -272,7 +271,7 @@ __device__ __forceinline__ uint4 load_shared(unsigned address) {
   return v;
 }
 
-// Half a box, of 64 bytes of each output, as PassSums takes it.
+// Half a box, 64 bytes of each output, in the form that PassSums takes.
 template <WeightFormat kFormat>
 struct HalfBox {
   static constexpr int kUnits = kFormat == WeightFormat::fp8 ? 1 : 4;
@@ -280,14 +279,14 @@ struct HalfBox {
   unsigned scales[2][kUnits];
 };
 
-// The sums of a slot: of a lane, outputs output_of(lane / 4) and 8 more, and rows lane % 4 * 2 and
-// one more.
+// The sums of a slot in a lane: outputs output_of(lane / 4) and 8 more, rows lane % 4 * 2 and the
+// next.
 template <typename T, WeightFormat kFormat>
 struct Sums {
   static constexpr int kUnit = kFormat == WeightFormat::fp8 ? 64 : 32;
   PassSums<T, kFormat, kUnit, 1> sums;
 
-  // x: of the box's first input. scales: of the box's outputs.
+  // x: at the box's first input. scales: of the box's outputs.
   __device__ __forceinline__ void add(unsigned box, unsigned scales, unsigned x, int x_row,
                                       int rows) {
     const int lane = threadIdx.x % 32, output = output_of(lane / 4);
@@ -349,8 +348,8 @@ struct Sums<T, WeightFormat::bf16> : FloatSums<T> {};
 template <typename T>
 struct Sums<T, WeightFormat::f16> : FloatSums<T> {};
 
-// The rows of a unit on their way to shared memory, where they lie as the format wants them: a
-// thread has pairs of vectors, of which it holds the first one in registers.
+// The rows of a unit in transfer to shared memory, in the form that the format requires: a thread
+// has pairs of vectors, the first of which it holds in registers.
 template <typename T, WeightFormat kFormat>
 class Rows {
  public:
@@ -442,7 +441,7 @@ __device__ __forceinline__ void store(const Params<T>& p, const GroupUnit& unit,
 
 #endif
 
-// grid: blocks that run at once.
+// grid: resident blocks.
 template <typename T, WeightFormat kFormat, bool kGated>
 __global__ void __launch_bounds__(kThreads, 1)
     grouped_small_m_kernel(const __grid_constant__ Params<T> p) {
@@ -475,7 +474,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     begin_after_previous_kernel();
     if (more) rows.load(p, chunk.unit);
   } else {
-    // Behind all copies of the ring the rows would be late.
+    // If all copies of the ring were issued first, the rows would be late.
     copies.copy(0);
     if (more) rows.load(p, chunk.unit);
     for (int stage = 1; stage < p.stages; ++stage) copies.copy(stage);
@@ -488,7 +487,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     rows.put(p, chunk.unit, shared + at.x, at.x_row);
     __syncthreads();
     const Share share(chunk, warp);
-    float4 sum{};  // of the slot that was started last, so far
+    float4 sum{};  // partial sum of the slot that was started last
     int segment = share.first, started = -1;
     for (; segment < share.end; ++segment) {
       const int slot = segment / kSegments, of_slot = segment % kSegments;
@@ -521,7 +520,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (more) rows.load(p, chunk.unit);
     __syncthreads();
     if (started < 0) continue;
-    // The rest of it is what the next warps have left.
+    // The rest of the slot is in the next warps' partial sums.
     for (int other = warp + 1; segment < (started + 1) * kSegments; ++segment) {
       while (Share(done, other).end <= segment) ++other;
       sum =

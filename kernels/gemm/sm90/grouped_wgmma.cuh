@@ -1,12 +1,12 @@
 // Grouped GEMMs with many rows per group on Hopper: tiles of 128 rows by 256 outputs.
 //
-// A block is persistent and takes one item after the other: up to 128 rows of a group (GroupUnits)
-// by a tile of its outputs, all inputs. Stages of 64 inputs of x and of the weights go through a
-// ring in shared memory, which goes on from item to item, so that during an item's epilogue the
-// next one's operands are in flight. Two warpgroups multiply 64 rows each. One thread copies boxes
-// of the weights, and of x where its rows are there in order; else two warps gather them, 16 bytes
-// at a time. Boxes may reach beyond a group's rows and outputs, and rows that a group does not have
-// are not gathered; nobody looks at the sums that come of it.
+// A block is persistent and processes one item after the other: up to 128 rows of a group
+// (GroupUnits) by a tile of its outputs, all inputs. Stages of 64 inputs of x and of the weights
+// pass through a ring in shared memory, which continues from item to item, so that the next
+// operands are in flight during an item's epilogue. Two warpgroups multiply 64 rows each. One
+// thread copies boxes of the weights, and of x if its rows are in order; otherwise two warps gather
+// them, 16 bytes at a time. Boxes may extend beyond a group's rows and outputs, and missing rows
+// are not gathered; the resulting sums are not used.
 #pragma once
 
 #include "kernels/common/sm80/launch.cuh"
@@ -34,7 +34,7 @@ inline constexpr int shared_bytes(int groups) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Of 4 x 4 words that four neighbouring lanes have in rows, gives each lane a column.
+// Transposes 4 x 4 words among four adjacent lanes: from a row to a column per lane.
 __device__ __forceinline__ void transpose_over_four(unsigned (&words)[4]) {
 #pragma unroll
   for (int distance = 1; distance <= 2; distance *= 2) {
@@ -49,7 +49,7 @@ __device__ __forceinline__ void transpose_over_four(unsigned (&words)[4]) {
   }
 }
 
-// Of a warpgroup: 64 rows.
+// Stores a warpgroup's 64 rows.
 template <bool kGated, typename T>
 __device__ __forceinline__ void store(const GroupedParams<T>& p, const GroupUnit& unit,
                                       int first_column, const float (&sums)[kOutputs / 2]) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ void store(const GroupedParams<T>& p, const GroupUnit
       for (int i = 0; i < 4; ++i) {
         const int at = (quad * 4 + i) * 4 + half * 2;
         float low = sums[at], high = sums[at + 1];
-        // Outputs of a group are whole vectors of 8, so its neighbours are there, too.
+        // A group's outputs are whole vectors of 8, so the adjacent ones exist, too.
         const int output = first_column + quad * 32 + i * 8 + lane % 4 * 2;
         const bool there = output < p.columns;
         if (there) p.add_bias(unit.group, output, low, high);
@@ -91,7 +91,7 @@ __device__ __forceinline__ void store(const GroupedParams<T>& p, const GroupUnit
 template <typename T>
 class GatheredRows {
  public:
-  // thread: of those that copy.
+  // thread: index among the copying threads.
   __device__ __forceinline__ GatheredRows(const GroupedParams<T>& p, int thread)
       : p_(p),
         row_(thread / 32 * 64 + thread % 32 / 8),
@@ -106,7 +106,7 @@ class GatheredRows {
     }
   }
 
-  // With the swizzle of 128 bytes, as boxes have it.
+  // With the 128-byte swizzle, like boxes.
   __device__ __forceinline__ void copy(unsigned stage, int input) const {
     const int from = input + chunk_ * 8;
     const bool inside = from < p_.inputs;
@@ -129,9 +129,9 @@ class GatheredRows {
 
 #endif
 
-// grid: blocks that run at once. `weight` [1, groups * outputs, inputs], `x` [1, rows, inputs] in
-// boxes of 64 inputs and 128 outputs or rows. kGated: a tile is of as many gates as outputs that
-// they let through. kGathers: rows of x are those that p.source_rows says.
+// grid: resident blocks. `weight` [1, groups * outputs, inputs], `x` [1, rows, inputs] in boxes of
+// 64 inputs and 128 outputs or rows. kGated: a tile has gate rows and as many up rows. kGathers:
+// p.source_rows selects the rows of x.
 template <typename T, bool kGated, bool kGathers>
 __global__ void __launch_bounds__(kConsumers + producers(kGathers), 1)
     grouped_wgmma_kernel(const __grid_constant__ CUtensorMap weight,

@@ -1,18 +1,17 @@
-// GEMV whose sums are one chain over K each (GemmOptions::invariant), on Hopper: up to 16 rows by a
-// weight of 16-bit floats, with the bits of ../sm80/invariant_gemv.cuh; RMSNorm as its prologue,
-// SiLU-and-mul as its epilogue.
+// GEMV with each sum as one chain over K (GemmOptions::invariant), on Hopper: up to 16 rows by a
+// weight of 16-bit floats, with the bits of ../sm80/invariant_gemv.cuh; fuses an RMSNorm prologue
+// and a SiLU-and-mul epilogue.
 //
-// A consumer warp makes a tile of 8 outputs for all rows (gated: of 8 gates and one of what they
-// let through), and all of their inputs, 16 after 16, in one accumulator. So the chain of a tile
-// takes K / 16 dependent instructions, and everything else happens beside them: a block has as many
-// consumers as it takes for all blocks to run at once, and one more warp that copies for all of
-// them, in bulk, through a ring of stages. A stage has kGroups times 64 inputs of the block's
-// outputs and of the rows of x. The ring is filled with weights before the kernel waits for the one
-// before it (see GemmWeight).
+// A consumer warp computes a tile of 8 outputs for all rows (gated: 8 gate rows and their up rows)
+// and all inputs, 16 at a time, in one accumulator. The chain of a tile takes K / 16 dependent
+// instructions, and everything else overlaps it: a block has as many consumers as are needed for
+// all blocks to run at once, and one more warp that issues bulk copies for all of them into a ring
+// of stages. A stage has kGroups times 64 inputs of the block's outputs and of the rows of x. The
+// ring is filled with weights before the kernel waits for the previous one (see GemmWeight).
 //
-// With RMSNorm as the prologue all warps of a block, and some that do nothing else, first make the
-// normed rows in shared memory, with the bits of kernels/pointwise/sm80/rmsnorm.cuh; stages then
-// have weights alone.
+// With an RMSNorm prologue all warps of a block, and some that do nothing else, first write the
+// normed rows to shared memory, with the bits of kernels/pointwise/sm80/rmsnorm.cuh; stages then
+// hold only weights.
 #include <algorithm>
 #include <array>
 
@@ -23,8 +22,8 @@
 
 namespace nvllm::kernels::cuda {
 
-// What ../sm80/invariant_gemv.cu calls; of a call whose plan's shape it takes. And what
-// ../sm80/gemm.cu asks of one without prologue.
+// Called by ../sm80/invariant_gemv.cu, for a call whose plan's shape is supported;
+// loads_early_sm90() by ../sm80/gemm.cu, for a GEMM without prologue.
 bool takes_invariant_gemv_sm90(const GemmShape& shape, int multiprocessors);
 bool loads_early_sm90(const GemmShape& shape, int multiprocessors);
 void launch_invariant_gemv_sm90(const GemmCall& call, int multiprocessors, cudaStream_t stream);
@@ -34,37 +33,38 @@ namespace {
 constexpr int kGroupInputs = 64;  // of a row of a bulk copy
 constexpr int kRowBytes = kGroupInputs * 2;
 constexpr int kAlignment = 1024;
-// Consumers of a block, at most, and where not all blocks run at once anyway.
+// Max. consumers of a block, and their number if not all blocks run at once anyway.
 constexpr int kMaxConsumers = 12, kUsualConsumers = 8;
 constexpr int kMinNormWarps = 8;
-// Stages are the longer, the fewer tiles a block has; the longest want many registers, which a
-// GEMM with neither prologue nor epilogue has.
+// Stages are longer if a block has fewer tiles; the longest need many registers, which only a GEMM
+// without prologue and epilogue has.
 constexpr int kFewTiles = 3, kSomeTiles = 12;
 constexpr int groups_for(int tiles, bool plain) {
   return plain && tiles <= kFewTiles ? 4 : tiles <= kSomeTiles ? 2 : 1;
 }
-// Warps of a block, at most.
+// Max. warps of a block.
 constexpr int max_warps(bool gated, int groups) {
   const int tiles = groups == 4 ? kFewTiles : kSomeTiles;
   const int consumers = groups == 1 ? kMaxConsumers : tiles / (gated ? 2 : 1);
   return std::max(consumers + 1, kMinNormWarps);
 }
-// Of a ring, so that a block of the kernel before or after fits beside one of this kernel.
+// Bytes of the ring, so that a block of the previous or next kernel fits on the same
+// multiprocessor.
 constexpr int kRingBytes = 96 << 10;
 constexpr int kMaxStages = 32;
-// Every block repeats a norm: up to so many elements of x, and even where a norm of its own is
-// cheap (loads_early_sm90()) of so few rows.
+// Every block repeats a fused norm: up to this many elements of x, and, even where a separate norm
+// is cheap (loads_early_sm90()), for this few rows.
 constexpr std::int64_t kMaxNormed = 16 << 10, kFewNormedRows = 2;
 
-// Normed rows in shared memory: behind each there are zeros up to a whole stage, and its end keeps
-// 8 rows in different banks.
+// Normed rows in shared memory: each is zero-padded to a whole stage, and further so that 8 rows
+// lie in different banks.
 __host__ __device__ constexpr int padded_inputs(int inputs) {
   return (inputs + 2 * kGroupInputs - 1) / (2 * kGroupInputs) * (2 * kGroupInputs);
 }
 __host__ __device__ constexpr int normed_stride(int inputs) {
   return padded_inputs(inputs) * 2 + 16;
 }
-// Then the norm's weights, sums and scales.
+// Followed by the norm's weights, sums and scales.
 constexpr int normed_bytes(int rows, int inputs) {
   return rows * (normed_stride(inputs) + norm_slots(inputs) * 4 + 4) + inputs * 2;
 }
@@ -79,7 +79,7 @@ __device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned add
                : "memory");
 }
 
-// As multiply() of gemv.cuh, but where it stands.
+// Like multiply() of gemv.cuh, but in place.
 template <typename T>
 __device__ __forceinline__ void multiply_in_place(float (&d)[4], unsigned a0, unsigned a1,
                                                   unsigned a2, unsigned a3, unsigned b0,
@@ -99,11 +99,11 @@ __device__ __forceinline__ void multiply_in_place(float (&d)[4], unsigned a0, un
   }
 }
 
-// The normed rows of x, of all threads of a block. The norm's weights are on their way to their
-// place behind the rows.
+// Normalizes the rows of x; all threads of a block call it. The norm's weights are being copied to
+// their place after the rows.
 template <typename T>
 __device__ __forceinline__ void norm_rows(const GemmParams<T>& p, char* rows) {
-  constexpr int kAtOnce = 8;  // chunks of a warp that are on their way together
+  constexpr int kAtOnce = 8;  // chunks that a warp has in flight
   const int stride = normed_stride(p.inputs), slots = norm_slots(p.inputs);
   const int vectors = p.inputs / 8, padded = padded_inputs(p.inputs) / 8;
   const auto* const weight = reinterpret_cast<const Vector<T>*>(rows + p.rows * stride);
@@ -149,8 +149,8 @@ __device__ __forceinline__ void norm_rows(const GemmParams<T>& p, char* rows) {
 
 #endif
 
-// grid: a block for each `consumers` tiles. `weight` and `x`: [inputs / 64, rows, 64] in boxes of
-// kGroups groups and the rows of all consumers, or kMaxRows. kGated: p.outputs are gates.
+// grid: one block per `consumers` tiles. `weight` and `x`: [inputs / 64, rows, 64] in boxes of
+// kGroups groups and the rows of all consumers, or kMaxRows. kGated: p.outputs counts gate rows.
 template <typename T, bool kGated, int kMaxRows, bool kNormed, int kGroups>
 __global__ void __launch_bounds__(max_warps(kGated, kGroups) * 32)
     invariant_gemv_kernel(const __grid_constant__ CUtensorMap weight,
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(max_warps(kGated, kGroups) * 32)
   const int count = (p.inputs + kGroups * kGroupInputs - 1) / (kGroups * kGroupInputs);
   const int filled = min(stages, count);
   const bool copies = warp == consumers && lane == 0;
-  const LeavesFirst leaves_first;  // the L2: nobody else reads the weights
+  const LeavesFirst leaves_first;  // the weights are read once
   const auto copy_weights = [&](int stage, int step) {
     full(stage).arrive_and_expect(stage_bytes);
     const int first = static_cast<int>(blockIdx.x) * consumers * kTileOutputs;
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(max_warps(kGated, kGroups) * 32)
     return;
   }
 
-  // What the sums are added to is on its way meanwhile.
+  // The residual loads overlap the multiplication.
   const int group = lane / 4;
   const int first_output = (static_cast<int>(blockIdx.x) * consumers + warp) * kTileOutputs;
   const int own_output = first_output + lane % 4 * 2;
@@ -234,8 +234,8 @@ __global__ void __launch_bounds__(max_warps(kGated, kGroups) * 32)
       if (row < p.rows && output < p.outputs) residual[i / 2][i % 2] = residual_of(p, row, output);
     }
   }
-  // The addresses of the matrices' rows: lane l has chunk l / 8 of row l % 8, and of the second
-  // half of a group the chunk 4 further.
+  // The addresses of the matrices' rows: lane l has chunk l / 8 of row l % 8, and chunk l / 8 + 4
+  // for the second half of a group.
   const int row = lane % 8, chunk = lane / 8;
   const unsigned within[2] = {static_cast<unsigned>(row * kRowBytes + (chunk ^ row) * 16),
                               static_cast<unsigned>(row * kRowBytes + ((chunk + 4) ^ row) * 16)};
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(max_warps(kGated, kGroups) * 32)
   const int group_bytes = consumers * kTileOutputs * kRowBytes;
   [[maybe_unused]] unsigned of_rows[kHalves];
   if constexpr (kNormed) {
-    // Rows that do not exist repeat the last one; nobody looks at their sums.
+    // Missing rows repeat the last one; their sums are not used.
     const unsigned first = static_cast<unsigned>(__cvta_generic_to_shared(rows));
 #pragma unroll
     for (int half = 0; half < kHalves; ++half)
@@ -287,9 +287,9 @@ __global__ void __launch_bounds__(max_warps(kGated, kGroups) * 32)
   full(0).wait(0);
 #pragma unroll
   for (int i = 0; i < kSlices; ++i) load_weights_of(now[i], i, 0), load_x_of(now[i], i, 0, 0);
-  // While a stage is multiplied, the next one comes from shared memory: a warp issues its
-  // instructions in order, so these stand between those of the chain, each of which waits for the
-  // one before. Behind the last stage that one is loaded once more.
+  // While a stage is multiplied, the next one is loaded from shared memory: a warp issues its
+  // instructions in order, so these loads are interleaved with the chain, whose instructions each
+  // wait for the previous one. After the last stage that one is loaded again.
   const auto advance = [&](const Slice(&current)[kSlices], Slice(&after)[kSlices], int step) {
     const int before = stage;
     const bool more = step + 1 < count;
@@ -333,7 +333,7 @@ int tiles_of(std::int64_t outputs) {
   return static_cast<int>((outputs + kTileOutputs - 1) / kTileOutputs);
 }
 
-// Consumers of a block.
+// Consumers per block.
 int consumers_for(std::int64_t outputs, int multiprocessors) {
   const int consumers = (tiles_of(outputs) + multiprocessors - 1) / multiprocessors;
   return consumers > kMaxConsumers ? kUsualConsumers : consumers;
@@ -349,7 +349,7 @@ CUtensorMap describe(const TensorView& rows, int box_rows, int groups) {
                          CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
 
-// The ring of a block with so many tiles. x_rows: in a stage.
+// The ring of a block with `tiles` tiles. x_rows: rows of x per stage.
 struct Ring {
   int stage_bytes, count, stages;  // count: of stages that a GEMM takes
 
@@ -412,8 +412,8 @@ void launch(const GemmCall& call, int multiprocessors, cudaStream_t stream) {
 
 }  // namespace
 
-// Whether all blocks run at once, and have half of the weight on its way before they wait. Then a
-// norm of its own, behind which that happens, costs as little as one in every block.
+// Whether all blocks run at once and have half of the weight in flight before they wait. A separate
+// norm kernel, which overlaps that, then costs as little as one in every block.
 bool loads_early_sm90(const GemmShape& shape, int multiprocessors) {
   if (!fits_gemv(shape) || shape.inputs % kGroupInputs != 0 || !is_hopper()) return false;
   const bool gated = shape.fusion.epilogue == Epilogue::gated_activation;

@@ -1,10 +1,10 @@
-// LM-head GEMM on Hopper: 17 to 128 rows times a weight of very many outputs, a vocabulary's; and
-// the same with sampling as its epilogue, where logits are never stored.
+// LM-head GEMM on Hopper: 17 to 128 rows times a weight with very many outputs, the vocabulary; and
+// the same with a sampling epilogue, where logits are never stored.
 //
-// A block is persistent and has every so many-th tile of 192 outputs, of all rows and inputs.
-// Weights and x come as in small_m.cuh, in stages of 64 inputs through a ring in shared memory,
-// which goes on from tile to tile: during a tile's epilogue the next one's weights are in flight. A
-// thread samples from what it has in registers.
+// A block is persistent and takes every gridDim.x-th tile of 192 outputs, for all rows and inputs.
+// Weights and x are loaded as in small_m.cuh, in stages of 64 inputs through a ring in shared
+// memory, which continues from tile to tile: the next tile's weights are in flight during a tile's
+// epilogue. A thread samples from the values in its registers.
 #pragma once
 
 #include "kernels/common/sm80/launch.cuh"
@@ -22,17 +22,17 @@ inline constexpr int kOutputs = kWarpgroups * kTileOutputs;
 inline constexpr int kConsumers = kWarpgroups * 128;  // threads; then come those that copy
 inline constexpr int kThreads = kConsumers + 32;
 
-// A row whose token is sampled: what a token's score is made of, and the key of the best one that
-// the block has seen.
+// A row whose token is sampled: the parameters of a token's score, and the key of the best token
+// that the block has seen.
 struct alignas(16) Contest {
   RandomKeys noise;
   float factor;  // 0: the highest logit is taken
   unsigned key_to_beat;
 };
-// Of rows for which none is sampled: NaN, which nothing beats.
+// For rows that sample nothing: NaN's key, which nothing beats.
 inline constexpr unsigned kUnbeatable = 0xffffffff;
 
-// Where a block has what in its shared memory, in bytes.
+// The layout of a block's shared memory, in bytes.
 template <int kRows>
 struct SharedLayout {
   static constexpr int kWeightBytes = kOutputs * kRowBytes;
@@ -52,14 +52,14 @@ struct LmHeadParams {
 
 struct SampleParams {
   SamplingRowsView rows;
-  // Of each row the best token so far; beside the first one, how many blocks are done.
+  // The best token of each row so far; the first entry also counts finished blocks.
   unsigned long long* scratch;
   SampledTokens sampled;
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Where element i of a thread's sums belongs: its row, and how far behind the thread's first
+// The position of element i of a thread's sums: its row, and its offset from the thread's first
 // output.
 __device__ __forceinline__ int row_of(int i) {
   return i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
@@ -78,8 +78,8 @@ __device__ __forceinline__ void store(const LmHeadParams& p, int first,
   }
 }
 
-// What a block has seen of all rows. As in sample_tokens.cu, only tokens that could win with their
-// Gumbel noise are judged.
+// The best tokens that a block has seen for all rows. As in sample_tokens.cu, only tokens that
+// could win with their Gumbel noise are evaluated.
 template <int kRows>
 class Contests {
  public:
@@ -107,8 +107,8 @@ class Contests {
     sync_threads(1, kConsumers);
   }
 
-  // Of a block's first tile, before it looks at all of it: one token of each row in every warp, so
-  // that there is something to beat. first: the thread's first output.
+  // Before a block's first tile is evaluated: takes one token of each row in every warp, so that
+  // there is a score to beat. first: the thread's first output.
   __device__ __forceinline__ void look_at_some(int first, const float (&sums)[kRows / 2]) const {
     constexpr int kQuads = kRows / 8;
     const int lane = threadIdx.x % 32;
@@ -151,7 +151,7 @@ class Contests {
     }
   }
 
-  // The last block to call it makes the tokens. All consumers call it.
+  // The last block to call it writes the tokens. All consumers call it.
   __device__ __forceinline__ void finish() const {
     __shared__ bool last;
     sync_threads(1, kConsumers);
@@ -179,7 +179,7 @@ class Contests {
   __device__ __forceinline__ std::uint32_t id_of(int output) const {
     return sample_.rows.first_id + static_cast<std::uint32_t>(output);
   }
-  // Of registers, which have no addresses.
+  // Selects among registers, which cannot be indexed.
   static __device__ __forceinline__ float pick(const float (&sums)[kRows / 2], int i) {
     float picked = 0;
 #pragma unroll
@@ -204,8 +204,8 @@ class Contests {
 
 #endif
 
-// grid: blocks that run at once. `weight` [1, outputs, inputs], `x` [1, rows, inputs] in boxes of
-// 64 inputs, a tile's outputs or kRows rows.
+// grid: resident blocks. `weight` [1, outputs, inputs], `x` [1, rows, inputs] in boxes of 64
+// inputs, a tile's outputs or kRows rows.
 template <typename T, int kRows, bool kSamples>
 __global__ void __launch_bounds__(kThreads, 1)
     lm_head_kernel(const __grid_constant__ CUtensorMap weight,
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int tiles = (p.outputs + kOutputs - 1) / kOutputs;
   const auto block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
   const bool copies = warp == kWarpgroups * 4 && lane == 0;
-  const LeavesFirst leaves_first;  // the L2: nobody else reads them
+  const LeavesFirst leaves_first;  // the weights are read once
   const auto copy_weights = [&](int stage, int tile, int step) {
     full(stage).arrive_and_expect(Here::kStageBytes);
     copy_box(base + stage * Here::kStageBytes, weight, step * kStageInputs, tile * kOutputs, 0,
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           copy_x(stage, step);
         }
       }
-      let_next_kernel_come();  // its weights come after these
+      let_next_kernel_come();  // its weights are loaded after these
     }
     return;
   }

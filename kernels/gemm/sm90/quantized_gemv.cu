@@ -9,15 +9,14 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-// 16 warps in groups of four were the fastest, with as many slices of each stage as there is room
-// for two stages with.
+// 16 warps in groups of four were the fastest, with the largest stages of which two fit.
 constexpr int kSplits = 4, kWarps = 16, kGroups = kWarps / kSplits;
 constexpr int kSlices = 4, kFewerSlices = 3, kMinStages = 2;
 constexpr int kMaxRows = 8;
-constexpr int kSharedBytes = 227 << 10;  // that a block may have
-// Smaller weights are there before rows of x are.
+constexpr int kSharedBytes = 227 << 10;  // available to a block
+// Smaller weights arrive before the rows of x do.
 constexpr std::int64_t kMinWeights = 24 << 20;
-// And chunks of the inputs are to be full, on average.
+// Chunks of the inputs must be this full on average.
 constexpr double kMinFull = 0.8;
 
 constexpr int rounded(int bytes, int to) {

@@ -1,12 +1,12 @@
-// GEMV with a quantized weight on Hopper, for large weights. What it computes, and how, is what
-// sm80/quantized_gemv.cuh does, with the pieces of that; but weights come by bulk copies into rings
-// in shared memory. So nothing of them waits in registers: before the kernel waits for the one
-// before it in the stream, and while rows of x are normed, as much of the weight is on its way as
-// rings have room for, and warps multiply several slices at a time.
+// GEMV with a quantized weight on Hopper, for large weights. It computes the same as
+// sm80/quantized_gemv.cuh, of which it uses parts; but bulk copies load the weights into rings in
+// shared memory. Since no weights wait in registers, the rings can be filled before the kernel
+// waits for the previous one in the stream and while rows of x are normed, and warps multiply
+// several slices at a time.
 //
-// A group of kSplits warps makes up to 16 outputs in a pass, as there. Its ring has stages of a
-// chunk of the inputs of these outputs, of which a warp takes every kSplits-th slice; a warp beside
-// the group fills it. Rows of a stage lie so far apart that neighbours are in different banks.
+// As there, a group of kSplits warps computes up to 16 outputs in a pass. A stage of its ring has a
+// chunk of the inputs of these outputs, of which a warp takes every kSplits-th slice; an extra warp
+// fills it. The row stride of a stage puts adjacent rows into different banks.
 #pragma once
 
 #include "kernels/common/sm90/tma.cuh"
@@ -14,15 +14,15 @@
 
 namespace nvllm::kernels::cuda::bulk_gemv {
 
-// Of a launch. Offsets are into shared memory, where x comes first.
+// Launch parameters. Offsets are into shared memory, where x comes first.
 struct Grid {
-  int share;   // outputs of a block; of gates, if the GEMM is gated
-  int pass;    // of them, those of a pass: at most 16, or 8 gates
+  int share;   // outputs per block; gate rows, if the GEMM is gated
+  int pass;    // outputs per pass: at most 16, or 8 gate rows
   int stages;  // of a group's ring
   int scales, barriers, rings;
 };
 
-// kSlices: of a warp.
+// kSlices: per warp.
 template <int kSplits, int kSlices>
 struct Stage {
   static constexpr int kChunkBytes = kSplits * kSlices * kGemvSliceBytes;  // of an output
@@ -31,7 +31,8 @@ struct Stage {
   static_assert(kChunkBytes % 128 == 0, "neighbours lie in different banks");
 };
 
-// Words of scales of an output in shared memory: odd, so that neighbours lie in different banks.
+// Words of scales per output in shared memory: odd, so that adjacent outputs lie in different
+// banks.
 __host__ __device__ constexpr int scale_pitch(int groups) {
   return groups | 1;
 }
@@ -50,7 +51,7 @@ __device__ __forceinline__ unsigned load_shared_word(unsigned address) {
   return word;
 }
 
-// A group's ring: barriers that say that a stage is full, or empty.
+// A group's ring: barriers that signal that a stage is full or empty.
 struct Ring {
   unsigned memory, barriers;
   int stages;
@@ -66,13 +67,13 @@ struct Ring {
   }
 };
 
-// Copies the chunks of a group's passes, one after the other: a warp.
+// Called by one warp: copies the chunks of a group's passes in order.
 template <bool kGated, int kGroups, typename OfStage>
 struct Producer {
   const QuantizedOperand& q;
   const Grid& grid;
   int group, first_output, outputs, all_outputs;
-  int pass = 0, at = 0;  // the next chunk's pass, and where in rows it begins
+  int pass = 0, at = 0;  // the next chunk's pass, and its offset in rows
 
   __device__ __forceinline__ int first() const { return (pass * kGroups + group) * grid.pass; }
   __device__ __forceinline__ bool done() const { return first() >= outputs; }
@@ -95,8 +96,7 @@ struct Producer {
   }
 };
 
-// Copies the scales of the block's outputs, asynchronously; with kGated the second halves of the
-// outputs follow the first ones.
+// Copies the scales of the block's outputs asynchronously; with kGated up rows follow gate rows.
 template <bool kGated>
 __device__ __forceinline__ void copy_scales(const QuantizedOperand& q, unsigned to,
                                             int first_output, int outputs, int all_outputs) {
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__((kWarps + kWarps / kSplits) * 32, 1)
             base + grid.barriers + group * grid.stages * 16, grid.stages};
   Producer<kGated, kGroups, OfStage> producer{q, grid, group, first_output, outputs, p.outputs};
 
-  // Constants: before the kernel before this one has ended.
+  // Constants are loaded before the previous kernel has ended.
   if (produces) {
     if (lane == 0) {
       for (int stage = 0; stage < grid.stages; ++stage) {

@@ -7,8 +7,8 @@
 
 namespace nvllm::kernels::cuda {
 
-// Enqueues a call planned for the quantized GEMV if this kernel is the faster one for it; else
-// false. Such are, on Hopper, GEMMs of bfloat16 by large weights: gated ones of fp8 or int4, and
+// Enqueues a call planned for the quantized GEMV if this kernel is faster for it; otherwise returns
+// false. On Hopper it is for GEMMs of bfloat16 by large weights: gated ones of fp8 or int4, and
 // those of fp8 with a norm.
 bool enqueue_bulk_gemv(const GemmCall& call, int multiprocessors, cudaStream_t stream);
 

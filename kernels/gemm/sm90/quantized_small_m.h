@@ -1,4 +1,4 @@
-// Small-M GEMMs with quantized weights, an object file of each format.
+// Small-M GEMMs with quantized weights, one object file per format.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,7 +8,7 @@
 
 namespace nvllm::kernels::cuda {
 
-// With smaller weights the kernel that makes x fp8 takes the time that fp8 saves.
+// With smaller weights, quantizing x to fp8 takes the time that fp8 saves.
 inline constexpr std::int64_t kMinFp8Weights = 8 << 20;
 
 // Whether x is multiplied in fp8, too.

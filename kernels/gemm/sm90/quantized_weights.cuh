@@ -1,7 +1,7 @@
 // Quantized weights of the small-M GEMM (small_m.cuh): a stage has a block of 64 bytes of each
-// output, which warps turn into fragments in registers, scaled in float32 and rounded to x's type
-// once. So results are those of the dequantized weights. Scales of all of a block's outputs and
-// inputs come into shared memory before the first stage.
+// output, which warps convert to fragments in registers, scaled in float32 and rounded to x's type
+// once. So results are those of the dequantized weights. The scales of all of a block's outputs and
+// inputs are loaded into shared memory before the first stage.
 #pragma once
 
 #include "kernels/common/sm90/wgmma.cuh"
@@ -10,7 +10,7 @@
 
 namespace nvllm::kernels::cuda::small_m {
 
-// Where the scales of a weight are: a word for each output and group, a float or two float16.
+// The location of a weight's scales: one word, a float or two float16, per output and group.
 struct ScaleWords {
   const unsigned* words = nullptr;  // [outputs, groups]; nullptr: none
   int groups = 0, group_bits = 0;   // of an output; a group has 2^group_bits inputs
@@ -28,8 +28,8 @@ struct QuantizedWeights {
   static constexpr int kSteps = kStageInputs / 16;
   using Values = QuantizedValues<kFormat, T>;
 
-  // A warp's outputs of a stage as fragments: rows lane / 4 and lane / 4 + 8 of its 16.
-  // scales: of these two rows, in shared memory, from the group of the block's first input on.
+  // A warp's outputs of a stage as fragments: rows lane / 4 and lane / 4 + 8 of its 16. scales: of
+  // these two rows, in shared memory, starting at the group of the block's first input.
   struct Fragments {
     unsigned a[kSteps][4];
 
@@ -55,7 +55,7 @@ struct QuantizedWeights {
 #pragma unroll
           for (int s = 0; s < Values::kSteps; ++s) {
             const int step = k * Values::kSteps + s;
-            // Groups are whole steps; most have several.
+            // A group consists of whole steps, usually several.
             if (const int own = (input + step * 16) >> group_bits; own != previous) {
               scale = load_scale(scales[row] + own * 4);
               previous = own;
@@ -75,7 +75,7 @@ struct QuantizedWeights {
   };
 
   // Starts a group of wgmma of a warpgroup's fragments and x of a stage, whose columns lie in boxes
-  // of 64; the first one of all sets the sums.
+  // of 64; the very first one initializes the sums.
   template <int N>
   static __device__ __forceinline__ void multiply(float (&sums)[N], const Fragments& weights,
                                                   unsigned x, int box_bytes, bool first) {

@@ -30,7 +30,7 @@ void launch(const GemmCall& call, cudaStream_t stream) {
   NVLLM_CHECK(launched, "tile M is ", call.plan.tiling.tile_m, ", for which there is no kernel");
 }
 
-// How many blocks in clusters of this size run at once if there is one on a multiprocessor.
+// The number of resident blocks in clusters of this size with one block per multiprocessor.
 int resident_blocks(int cluster) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
@@ -62,7 +62,7 @@ std::optional<SmallMTiling> SmallM::plan(const GemmShape& shape, bool invariant)
   const GemmFusion& fusion = shape.fusion;
   const bool gated = fusion.epilogue == Epilogue::gated_activation;
   if (gated && (fusion.activation != Activation::silu || shape.bias)) return std::nullopt;
-  // Bulk copies want whole vectors, and so are results stored and added to.
+  // Bulk copies require whole vectors, and so do results and residuals.
   const GemmShape::Vectors& vectors = shape.vectors;
   if (!vectors.weight || !vectors.x || !vectors.out || !vectors.bias || !vectors.residual) {
     return std::nullopt;

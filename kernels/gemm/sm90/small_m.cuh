@@ -1,26 +1,26 @@
-// Small-M GEMM: 17 to 128 rows times a weight of 16-bit floats on Hopper, bound by the reading of
-// the weight, as long as enough of it is in flight and everything else happens meanwhile.
+// Small-M GEMM: 17 to 128 rows times a weight of 16-bit floats on Hopper, bound by reading the
+// weight as long as enough of it is in flight and everything else overlaps.
 //
-// A block makes kTiles * 64 outputs for all rows out of a share of the inputs; the blocks of a
-// cluster share the inputs of a tile (split K). Weights and x come in stages of 64 inputs through a
-// ring in shared memory, filled by bulk copies, emptied by kTiles warpgroups. The weight is the
-// left operand of wgmma, so that few rows are few columns. The ring is filled with weights before
-// the kernel waits for the one before it (see GemmWeight); x follows.
+// A block computes kTiles * 64 outputs for all rows from a part of the inputs; the blocks of a
+// cluster split the inputs of a tile (split K). Bulk copies load weights and x in stages of 64
+// inputs into a ring in shared memory, from which kTiles warpgroups read. The weight is operand A
+// of wgmma, so that few rows are few columns. The ring is filled with weights before the kernel
+// waits for the previous one (see GemmWeight); x follows.
 //
-// In the end a warpgroup has its sums in quads: quad q are four floats of each thread, of rows 8 q
-// to 8 q + 7 (wgmma.cuh). Block q % k_splits of a cluster makes results of it: all blocks send
-// theirs to its shared memory, and it adds them up in ascending order. So results are reproducible,
-// and a row's do not depend on the others. Little else happens then, so the time is that of a
-// lane's instructions, one after the other, and of their loads: the code is short, and a warp's
-// results are spread over its lanes.
+// At the end a warpgroup has its sums in quads: quad q is four floats of each thread, of rows 8 q
+// to 8 q + 7 (wgmma.cuh). Block q % k_splits of a cluster computes the results of quad q: all
+// blocks send their sums to its shared memory, and it adds them in ascending order. So results are
+// reproducible, and a row's do not depend on the others. Since little overlaps this phase, its time
+// is that of a lane's dependent instructions and loads: the code is short, and a warp's results are
+// spread over its lanes.
 //
-// Quantized weights are the same kernel with other stages: they become 16-bit floats in registers
-// (quantized_weights.cuh), or fp8 is multiplied by x in fp8 (fp8_weights.cuh).
+// Quantized weights use the same kernel with other stages: they are dequantized to 16-bit floats in
+// registers (quantized_weights.cuh), or fp8 is multiplied by x in fp8 (fp8_weights.cuh).
 //
 // RMSNorms between such GEMMs are deferred (deferred_norm.cuh).
 //
-// Between a block's last load of weights and the next kernel's first one the memory would be idle:
-// keys and values that attention reads soon are prefetched into the L2 then
+// Between a block's last weight load and the next kernel's first one the memory would be idle:
+// meanwhile keys and values that attention reads soon are prefetched into the L2
 // (kernels/gemm/kv_prefetch.h).
 #pragma once
 
@@ -38,7 +38,7 @@ namespace nvllm::kernels::cuda::small_m {
 
 using staged::kAlignment, staged::kTileOutputs;
 
-// Weights of 16-bit floats, which tensor cores read in shared memory.
+// Weights of 16-bit floats, which tensor cores read from shared memory.
 template <typename T>
 struct FloatWeights {
   using Element = T;
@@ -47,14 +47,14 @@ struct FloatWeights {
   static constexpr int kRowBytes = staged::kRowBytes;  // of an output in a stage
 };
 
-// x comes in boxes of so many bytes of each row.
+// x is copied in boxes of this many bytes of each row.
 inline constexpr int kBoxRowBytes = 128;
 
 template <typename Weights, int kTiles, int kRows>
 struct Shape {
   static constexpr int kOutputs = kTiles * kTileOutputs;
   static constexpr int kConsumers = kTiles * 128;  // threads; then come those that copy
-  // With few rows a warp of its own copies x: to ask for both takes longer than to multiply them.
+  // With few rows a separate warp copies x: issuing both takes longer than multiplying them.
   static constexpr int kCopying = kRows <= 32 ? 2 : 1;
   static constexpr int kThreads = kConsumers + kCopying * 32;
   static constexpr int kStageXBytes = Weights::kStageInputs * Weights::kInputBytes;  // of a row
@@ -62,25 +62,26 @@ struct Shape {
   static constexpr int kBoxBytes = kRows * kBoxRowBytes;
   static constexpr int kWeightBytes = kOutputs * Weights::kRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kBoxes * kBoxBytes;
-  // Of a stage, in a place of their own: the scales of x's rows.
+  // The scales of x's rows, in a separate part of a stage.
   static constexpr int kRowScaleBytes = Weights::kOperands == Operands::fp8 ? kRows * 4 : 0;
   static constexpr int kQuads = kRows / 8;
   static constexpr int kQuadBytes = kConsumers * 16;  // of one block's sums
 };
 
-// A quad's sums of all blocks, and what keeps lanes apart that read two quads.
+// The size of a quad's sums of all blocks, with padding against bank conflicts between two quads.
 __host__ __device__ constexpr int quad_stride(int quad_bytes, int splits) {
   return splits * quad_bytes + 64;
 }
 
-// Words of scales of an output in shared memory: odd, so that neighbours lie in different banks.
+// Words of scales per output in shared memory: odd, so that adjacent outputs lie in different
+// banks.
 __host__ __device__ constexpr int scale_pitch(int groups) {
   return groups | 1;
 }
 
-// Where a block has what: the ring, the sums that results are made of, each warp's sums of rows'
-// squares, scales of rows of x, barriers, and of a quantized weight the scales of so many groups. A
-// block that has all sums itself puts them where the ring was.
+// The shared memory layout of a block: the ring, the sums from which results are computed, each
+// warp's sums of rows' squares, scales of rows of x, barriers, and for a quantized weight the
+// scales of its groups. Without split K the sums reuse the ring's memory.
 template <typename Weights, int kTiles, int kRows>
 struct SharedLayout {
   int sums, squares, row_scales, barriers, scales, end;
@@ -105,8 +106,8 @@ constexpr int shared_bytes(int stages, int splits, int groups) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Prefetches the share of block blockIdx.x of gridDim.x into the L2, and waits for nothing. All
-// lanes of a warp call it, once the table and the lengths have been written.
+// Prefetches the share of block blockIdx.x of gridDim.x into the L2 without waiting. All lanes of a
+// warp call it, once the table and the lengths have been written.
 __device__ __forceinline__ void prefetch_kv(const KvPieces& pieces, int lane) {
   for (int i = blockIdx.x + lane * gridDim.x; i < pieces.pieces(); i += 32 * gridDim.x) {
     const char* const piece = pieces.piece(i);
@@ -119,7 +120,7 @@ __device__ __forceinline__ void prefetch_kv(const KvPieces& pieces, int lane) {
 
 #endif
 
-// Copies the scales of a block's outputs and groups, asynchronously: of the threads that multiply.
+// Copies the scales of a block's outputs and groups asynchronously; called by the consumer threads.
 template <int kOutputs, int kThreads>
 __device__ __forceinline__ void copy_scales(const ScaleWords& scales, unsigned to, int tile,
                                             int outputs, bool gated, int first_group, int groups) {
@@ -142,9 +143,9 @@ __device__ __forceinline__ void copy_scales(const ScaleWords& scales, unsigned t
 
 // grid: tiles * splits, clusters of splits. `weight` [groups, 2, 8, inputs], `x` [1, rows, inputs]
 // in boxes of 128 bytes, a tile's groups or kRows rows. row_scales: of x in fp8, [inputs / 128,
-// kRows]. `stages`: of the ring, those of all steps, or at least 2. gated: the first 8 outputs of a
-// group are gates of the second 8, and p.outputs are gates only. norms: x's or the next one, not
-// both. groups: of a quantized weight, whose scales a block has room for.
+// kRows]. `stages`: of the ring, all steps, or at least 2. gated: a group of outputs is 8 gate
+// rows, then 8 up rows, and p.outputs counts gate rows. norms: x's or the next one, not both.
+// groups: of a quantized weight, the number whose scales fit in a block.
 template <typename Weights, int kTiles, int kRows>
 __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
     small_m_kernel(const __grid_constant__ CUtensorMap weight,
@@ -173,7 +174,7 @@ __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
   const int filled = min(stages, count);
   const bool copies = warp == kTiles * 4 && lane == 0;
   const bool copies_x = warp == kTiles * 4 + S::kCopying - 1 && lane == 0;
-  const LeavesFirst leaves_first;  // the L2: nobody else reads them
+  const LeavesFirst leaves_first;  // the weights are read once
   const auto copy_weights = [&](int stage, int step) {
     full(stage).arrive_and_expect(S::kStageBytes + S::kRowScaleBytes);
     copy_box(base + stage * S::kStageBytes, weight, (first + step) * (Weights::kRowBytes / 2), 0, 0,
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
                                             first_group, groups);
   }
   __syncthreads();
-  if (splits > 1) arrive_at_cluster();  // to be waited for before anything is sent
+  if (splits > 1) arrive_at_cluster();  // the wait is before the first send
   wait_for_previous_kernel();
 
   if (warp >= kTiles * 4) {
@@ -225,10 +226,10 @@ __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
       for (int step = filled; step < count; ++step) {
         empty(stage).wait(parity);
         if (copies) copy_weights(stage, step);
-        if (copies_x) copy_x(stage, step);  // its bytes may be there before they are announced
+        if (copies_x) copy_x(stage, step);  // its bytes may arrive before they are announced
         if (++stage == stages) stage = 0, parity ^= 1;
       }
-      let_next_kernel_come();  // its weights come after these
+      let_next_kernel_come();  // its weights are loaded after these
     }
     __syncwarp();
     if (warp == kTiles * 4) prefetch_kv(prefetch_pieces, lane);
@@ -237,9 +238,9 @@ __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
     return;
   }
 
-  // Of this warp's results: from which output on.
+  // The first output of this warp's results.
   const int output = gated ? tile * (S::kOutputs / 2) + warp * 8 : tile * S::kOutputs + warp * 16;
-  Plain<T> plain(p, norms, gated ? p.outputs : output, split, splits);  // gates ask for nothing
+  Plain<T> plain(p, norms, gated ? p.outputs : output, split, splits);  // no residual if gated
   const unsigned squares = base + layout.squares;
   if (norms.own_squares != nullptr) {
     add_squares<S::kConsumers, kRows>(norms.own_squares, p.inputs / kSquaresColumns, squares);
@@ -271,12 +272,12 @@ __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
     for (int step = 0; step < count; ++step) {
       full(stage).wait(parity);
       const unsigned at = base + stage * S::kStageBytes;
-      // Of the block's inputs, counted from the first one of its first group.
+      // Relative to the first input of the block's first group.
       const int input = (first + step) * kStageInputs - (first_group << scales.group_bits);
       typename Weights::Fragments fragments;
       fragments.load(at + block, output_scales, input, scales.group_bits);
       Weights::multiply(sums, fragments, at + S::kWeightBytes, S::kBoxBytes, step == 0);
-      // The registers are free for the next stage only then; other warpgroups multiply meanwhile.
+      // Only then are the registers free for the next stage; other warpgroups multiply meanwhile.
       wgmma_wait<0>();
       if (lane == 0) empty(stage).arrive();
       next_stage();
@@ -310,7 +311,7 @@ __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
   wgmma_wait<0>();
   hold(sums);
 
-  sync_threads(1, S::kConsumers);  // nobody multiplies any more, and factors of rows are there
+  sync_threads(1, S::kConsumers);  // multiplication has ended, and factors of rows are complete
   if (splits > 1) wait_for_cluster();
   const int stride = quad_stride(S::kQuadBytes, splits);
   const unsigned own_sums = base + layout.sums + split * S::kQuadBytes + threadIdx.x * 16;

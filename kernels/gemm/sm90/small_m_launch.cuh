@@ -13,7 +13,7 @@
 
 namespace nvllm::kernels::cuda::small_m {
 
-// How a shape's weight comes into shared memory.
+// How a shape's weight is loaded into shared memory.
 inline SmallMWeight stages_of(const GemmShape& shape) {
   if (!is_quantized(shape.format)) return {};
   if (takes_fp8_rows(shape)) {
@@ -25,9 +25,9 @@ inline SmallMWeight stages_of(const GemmShape& shape) {
           .group = static_cast<int>(shape.group)};
 }
 
-// As the kernel wants the weight: groups of 16 outputs, or of 8 gates and the 8 that these let
-// through. The bytes of quantized weights are described in pairs. What tensor cores read in shared
-// memory lies there in rows of 128 bytes, with a swizzle.
+// The tensor map of the weight: groups of 16 outputs, or of 8 gate rows and their 8 up rows. The
+// bytes of quantized weights are described in pairs. Data that tensor cores read from shared memory
+// is stored there in rows of 128 bytes, with a swizzle.
 inline CUtensorMap describe_weight(const GemmCall& call, int tiles, int row_bytes) {
   const bool quantized = is_quantized(call.weight.format);
   const std::int64_t outputs = call.weight.outputs();
@@ -52,7 +52,7 @@ inline ScaleWords scales_of(const GemmWeight& weight) {
           .group_bits = std::countr_zero(static_cast<unsigned>(shape.group))};
 }
 
-// rows: x in fp8, for weights that are multiplied by that.
+// rows: x in fp8, for weights that are multiplied by fp8 rows.
 template <typename Weights, int kTiles, int kRows>
 void launch(const GemmCall& call, cudaStream_t stream, const Fp8Rows& rows = {}) {
   using T = typename Weights::Element;

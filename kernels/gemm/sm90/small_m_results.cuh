@@ -1,5 +1,5 @@
-// What the small-M GEMM makes of its sums (small_m.cuh): results of rows, with a bias, a residual,
-// a gated activation, and what a deferred norm needs.
+// The epilogue of the small-M GEMM (small_m.cuh): turns its sums into results, with a bias, a
+// residual, a gated activation, and what a deferred norm needs.
 #pragma once
 
 #include "kernels/gemm/sm80/gemm_params.cuh"
@@ -10,7 +10,7 @@ namespace nvllm::kernels::cuda::small_m {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Eight neighbouring outputs of a row.
+// Eight adjacent outputs of a row.
 template <typename T>
 __device__ __forceinline__ void add_to(Floats<T>& eight, const Vector<T>& more) {
   const Floats<T> floats = widen(more);
@@ -36,17 +36,18 @@ __device__ __forceinline__ void store_eight(const GemmParams<T>& p, int row, int
   }
 }
 
-// Sums of all splits, of which a warp makes results: 16 outputs, or 8 gates and what they let
-// through, of the quads of its block. `at`: where its own of the first quad are, 16 bytes of each
-// thread, four threads for an output and the one 8 further: of two rows each, the first output's
-// before the other's. The next quad's are `stride` bytes further, another block's `part` bytes.
+// Sums of all splits from which a warp computes results: 16 outputs, or 8 gate rows and their up
+// rows, of the quads of its block. `at`: the address of the warp's part of the first quad, 16 bytes
+// of each thread; four threads have an output and the one 8 further on, for two rows each, the
+// first output's before the other's. The next quad follows at `stride` bytes, another block's sums
+// at `part` bytes.
 struct Quads {
   unsigned at;
   int stride, part;
   int split, splits;  // its quads are split, split + splits, ...
 };
 
-// A lane has eight outputs of a row at a time, all 32 those of two quads.
+// A lane has eight outputs of a row at a time; a warp's 32 lanes have two quads.
 template <typename T>
 class Plain {
  public:
@@ -60,7 +61,7 @@ class Plain {
   }
 
   // `factors`: of rows, if their norm was deferred. The next norm's rows go to norms.next_weighted,
-  // and the squares of each row's 16 outputs to `squares`.
+  // and the sum of squares of each row's 16 outputs to `squares`.
   __device__ __forceinline__ void store(const GemmParams<T>& p, const DeferredNorms<T>& norms,
                                         const Quads& quads, unsigned factors, unsigned squares) {
     const int row_of_quad = lane() / 2 % 8;
@@ -112,7 +113,7 @@ class Plain {
   Vector<T> residual_, weight_;  // loaded while the tensor cores work
 };
 
-// A lane has 8 gates of one or two rows at a time.
+// A lane has 8 gate values of one or two rows at a time.
 template <typename T, int kRowsOfLane>
 __device__ __forceinline__ void store_gated(const GemmParams<T>& p, bool scaled, int output,
                                             const Quads& quads, unsigned factors) {
@@ -151,7 +152,7 @@ __device__ __forceinline__ void store_gated(const GemmParams<T>& p, bool scaled,
   }
 }
 
-// Which block makes results of a quad, and where it has the sums of it.
+// The block that computes the results of a quad, and the location of its sums there.
 struct Owner {
   int block = 0, place = 0;
 

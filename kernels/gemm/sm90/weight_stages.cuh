@@ -1,13 +1,13 @@
-// Stages of weights and x in shared memory, and how a warpgroup multiplies one (sm_90a), for the
-// small-M GEMM and the LM head. The weight is the left operand, so that few rows are few columns.
+// Stages of weights and x in shared memory, and their multiplication by a warpgroup (sm_90a), for
+// the small-M GEMM and the LM head. The weight is operand A, so that few rows are few columns.
 #pragma once
 
 #include "kernels/common/sm90/wgmma.cuh"
 
 namespace nvllm::kernels::cuda::staged {
 
-// A stage holds so many inputs of the outputs' weights, then of the rows of x, as bulk copies with
-// a swizzle of 128 bytes write them.
+// A stage holds this many inputs of the outputs' weights, then of the rows of x, as bulk copies
+// with a 128-byte swizzle write them.
 inline constexpr int kStageInputs = 64;
 inline constexpr int kRowBytes = kStageInputs * 2;
 inline constexpr int kAlignment = 1024;
@@ -15,7 +15,8 @@ inline constexpr int kTileOutputs = 64;  // of a warpgroup
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Starts a group of wgmma of a warpgroup's weights and x; step 0 sets the sums, others add to them.
+// Starts a group of wgmma of a warpgroup's weights and x; step 0 initializes the sums, others add
+// to them.
 template <typename T, int N>
 __device__ __forceinline__ void multiply(float (&sums)[N], std::uint64_t weights, std::uint64_t x,
                                          int step) {
@@ -34,8 +35,8 @@ __device__ __forceinline__ void multiply(float (&sums)[N], std::uint64_t weights
 
 namespace nvllm::kernels::cuda::small_m {
 
-// What the tensor cores multiply: weights of 16-bit floats in shared memory; quantized ones that
-// become 16-bit floats in registers; or fp8, weights as well as x.
+// The operands of the tensor cores: weights of 16-bit floats in shared memory; quantized ones,
+// dequantized to 16-bit floats in registers; or fp8 weights and fp8 x.
 enum class Operands { floats, dequantized, fp8 };
 
 }  // namespace nvllm::kernels::cuda::small_m

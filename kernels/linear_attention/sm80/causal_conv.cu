@@ -1,8 +1,8 @@
-// The causal convolution on the GPU. A thread takes 16 bytes of channels and, of the step's rows, a
-// tile; the last inputs of a sequence stay in its registers from row to row.
+// The causal convolution on the GPU. A thread processes 16 bytes of channels and a tile of the
+// step's rows; the last inputs of a sequence stay in its registers from row to row.
 //
-// The block that has a sequence's first row alone reads and writes the sequence's state: it also
-// takes those rows behind the first that need the state, if they are in another tile.
+// Only the block with a sequence's first row reads and writes the sequence's state; it also
+// computes the following rows that need the state, if they belong to another tile.
 #include "base/math.h"
 #include "kernels/common/arguments.h"
 #include "kernels/common/sm80/launch.cuh"
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kUsualWidth = 4;
-// Of a tile: the fewer, the more blocks there are; the more, the fewer inputs are read twice.
+// Rows of a tile: fewer give more blocks; more read fewer inputs twice.
 constexpr std::int64_t kFewRows = 1024, kTileRows = 16;
 
 template <typename T>
@@ -30,8 +30,7 @@ struct Params {
   int width, tile_rows;
 };
 
-// Inputs and taps of a thread's channels; kWidth of them, the last ones of kWidth if there are
-// fewer, behind zeros.
+// Inputs and taps of a thread's channels; for widths below kWidth the first taps are zero.
 template <typename T, int kWidth>
 class Convolution {
  public:
@@ -49,7 +48,7 @@ class Convolution {
     }
   }
 
-  // Rows [first, last), of a sequence that begins before them.
+  // Rows [first, last) of a sequence that begins before them.
   __device__ __forceinline__ void run(long long first, long long last) {
 #pragma unroll
     for (int i = 1; i < kWidth; ++i) {
@@ -58,7 +57,7 @@ class Convolution {
     rows(first, last);
   }
 
-  // Of a sequence's rows [begin, end) those before `last`, and its state.
+  // The rows before `last` of a sequence with rows [begin, end), and its state.
   __device__ __forceinline__ void run_first(long long begin, long long end, long long last,
                                             int slot, bool starts) {
     const int before = p_.width - 1;
@@ -75,7 +74,7 @@ class Convolution {
     rows(begin, last);
     const int count = static_cast<int>(end - begin < before ? end - begin : before);
 #pragma unroll
-    for (int i = 1; i < kWidth; ++i) {  // the old inputs that are still among the last ones
+    for (int i = 1; i < kWidth; ++i) {  // old inputs that remain among the last ones
       if (i <= absent_ + count) continue;
       store(state + (i - 1 - absent_ - count) * p_.channels, narrow(old[i]));
     }
@@ -108,7 +107,7 @@ class Convolution {
     return widen(load(x(row)));
   }
 
-  // Behind inputs_[1] to inputs_[kWidth - 1].
+  // Continues from inputs_[1] to inputs_[kWidth - 1].
   __device__ __forceinline__ void rows(long long first, long long last) {
     Vector<T> next = first < last ? load(x(first)) : Vector<T>{};
     for (long long row = first; row < last; ++row) {
@@ -139,7 +138,7 @@ class Convolution {
   Floats<T> inputs_[kWidth] = {};
 };
 
-// kUsualWidth: of just that width, and of channels in whole vectors at multiples of 16 bytes.
+// kUsualWidth: exactly that width, and channels in whole vectors at multiples of 16 bytes.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) causal_conv_kernel(const Params<T> p) {
   begin_after_previous_kernel();

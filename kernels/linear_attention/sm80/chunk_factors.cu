@@ -1,8 +1,8 @@
-// What chunks of the gated delta rule can compute without the state (chunk_delta_rule.cuh), of all
-// chunks in parallel. A block has a chunk and a key head: rows of k and of q times rows
-// of k are the same for all value heads that read them, and stay in registers. Then, for each
-// value head, it scales them by decays, inverts I + L in float32 (halves of 32 x 32 by
-// substitution, what couples them by GEMMs in TF32, 11 bits), and writes T and A as operands.
+// Computes the state-independent part of the chunked gated delta rule (chunk_delta_rule.cuh), for
+// all chunks in parallel. A block has a chunk and a key head: the Gram matrices of k with k and of
+// q with k are the same for all value heads that read it, and stay in registers. For each value
+// head, the block scales them by decays, inverts I + L in float32 (halves of 32 x 32 by
+// substitution, their coupling by GEMMs in TF32, 11 bits), and writes T and A as operands.
 #include "base/math.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/linear_attention/sm80/chunk_delta_rule.cuh"
@@ -12,14 +12,15 @@ namespace {
 
 constexpr int kWarps = 4, kThreads = kWarps * 32;
 constexpr int kHalf = kChunk / 2;
-constexpr int kPitch = kChunk + 4;  // of rows of float32 matrices: those of a column's banks differ
+// row pitch of float32 matrices that puts a column in different banks
+constexpr int kPitch = kChunk + 4;
 constexpr int kPieces = kChunkDim / 8;
 
 // --- the plan
 
 constexpr int kPlanThreads = 256;
 
-// One block. Sums are pairs: sequences above, chunks below.
+// One block. Sums are pairs: sequences in the upper half, chunks in the lower.
 __global__ void __launch_bounds__(kPlanThreads) chunk_plan_kernel(const ChunkParams p) {
   begin_after_previous_kernel();
   __shared__ unsigned long long of_warp[kPlanThreads / 32];
@@ -66,13 +67,13 @@ struct Shared {
       Fragment k[kChunk * kPieces], q[kChunk * kPieces];  // rows, in pieces of 16 bytes
     };
     struct {
-      // L, and in its upper right quarter what couples both halves.
+      // L, and in its upper right quarter the coupling of the halves.
       float lower[kChunk][kPitch];
       float inverse[kChunk][kPitch];
     };
   };
-  float k_norm[kChunk], q_norm[kChunk];  // the factors of rows; q's also holds 1 / sqrt(dk)
-  // Of kWarps value heads; log_decay: to the base of 2, of all tokens up to this one.
+  float k_norm[kChunk], q_norm[kChunk];  // row factors; q's includes 1 / sqrt(dk)
+  // Of kWarps value heads; log_decay: base 2, cumulative up to this token.
   float beta[kWarps][kChunk], log_decay[kWarps][kChunk];
 };
 
@@ -89,7 +90,7 @@ __device__ __forceinline__ unsigned tf32(float x) {
   return word;
 }
 
-// sum += a b, 16 x 32 times 32 x 8, all of float32 with rows kPitch apart.
+// sum += a b, 16 x 32 times 32 x 8, all float32 with row pitch kPitch.
 __device__ __forceinline__ void multiply_add_tf32(float (&sum)[4], const float* a, const float* b,
                                                   int lane) {
 #pragma unroll
@@ -126,7 +127,7 @@ class Chunk {
     commit_copies();
   }
 
-  // Of this warp's 16 rows, with rows of k up to its own.
+  // This warp's 16 rows, times rows of k up to its own.
   __device__ __forceinline__ void multiply() {
     const unsigned k = shared_address_of(shared_.k), q = shared_address_of(shared_.q);
 #pragma unroll
@@ -143,7 +144,7 @@ class Chunk {
     }
   }
 
-  // The norms of rows, by two threads each.
+  // The norms of rows, two threads per row.
   __device__ __forceinline__ void norm() {
     const int row = static_cast<int>(threadIdx.x) / 2, first = static_cast<int>(threadIdx.x) % 2;
     float k_squares = 0, q_squares = 0;
@@ -160,8 +161,8 @@ class Chunk {
     shared_.q_norm[row] = rsqrtf(q_squares + kEpsilon) * root;
   }
 
-  // Beta and decays of this head and those behind it, before `end`: each warp has a head, a lane
-  // two tokens.
+  // Beta and decays of this head and the following ones before `end`: one head per warp, two tokens
+  // per lane.
   __device__ __forceinline__ void gate(int head, int end) {
     head += warp_;
     if (head >= end) return;
@@ -186,7 +187,7 @@ class Chunk {
     shared_.log_decay[warp_][2 * lane_ + 1] = sum;
   }
 
-  // Writes L to shared memory, A and the factors of rows to `factors`. gates: whose are the head's.
+  // Writes L to shared memory, A and the factors of rows to `factors`. gates: index of the head's.
   __device__ __forceinline__ void scale(ChunkFactors& factors, int gates) {
     scale_rows(factors, gates);
     const int rows[2] = {warp_ * 16 + lane_ / 4, warp_ * 16 + lane_ / 4 + 8};
@@ -226,7 +227,7 @@ class Chunk {
     }
   }
 
-  // Of I + L, its halves on the diagonal, by a warp each; a lane has a column.
+  // Inverts the halves of I + L on the diagonal, one warp each; a lane has a column.
   __device__ __forceinline__ void invert_half() {
     if (warp_ >= 2) return;
     const int first = warp_ * kHalf;
@@ -299,7 +300,7 @@ class Chunk {
     if (row < 4) factors.decay[row] = exp2_of(all);
   }
 
-  // to = sign a b, 32 x 32 each; a warp has 16 rows and 16 columns.
+  // to = sign a b, all 32 x 32; a warp computes 16 rows and 16 columns.
   __device__ __forceinline__ void multiply_quarter(float* to, const float* a, const float* b,
                                                    float sign) const {
     const int row = warp_ / 2 * 16;
@@ -321,14 +322,14 @@ class Chunk {
   float kk_[kChunk / 8][4] = {}, qk_[kChunk / 8][4] = {};  // rows of k and q times rows of k
 };
 
-// Blocks are chunks, by key head.
+// Grid: chunks, key heads.
 __global__ void __launch_bounds__(kThreads, 4) chunk_factors_kernel(const ChunkParams p) {
   __shared__ alignas(128) Shared shared;
   begin_after_previous_kernel();
   const int chunk = static_cast<int>(blockIdx.x), key_head = static_cast<int>(blockIdx.y);
   const ChunkPlan all = p.plan[0];
   if (chunk >= all.y) return;
-  int of_plan = 1;  // the last sequence whose first chunk is not behind this one
+  int of_plan = 1;  // the last sequence whose first chunk is not after this one
   for (int end = 1 + all.x; end - of_plan > 1;) {
     const int middle = (of_plan + end) / 2;
     (p.plan[middle].y <= chunk ? of_plan : end) = middle;
@@ -359,7 +360,7 @@ __global__ void __launch_bounds__(kThreads, 4) chunk_factors_kernel(const ChunkP
     work.couple_halves();
     __syncthreads();
     work.store(factors, gates);
-    if (gates == kWarps - 1) __syncthreads();  // then there are others
+    if (gates == kWarps - 1) __syncthreads();  // more heads follow
   }
 }
 

@@ -1,15 +1,15 @@
-// From chunk to chunk of the gated delta rule (chunk_delta_rule.cuh): states and results, with the
-// norm and gate of these.
+// Processes the chunks of the gated delta rule in order (chunk_delta_rule.cuh): computes states and
+// results, including the results' norm and gate.
 //
-// Everything but the norm has to do with one column of values at a time, so work is cut there.
-// Warps of states have 16 columns each. S^T of these, [16, dk], stays in a warp's registers, as do
-// the chunk's V^T and D^T: sums of one GEMM become the left operand of the next one. Four warps of
-// results follow them at once: each has 16 of the chunk's tokens and all columns of the block. They
-// get S and D as operands through shared memory; two pairs of barriers per chunk say when these are
-// there, and when they were read.
+// Only the norm couples columns of values, so work is split by columns. State warps have 16 columns
+// each. S^T of these, [16, dk], stays in a warp's registers, as do the chunk's V^T and D^T: the
+// result of one GEMM becomes operand A of the next one. Four result warps follow them directly:
+// each has 16 of the chunk's tokens and all columns of the block. They receive S and D as operands
+// through shared memory; two pairs of barriers per chunk signal when these have been written and
+// read.
 //
-// A block has all 128 columns of a head. Where few heads are at work, from compute capability 9.0
-// on, a cluster of two blocks shares them, and exchanges the sums of squares that the norm needs.
+// A block has all 128 columns of a head. If few heads are active, from compute capability 9.0 on, a
+// cluster of two blocks splits them, and exchanges the sums of squares that the norm needs.
 #include <algorithm>
 
 #include "base/math.h"
@@ -27,13 +27,13 @@ constexpr int kPieces = kChunkDim / 8;  // of 16 bytes, of a row of q or k
 constexpr int kKeyBlocks = kChunkDim / 16;
 constexpr int kTiles = kChunkDim / 16;  // of 16 columns of values, of all warps of states of a head
 
-// kOwn: tiles of a block.
+// kOwn: tiles per block.
 template <int kOwn>
 struct Shared {
   static constexpr int kSlices = kTiles / kOwn;
   static constexpr int kValuePieces = 2 * kOwn;
 
-  // What ChunkFactors begins with.
+  // The leading members of ChunkFactors.
   struct Factors {
     Fragment t[kLowerBlocks][32];
     float k_scale[kChunk], d_scale[kChunk], decay[4];
@@ -47,10 +47,10 @@ struct Shared {
   unsigned long long arrived[2][kResultWarps];
 };
 
-// Named barriers, of all threads but kLoaded.
+// Named barriers; kLoaded is for all threads.
 enum BarrierNumber { kLoaded = 1, kStateThere, kStateRead, kChangeThere, kChangeRead };
 
-// What a block has to do: some columns of a value head in a sequence.
+// The work of a block: some columns of a value head in a sequence.
 struct Item {
   int sequence, head, first_chunk, slice;
   long long begin, end;  // rows
@@ -92,7 +92,7 @@ class StateWarp {
     load_state(state, p_.sequences.starts(item.sequence));
     for (int chunk = 0; chunk < item.chunks(); ++chunk) {
       wait_for_copies<0>();
-      sync_threads(kLoaded, kThreads);  // of all; and the chunk before is no longer read
+      sync_threads(kLoaded, kThreads);  // of all threads; also: the previous chunk has been read
       const int stage = stage_;
       stage_ ^= 1;
       if (chunk + 1 < item.chunks()) load(item, chunk + 1);
@@ -101,14 +101,14 @@ class StateWarp {
     store_state(state);
   }
 
-  // Behind the last item: what warps of results arrived at is empty again.
+  // After the last item: consumes the last arrivals of the result warps.
   __device__ __forceinline__ void end() const {
     sync_threads(kStateRead, kAll);
     sync_threads(kChangeRead, kAll);
   }
 
  private:
-  // Into the stage that comes next.
+  // Loads into the next stage.
   __device__ __forceinline__ void load(const Item& item, int chunk) const {
     const int rows = item.rows(chunk), thread = static_cast<int>(threadIdx.x);
     const long long first = item.row(chunk);
@@ -150,7 +150,7 @@ class StateWarp {
     add_to_state(d, factors.decay[0], k);
   }
 
-  // S^T K^T; S goes to the warps of results.
+  // S^T K^T; also passes S to the result warps.
   __device__ __forceinline__ void multiply_keys(float (&x)[kChunk / 8][4], unsigned k) {
     sync_threads(kStateRead, kAll);
 #pragma unroll
@@ -185,7 +185,7 @@ class StateWarp {
     }
   }
 
-  // D^T = x T^T. It goes to the warps of results as it is; `d` is scaled for the state.
+  // D^T = x T^T. The result warps receive it unscaled; `d` is scaled for the state.
   __device__ __forceinline__ void solve(Quad (&d)[kChunkBlocks], const float (&x)[kChunk / 8][4],
                                         const typename Memory::Factors& factors) {
     Quad of_x[kChunkBlocks];
@@ -245,7 +245,7 @@ class StateWarp {
     return __uint_as_float(pair & 0xffff0000u);
   }
 
-  // `state`: of this lane's first column.
+  // `state`: at this lane's first column.
   __device__ __forceinline__ float* state_at(float* state, int i, int e) const {
     const int row = i * 8 + lane_ % 4 * 2 + e % 2;
     return state + row * kChunkDim + e / 2 * 8;
@@ -269,7 +269,7 @@ class StateWarp {
   Memory& shared_;
   const int warp_, lane_;
   int stage_ = 0;
-  float s_[kChunkDim / 8][4];  // S^T: 16 columns of S by all of its rows
+  float s_[kChunkDim / 8][4];  // S^T: 16 columns of S, all rows
 };
 
 template <int kOwn>
@@ -279,7 +279,7 @@ class ResultWarp {
   static constexpr int kAll = (kOwn + kResultWarps) * 32;
   static constexpr int kSlices = Memory::kSlices;
 
-  // warp: of those of results.
+  // warp: index among the result warps.
   __device__ __forceinline__ ResultWarp(const ChunkParams& p, Memory& shared, int warp)
       : p_(p), shared_(shared), warp_(warp), lane_(static_cast<int>(threadIdx.x) % 32) {
     arrive_at(kStateRead, kAll);
@@ -356,7 +356,7 @@ class ResultWarp {
     norm_and_gate(item, row, o, gates);
   }
 
-  // Of a lane's two rows, 8 apart, pairs of columns.
+  // A lane's two rows, 8 apart; pairs of columns.
   struct Gates {
     unsigned z[2][2 * kOwn];
   };
@@ -376,7 +376,7 @@ class ResultWarp {
     }
   }
 
-  // Into the L2 cache: what step() loads, 128 bytes by each lane.
+  // Prefetches the data of step() into the L2 cache, 128 bytes per lane.
   __device__ __forceinline__ void prefetch(const Item& item, int chunk) const {
     const auto line = [](const void* at) {
       asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory");
@@ -425,8 +425,8 @@ class ResultWarp {
     }
   }
 
-  // Of the lane's two rows, with what the cluster's other blocks have. A block that is a chunk
-  // ahead has this block's sums of the chunk before, so that two buffers do.
+  // The sum for the lane's two rows, including the cluster's other blocks. A block that is one
+  // chunk ahead has received this block's sums of the previous chunk, so two buffers suffice.
   __device__ __forceinline__ float2 sum_of_slices(float2 squares, int slice) {
     if constexpr (kSlices > 1) {
 #if __CUDA_ARCH__ >= 900
@@ -464,7 +464,7 @@ class ResultWarp {
   unsigned buffer_ = 0, parity_ = 0;
 };
 
-// Blocks, or clusters of them, take one item after the other.
+// Each block or cluster processes one item after the other.
 template <int kOwn>
 __global__ void __launch_bounds__((kOwn + kResultWarps) * 32)
     chunk_states_kernel(const ChunkParams p) {
@@ -503,7 +503,7 @@ __global__ void __launch_bounds__((kOwn + kResultWarps) * 32)
     each_item(work);
   }
 #if __CUDA_ARCH__ >= 900
-  if constexpr (kSlices > 1) sync_cluster();  // what others send arrives while the block is there
+  if constexpr (kSlices > 1) sync_cluster();  // other blocks may still send to this one
 #endif
 }
 

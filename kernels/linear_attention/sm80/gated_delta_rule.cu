@@ -1,11 +1,11 @@
-// The gated delta rule on the GPU. What is not computed in chunks (chunk_delta_rule.cuh) is
-// computed here, token by token as on the CPU, so that a row's bits do not depend on how its
-// sequence is cut. Columns of a head's state have nothing to do with each other until the norm:
-// four warps hold 32 of them in registers from a sequence's first row to its last, eight lanes
-// share a column's rows. What tokens have in common, a chunk of them prepares ahead.
+// The gated delta rule on the GPU, for everything that is not computed in chunks
+// (chunk_delta_rule.cuh): token by token as on the CPU, so that a row's bits do not depend on how
+// its sequence is split into steps. Columns of a head's state are independent until the norm: four
+// warps hold 32 of them in registers from a sequence's first row to its last; eight lanes share a
+// column's rows. Values that are independent of the state are computed a chunk of tokens ahead.
 //
-// Where few heads are at work, the columns of one are those of a cluster of blocks, which exchange
-// the sums of squares that the norm needs; otherwise a block has them all.
+// If few heads are active, the columns of a head are split over a cluster of blocks, which exchange
+// the sums of squares that the norm needs; otherwise one block has them all.
 #include <cmath>
 #include <limits>
 
@@ -27,7 +27,7 @@ constexpr int kColumnLanes = 4, kRowLanes = 32 / kColumnLanes;
 constexpr int kTileColumns = 32;  // of four warps: two for each lane
 constexpr int kTileWarps = kTileColumns / (2 * kColumnLanes);
 constexpr int kMaxTiles = kMaxStateDim / kTileColumns;
-constexpr int kBlockTiles = 4;  // of a block without a cluster
+constexpr int kBlockTiles = 4;  // per block without a cluster
 
 template <typename T>
 struct Params {
@@ -52,7 +52,7 @@ __device__ __forceinline__ float sum_of_warp(float value) {
   return value;
 }
 
-// Of a chunk of tokens. kRows: of the state, at least dk; those behind dk are zero.
+// A chunk of tokens. kRows: of the state, at least dk; rows from dk on are zero.
 template <int kRows, int kTiles>
 struct Chunk {
   static constexpr int kTokens = 2048 / kRows;
@@ -71,7 +71,7 @@ class Head {
   using Shared = Chunk<kRows, kTiles>;
   static constexpr int kTokens = Shared::kTokens;
   static constexpr int kWarps = kTiles * kTileWarps;
-  static constexpr int kWarpTokens = (kTokens + kWarps - 1) / kWarps;  // that a warp prepares
+  static constexpr int kWarpTokens = (kTokens + kWarps - 1) / kWarps;  // prepared per warp
   static constexpr int kLaneRows = kRows / kRowLanes;
 
   __device__ __forceinline__ Head(const Params<T>& p, Shared& shared, int sequence, int head,
@@ -91,9 +91,9 @@ class Head {
     load_state(starts);
     Raw raw;
     load(raw, begin, end);
-    if (kTiles == 1) sync_tiles();  // all blocks of the cluster are there
+    if (kTiles == 1) sync_tiles();  // all blocks of the cluster have started
     for (long long row = begin; row < end; row += kTokens) {
-      __syncthreads();  // the chunk before is no longer read
+      __syncthreads();  // the previous chunk has been read
       prepare(raw);
       __syncthreads();
       const int count = static_cast<int>(end - row < kTokens ? end - row : kTokens);
@@ -109,7 +109,7 @@ class Head {
   }
 
  private:
-  // Of the tokens of a chunk that this warp prepares; lanes have every 32nd element.
+  // The tokens of a chunk that this warp prepares; lanes have every 32nd element.
   struct Raw {
     T q[kWarpTokens][kRows / 32], k[kWarpTokens][kRows / 32], v[kWarpTokens][kTiles];
     float b[kWarpTokens], a[kWarpTokens];
@@ -196,8 +196,8 @@ class Head {
     }
   }
 
-  // With S the state before the token: d = beta (v - decay Sᵀk), S = decay S + k dᵀ and, of the new
-  // state, Sᵀq = decay Sᵀq + d (q k).
+  // With S the previous state: d = beta (v - decay Sᵀk), S = decay S + k dᵀ and, for the new state,
+  // Sᵀq = decay Sᵀq + d (q k).
   __device__ __forceinline__ void step(int token) {
     float2 of_k{}, of_q{};
 #pragma unroll
@@ -269,7 +269,7 @@ class Head {
     }
   }
 
-  // With all blocks of the cluster.
+  // Exchanges the sums with all blocks of the cluster.
   __device__ __forceinline__ void share_squares(int tile, int token, float sum) {
     float* const here = &shared_.squares[buffer_][tile][token];
 #if __CUDA_ARCH__ >= 900
@@ -284,7 +284,7 @@ class Head {
 #if __CUDA_ARCH__ >= 900
     if (kTiles == 1) return sync_cluster();
 #endif
-    __syncwarp();  // a warp's tokens are its own
+    __syncwarp();  // a warp reads only its own tokens
   }
 
   __device__ __forceinline__ float2* state_at(int i) const {
@@ -315,7 +315,7 @@ class Head {
   int buffer_ = 0;  // of the sums of squares
 };
 
-// Of padding.
+// Zeroes the results of padding rows.
 template <typename T, int kTiles>
 __device__ __forceinline__ void clear(const Params<T>& p, int head, int first_tile, long long begin,
                                       long long end) {
@@ -326,7 +326,7 @@ __device__ __forceinline__ void clear(const Params<T>& p, int head, int first_ti
   }
 }
 
-// Blocks are a head's tiles, by head, by sequence. kTiles == 1: those of a head are a cluster.
+// Grid: a head's tiles, heads, sequences. kTiles == 1: the tiles of a head are a cluster.
 template <typename T, int kRows, int kTiles>
 __global__ void __launch_bounds__(kTiles* kTileWarps * 32)
     gated_delta_rule_kernel(const Params<T> p) {
@@ -408,7 +408,7 @@ void launch(const GatedDeltaRule& args, bool chunks, Stream& stream) {
   if (!args.state.aligned(sizeof(float2))) {
     fail("gated_delta_rule: state is not at a multiple of ", sizeof(float2), " bytes");
   }
-  // A head in one block loads its q and k once; with few heads most of the GPU would be idle.
+  // One block per head loads its q and k once; with few heads most of the GPU would be idle.
   constexpr std::int64_t kFewHeads = 512;
   const bool has_clusters = nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
   const bool few = p.value_heads * args.rows.sequences() < kFewHeads;

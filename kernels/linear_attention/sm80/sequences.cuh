@@ -1,4 +1,4 @@
-// The sequences of a step's rows on the GPU: StateRows there; and a function of decays.
+// StateRows on the GPU, and a function for decays.
 #pragma once
 
 #include "kernels/linear_attention/state_rows.h"
@@ -16,7 +16,7 @@ struct Sequences {
     return kv_length[sequence] == begin(sequence + 1) - begin(sequence);
   }
 
-  // The first sequence that ends behind the row. In a decode step it is the row's own number.
+  // The sequence that contains the row. In a decode step it has the same index.
   __device__ __forceinline__ int of_row(long long row) const {
     int low = row < count ? static_cast<int>(row) : count - 1;
     if (begin(low) <= row && row < begin(low + 1)) return low;
@@ -33,7 +33,7 @@ struct Sequences {
   }
 };
 
-// log(1 + e^x), of which decays are made.
+// log(1 + e^x), used in decays.
 __device__ __forceinline__ float softplus(float x) {
   return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
 }

@@ -1,4 +1,4 @@
-// How a warp chooses the experts of a row.
+// Selects the experts of a row with one warp.
 #pragma once
 
 #include "kernels/common/sm80/types.cuh"
@@ -7,7 +7,7 @@ namespace nvllm::kernels::cuda {
 
 inline constexpr unsigned kChosenKey = 0, kNanKey = 1;
 
-// Greater for greater logits; those of numbers are greater than kNanKey.
+// Order-preserving keys; keys of numbers are greater than kNanKey.
 __device__ __forceinline__ unsigned key_of(float logit) {
   if (isnan(logit)) return kNanKey;
   const unsigned bits = __float_as_uint(logit + 0.0f);  // -0 counts as 0
@@ -24,10 +24,10 @@ __device__ __forceinline__ float warp_sum(float value) {
   return value;
 }
 
-// By one warp, whose lanes hold the row's logits as keys that sort like them, every 32nd, and take
-// the largest k times: put(j, e^(logit - largest), expert), the largest first, by all lanes.
-// Returns what these powers are to be divided by. kPerLane: logits of a lane, which are read past
-// the L1: a kernel may have read older ones before.
+// Called by one warp, whose lanes hold every 32nd logit of the row as an order-preserving key, and
+// take the maximum k times: all lanes call put(j, e^(logit - largest), expert) in descending order.
+// Returns the divisor of these exponentials. kPerLane: logits per lane, which are loaded past the
+// L1, since it may hold stale ones.
 template <int kPerLane, typename Put>
 __device__ __forceinline__ float choose_experts(const float* logits, int experts, int k,
                                                 bool renormalize, const Put& put) {
@@ -69,7 +69,7 @@ __device__ __forceinline__ float choose_experts(const float* logits, int experts
       if (i * 32 + lane == winner) keys[i] = kChosenKey;
     }
   }
-  // NaN of a logit that was not chosen must show, too.
+  // A NaN among the logits that were not chosen must propagate, too.
   return renormalize && !isnan(all) ? some : all;
 }
 

@@ -1,4 +1,4 @@
-// Weighted sums of experts' rows on the GPU, 16 bytes at a time. They are bound by memory.
+// Weighted sums of experts' rows on the GPU, 16 bytes at a time. Memory-bound.
 #include <type_traits>
 
 #include "kernels/common/arguments.h"
@@ -10,7 +10,7 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-// Out: T, or float, without a residual then.
+// Out: T, or float if there is no residual.
 template <typename T, typename Out>
 struct Params {
   Out* out;
@@ -36,7 +36,7 @@ __device__ __forceinline__ void add_scaled(Floats<T>& sum, float factor, const V
 
 constexpr int kAtOnce = 8;  // rows of experts
 
-// The vector of a row from the elements of one of experts.
+// The vector of a row, starting at an element of an expert's output.
 template <bool kAligned, typename T>
 __device__ __forceinline__ void store_floats(float* row, long long vector, long long columns,
                                              const Floats<T>& sum) {
@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(kTileBlockThreads)
   }
   Floats<T> sum{};
   for (int first = 0; first < p.k; first += kAtOnce) {
-    // Loads first, and no branches between them: each would wait for the one before. What is not
-    // own is read from the first row, and not added.
+    // All loads are issued first, without branches in between, which would serialize them. Entries
+    // that are not own read the first row, and are not added.
     int at[kAtOnce];
     float factors[kAtOnce];
     Vector<T> parts[kAtOnce];

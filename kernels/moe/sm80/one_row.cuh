@@ -1,5 +1,5 @@
-// What the kernels for the experts of one row share: their operands, the choice of experts, and the
-// beginning and the end of what they compute.
+// Shared by the kernels for the experts of one row: their operands, the selection of experts, and
+// the start and the end of the computation.
 #pragma once
 
 #include "kernels/gemm/sm80/gemv.cuh"
@@ -10,7 +10,7 @@
 
 namespace nvllm::kernels::cuda::one_row {
 
-inline constexpr int kTile = 16;       // outputs of a warp at a time
+inline constexpr int kTile = 16;       // outputs that a warp computes at once
 inline constexpr int kMaxOneRow = 16;  // experts of a row
 
 template <typename T>
@@ -72,13 +72,13 @@ struct Params {
         limit(args.limit) {}
 };
 
-// The experts of the row, in shared memory, and what their weights are to be divided by.
+// The experts of the row, in shared memory, and the divisor of their weights.
 struct Chosen {
   int experts[kMaxOneRow];
   float powers[kMaxOneRow], divisor;
 };
 
-// By one warp.
+// Called by one warp.
 template <typename T>
 __device__ __forceinline__ void choose(const Params<T>& p, Chosen& chosen) {
   const auto put = [&](int j, float power, int expert) {
@@ -95,12 +95,12 @@ __device__ __forceinline__ void choose(const Params<T>& p, Chosen& chosen) {
   if (threadIdx.x % 32 == 0) chosen.divisor = divisor;
 }
 
-// Bytes of a row in shared memory: whole stages, which are of 128 inputs at most.
+// Bytes of a row in shared memory: whole stages of at most 128 inputs.
 __host__ __device__ constexpr int row_bytes_of(int inputs) {
   return (inputs + 127) / 128 * 256;
 }
 
-// The sums of x's squares, of 32 vectors each, by so many warps.
+// The sums of x's squares over 32 vectors each, computed by `warps` warps.
 template <typename T>
 __device__ __forceinline__ void sum_squares(const Params<T>& p, float* sums, int warp, int warps) {
   const int lane = threadIdx.x % 32, slots = norm_slots(p.columns);
@@ -118,8 +118,8 @@ __device__ __forceinline__ T activate(const Params<T>& p, float gate, float up) 
   return narrow<T>(clamped_swiglu<T>(widen(narrow<T>(gate)), widen(narrow<T>(up)), p.limit));
 }
 
-// By one warp: the end of a row's outputs, one of each lane, from the sums of `splits` warps for
-// each expert.
+// Called by one warp: finishes a row's outputs, one per lane, from the sums of `splits` warps per
+// expert.
 template <typename T>
 __device__ __forceinline__ void combine(const Params<T>& p, const Chosen& chosen,
                                         const float (*sums)[kTile], int splits, int first) {

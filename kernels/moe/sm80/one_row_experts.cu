@@ -1,15 +1,15 @@
-// The experts of one row on the GPU, bound by the reading of their weights.
+// The experts of one row on the GPU, bound by reading their weights.
 //
-// The first kernel makes gates and ups of the row's experts; the second multiplies by `down` and
-// adds up. Each block of both chooses the experts for itself, by its first warp. So the second
-// kernel's weights are on their way while the first one is still at work: both have room on a
+// The first kernel computes gate and up of the row's experts; the second multiplies by `down` and
+// adds up. In both, the first warp of each block selects the experts itself, so that the second
+// kernel can load weights while the first one is still running: blocks of both fit on a
 // multiprocessor together.
 //
-// A warp takes 16 outputs of an expert, in the first kernel 8 gates and what they let through. Of
-// each it reads blocks of 64 bytes, one of each output in a stage of its ring in shared memory, as
-// grouped_quantized.cuh has it; weights are operand A of the tensor cores, the row is a column of
-// B. Warps share an item's inputs: two in the first kernel; in the second, where a block has the
-// same outputs of all experts, as many as there is room for.
+// A warp computes 16 outputs of an expert, in the first kernel 8 gate rows and their up rows. A
+// stage of its ring in shared memory holds a block of 64 bytes of each output's weights, as in
+// grouped_quantized.cuh; weights are operand A of the tensor cores, the row is a column of B. Warps
+// split an item's inputs: two in the first kernel; in the second, where a block has the same
+// outputs of all experts, as many as fit.
 #include "device/cuda/stream.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/gemm/sm80/grouped_quantized.cuh"
@@ -26,16 +26,15 @@ using one_row::activate, one_row::choose, one_row::Chosen, one_row::combine, one
 using quantized_groups::copy_words;
 
 constexpr int kTile = one_row::kTile;
-// Of the first kernel: warps of a block, of which two share an item's inputs; blocks of a
-// multiprocessor; stages of a warp's ring.
+// First kernel: warps of a block, two of which split an item's inputs; blocks per multiprocessor;
+// stages of a warp's ring.
 constexpr int kWarps = 8, kSplits = 2, kBlocks = 2, kGateUpStages = 4;
-constexpr int kDownWarps = 16;              // at most, of a block of the second kernel
-constexpr int kMaxSharedBytes = 120 << 10;  // of that, beside two blocks of the first
+constexpr int kDownWarps = 16;              // max. per block of the second kernel
+constexpr int kMaxSharedBytes = 120 << 10;  // for that, besides two blocks of the first
 
 // --- formats -------------------------------------------------------------------------------------
 
-// A warp's sums of 16 outputs: lanes that are multiples of 4 have those of output lane / 4, and of
-// 8 more.
+// A warp's sums of 16 outputs: lanes that are multiples of 4 hold output lane / 4, and 8 more.
 __device__ __forceinline__ void put_sums(float (&to)[kTile], float low, float high) {
   const int lane = threadIdx.x % 32;
   if (lane % 4 == 0) to[lane / 4] = low, to[8 + lane / 4] = high;
@@ -56,7 +55,7 @@ struct Stage {
     arrange_step<kFormat, T>(step);
   }
 
-  // In registers: weights and x of a stage, in shared memory.
+  // In registers: a stage's weights and x, from shared memory.
   struct Operands {
     quantized_groups::Loaded<OfBlock> weights;
     RowsFragments<kFormat, T, 1> row;
@@ -76,7 +75,7 @@ struct Stage {
   };
 };
 
-// Of weights of the type of x.
+// Weights of the type of x.
 template <typename T>
 struct FloatStage {
   static constexpr int kInputs = kSliceInputs, kScaleWords = 0;
@@ -121,7 +120,7 @@ struct Rows {
   int count;
 };
 
-// Twice 8 outputs of an expert, as a warp copies them.
+// Two sets of 8 outputs of an expert, as a warp copies them.
 template <typename OfStage>
 class Tile {
  public:
@@ -168,9 +167,9 @@ class Tile {
   bool there_[2], has_scales_;
 };
 
-// Multiplies a tile: its stages number first, first + step, ..., of which the ring has kStages at a
-// time, and the first ones already. Two go together, since one alone is a chain of loads and
-// multiplications that each wait for the one before. ring: of the warp. row: of x.
+// Multiplies a tile: its stages first, first + step, ..., of which the ring holds kStages at a
+// time, and the first ones already. Stages are processed in pairs, since a single one is a chain of
+// dependent loads and multiplications. ring: of the warp. row: of x.
 template <typename Here, int kStages>
 __device__ __forceinline__ typename Here::Sums multiply_tile(const Tile<Here>& tile, int first,
                                                              int step, const char* ring,
@@ -188,7 +187,7 @@ __device__ __forceinline__ typename Here::Sums multiply_tile(const Tile<Here>& t
     const unsigned x = row + (first + i * step) * Here::kInputs * 2;
     const bool both = i + 1 < count;
     const typename Here::Operands one(from, x);
-    // Without a second one the first once more, whose sums nobody takes.
+    // Without a second stage the first is repeated; its sums are not used.
     const typename Here::Operands two(from + (both ? Here::kBytes : 0),
                                       x + (both ? step * Here::kInputs * 2 : 0));
     sums.add(one);
@@ -205,7 +204,7 @@ __device__ __forceinline__ typename Here::Sums multiply_tile(const Tile<Here>& t
   return sums;
 }
 
-// Writes a row to shared memory as stages want it, by `threads` threads. Rows are whole vectors.
+// Writes a row to shared memory in stage layout, with `threads` threads. Rows are whole vectors.
 template <typename OfStage, typename T, typename Of>
 __device__ __forceinline__ void put_row(Vector<T>* row, int inputs, int thread, int threads,
                                         const Of& vector_of) {
@@ -233,7 +232,7 @@ constexpr int gate_up_shared(int stage_bytes, int columns) {
   return kWarps * kGateUpStages * stage_bytes + row_bytes_of(columns) + norm_slots(columns) * 4;
 }
 
-// Starts a warp's copies of a tile: as many stages as its ring has.
+// Starts the copies of a tile, up to the size of the warp's ring.
 template <int kStages, typename Here>
 __device__ __forceinline__ void start_tile(const Tile<Here>& tile, int first, int step,
                                            const char* ring) {
@@ -251,7 +250,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) gate_up_kernel(const Par
   constexpr int kRing = kGateUpStages * Here::kBytes, kGroups = kWarps / kSplits;
   extern __shared__ __align__(128) char shared[];
   __shared__ Chosen chosen;
-  __shared__ float sums[2][kGroups][kSplits][kTile];  // of items in turns
+  __shared__ float sums[2][kGroups][kSplits][kTile];  // double-buffered by item
   const int warp = threadIdx.x / 32, group = warp / kSplits, split = warp % kSplits;
   const char* const ring = shared + warp * kRing;
   auto* const row = reinterpret_cast<Vector<T>*>(shared + kWarps * kRing);
@@ -273,7 +272,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) gate_up_kernel(const Par
     return Tile<Here>(p.gate_up, {first, count}, {first + p.inner, count});
   };
   int item = group * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
-  // Weights first: the row is arranged while these are on their way.
+  // Weights first: the row is arranged while they are in flight.
   if (item < items) start_tile<kGateUpStages>(tile_of(item), split, kSplits, ring);
   float scale = 1;
   if (p.norm_weight != nullptr) {
@@ -305,11 +304,11 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) gate_up_kernel(const Par
   }
 }
 
-// Warps of the second kernel that share an expert's inputs.
+// Warps of the second kernel that split an expert's inputs.
 __host__ __device__ constexpr int splits_of(int k) {
   return kDownWarps / k;
 }
-// Of the second kernel: rows of `activated`, then the warps' rings.
+// Shared memory of the second kernel: rows of `activated`, then the warps' rings.
 constexpr int down_shared(int stage_bytes, int stages, int k, int inner) {
   return k * (row_bytes_of(inner) + splits_of(k) * stages * stage_bytes);
 }
@@ -327,7 +326,7 @@ __global__ void __launch_bounds__(kDownWarps * 32, 1) down_kernel(const Params<T
   char* const row = shared + of_row * row_bytes;
   char* const ring = shared + p.k * row_bytes + warp * kStages * Here::kBytes;
 
-  // The logits were there before the kernel before this one began.
+  // The logits were written before the previous kernel began.
   if (warp == 0) choose(p, chosen);
   __syncthreads();
   const long long first_row = static_cast<long long>(chosen.experts[of_row]) * p.columns + first;
@@ -348,7 +347,7 @@ __global__ void __launch_bounds__(kDownWarps * 32, 1) down_kernel(const Params<T
 
 constexpr int kManyStages = 6, kSomeStages = 4, kFewStages = 2;
 
-// Of the second kernel: as many as have room beside the first.
+// Stages of the second kernel: as many as fit in addition to the first.
 template <int kStageBytes>
 int down_stages(const OneRowExperts& args) {
   const int k = static_cast<int>(args.k), inner = static_cast<int>(args.down.inputs());
@@ -358,8 +357,8 @@ int down_stages(const OneRowExperts& args) {
   return kFewStages;
 }
 
-// With as much shared memory on a multiprocessor as there is, so that blocks of both kernels have
-// room there together.
+// Sets the maximum shared memory carveout, so that blocks of both kernels fit on a multiprocessor
+// together.
 template <typename... Args>
 void launch_with_memory(const char* what, void (*kernel)(Args...), unsigned blocks, int threads,
                         int shared, cudaStream_t stream, const Args&... args) {
@@ -412,7 +411,7 @@ bool takes_one_row(const OneRowExperts& args) {
   const bool activates =
       args.activation == Activation::silu || args.activation == Activation::clamped_swiglu;
   if (!activates || args.out.dtype == DType::f32 || args.k > kMaxOneRow) return false;
-  if (args.down.inputs() == 0) return false;  // a rank without a part of experts
+  if (args.down.inputs() == 0) return false;  // a rank without a slice of the experts
   if (args.gate_up.format != args.down.format || !takes_format(args.gate_up) ||
       !takes_format(args.down)) {
     return false;

@@ -1,7 +1,7 @@
-// The router on the GPU. A warp chooses the experts of a row: its lanes hold the row's logits as
-// keys that sort like them, and take the largest k times. Then all entries are sorted by expert
-// without atomics, so the order is always the same: few of them in one block, with a count for each
-// expert and chunk of 32 entries; many by one block for each expert, which looks at all of them.
+// The router on the GPU. A warp selects the experts of a row: its lanes hold the row's logits as
+// order-preserving keys, and take the maximum k times. Then all entries are sorted by expert
+// without atomics, so the order is deterministic: few entries in one block, with a count per expert
+// and chunk of 32 entries; many with one block per expert, which scans all of them.
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm80/types.cuh"
 #include "kernels/moe/backends.h"
@@ -43,9 +43,9 @@ struct Params {
 };
 
 // --- the experts of a row
-// ------------------------------------------------------------------------------
+// -------------------------------------------------------------------------
 
-// By one warp; `chosen` gets the numbers of the row's k experts.
+// Called by one warp; `chosen` receives the row's k experts.
 template <int kPerLane>
 __device__ __forceinline__ void choose(const Params& p, int row, int* chosen) {
   const int lane = threadIdx.x % 32;
@@ -71,13 +71,13 @@ __global__ void __launch_bounds__(kChooseWarps * 32) choose_kernel(const Params 
 }
 
 // --- few entries: sorted by one block
-// -------------------------------------------------------------------------------------
+// -------------------------------------------------------------
 
 constexpr int kSortThreads = 1024, kSortWarps = kSortThreads / 32;
 constexpr int kMaxSortEntries = kSortThreads, kMaxSortExperts = 256;
-constexpr int kMaxFusedRows = 16;  // of which one block also chooses the experts fast enough
+constexpr int kMaxFusedRows = 16;  // for which one block is fast enough to select the experts, too
 
-// Turns the numbers of a warp's lanes into the sum of those of the lanes before.
+// The sum of the values of the preceding lanes.
 __device__ __forceinline__ int sum_before(int value) {
   const int lane = threadIdx.x % 32;
   int sum = value;
@@ -89,9 +89,9 @@ __device__ __forceinline__ int sum_before(int value) {
   return sum - value;
 }
 
-// Each thread has an entry, of this expert; -1: none.
+// Each thread has one entry, for this expert; -1: none.
 __device__ __forceinline__ void sort_entries(const Params& p, int expert) {
-  // Of each expert and chunk of 32 how many entries the chunk has of it, then how many are ahead.
+  // Per expert and chunk of 32: first the number of entries in the chunk, then the prefix sum.
   __shared__ unsigned short counts[kSortWarps][kMaxSortExperts];
   __shared__ int first[kMaxSortExperts], sums[kMaxSortExperts / 32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -107,7 +107,7 @@ __device__ __forceinline__ void sort_entries(const Params& p, int expert) {
   }
   __syncthreads();
 
-  // The first threads have an expert each.
+  // The first threads have one expert each.
   const int own = threadIdx.x;
   int total = 0, before = 0;
   if (own < kMaxSortExperts) {
@@ -153,12 +153,12 @@ __global__ void __launch_bounds__(kSortThreads) route_few_rows_kernel(const Para
 }
 
 // --- many entries
-// ---------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------
 
 constexpr int kGatherThreads = 1024, kGatherWarps = kGatherThreads / 32;
 
-// Of an expert, a block each: where its entries begin, and their rows. p.entries still has the
-// numbers of experts. Warps have parts of them, in order.
+// One block per expert: finds where its entries begin, and their rows. p.entries still holds expert
+// ids. Warps process consecutive parts of them.
 __global__ void __launch_bounds__(kGatherThreads) gather_rows_kernel(const Params p) {
   __shared__ int less_of[kGatherWarps], same_of[kGatherWarps];
   begin_after_previous_kernel();
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kGatherThreads) gather_rows_kernel(const Param
 
 constexpr int kFindThreads = 256;
 
-// Turns the numbers of experts into those of entries: an expert's rows are in order.
+// Replaces expert ids by entry indices: an expert's rows are in order.
 __global__ void __launch_bounds__(kFindThreads) find_entries_kernel(const Params p) {
   begin_after_previous_kernel();
   const int i = blockIdx.x * kFindThreads + threadIdx.x;
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kFindThreads) find_entries_kernel(const Params
 }
 
 // --- launching
-// -------------------------------------------------------------------------------------------
+// ------------------------------------------------------------------------------------
 
 template <int kPerLane>
 void launch(const Params& p, cudaStream_t stream) {

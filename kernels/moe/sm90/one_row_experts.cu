@@ -1,11 +1,11 @@
-// The experts of one row on Hopper, bound by the reading of their weights.
+// The experts of one row on Hopper, bound by reading their weights.
 //
-// As in sm80/one_row_experts.cu one kernel makes gates and ups of the row's experts and a second
-// one multiplies by `down` and adds up; both choose the experts, so that the second one's weights
-// are on their way while the first one is at work. Here weights come in boxes of 128 bytes of 16
-// outputs into a warp's ring, as grouped_small_m.cuh has it. The first kernel's warps share a
-// block's boxes evenly, wherever an output ends.
-// Blocks of both kernels have room on a multiprocessor together, in shared memory and registers.
+// As in sm80/one_row_experts.cu one kernel computes gate and up of the row's experts and a second
+// one multiplies by `down` and adds up; both select the experts, so that the second one can load
+// weights while the first one is running. Here weights are copied in boxes of 128 bytes of 16
+// outputs into a warp's ring, as in grouped_small_m.cuh. The first kernel's warps split a block's
+// boxes evenly, regardless of output boundaries. Blocks of both kernels fit on a multiprocessor
+// together, in shared memory and registers.
 #include "kernels/gemm/sm90/grouped_small_m.cuh"
 #include "kernels/moe/backends.h"
 #include "kernels/moe/sm80/one_row.cuh"
@@ -22,16 +22,16 @@ constexpr int kGateUpWarps = 16, kGateUpStages = 3;
 constexpr int kDownWarps = 8;  // at least
 template <WeightFormat kFormat>
 constexpr int kDownStages = kFormat == WeightFormat::mxfp4 ? 5 : 6;
-// Of a thread: 16 warps of the first kernel and 8 of the second have as many as there are.
+// Registers per thread: 16 warps of the first kernel and 8 of the second use all of them.
 constexpr int kGateUpRegisters = 80, kDownRegisters = 96;
 constexpr int kAlignment = small_m::kAlignment;
 
-// Whole vectors of 16 bytes, behind which rows of x begin.
+// Whole vectors of 16 bytes; rows of x begin after them.
 template <WeightFormat kFormat>
 constexpr int ring_bytes(int warps, int stages) {
   return (warps * stages * (kBoxBytes + kScaleBytes<kFormat> + 8) + 15) / 16 * 16;
 }
-// Bytes of a row of x, of so many boxes.
+// Bytes of a row of x with this many boxes.
 template <WeightFormat kFormat>
 __host__ __device__ constexpr int row_bytes_of(int boxes) {
   return boxes * kBoxInputs<kFormat> * 2;
@@ -53,14 +53,14 @@ int down_shared(int warps, int stages, int k, std::int64_t inner) {
          k * row_bytes_of<kFormat>(boxes_of<kFormat>(inner));
 }
 
-// Warps of the second kernel that share an expert's inputs.
+// Warps of the second kernel that split an expert's inputs.
 __host__ __device__ constexpr int splits_of(int k) {
   return k >= kDownWarps ? 1 : kDownWarps / k;
 }
 
 #if __CUDA_ARCH__ >= 900
 
-// A warp's ring: boxes, then scales, then barriers, each of all warps. A block's ring begins at a
+// A warp's ring: boxes, then scales, then barriers, each for all warps. A block's ring begins at a
 // multiple of kAlignment.
 template <WeightFormat kFormat, int kStages>
 class Ring {
@@ -82,7 +82,7 @@ class Ring {
     next.copy(source, boxes_ + at * kBoxBytes, scales_ + at * kScaleBytes<kFormat>,
               Barrier{barriers_ + at * 8});
   }
-  // Waits for the next box and adds it to sums; x: of its first input.
+  // Waits for the next box and adds it to sums; x: at its first input.
   template <typename Sums>
   __device__ __forceinline__ void add_next(Sums& sums, unsigned x) const {
     Barrier{barriers_ + stage * 8}.wait(parity);
@@ -100,7 +100,7 @@ class Ring {
   unsigned boxes_, scales_, barriers_;
 };
 
-// Of all experts, for a gated activation or not.
+// All experts, with or without a gated activation.
 template <bool kGated, typename T>
 __device__ __forceinline__ small_m::Source source_of(const Weights<T>& weights, int columns) {
   return {weights.values,
@@ -111,7 +111,7 @@ __device__ __forceinline__ small_m::Source source_of(const Weights<T>& weights, 
           columns};
 }
 
-// 16 values of a row, the pair of vectors number `pair`; zeros beyond its end.
+// 16 values of a row, vector pair number `pair`; zeros past its end.
 template <typename T>
 __device__ __forceinline__ void load_pair(Vector<T> (&two)[2], const T* row, int pair, int inputs) {
 #pragma unroll
@@ -120,7 +120,7 @@ __device__ __forceinline__ void load_pair(Vector<T> (&two)[2], const T* row, int
     two[half] = input < inputs ? load_vector(row + input) : Vector<T>{};
   }
 }
-// Writes them to a row in shared memory as the format wants them.
+// Writes them to a row in shared memory in the form that the format requires.
 template <WeightFormat kFormat, typename T>
 __device__ __forceinline__ void put_pair(Vector<T> (&two)[2], char* row, int pair) {
   small_m::arrange_pair<kFormat, T>(two);
@@ -132,7 +132,7 @@ __device__ __forceinline__ int pairs_of(int boxes) {
   return row_bytes_of<kFormat>(boxes) / 32;
 }
 
-// A warp's boxes of a block's slots, one after the other.
+// A warp's boxes of a block's slots, in order.
 struct Boxes {
   int at, end, box, slot;
 
@@ -165,13 +165,13 @@ __global__ void __maxnreg__(kGateUpRegisters)
   Ring<kFormat, kGateUpStages> ring(base, warp, kGateUpWarps);
   ring.begin();
 
-  // A thread has a pair of vectors of the row, and loads it before weights, behind which it would
-  // be late.
+  // A thread has a pair of vectors of the row, and loads it before the weights, after which it
+  // would be late.
   const int pair = static_cast<int>(threadIdx.x), pairs = pairs_of<kFormat>(boxes);
   Vector<T> x[2], norm[2];
   if (p.norm_weight != nullptr) load_pair(norm, p.norm_weight, pair, p.columns);
-    // The first time for nothing, with whatever logits there are, so that its instructions are in
-    // the cache when it matters: this block waits anyway.
+    // The first iteration is a dry run, with arbitrary logits, that brings the instructions into
+    // the cache: this block is waiting anyway.
 #pragma unroll 1
   for (int time = 0; time < 2; ++time) {
     if (time == 1) {
@@ -203,7 +203,7 @@ __global__ void __maxnreg__(kGateUpRegisters)
     next.next(boxes);
     if (next.box == 0 && next.at < next.end) set();
   };
-  // Weights first: the row is arranged while these are on their way.
+  // Weights first: the row is arranged while they are in flight.
   for (int stage = 0; stage < kGateUpStages; ++stage) copy(stage);
   float scale = 1;
   if (p.norm_weight != nullptr) {
@@ -225,7 +225,7 @@ __global__ void __maxnreg__(kGateUpRegisters)
   }
   __syncthreads();
 
-  // Of lanes that are multiples of 4: a gate and what it lets through.
+  // In lanes that are multiples of 4: a gate and its up value.
   float2 sum{}, bias{};
   const auto finish = [&](int slot) {
     const int of_row = slot / of_expert;
@@ -263,7 +263,7 @@ __global__ void __maxnreg__(kGateUpRegisters)
   }
   __syncthreads();
   if (!is_open) return;
-  // The rest of the slot is what the next warps have left.
+  // The rest of the slot is in the next warps' partial sums.
   const int slot_end = (here.slot + 1 - first_slot) * boxes;
   for (int other = warp + 1; other < kGateUpWarps; ++other) {
     const Boxes more(first_slot, slots, boxes, other);
@@ -295,7 +295,7 @@ __global__ void __maxnreg__(kDownRegisters)
   Ring<kFormat, kDownStages<kFormat>> ring(base, warp, warps);
   ring.begin();
 
-  // The logits were there before the kernel before this one began.
+  // The logits were written before the previous kernel began.
   if (warp == 0) {
     choose(p, chosen);
     __syncwarp();
@@ -321,7 +321,7 @@ __global__ void __maxnreg__(kDownRegisters)
     }
   }
   begin_after_previous_kernel();
-  // What the sums are added to is on its way before they are there.
+  // Residual loads overlap the sums.
   const int column = first + lane;
   const bool ends = warp == 0 && lane < kTile && column < p.columns;
   float residual = 0, shared = 0, shared_gate = 0;
@@ -368,7 +368,7 @@ void launch(const OneRowExperts& args, cudaStream_t stream) {
     nvllm::cuda::check(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
         "launching one_row_experts");
-    // As much shared memory on a multiprocessor as there is, for blocks of both kernels.
+    // The maximum shared memory carveout, for blocks of both kernels.
     nvllm::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                             cudaSharedmemCarveoutMaxShared),
                        "launching one_row_experts");

@@ -1,4 +1,4 @@
-// Gated activations on the GPU. They are bound by memory.
+// Gated activations on the GPU. Memory-bound.
 #include "kernels/common/arguments.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm80/row_tiles.cuh"
@@ -8,7 +8,7 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-constexpr int kActivationVectors = 2;  // of a thread, of the gates and of the values they gate
+constexpr int kActivationVectors = 2;  // per thread, of gate values and of up values
 
 template <typename T>
 __device__ __forceinline__ Vector<T> clamped_gated(const Vector<T>& gates, const Vector<T>& ups,

@@ -1,5 +1,5 @@
-// The gated activation of 16-byte vectors on the GPU, which the operation itself and the epilogues
-// of GEMMs share.
+// The gated activation of 16-byte vectors on the GPU, shared by the operation itself and the
+// epilogues of GEMMs.
 #pragma once
 
 #include "kernels/common/sm80/types.cuh"
@@ -7,8 +7,8 @@
 
 namespace nvllm::kernels::cuda {
 
-// e^x and quotients: as exact as float32 needs them or, where the result is rounded to 16 bits, the
-// fast approximations of the hardware.
+// e^x and quotients: in float32 precision or, if the result is rounded to 16 bits, with the fast
+// hardware approximations.
 template <typename T>
 __device__ __forceinline__ float exponential(float x) {
   return sizeof(T) == 4 ? expf(x) : __expf(x);
@@ -30,7 +30,7 @@ __device__ __forceinline__ float activate(float g) {
   return quotient<T>(g, 1.0f + exponential<T>(minus));
 }
 
-// Activation::clamped_swiglu of one gate and what it lets through. Comparisons keep NaN.
+// Activation::clamped_swiglu of a gate and an up value. Comparisons keep NaN.
 template <typename T>
 __device__ __forceinline__ float clamped_swiglu(float gate, float up, float limit) {
   const float g = gate > limit ? limit : gate;

@@ -1,5 +1,5 @@
-// Small copies on the GPU. For CopyLastKv a block of threads copies the keys of a sequence, and one
-// its values; for CopyToRing a thread copies a word.
+// Small copies on the GPU. CopyLastKv uses one block for the keys of a sequence and one for its
+// values; CopyToRing one thread per word.
 #include <algorithm>
 
 #include "kernels/common/sm80/launch.cuh"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kKvThreads = 128;
 
-// Strides in units, which are as many bytes as can be moved at once.
+// Strides in units; a unit is the widest possible load and store.
 template <typename Unit>
 struct Params {
   Unit *to_keys, *to_values;
@@ -61,7 +61,7 @@ void launch(const CopyLastKv& args, Stream& stream) {
   nvllm::cuda::check(cudaGetLastError(), "launching copy_last_kv");
 }
 
-// Whether a cache's tokens begin at multiples of 16 bytes and are made of them.
+// Whether a cache's tokens consist of 16-byte vectors at multiples of 16 bytes.
 bool in_sixteens(const TensorView& keys, const TensorView& values) {
   const auto element = static_cast<std::int64_t>(size_of(keys.dtype));
   return keys.aligned(16) && values.aligned(16) && keys.stride[0] * element % 16 == 0 &&
@@ -98,10 +98,9 @@ void copy_to_ring(const CopyToRing& args, Stream& stream) {
                static_cast<long long>(args.ring.shape[1]), count);
 }
 
-// A copy of up to 64 KiB from pageable memory takes the bytes at once into what it puts into the
-// stream, so that nobody waits. It holds a stream up for less than a copy from pinned memory, and
-// takes less of the host's time than a kernel that has the words as arguments (docs/performance.md,
-// "Between two steps").
+// A copy of up to 64 KiB from pageable memory takes the bytes into the stream's command at once,
+// without a wait. It delays a stream less than a copy from pinned memory, and takes less host time
+// than a kernel that has the words as arguments (docs/performance.md, "Between two steps").
 void write_words(std::uint32_t* to, const std::uint32_t* words, std::int64_t count,
                  Stream& stream) {
   constexpr std::int64_t kAtOnce = (64 << 10) / sizeof(std::uint32_t);

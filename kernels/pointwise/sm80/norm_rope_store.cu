@@ -1,7 +1,7 @@
-// Norms, rotation and store on the GPU. A few lanes hold a head in registers, each the vectors at
-// one place of the lower and of the upper half of what is rotated, or two vectors behind that, and
-// take several heads of a row, for which the cosines and sines are the same. Kv is the type of the
-// cache: that of the rows, or E4m3.
+// Norms, RoPE and store on the GPU. A few lanes hold a head in registers: each has the vectors at
+// one position of the lower and of the upper half of the rotated part, or two vectors after it.
+// They process several heads of a row, which share cosines and sines. Kv is the type of the cache:
+// that of the rows, or E4m3.
 #include <type_traits>
 
 #include "base/check.h"
@@ -16,8 +16,8 @@ namespace nvllm::kernels::cuda {
 namespace {
 
 constexpr int kBlockThreads = 256;
-constexpr int kManyHeads = 4;  // that lanes take one after the other, where there are many rows
-// Fewer heads than this leave most of a GPU idle: then lanes take one each.
+constexpr int kManyHeads = 4;  // processed in sequence by the same lanes, if there are many rows
+// Fewer heads than this leave most of a GPU idle: then lanes process one each.
 constexpr std::int64_t kFewHeads = 4096;
 
 template <typename T, typename Kv>
@@ -36,22 +36,22 @@ struct Params {
   unsigned heads, kv_heads;
   int head_dim, rotary;
   float inverse_head_dim, epsilon, weight_offset;
-  unsigned groups;      // of a row's heads; a group's are `groups` apart
+  unsigned groups;      // per row; a group's heads are `groups` apart
   unsigned lanes_bits;  // log2 of the lanes of a group
   bool settled;         // NormRopeStore::only_rows_are_new
-  bool norms_v;         // looked at where heads are taken element by element
+  bool norms_v;         // only read by the element-wise kernel
 };
 
 // Which heads are normed. Those of v have no weights.
 enum class Norms : std::uint8_t { none, of_q_and_k, of_v_too };
 
-// Where thread and its lanes are.
+// A thread's position.
 struct Place {
   long long row;
   unsigned group;
   int lane;
   bool inside;
-  // Where the row's first KV head goes among the keys, and among the values; -1: nowhere.
+  // The row's KV cache offset; -1: not stored.
   long long stored = -1;
   const float* cos_sin = nullptr;
 
@@ -72,7 +72,7 @@ struct Place {
   }
 };
 
-// Where head number `head` of a row (q's, k's, v's) goes; nullptr: nowhere.
+// The address of head number `head` of a row (q's, k's, v's); nullptr: not stored.
 template <typename T>
 __device__ __forceinline__ T* destination(const Params<T, T>& p, unsigned head, T* from,
                                           long long stored) {
@@ -83,7 +83,7 @@ __device__ __forceinline__ T* destination(const Params<T, T>& p, unsigned head, 
   return (value ? p.values : p.keys) + stored + kv_head * p.head_stride;
 }
 
-// Where a head of k or v goes in a cache of E4m3, and what its numbers are multiplied by.
+// The address of a head of k or v in an E4m3 cache, and its factor.
 struct E4m3Place {
   E4m3* to;
   float factor;
@@ -96,7 +96,7 @@ struct E4m3Place {
     factor = p.kv_scales == nullptr ? 1.0f : __frcp_rn(p.kv_scales[head - p.heads]);
   }
 
-  // A vector's worth of neighbouring numbers.
+  // Stores one vector of adjacent values.
   template <typename T>
   __device__ __forceinline__ void store(int at, const Floats<T>& x) const {
     static_assert(Vector<T>::kElements % 4 == 0);
@@ -109,7 +109,7 @@ struct E4m3Place {
   }
 };
 
-// 1 / sqrt(mean + epsilon) in all lanes of a group, which add up their squares. All of a warp call
+// 1 / sqrt(mean + epsilon) in all lanes of a group, whose squares it sums. All lanes of a warp call
 // it.
 template <typename T, typename Kv>
 __device__ __forceinline__ float norm_scale(const Params<T, Kv>& p, float squares) {
@@ -119,7 +119,7 @@ __device__ __forceinline__ float norm_scale(const Params<T, Kv>& p, float square
   return rsqrtf(fmaf(squares, p.inverse_head_dim, p.epsilon));
 }
 
-// A vector's worth of neighbouring floats.
+// One vector of adjacent floats.
 template <typename T>
 __device__ __forceinline__ Floats<T> load_floats(const float* from) {
   Floats<T> floats;
@@ -172,7 +172,7 @@ __device__ __forceinline__ Floats<T> scaled(const Vector<T>& vector, float scale
   return x;
 }
 
-// For halves of whole vectors that lie at multiples of 16 bytes.
+// For rotated halves that are whole vectors at multiples of 16 bytes.
 template <typename T, typename Kv, int kHeads, Norms kNorms>
 __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<T, Kv> p) {
   let_next_kernel_come();
@@ -182,15 +182,15 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
   const Place at(p);
   const int half = p.rotary / 2;
   const bool rotated = at.lane * kElements < half;
-  // Where the lane's two vectors are in a head.
+  // The offsets of the lane's two vectors in a head.
   const int first = rotated ? at.lane * kElements : 2 * at.lane * kElements;
   const int second = first + (rotated ? half : kElements);
   const bool inside = at.inside && first < p.head_dim;
   const unsigned heads = p.heads + 2 * p.kv_heads;
   T* const row = p.qkv + at.row * heads * p.head_dim;
   const auto weight_of = [&](unsigned head) { return head < p.heads ? p.q_norm : p.k_norm; };
-  // Where a place leads is looked up, and all but the row itself loaded, while the kernel before is
-  // still at work.
+  // Addresses are computed, and everything except the row itself is loaded, while the previous
+  // kernel is still running.
   Floats<T> cosine, sine;
   [[maybe_unused]] Vector<T> first_weights[2] = {};
   if (inside) {
@@ -257,16 +257,16 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
   }
 }
 
-// For everything else: a warp per head, element by element. kWide: heads may have more than
-// kMaxCudaHeadDim elements, and those of v may be normed.
+// For everything else: one warp per head, element by element. kWide: heads may have more than
+// kMaxCudaHeadDim elements, and v may be normed.
 template <typename T, typename Kv, bool kWide>
 __global__ void __launch_bounds__(kBlockThreads) elements_kernel(const Params<T, Kv> p) {
   begin_after_previous_kernel(true);
-  constexpr int kPairs = (kWide ? kMaxHeadDim : kMaxCudaHeadDim) / 2 / 32;  // of a lane
+  constexpr int kPairs = (kWide ? kMaxHeadDim : kMaxCudaHeadDim) / 2 / 32;  // per lane
   constexpr bool kSame = std::is_same_v<T, Kv>;
   const Place at(p);
   const int half = p.rotary / 2, pairs = p.head_dim / 2;
-  // Of pair number i: the rotated ones lie apart, those behind them are neighbours.
+  // Pair number i: rotated pairs are half apart, the others are adjacent.
   const auto low_of = [&](int i) { return i < half ? i : 2 * i; };
   const auto high_of = [&](int i) { return i < half ? half + i : 2 * i + 1; };
   const unsigned head = at.group;
@@ -325,7 +325,7 @@ template <typename T>
 bool in_vectors(const NormRopeStore& args) {
   constexpr int kElements = Vector<T>::kElements;
   const auto& stride = args.kv.keys.stride;
-  // The vectors of half a head are those of a warp's lanes at most; norms of v alone are rare.
+  // Half a head must fit a warp at one vector per lane; norms of v alone are rare.
   bool fits = args.kv.head_dim() <= 64 * kElements &&
               (!args.norms_v || args.q_norm.data != nullptr) &&
               args.cos_sin.shape[1] / 2 % kElements == 0 &&

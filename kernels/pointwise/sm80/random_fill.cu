@@ -1,5 +1,5 @@
-// Random values on the GPU. Launched plainly: what they fill may be constants to the kernel behind,
-// which may read those before it waits (kernels/common/sm80/launch.cuh).
+// Random values on the GPU. Launched without PDL: the result may be constants that the next kernel
+// reads before its wait (kernels/common/sm80/launch.cuh).
 #include "kernels/common/arguments.h"
 #include "kernels/common/host_device.h"
 #include "kernels/common/sm80/row_tiles.cuh"

@@ -1,10 +1,9 @@
 // RMSNorm on the GPU: one group of threads per row (kernels/pointwise/sm80/rmsnorm.cuh), several
-// rows per block where rows are short. Bound by memory: every element is read once and written
-// once.
+// rows per block if rows are short. Memory-bound: every element is read once and written once.
 //
-// While a block adds up its squares it loads nothing. So with many rows threads hold many vectors,
-// all on their way together, in small blocks, of which some load while others add; with few rows
-// threads hold two, for the shortest way from the first load to the last store.
+// A block loads nothing while it sums its squares. So with many rows threads hold many vectors, all
+// in flight together, in small blocks, some of which load while others sum; with few rows threads
+// hold two, for the shortest latency from the first load to the last store.
 #include "kernels/common/arguments.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/pointwise/backends.h"
@@ -17,7 +16,7 @@ namespace {
 // A block has about this many threads if its rows are short.
 constexpr int kBlockThreads = 128;
 
-// Fewer threads than this leave room on a large GPU.
+// Fewer threads than this all fit on a large GPU at once.
 constexpr long long kManyThreads = 264 * 256;
 
 template <typename T>
@@ -34,7 +33,7 @@ struct Params {
   bool next_comes_early;
 };
 
-// Vector number `vector` of the row that starts at `row`. kOnce: nobody reads it again.
+// Vector number `vector` of the row that starts at `row`. kOnce: it is not read again.
 template <bool kAligned, bool kOnce, typename T>
 __device__ __forceinline__ Vector<T> load(const Params<T>& p, const T* row, int vector) {
   constexpr int kElements = Vector<T>::kElements;
@@ -56,15 +55,15 @@ __device__ __forceinline__ void store(const Params<T>& p, T* row, int vector,
   }
 }
 
-// blockDim.x threads per row, blockDim.y rows per block. V: vectors per thread. kThreads: of a
-// block, at most. kAligned: all rows start at multiples of 16 bytes and are whole vectors.
+// blockDim.x threads per row, blockDim.y rows per block. V: vectors per thread. kThreads: max. per
+// block. kAligned: all rows start at multiples of 16 bytes and consist of whole vectors.
 template <typename T, int V, int kThreads, bool kAligned>
 __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const Params<T> p) {
   begin_after_previous_kernel(p.next_comes_early);
-  // A group each, of blocks with one group of many threads or with groups of few.
+  // One part per group, in blocks of one large group or of several small ones.
   constexpr int kScratch = rms_norm_slots(V * kThreads / 32) + kBlockThreads / 32 * 4;
   alignas(16) __shared__ float scratch[kScratch];
-  // With few rows the weights are on their way while the row's sum is taken.
+  // With few rows the weights are loaded while the row's sum is computed.
   constexpr bool kWeightsEarly = V <= 2;
 
   const long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;

@@ -1,13 +1,14 @@
-// RMSNorm of one row: the arithmetic that kernels/pointwise/sm80/rmsnorm.cu and the fused
-// all-reduce (ipc/collective) share, so that both give the same bits.
+// RMSNorm of one row: the arithmetic shared by kernels/pointwise/sm80/rmsnorm.cu and the fused
+// all-reduce (ipc/collective), so that both produce the same bits.
 //
-// The order of the sum. A row is cut into vectors of 16 bytes, the last one padded with zeros, and
-// into chunks of 32 vectors. The squares of a vector are added in ascending order, the vectors of a
-// chunk in a butterfly over the lanes of a warp, the chunks four at a time. Chunks of zeros at the
-// end change nothing. So the bits depend on the number of columns and the element type alone, not
-// on how many threads or blocks share a row, nor on how they got its vectors (16-byte loads, single
-// elements, sums over peers). Every operation names its rounding, so that no compiler contracts it
-// into another one; the inverse square root is the GPU's own, good to 2 units in the last place.
+// Order of the sum: a row is cut into vectors of 16 bytes, the last one zero-padded, and into
+// chunks of 32 vectors. The squares of a vector are added in ascending order, the vectors of a
+// chunk in a butterfly over the lanes of a warp, the chunks four at a time. Trailing chunks of
+// zeros change nothing. So the bits depend only on the number of columns and the element type, not
+// on how many threads or blocks share a row, nor on how the vectors were obtained (16-byte loads,
+// single elements, sums over peers). Every operation has an explicit rounding, so that no compiler
+// contracts it with another one; the inverse square root is the GPU's own, accurate to 2 units in
+// the last place.
 //
 // A kernel that normalises one row per block, V vectors per thread:
 //
@@ -24,12 +25,12 @@ namespace nvllm::kernels {
 
 inline constexpr int kRmsNormMaxThreads = 1024;
 
-// The 16-byte vectors of a row.
+// The number of 16-byte vectors of a row.
 __host__ __device__ constexpr int rms_norm_vectors(int columns, int element_bytes) {
   return (columns * element_bytes + 15) / 16;
 }
 
-// The place of so many chunk sums: read four at a time.
+// The slots for this many chunk sums, which are read four at a time.
 __host__ __device__ constexpr int rms_norm_slots(int chunks) {
   return (chunks + 3) / 4 * 4;
 }
@@ -44,8 +45,8 @@ __device__ __forceinline__ float rms_norm_vector(const Vector<T>& vector) {
   return sum;
 }
 
-// The sum of a chunk's squares, in all lanes of the warp that holds it, a vector each. All lanes
-// call it together.
+// The sum of a chunk's squares, in all lanes of the warp that holds it, one vector per lane. All
+// lanes call it together.
 template <typename T>
 __device__ __forceinline__ float rms_norm_chunk(const Vector<T>& vector) {
   float sum = rms_norm_vector(vector);
@@ -106,10 +107,10 @@ __host__ __device__ constexpr int rms_norm_threads(int vectors) {
   return threads < kRmsNormMaxThreads ? threads : kRmsNormMaxThreads;
 }
 
-// The same scale in all threads of a group that holds a row: thread t vectors t, t + threads, ...
-// The groups of a block are all of this size and start at multiples of it. All threads of the block
-// call it together. `scratch` belongs to the group, rms_norm_slots(V * threads / 32) floats; to use
-// it again, __syncthreads() first.
+// The same scale in all threads of a group that holds a row: thread t has vectors t, t + threads,
+// ... All groups of a block have this size and start at multiples of it. All threads of the block
+// call it together. `scratch` belongs to the group, rms_norm_slots(V * threads / 32) floats; it may
+// be reused after __syncthreads().
 template <typename T, int V>
 __device__ __forceinline__ float rms_norm_scale(const Vector<T> (&row)[V], int thread, int threads,
                                                 float inverse_columns, float epsilon,

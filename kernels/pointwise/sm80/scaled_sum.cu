@@ -1,4 +1,4 @@
-// Scaled sums of two tensors on the GPU, 16 bytes at a time. They are bound by memory.
+// Scaled sums of two tensors on the GPU, 16 bytes at a time. Memory-bound.
 #include "kernels/common/arguments.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm80/row_tiles.cuh"

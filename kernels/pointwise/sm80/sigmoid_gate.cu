@@ -1,4 +1,4 @@
-// Gates of attention's results on the GPU, 16 bytes at a time. They are bound by memory.
+// Output gates of attention on the GPU, 16 bytes at a time. Memory-bound.
 #include "kernels/common/arguments.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm80/row_tiles.cuh"

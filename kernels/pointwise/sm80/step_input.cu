@@ -1,8 +1,8 @@
 // Step input and embedding on the GPU.
 //
-// Step input: several blocks of threads share the table and the rows of a sequence. They need not
-// wait for each other: they read new entries where those came from, and never in the table that
-// this kernel writes.
+// Step input: several blocks share the table and the rows of a sequence. They need not wait for
+// each other: they read new entries from their source, never from the table that this kernel
+// writes.
 #include <algorithm>
 
 #include "kernels/common/arguments.h"
@@ -15,7 +15,7 @@ namespace nvllm::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr std::int64_t kMaxParts = 64;  // that share the work of a sequence
+constexpr std::int64_t kMaxParts = 64;  // blocks that share a sequence
 
 struct Params {
   explicit Params(const StepInput& args)
@@ -89,11 +89,11 @@ __global__ void __launch_bounds__(kThreads) step_input_kernel(const Params p) {
   }
 }
 
-// --- embedding: rows, copied or scaled, as many bytes at once as their address and length allow
+// --- embedding: rows, copied or scaled, in the widest units that address and length allow
 
-constexpr int kUnits = 4;  // of a thread, all in flight together
+constexpr int kUnits = 4;  // per thread, all in flight together
 
-// What becomes of a unit: the unit itself, or its elements times a factor.
+// Transforms a unit: copies it, or multiplies its elements by a factor.
 struct Copied {
   template <typename Unit>
   __device__ __forceinline__ Unit operator()(const Unit& unit) const {

@@ -1,5 +1,5 @@
-// Sums of float32 tensors in the order of a tree on the GPU. They are bound by memory: a thread has
-// four columns of a row, and all of their sources on the way at once.
+// Sums of float32 tensors in tree order on the GPU. Memory-bound: a thread has four columns of a
+// row, and all of their sources in flight at once.
 #include "kernels/common/arguments.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm80/types.cuh"
@@ -30,8 +30,8 @@ struct Four {
   }
 };
 
-// The sum of all sources of these columns. kPerfect: so many sources of a perfect tree; 0: as
-// p.merges say.
+// The sum of all sources of these columns. kPerfect: the number of sources of a perfect tree; 0:
+// the order is p.merges.
 template <int kPerfect, typename Load, typename P>
 __device__ __forceinline__ Four sum_of(const P& p, const Load& load) {
   constexpr int kSources = kPerfect > 0 ? kPerfect : TreeSum::kMaxSources;
@@ -52,7 +52,7 @@ __device__ __forceinline__ Four sum_of(const P& p, const Load& load) {
     }
     return source[0];
   }
-  // The stack's top is at 0, so that all of it is in registers.
+  // The top of the stack is at index 0, so that all of it stays in registers.
   Four stack[kSources] = {};
 #pragma unroll
   for (int i = 0; i < kSources; ++i) {
@@ -69,7 +69,7 @@ __device__ __forceinline__ Four sum_of(const P& p, const Load& load) {
   return stack[0];
 }
 
-// kAligned: four columns are whole everywhere, at multiples of their size.
+// kAligned: four columns are always aligned 16-byte vectors.
 template <typename T, typename Bias, bool kAligned, int kPerfect>
 __global__ void __launch_bounds__(kThreads) tree_sum_kernel(const Params<T, Bias> p) {
   begin_after_previous_kernel();

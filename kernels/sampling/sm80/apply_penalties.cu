@@ -1,5 +1,5 @@
-// Penalties, bias and banned tokens on the GPU: a block for each tile of a row. It counts in shared
-// memory how often its tokens are in the history, marks the banned ones, and then changes each
+// Penalties, bias and banned tokens on the GPU: one block per tile of a row. It counts in shared
+// memory how often its tokens occur in the history, marks the banned ones, and then changes each
 // logit once.
 
 #include "kernels/sampling/apply_penalties.h"
@@ -11,7 +11,7 @@ namespace nvllm::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kTile = 8192;  // logits of a block
+constexpr int kTile = 8192;  // logits per block
 
 struct Params : PenaltiesView {
   unsigned tiles;
@@ -25,7 +25,7 @@ struct Tile {
   long long begin;  // its first id
   int size;
 
-  // The place of an id; negative: not in this tile.
+  // The index of an id; negative: not in this tile.
   __device__ int find(int id) const {
     const long long i = id - begin;
     return id >= 0 && i >= 0 && i < size ? static_cast<int>(i) : -1;
@@ -34,8 +34,8 @@ struct Tile {
 
 __global__ void __launch_bounds__(kThreads) apply_penalties_kernel(const Params p) {
   begin_after_previous_kernel();
-  __shared__ unsigned seen[kTile];         // how often, and kInPrompt
-  __shared__ unsigned banned[kTile / 32];  // a bit each
+  __shared__ unsigned seen[kTile];         // count, and kInPrompt
+  __shared__ unsigned banned[kTile / 32];  // one bit each
   __shared__ unsigned biased[kTile / 32];
   const long long row = blockIdx.x / p.tiles;
   const int slot = p.rows.slots[row];
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads) apply_penalties_kernel(const Params 
     for (int i = threadIdx.x; i < params.ends; i += kThreads) ban(words.ends[i]);
   }
   for (int i = threadIdx.x; i < params.bad_words; i += kThreads) {
-    // Comparing is the expensive part, so first: is it about this tile at all?
+    // Comparing is expensive, so first check whether the word's last token is in this tile.
     if (tile.find(words.word_tokens[words.word_ends[i] - 1]) >= 0) {
       ban(words.banned_by(i, history, position));
     }
@@ -91,10 +91,10 @@ __global__ void __launch_bounds__(kThreads) apply_penalties_kernel(const Params 
   float* to = const_cast<float*>(p.rows.sampled_logits(row, params.flags)) + first;
   const auto changed = [&](float logit, int i, float bias) {
     if (banned[i / 32] >> i % 32 & 1) logit = kMinusInfinity;
-    logit += bias;  // of 0 for most, which at most makes -0 a 0
+    logit += bias;  // 0 for most, which can only turn -0 into 0
     return penalizes ? penalized(logit, seen[i], params) : logit;
   };
-  // Each id has one bias at most. Those logits are changed first, and then left alone.
+  // Each id has at most one bias. Those logits are changed first, and then skipped.
   for (int b = threadIdx.x; b < params.biases; b += kThreads) {
     const int i = tile.find(words.bias_ids[b]);
     if (i < 0) continue;

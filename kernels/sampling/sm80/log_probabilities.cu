@@ -1,7 +1,7 @@
-// Log-probabilities on the GPU: a block per row, which reads it a few times; after the first time
-// it lies in the L2 cache. The highest logits are among those that reach the k-th of the threads'
-// own maxima. These are few unless many logits are equal; only then the k-th is searched for
-// exactly.
+// Log-probabilities on the GPU: one block per row, which reads it several times, from the second
+// time on from the L2 cache. The highest logits are among those that reach the k-th largest of the
+// threads' own maxima. These are few unless many logits are equal; only then the k-th largest logit
+// is searched exactly.
 #include "kernels/sampling/backends.h"
 #include "kernels/sampling/log_probabilities.h"
 #include "kernels/sampling/operations.h"
@@ -15,7 +15,7 @@ constexpr int kBins = 2048;
 
 using Params = LogProbabilitiesView;
 
-// Calls take(logit, element) for all logits of a row, shared by the block's threads.
+// Calls take(logit, element) for all logits of a row, distributed over the block's threads.
 template <typename Take>
 __device__ __forceinline__ void for_row(const float* row, long long count, const Take& take) {
   constexpr int kVectors = 4;
@@ -43,8 +43,8 @@ static_assert(kMaxAlternatives <= kThreads);
 struct Shared {
   unsigned bins[kBins];
   unsigned keys[kThreads];
-  unsigned long long found[kMaxFound];  // as candidate() packs them
-  unsigned found_count;                 // may be larger than there is room for
+  unsigned long long found[kMaxFound];  // packed as by candidate()
+  unsigned found_count;                 // may exceed the capacity
   float floats[kThreads / 32 + 1];
   unsigned counts[kThreads / 32 + 1];
   unsigned prefix, wanted, minimum;
@@ -55,13 +55,13 @@ struct Shared {
   }
 };
 
-// The key that at least `wanted` threads' highest logits reach, 0 < wanted <= kThreads: so the
-// `wanted` best of the row are among the few that reach it.
+// A key that the highest logits of at least `wanted` threads reach, 0 < wanted <= kThreads: the
+// row's `wanted` best are then among the few that reach it.
 __device__ unsigned reached_by(float highest_of_thread, unsigned wanted, Shared& shared) {
   const unsigned mine = order_key(highest_of_thread);
   shared.keys[threadIdx.x] = mine;
   __syncthreads();
-  unsigned better = 0;  // of equals the lower thread
+  unsigned better = 0;  // ties by ascending thread
   for (unsigned other = 0; other < kThreads; ++other) {
     const unsigned theirs = shared.keys[other];
     better += theirs > mine || (theirs == mine && other < threadIdx.x);
@@ -71,8 +71,8 @@ __device__ unsigned reached_by(float highest_of_thread, unsigned wanted, Shared&
   return shared.minimum;
 }
 
-// The order key of the `wanted`-th largest of `count` logits, count >= wanted > 0, and how many of
-// its equals are among the first `wanted`.
+// The order key of the `wanted`-th largest of `count` logits, count >= wanted > 0, and how many
+// logits equal to it belong to the first `wanted`.
 struct Boundary {
   unsigned key, equals;
 };
@@ -118,10 +118,10 @@ __device__ Boundary boundary_of(const float* row, long long count, unsigned want
   return {prefix, wanted};
 }
 
-// So that exactly `wanted` elements with this key are below it: the lowest ids.
+// The end of the range with exactly `wanted` elements of this key: the lowest ids.
 __device__ long long end_of_equals(const float* row, long long count, const Boundary& boundary,
                                    Shared& shared) {
-  long long low = 0, high = count;  // more than low are needed, high are enough
+  long long low = 0, high = count;  // `low` elements are too few, `high` are enough
   while (high - low > 1) {
     const long long middle = low + (high - low) / 2;
     unsigned equals = 0;
@@ -133,8 +133,8 @@ __device__ long long end_of_equals(const float* row, long long count, const Boun
   return high;
 }
 
-// The `wanted` best of the row, where too many reach what the threads' highest tell: by their
-// boundary.
+// The `wanted` best of the row by their exact boundary, if too many logits reach the bound of the
+// threads' maxima.
 __device__ void find_exactly(const Params& p, const float* row, unsigned wanted, Shared& shared) {
   const Boundary boundary = boundary_of(row, p.rows.own, wanted, shared);
   unsigned equals = 0;
@@ -153,7 +153,7 @@ __device__ void find_exactly(const Params& p, const float* row, unsigned wanted,
   __syncthreads();
 }
 
-// The `wanted` best of what was found, in order.
+// Writes the `wanted` best of those found, in order.
 __device__ void write_best(const Params& p, unsigned wanted, const RecordView& record,
                            const Shared& shared) {
   for (unsigned i = threadIdx.x; i < shared.found_count; i += kThreads) {
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kThreads) summarize_logits_kernel(const Params
     if (order_key(logit) < minimum) return;
     shared.find(candidate(logit, p.rows.first_id + static_cast<std::uint32_t>(i)));
   });
-  sum = over_block(sum, Sum(), shared.floats);  // also: everything has been found
+  sum = over_block(sum, Sum(), shared.floats);  // also: all candidates have been found
   if (threadIdx.x == 0) {
     record.set(0, maximum);
     record.set(1, sum);
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kThreads) summarize_logits_kernel(const Params
   write_best(p, wanted, record, shared);
 }
 
-// Every part's alternatives are in order; each finds its place among all.
+// Every part's alternatives are sorted; each one finds its rank among all parts.
 __device__ void combine_best(const Params& p, long long row, const RowRecords& all, float maximum,
                              float log_sum) {
   const long long count = p.parts * p.alternatives;
@@ -219,7 +219,7 @@ __device__ void combine_best(const Params& p, long long row, const RowRecords& a
     long long place = 0;
     for (long long part = 0; part < p.parts; ++part) {
       const RecordView theirs = all.of(part);
-      // How many of theirs are better: by halving.
+      // Counts how many of theirs are better, by bisection.
       long long better = 0, not_better = p.alternatives;
       while (better < not_better) {
         const long long middle = (better + not_better) / 2;

@@ -1,10 +1,10 @@
-// Sampling on the GPU. The logits of all rows are cut into tiles, of which each block has an equal
-// number of neighbouring ones; the block of a row that ends last makes the token.
+// Sampling on the GPU. The logits of all rows are cut into tiles, distributed evenly over blocks in
+// contiguous ranges; the last block of a row to finish writes the token.
 //
-// Few tokens can win, and noise is the expensive part. So upper bounds tell which could beat the
-// best one that the block has seen: first the highest of four logits with the largest noise there
-// is, then each logit with about the noise of its bits. Noise is computed for those alone, of which
-// there are hardly any after a block's first tile.
+// Few tokens can win, and noise is expensive. So upper bounds determine which could beat the best
+// one that the block has seen: first the highest of four logits plus the maximum noise, then each
+// logit plus a bound from the upper bits of its noise. Exact noise is computed only for the
+// remaining ones, of which there are hardly any after a block's first tile.
 #include <algorithm>
 
 #include "kernels/sampling/backends.h"
@@ -14,31 +14,31 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-// A few rows are shared by small blocks with little work each.
+// A few rows are split over small blocks with little work each.
 constexpr int kFewRows = 3;
 constexpr int kRoom =
-    1280;  // threads of a multiprocessor: with 1024 it takes as long, with 1536 longer for 16 rows
+    1280;  // per multiprocessor: 1024 takes as long, 1536 takes longer for 16 rows
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 struct Params {
   SamplingRowsView rows;
   const float* thresholds;      // nullptr: none
-  unsigned long long* scratch;  // of each row: the best so far, and how many tiles are done
+  unsigned long long* scratch;  // per row: the best so far, and the number of finished tiles
   SampledTokens sampled;
   unsigned tiles;        // of a row
-  unsigned share, more;  // tiles of a block; so many blocks have one more
+  unsigned share, more;  // tiles per block; `more` blocks have one more
 };
 
-// NaN only if all are.
+// NaN only if all are NaN.
 __device__ __forceinline__ float max_of(const float4& four) {
   return fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w));
 }
-// The first of a value that is there.
+// The index of the first occurrence of a value.
 __device__ __forceinline__ int place_of(float value, const float4& four) {
   return four.x == value ? 0 : four.y == value ? 1 : four.z == value ? 2 : 3;
 }
 
-// Of the logits that a thread takes, four at a time, the highest.
+// The highest of the logits that a thread processes, four at a time.
 class Greedy {
  public:
   __device__ __forceinline__ bool hopeless(const float4&) const { return false; }
@@ -59,14 +59,14 @@ class Greedy {
 // The highest of logit / temperature + noise. All lanes of a warp call together.
 class Random {
  public:
-  // key_to_beat: that of the best score that the block has seen; in shared memory, 0 before.
+  // key_to_beat: key of the best score that the block has seen; in shared memory, initially 0.
   __device__ Random(const SlotParams& params, int position, float threshold, unsigned& key_to_beat)
       : noise_(noise_keys(params.seed, position)),
         factor_(params.inverse_temperature),
         threshold_(threshold),
         key_to_beat_(key_to_beat) {}
 
-  // Whether none of the warp's can win, whatever their noise.
+  // Whether none of the warp's logits can win, whatever their noise.
   __device__ __forceinline__ bool hopeless(const float4& logits) {
     look();
     const float maximum = max_of(logits);
@@ -81,7 +81,7 @@ class Random {
                  fused(logits.y, factor_, gumbel_noise_bound(noise_, premixed ^ 1)),
                  fused(logits.z, factor_, gumbel_noise_bound(noise_, premixed ^ 2)),
                  fused(logits.w, factor_, gumbel_noise_bound(noise_, premixed ^ 3))};
-    // Each lane judges its most promising one, which is mostly enough to rule the others out.
+    // Each lane evaluates its most promising one, which usually rules out the others.
     for (float maximum = max_of(reach); __any_sync(kAllLanes, maximum >= to_beat_);
          maximum = max_of(reach)) {
       if (maximum >= to_beat_) {
@@ -113,8 +113,8 @@ class Random {
   unsigned long long best_ = 0;
 };
 
-// A row's logits in vectors of four that begin at ids which are multiples of four, so that the
-// first one may begin before the row does.
+// A row's logits in vectors of four at ids that are multiples of four, so the first vector may
+// begin before the row does.
 class Row {
  public:
   __device__ Row(const float* logits, const SamplingRowsView& rows)
@@ -145,11 +145,11 @@ class Row {
   const float4* vectors_;
   long long own_;
   unsigned before_, first_id_;
-  unsigned whole_ = 0, whole_end_ = 0;  // vectors that can be loaded as such
+  unsigned whole_ = 0, whole_end_ = 0;  // vectors that can be loaded whole
 };
 
-// What is best of tiles [begin, end) of a row. A tile has V vectors of each thread; each is asked
-// for when its place is free.
+// The best of tiles [begin, end) of a row. A tile has V vectors per thread; each is requested as
+// soon as its register is free.
 template <int kThreads, int V, typename Taker>
 __device__ __forceinline__ unsigned long long best_of(Taker taker, const Row& row, unsigned begin,
                                                       unsigned end) {
@@ -158,7 +158,7 @@ __device__ __forceinline__ unsigned long long best_of(Taker taker, const Row& ro
 #pragma unroll
   for (int v = 0; v < V; ++v) vectors[v] = row.load(at + v * kThreads);
   for (unsigned tile = begin; tile < end; ++tile) {
-    // Where the first one is not hopeless the others are rarely.
+    // If the first one is not hopeless, the others rarely are.
     const bool ask = taker.hopeless(vectors[0]);
 #pragma unroll
     for (int v = 0; v < V; ++v, at += kThreads) {
@@ -169,7 +169,7 @@ __device__ __forceinline__ unsigned long long best_of(Taker taker, const Row& ro
   return taker.best();
 }
 
-// A block's part of a row, to which all parts come together.
+// Merges a block's part of a row with the others.
 __device__ void finish_part(const Params& p, long long row, int slot, unsigned long long best,
                             unsigned tiles) {
   if (tiles == p.tiles) return p.sampled.set(row, slot, best);

@@ -1,5 +1,5 @@
-// What sampling kernels share on the GPU: loads of logits whatever their alignment, reductions,
-// sums in bins, the bound of Gumbel noise, and what becomes of the best candidate of a row.
+// Shared by the sampling kernels on the GPU: loads of logits at any alignment, reductions, sums in
+// bins, the bound of Gumbel noise, and the final step for a row's best candidate.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace nvllm::kernels {
 
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Stands for a logit that there is none of: not a number.
+// Stands for a missing logit: NaN.
 __device__ __forceinline__ float no_logit() {
   return __uint_as_float(0x7fffffff);
 }
 
-// Four logits of a row from element i on; those at and behind `count` are NaN.
+// Four logits of a row from element i on; those from `count` on are NaN.
 __device__ __forceinline__ float4 load_logits(const float* row, long long i, long long count) {
   const float* from = row + i;
   if (i + 4 <= count && (reinterpret_cast<std::uintptr_t>(from) & 15) == 0) {
@@ -45,7 +45,7 @@ struct Sum {
   }
 };
 
-// Of the warp's lanes, in all of them.
+// Reduces over the warp's lanes; the result is in all of them.
 template <typename T, typename Combine>
 __device__ __forceinline__ T over_warp(T value, const Combine& combine) {
 #pragma unroll
@@ -55,13 +55,13 @@ __device__ __forceinline__ T over_warp(T value, const Combine& combine) {
   return value;
 }
 
-// Of the block's threads, in all of them, in a fixed order; a block of whole warps. `scratch`: one
-// element per warp and one more.
+// Reduces over the block's threads in a fixed order; the result is in all of them. The block
+// consists of whole warps. `scratch`: one element per warp plus one.
 template <typename T, typename Combine>
 __device__ __forceinline__ T over_block(T value, const Combine& combine, T* scratch) {
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   value = over_warp(value, combine);
-  __syncthreads();  // whoever still reads what the scratch held before
+  __syncthreads();  // the previous contents of scratch may still be read
   if (threadIdx.x % 32 == 0) scratch[warp] = value;
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -73,8 +73,8 @@ __device__ __forceinline__ T over_block(T value, const Combine& combine, T* scra
   return scratch[warps];
 }
 
-// Numbers of 64 bits in shared memory, as two of 32 each: those are what shared memory can add to
-// by itself.
+// 64-bit counters in shared memory, as two of 32 bits each, for which shared memory has atomic
+// adds.
 template <int kBins>
 struct SharedSums {
   unsigned low[kBins], high[kBins];
@@ -92,8 +92,8 @@ struct SharedSums {
 
 namespace cuda {
 
-// An upper bound of the Gumbel noise of premixed bits that is not above kMaxGumbel: -ln v
-// (sampling_math.h) of what the upper 15 bits say.
+// An upper bound of the Gumbel noise of premixed bits, at most kMaxGumbel: -ln v (sampling_math.h)
+// from the upper 15 bits.
 __device__ __forceinline__ float gumbel_noise_bound(const RandomKeys& noise,
                                                     std::uint32_t premixed) {
   constexpr int kLower = RandomKeys::kUnfolded;

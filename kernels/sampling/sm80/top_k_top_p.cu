@@ -1,6 +1,6 @@
 // Truncation by top-k, top-p and min-p on the GPU. The blocks of a row count in shared memory, then
-// add their counts to the row's histogram. One block finds the bin of the boundary: where rows are
-// whole, the last of those that counted.
+// add their counts to the row's histogram. One block finds the bin of the boundary: if rows are
+// whole, the last one to finish counting.
 #include <algorithm>
 
 #include "kernels/sampling/backends.h"
@@ -12,7 +12,7 @@ namespace nvllm::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr long long kTile = 8192;  // logits of a block
+constexpr long long kTile = 8192;  // logits per block
 
 struct Params : TruncationView {
   unsigned tiles;
@@ -28,7 +28,7 @@ struct Params : TruncationView {
   }
 };
 
-// Calls take() with all logits of this block's tile, and with NaN.
+// Calls take() with all logits of this block's tile, padded with NaN.
 template <typename Take>
 __device__ __forceinline__ void for_tile(const Params& p, const float* logits, unsigned tile,
                                          const Take& take) {
@@ -46,8 +46,7 @@ __device__ __forceinline__ void for_tile(const Params& p, const float* logits, u
   }
 }
 
-// Whether this block is the last of its row's; then it sees what the others wrote. `done` is 0
-// again afterwards.
+// Whether this block is the last of its row; it then sees the others' writes. Resets `done` to 0.
 __device__ bool is_last_of_row(unsigned* done, unsigned blocks) {
   __shared__ bool last;
   __threadfence();
@@ -104,7 +103,7 @@ __global__ void begin_truncation_kernel(const Params p) {
   begin_row(p, row, maximum);
 }
 
-// All threads of a block together, which have read the row's state: the bin where the boundary is.
+// Called by all threads of a block, which have read the row's state: finds the bin of the boundary.
 __device__ void choose_bin(const Params& p, long long row, const SlotParams& params,
                            TruncationState known, TruncationKind kind, int round) {
   constexpr int kBinsOfThread = kTruncationBins / kThreads;
@@ -120,7 +119,7 @@ __device__ void choose_bin(const Params& p, long long row, const SlotParams& par
     }
     own += bins[b];
   }
-  // What lies in the bins up to this thread's.
+  // The total of the bins up to and including this thread's.
   unsigned long long up_to = own;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
@@ -129,7 +128,7 @@ __device__ void choose_bin(const Params& p, long long row, const SlotParams& par
     if (lane >= distance) up_to += before;
   }
   if (lane == 31) warps[warp] = up_to;
-  __syncthreads();  // also: everybody has read the histograms
+  __syncthreads();  // also: all threads have read the histograms
   unsigned long long total = 0;
   for (int w = 0; w < kThreads / 32; ++w) {
     if (w < warp) up_to += warps[w];

@@ -1,10 +1,10 @@
-// Truncation of whole rows by top-k, top-p and min-p on Hopper: a row lies in the shared memory of
-// a cluster of blocks, which read it once.
+// Truncation of whole rows by top-k, top-p and min-p on Hopper: a row is held in the shared memory
+// of a cluster of blocks, which read it once.
 //
-// Hardly ever more than a few logits can be kept, and a bound tells which: the k-th highest of the
-// highest logits that the cluster's warps have. Those that reach it go into a list, which one block
-// sorts. Where the boundary is not among them, for a large k or a flat top_p, all blocks count in
-// rounds, as for parts of rows.
+// Usually only a few logits can be kept, and a bound selects them: the k-th highest of the
+// cluster's warp maxima. Logits that reach it go into a list, which one block sorts. If the
+// boundary is not in the list, for a large k or a flat top_p, all blocks count in rounds, as for
+// split rows.
 #include <algorithm>
 
 #include "kernels/common/sm90/sync.cuh"
@@ -27,24 +27,24 @@ constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
 constexpr int kBlocks = 8;  // of a cluster
 constexpr int kGroups = kWarps * kBlocks;
-constexpr int kGroupsWithoutTopK = 64;  // the bound is so many warps' highest logit
+constexpr int kGroupsWithoutTopK = 64;  // the bound is this many-th highest warp maximum
 constexpr int kListed = 2 * kThreads;   // logits in the list, at most
 
-// What a block tells all others of its list.
+// The list summary that a block sends to all others.
 struct Listed {
-  unsigned long long mass;   // of what is listed; only for top_p
-  unsigned long long total;  // of all that may be kept; only for top_p without top_k
+  unsigned long long mass;   // of the listed logits; only for top_p
+  unsigned long long total;  // of all logits that may be kept; only for top_p without top_k
   unsigned count;
 };
 
-// A block's shared memory; behind it lies its part of the row.
+// A block's shared memory; its part of the row follows.
 struct alignas(16) Shared {
   SharedSums<kTruncationBins> sums;
   unsigned long long scratch[kWarps + 1];
   unsigned long long totals[kBlocks];  // of the blocks' bins
-  unsigned long long above;            // what lies above `bin`
+  unsigned long long above;            // total above `bin`
   Listed listed[kBlocks];
-  unsigned keys[kListed];      // of this block's list; then, in the first block, of all
+  unsigned keys[kListed];      // this block's list; then, in the first block, all lists
   float warp_maxima[kGroups];  // of all warps' logits
   float maximum, bound;
   unsigned count, bin;
@@ -52,9 +52,9 @@ struct alignas(16) Shared {
 
 #if __CUDA_ARCH__ >= 900
 
-// Of this block's part of a row.
+// This block's part of a row.
 struct Part {
-  const float* logits;  // in shared memory, NaN behind the row's end
+  const float* logits;  // in shared memory, NaN past the row's end
   int length;
 
   // Calls take(four logits).
@@ -67,7 +67,7 @@ struct Part {
   }
 };
 
-// This block's part of the row comes into shared memory; returns the thread's highest logit.
+// Loads this block's part of the row into shared memory; returns the thread's highest logit.
 __device__ __forceinline__ float load_part(float* to, const float* row, long long begin, int length,
                                            long long own) {
   constexpr int kAtOnce = 5;
@@ -91,7 +91,7 @@ __device__ __forceinline__ float load_part(float* to, const float* row, long lon
   return maximum;
 }
 
-// Finds the highest of all warps' highest logits, and the wanted-th highest of them, the bound.
+// Finds the highest of all warp maxima, and the wanted-th highest of them, the bound.
 __device__ __forceinline__ void find_bound(Shared& shared, int wanted) {
   constexpr int kSharers = kThreads / kGroups;  // threads that share the comparisons of one
   const int own = static_cast<int>(threadIdx.x) / kSharers;
@@ -113,7 +113,7 @@ __device__ __forceinline__ void find_bound(Shared& shared, int wanted) {
   __syncthreads();
 }
 
-// Lists this block's logits that reach a bound, and tells all blocks of them.
+// Lists this block's logits that reach a bound, and sends the summary to all blocks.
 __device__ __forceinline__ void list_part(Shared& shared, const Part& part,
                                           const TruncationState& row, const SlotParams& params,
                                           float bound, int rank) {
@@ -148,7 +148,7 @@ __device__ __forceinline__ void list_part(Shared& shared, const Part& part,
   }
 }
 
-// The first block's: all lists one after the other.
+// Called by the first block: concatenates all lists.
 __device__ __forceinline__ void gather_lists(Shared& shared) {
   unsigned from = shared.listed[0].count;
   for (int block = 1; block < kBlocks; ++block) {
@@ -159,7 +159,7 @@ __device__ __forceinline__ void gather_lists(Shared& shared) {
   }
 }
 
-// Sorts `count` keys in falling order; behind them come as many zeros as make a power of two.
+// Sorts `count` keys in descending order, zero-padded to a power of two.
 __device__ __forceinline__ void sort_keys(unsigned* keys, unsigned count) {
   unsigned size = 2;
   while (size < count) size *= 2;
@@ -178,7 +178,7 @@ __device__ __forceinline__ void sort_keys(unsigned* keys, unsigned count) {
   }
 }
 
-// Sums of amounts of this thread and those before it, and of all.
+// Prefix sum up to and including this thread, and the total.
 struct Sums {
   unsigned long long up_to, all;
 
@@ -190,7 +190,7 @@ struct Sums {
       const unsigned long long before = __shfl_up_sync(kAllLanes, up_to, lanes);
       if (lane >= lanes) up_to += before;
     }
-    __syncthreads();  // whoever still reads what the scratch held before
+    __syncthreads();  // the previous contents of scratch may still be read
     if (lane == 31) scratch[warp] = up_to;
     __syncthreads();
     for (int w = 0; w < kWarps; ++w) {
@@ -200,8 +200,8 @@ struct Sums {
   }
 };
 
-// The first block's: the threshold, which is among its sorted keys. `total`: of all that may be
-// kept, for top_p without top_k.
+// Called by the first block: the threshold, which is among its sorted keys. `total`: of all that
+// may be kept, for top_p without top_k.
 __device__ __forceinline__ void choose_of_list(Shared& shared, TruncationState row,
                                                const SlotParams& params, unsigned count,
                                                unsigned long long total, float* threshold) {
@@ -236,7 +236,7 @@ __device__ __forceinline__ void choose_of_list(Shared& shared, TruncationState r
 
 // --- rounds over all logits, for boundaries that are not in the list
 
-// All blocks together: what is known of the row after one more round.
+// Called by all blocks together: the row's state after one more round.
 template <TruncationKind kKind>
 __device__ __forceinline__ TruncationState count_truncation_round(Shared& shared, const Part& part,
                                                                   TruncationState row,
@@ -265,7 +265,7 @@ __device__ __forceinline__ TruncationState count_truncation_round(Shared& shared
   });
   sync_cluster();
 
-  // This block's bins: the first block has the highest. Two threads add up one.
+  // This block's bins: the first block has the highest. Two threads add up each bin.
   constexpr int kBlockBins = static_cast<int>(kTruncationBins) / kBlocks;
   static_assert(kThreads == 2 * kBlockBins);
   const int half = static_cast<int>(threadIdx.x) % 2;
@@ -324,7 +324,7 @@ __device__ __forceinline__ void truncate_row(const Params& p, const SlotParams& 
       over_warp(load_part(memory, p.rows.sampled_logits(row, params.flags),
                           static_cast<long long>(rank) * p.length, p.length, p.rows.own),
                 Larger());
-  wait_for_cluster();  // all blocks are there
+  wait_for_cluster();  // all blocks have started
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   if (lane < kBlocks) *address_in_block(&shared.warp_maxima[rank * kWarps + warp], lane) = maximum;
   sync_cluster();
@@ -351,7 +351,7 @@ __device__ __forceinline__ void truncate_row(const Params& p, const SlotParams& 
         params.top_k > 0 || mass >= wanted_of(total, params, TruncationKind::top_p);
     if (count <= kListed && all_there) {
       if (rank == 0) gather_lists(shared);
-      sync_cluster();  // nobody leaves before its list was read
+      sync_cluster();  // no block may exit before its list has been read
       if (rank != 0) return;
       sort_keys(shared.keys, count);
       choose_of_list(shared, known, params, count, total, threshold);

@@ -1,12 +1,12 @@
 // The block mask of XAttention on the GPU: the scores of strided rows and tokens on Ampere and
 // later, and the launcher.
 //
-// Strided scores are a GEMM of depth kStride head_dim: strided row i is the elements of its rows in
-// descending order, strided token j those of its keys in ascending order. A block computes 128 x
-// 128 of them with mma.sync, copying asynchronously in kStages stages (on Hopper
-// ../sm90/block_mask.cu does it), and leaves one log-sum-exp in base 2 for each strided row and
-// tile of kTile strided tokens. A second kernel (block_mask.cuh) selects tiles by these. float32
-// has a plain kernel.
+// Strided scores are a GEMM of depth kStride head_dim: strided row i consists of the elements of
+// its rows in descending order, strided token j of those of its keys in ascending order. A block
+// computes 128 x 128 of them with mma.sync, with asynchronous copies in kStages stages (on Hopper
+// see ../sm90/block_mask.cu), and writes one base-2 log-sum-exp per strided row and tile of kTile
+// strided tokens. A second kernel (block_mask.cuh) selects tiles by these. float32 has a plain
+// kernel.
 #include "kernels/attention/sm80/mma_rows.cuh"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/sparse/backends.h"
@@ -29,7 +29,7 @@ class StageCopy {
   __device__ __forceinline__ StageCopy(const TileParams<T>& p, int head, int first_row,
                                        int first_token)
       : p_(p), head_(head), first_row_(first_row), first_token_(first_token) {
-    // If a strided token lies in one block, its keys are found at once.
+    // If a strided token lies in one block, its keys need one lookup.
     together_ = p.table == nullptr || p.block_size % kStep == 0;
 #pragma unroll
     for (int n = 0; n < kRowsOfThread; ++n) {
@@ -142,8 +142,7 @@ __device__ __forceinline__ void store_sums(const TileParams<T>& p, int head, int
   }
 }
 
-// Grid: x is strided rows of all heads, y strided tokens, so that blocks that run together share
-// keys.
+// Grid: x is strided rows of all heads, y strided tokens, so that concurrent blocks share keys.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 2) score_tiles_kernel(const TileParams<T> p) {
   begin_after_previous_kernel();
@@ -167,7 +166,7 @@ __global__ void __launch_bounds__(kThreads, 2) score_tiles_kernel(const TilePara
   Scores scores = {};
   for (int step = 0; step < steps; ++step) {
     wait_for_copies<kStages - 2>();
-    __syncthreads();  // the stage has arrived, and all warps are done with the one before it
+    __syncthreads();  // the stage has arrived, and all warps are done with the previous one
     const int next = step + kStages - 1;
     if (next < steps) copies.copy(next, rows_tile(next % kStages), tokens_tile(next % kStages));
     commit_copies();
@@ -177,7 +176,7 @@ __global__ void __launch_bounds__(kThreads, 2) score_tiles_kernel(const TilePara
   store_sums(p, head, first_row + row, first_token + token, lane, scores);
 }
 
-// float32, which tensor cores would round: a thread for each strided row and tile.
+// float32, which tensor cores would round: one thread per strided row and tile.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) score_tiles_plain_kernel(const TileParams<T> p) {
   begin_after_previous_kernel();

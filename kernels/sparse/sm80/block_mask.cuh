@@ -1,10 +1,10 @@
 // The parameters of the block mask kernels, and the kernel that selects tiles by the log-sum-exps
-// which the first one has left (block_mask.cu, ../sm90/block_mask.cu).
+// of the first one (block_mask.cu, ../sm90/block_mask.cu).
 //
 // A block of the selection kernel has a tile of rows and a head. It computes scores of tiles from
-// the log-sum-exps of its strided rows, then searches, in bits of the score, the highest cut at
-// which the tiles above it reach the threshold (top-p), and writes the kept tiles in ascending
-// order.
+// the log-sum-exps of its strided rows, then finds, by a search over the bits of the score, the
+// highest cut at which the tiles above it reach the threshold (top-p), and writes the kept tiles in
+// ascending order.
 #pragma once
 
 #include "kernels/attention/sm80/attention_params.cuh"
@@ -25,7 +25,7 @@ struct TileParams : PromptParams<T> {
   int *tiles, *counts;
   int padded_dim;  // head_dim, padded to a multiple of kDepth
   int row_tiles, token_tiles, capacity, first_dense_tile;
-  float scale, threshold;  // scale: of exponents of 2
+  float scale, threshold;  // scale: for exponents of 2
 
   explicit TileParams(const BlockMask& args)
       : PromptParams<T>(args.prompt),
@@ -41,7 +41,7 @@ struct TileParams : PromptParams<T> {
         threshold(args.threshold) {}
 
   __device__ __forceinline__ int strides() const { return (this->rows + kStep - 1) / kStep; }
-  // How many strided tokens a strided row sees.
+  // How many strided tokens a strided row attends to.
   __device__ __forceinline__ int seen(int i) const {
     return (this->first_position + min(kStep * (i + 1), this->rows) - 1) / kStep + 1;
   }
@@ -60,7 +60,7 @@ inline constexpr int kSelectWarps = 4, kSelectThreads = kSelectWarps * 32;
 // Scores in shared memory are padded with zeros to a multiple of this.
 inline constexpr int kScoresAtOnce = 128;
 
-// A tile of rows, and the scores of the tiles that it sees.
+// A tile of rows, and the scores of the tiles that it attends to.
 struct TileRow {
   float* scores;  // in shared memory; 0 for those that are always kept
   int reach, diagonal;
@@ -143,8 +143,7 @@ __device__ __forceinline__ Covered score_row(const TileParams<T>& p, const TileR
   return {always, always + add_warp(lane < kSelectWarps ? parts[1][lane] : 0)};
 }
 
-// The sum and the number of the scores that are at least a given one. The order of the sum is
-// always the same.
+// The sum and the number of the scores that are at least a given one, summed in a fixed order.
 struct TailSum {
   float sum;
   int count;
@@ -165,8 +164,8 @@ __device__ __forceinline__ TailSum tail_sum(const TileRow& row, unsigned bits, i
   return {add_warp(tail.sum), __reduce_add_sync(~0u, tail.count)};
 }
 
-// The end of the selection: tiles above the score with these bits are kept, and `ties` of those
-// that have exactly this score.
+// The result of the search: tiles above the score with these bits are kept, and `ties` of those
+// with exactly this score.
 struct Cut {
   unsigned bits;
   int ties;
@@ -174,15 +173,15 @@ struct Cut {
 
 inline constexpr unsigned kInfinity = 0x7f800000u;  // bits of a score that no tile has
 
-// The highest score down to which tiles cover `wanted`, which all tiles together do and no tile
-// does not. Scores are not negative, so their bits are ordered as they are. Each warp tries one
-// score per round, which leaves a fifth of the interval, until a single tile or equal tiles are
-// left. All threads call it together.
+// The highest score at which the tiles cover `wanted`, which all tiles together do and no single
+// tile does. Scores are not negative, so their bits have the same order. Each warp tries one score
+// per round, which leaves a fifth of the interval, until a single tile or equal tiles are left. All
+// threads call it together.
 __device__ __forceinline__ Cut find_cut(const TileRow& row, float wanted,
                                         TailSum (&tried)[kSelectWarps]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   unsigned low = 0, high = kInfinity;       // enough; too little
-  int above_low = 1 << 30, above_high = 0;  // scores that are not below them; not counted yet
+  int above_low = 1 << 30, above_high = 0;  // counts of scores above; not counted yet
   while (high - low > 1) {
     const unsigned step = (high - low + kSelectWarps) / (kSelectWarps + 1);
     const TailSum tail = tail_sum(row, low + step * (warp + 1), lane);

@@ -1,6 +1,6 @@
-// Gathers pages on the GPU: a block for each page of a sequence and KV head, 16 bytes per thread at
-// a time. Pinned host memory is read in place; this many threads keep the link busy. Shapes are
-// those of kernels::GatherPages.
+// Gathers pages on the GPU: one block per page of a sequence and KV head, 16 bytes per thread at a
+// time. Pinned host memory is read in place; this many threads keep the link busy. Shapes are those
+// of kernels::GatherPages.
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/sparse/backends.h"
 #include "kernels/sparse/gather_pages.h"
@@ -9,7 +9,7 @@ namespace nvllm::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kUnroll = 4;  // loads of a thread in flight
+constexpr int kUnroll = 4;  // loads in flight per thread
 
 struct GatherParams {
   uint4 *to_keys, *to_values;

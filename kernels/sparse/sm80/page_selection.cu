@@ -1,6 +1,6 @@
-// Page selection of Quest on the GPU. Bounds: a warp for each page in which rows lie, sequence and
-// KV head. Selection: a few lanes compute the score of each page, then a block for each sequence
-// and KV head selects the top k (top_k.cuh). Shapes are those of page_selection.h.
+// Page selection of Quest on the GPU. Bounds: one warp per affected page, sequence and KV head.
+// Selection: a few lanes compute the score of each page, then one block per sequence and KV head
+// selects the top k (top_k.cuh). Shapes are those of page_selection.h.
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/sparse/backends.h"
 #include "kernels/sparse/page_selection.h"
@@ -90,7 +90,7 @@ struct SelectParams {
   long long q_row;
   int table_width, block_size, page_tokens, max_pages, budget;
   int kv_heads, heads, group, first_head, head_dim;
-  int lanes;  // of a page: a power of two
+  int lanes;  // per page: a power of two
 
   explicit SelectParams(const PageSelection& args)
       : q(args.q.as<T>()),

@@ -1,7 +1,7 @@
 // Sparse attention on the GPU: attention to listed tokens, of a prompt's rows (SparseAttention) and
 // of decode rows (PageAttention).
 //
-// Both reuse the kernels of dense attention with a ListedPart (token_lists.cuh) in place of
+// Both reuse the kernels of dense attention with a ListedPart (token_lists.cuh) instead of
 // AttentionPart. With bfloat16 and float16, a prompt's rows run in the prefill loop
 // (kernels/attention/sm80/prefill.cuh): a block has 64 rows of a head; on Hopper
 // ../sm90/sparse_attention.cu is used. Decode rows run in the split-KV decode kernel
@@ -25,8 +25,8 @@ template <typename T, int D>
 __global__ void __launch_bounds__(kWarps * 32)
     sparse_kernel(const AttentionParams<T> p, const SparseLists lists) {
   extern __shared__ __align__(128) unsigned char shared[];
-  // The last rows have the most tokens, so they start first. The heads of a KV head are neighbours
-  // in the grid.
+  // The last rows have the most tokens, so they start first. The heads of a KV head are adjacent in
+  // the grid.
   const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y);
   const AttentionRows<T> part = rows_of_head(p, lists, blockIdx.x, block * kRows, kRows);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

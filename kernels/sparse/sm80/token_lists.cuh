@@ -1,9 +1,9 @@
-// Lists of tokens that rows attend to, for the kernels of sparse attention: their format, which
-// lists a block's rows have, and how kernels see them.
+// Lists of tokens that rows attend to, for the sparse attention kernels: their format, the lists of
+// a block's rows, and the view that kernels have of them.
 //
-// The listed tokens are numbered one after the other and take the place of the tokens of
-// AttentionPart (kernels/attention/sm80/attention_params.cuh). Lists ascend, so a row sees a prefix
-// of its list.
+// The listed tokens are numbered consecutively and replace the tokens of AttentionPart
+// (kernels/attention/sm80/attention_params.cuh). Lists ascend, so a row attends to a prefix of its
+// list.
 #pragma once
 
 #include "kernels/attention/sm80/attention_params.cuh"
@@ -11,7 +11,7 @@
 
 namespace nvllm::kernels::cuda {
 
-// Entries of a list: pages of 2^shift tokens, by their numbers; or, if shift is kRanges, ranges of
+// Entries of a list: page numbers, with pages of 2^shift tokens; or, if shift is kRanges, ranges of
 // any length, a begin and an end each.
 struct TokenList {
   static constexpr int kRanges = -1;
@@ -23,11 +23,11 @@ struct TokenList {
 template <typename T>
 struct ListedPart : AttentionRows<T> {
   TokenList list;
-  int first_visible;  // the token after the last one that the first row sees
-  int end;            // the token after the last one that the last row sees
+  int first_visible;  // end of the tokens that the first row attends to
+  int end;            // end of the tokens that the last row attends to
   int tokens;         // listed tokens before the end
-  // The thread's position in a list of ranges: an entry, and the number of its first token. A
-  // thread asks for tokens near to those that it asked for before.
+  // The thread's cursor in a list of ranges: an entry, and the number of its first token.
+  // Consecutive requests of a thread are for nearby tokens.
   mutable int entry = 0, first = 0;
 
   // For a list of ranges, all lanes of a warp call it together.
@@ -58,7 +58,7 @@ struct ListedPart : AttentionRows<T> {
   __device__ __forceinline__ int visible(int packed_row) const {
     const int later = min(end, first_visible + packed_row / this->group_heads);
     int seen = tokens;
-    // Only the last entries may have tokens that come later.
+    // Only the last entries may extend past the end.
     for (int i = list.count - 1; i >= 0 && end_of(i) > later; --i) {
       seen -= max(0, end_of(i) - max(begin_of(i), later));
     }
@@ -116,7 +116,7 @@ __device__ __forceinline__ AttentionRows<T> rows_of_head(const AttentionParams<T
           head, 1};
 }
 
-// The rows with one of their lists. Tiles are one list; ranges and columns are two. All lanes of a
+// The rows with one of their lists. Tiles have one list; ranges and columns are two. All lanes of a
 // warp call it together.
 template <typename T>
 __device__ __forceinline__ ListedPart<T> listed(const AttentionRows<T>& rows,

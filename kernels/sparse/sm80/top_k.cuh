@@ -1,5 +1,5 @@
-// Top-k selection in one thread block: the k highest of many values, lower indices first where they
-// are equal, written in ascending order of their indices. Equal input bits give an equal selection.
+// Top-k selection in one thread block: the k highest of many values (ties by ascending index),
+// written in ascending order of their indices. Equal input bits give an equal selection.
 #pragma once
 
 #include "kernels/common/sm80/types.cuh"
@@ -9,7 +9,7 @@ namespace nvllm::kernels::cuda {
 inline constexpr int kTopKThreads = 512;
 inline constexpr int kTopKWarps = kTopKThreads / 32;
 
-// Maps floats to unsigned integers of the same order.
+// Order-preserving map from floats to unsigned integers.
 __device__ __forceinline__ unsigned order_key(float value) {
   const unsigned bits = __float_as_uint(value);
   return bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u);
@@ -23,7 +23,7 @@ struct TopKShared {
   int ties;
 };
 
-// How many threads of the block before this one have a true predicate, and how many in all.
+// The number of threads before this one with a true predicate, and the number in the block.
 struct Counted {
   int before, all;
 };
@@ -45,8 +45,8 @@ __device__ __forceinline__ Counted count_block(bool yes, int (&warp_counts)[kWar
 }
 
 // Writes the indices i < count for which above(i), and the first `ties` of those for which
-// equal(i), in ascending order; write(position, i) writes one. Returns how many. Called by a block
-// of kWarps warps.
+// equal(i), in ascending order; write(position, i) writes one. Returns their number. Called by a
+// block of kWarps warps.
 template <int kWarps, typename Above, typename Equal, typename Write>
 __device__ __forceinline__ int write_selected(int (&warp_counts)[2][kWarps], int count, int ties,
                                               const Above& above, const Equal& equal,
@@ -76,13 +76,13 @@ __device__ __forceinline__ int write_selected(TopKShared& shared, int count, int
 }
 
 // Selects the `keep` <= count highest of key(i), i < count, by radix select: eight bits at a time,
-// from the highest on, it finds the key of the last selected value and how many values equal to it
+// starting with the highest, it finds the key of the last selected value and how many equal values
 // are selected.
 template <typename Key, typename Write>
 __device__ __forceinline__ void top_k(TopKShared& shared, int count, int keep, const Key& key,
                                       const Write& write) {
   unsigned known = 0, mask = 0;
-  int left = keep;  // still to be found among those that agree with `known`
+  int left = keep;  // still to be found among those that match `known`
   for (int shift = 24; shift >= 0; shift -= 8) {
     for (int i = threadIdx.x; i < 256; i += kTopKThreads) shared.histogram[i] = 0;
     __syncthreads();

@@ -27,7 +27,7 @@ constexpr int kScoreBytes = kTile * kRowFloats * static_cast<int>(sizeof(float))
 template <typename T>
 struct VerticalSlashParams : PromptParams<T> {
   int estimation_rows, tiles;
-  float scale;  // of exponents of 2
+  float scale;  // for exponents of 2
   // [heads][tiles * 64], [heads][tiles][128], [heads][tiles][64], [heads][64]
   float *by_token, *by_diagonal, *tile_sums, *row_sums;
 
@@ -58,7 +58,7 @@ template <typename T, int D>
 inline constexpr int kTileBytes = std::max(kScoreBytes, sizeof(T) == 2 ? 2 * kTile * D * 2 : 0);
 
 // The scores of all estimation rows and the tile's tokens, in shared memory; -infinity where a row
-// does not see a token.
+// does not attend to a token.
 template <typename T, int D>
 __device__ __forceinline__ void score_tile(const VerticalSlashParams<T>& p, int head, int first,
                                            float* scores) {
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads) sum_rows_kernel(const VerticalSlashP
   }
 }
 
-// A block per head: the log-sum-exps of the rows over all tiles, eight threads for each row.
+// One block per head: the log-sum-exps of the rows over all tiles, eight threads per row.
 template <typename T>
 __global__ void __launch_bounds__(kTile * 8) add_rows_kernel(const VerticalSlashParams<T> p) {
   begin_after_previous_kernel();
@@ -164,8 +164,8 @@ __global__ void __launch_bounds__(kTile * 8) add_rows_kernel(const VerticalSlash
   p.row_sums[blockIdx.x * kTile + i] = reference + log2f(sum);
 }
 
-// The weights of the tile, added up by column and by diagonal: diagonal x has row i and token j
-// with i - j + 63 = x.
+// The weights of the tile, summed by column and by diagonal: diagonal x has row i and token j with
+// i - j + 63 = x.
 template <typename T, int D>
 __global__ void __launch_bounds__(kThreads) sum_lines_kernel(const VerticalSlashParams<T> p) {
   begin_after_previous_kernel();
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kThreads) sum_lines_kernel(const VerticalSlash
   p.by_diagonal[at * kDiagonals + x] = sum;
 }
 
-// The sum of an offset: of the two tiles that it crosses on its way past the estimation rows.
+// The sum of an offset over the two tiles that its diagonal crosses.
 template <typename T>
 __device__ __forceinline__ float offset_sum(const VerticalSlashParams<T>& p, int head, int offset) {
   const float* sums = p.by_diagonal + static_cast<long long>(head) * p.tiles * kDiagonals;
@@ -233,8 +233,7 @@ __global__ void __launch_bounds__(kTopKThreads)
   }
 }
 
-// A block per head: the offset that begins a band writes its begin, the one that ends it writes its
-// end.
+// One block per head: the first offset of a band writes its begin, the last one its end.
 __global__ void __launch_bounds__(kTopKThreads)
     slash_bands_kernel(Band* bands, const int* offsets, int slashes) {
   begin_after_previous_kernel();

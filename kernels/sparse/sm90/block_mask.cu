@@ -1,15 +1,14 @@
 // The scores of strided rows and tokens on Hopper (../sm80/block_mask.cu defines them): a
 // persistent, warp-specialized GEMM of depth kStride head_dim.
 //
-// Each block takes one tile of 128 strided rows and 256 strided tokens after the other
+// Each block processes one tile of 128 strided rows and 256 strided tokens after the other
 // (strided_scores.cuh). A producer thread copies queries and keys by TMA, 64 elements deep, into a
-// ring of stages; the blocks of a cluster multicast a part of the keys each. Two consumer
-// warpgroups multiply them by wgmma, each with 64 of the rows, and while they reduce their scores
-// to log-sum-exps, the first stages of the next tile arrive.
+// ring of stages; each block of a cluster multicasts a part of the keys. Two consumer warpgroups
+// multiply them by wgmma, each with 64 of the rows, and while they reduce their scores to
+// log-sum-exps, the first stages of the next tile arrive.
 //
-// A strided token is kStride keys at a constant distance, so a TMA box takes the same key of each
-// of them. For this a first kernel gathers keys that lie in cache blocks into one contiguous
-// tensor.
+// A strided token is kStride keys at a constant stride, so a TMA box takes the same key of each of
+// them. For this a first kernel gathers keys from cache blocks into one contiguous tensor.
 #include <algorithm>
 #include <array>
 
@@ -26,8 +25,8 @@ namespace {
 
 constexpr int kGatherThreads = 256;
 
-// Copies the keys of tokens [first, end) to their positions in the sequence, with zeros beyond the
-// last token. A warp copies a token.
+// Copies the keys of tokens [first, end) to their positions in the sequence, with zeros past the
+// last token. One warp per token.
 template <typename T>
 __global__ void __launch_bounds__(kGatherThreads)
     gather_keys_kernel(const TileParams<T> p, T* gathered, int kv_heads, int first, int end) {
@@ -51,7 +50,7 @@ __global__ void __launch_bounds__(kGatherThreads)
   }
 }
 
-// The tensor maps of queries and keys.
+// The tensor maps of queries and keys; dimensions innermost first.
 struct Maps {
   CUtensorMap queries;  // elements, rows of a strided row, strided rows that are whole, heads
   CUtensorMap keys;     // elements, tokens of a strided token, strided tokens, KV heads
@@ -97,8 +96,8 @@ __device__ __forceinline__ void multiply(float (&scores)[kScores], unsigned rows
   wgmma_commit();
 }
 
-// The tensor map yields zeros for a last strided row that is incomplete. The warpgroup that has it,
-// as row `at` of its tile, fills in a stage's part of it.
+// The tensor map yields zeros for an incomplete last strided row. The warpgroup with that row, row
+// `at` of its tile, fills in its part of a stage.
 template <typename T>
 __device__ __forceinline__ void fill_last_row(const TileParams<T>& p, int head, int step,
                                               unsigned rows, int at, int group, int thread) {

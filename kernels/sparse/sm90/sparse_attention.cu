@@ -2,12 +2,12 @@
 // has a tile of 128 rows of a head and uses the consumers of dense prefill
 // (kernels/attention/sm90/consumer.cuh).
 //
-// With a list of tiles, the producer of dense prefill copies them in bulk. With ranges and columns,
-// tokens may lie anywhere: the listed tokens are numbered, first those of the ranges, then the
+// With a list of tiles, the producer of dense prefill issues bulk copies. With ranges and columns,
+// tokens may be anywhere: the listed tokens are numbered, first those of the ranges, then the
 // columns; KV tile i has the numbers [128 i, 128 i + 128), and a producer warpgroup copies it token
-// by token with cp.async, each thread finding one token. Positions lie beside each tile in shared
-// memory, so that consumers can mask the tokens after a row; only tiles that have tokens after the
-// block's first row are masked.
+// by token with cp.async, each thread finding one token. Positions are stored with each tile in
+// shared memory, so that consumers can mask the tokens after a row; only tiles with tokens after
+// the block's first row are masked.
 #include <algorithm>
 #include <type_traits>
 
@@ -22,9 +22,9 @@ namespace {
 
 static_assert(kRows == kSparseTile && kTokens == kSparseTile);
 
-// The stage of keys is released before their scores are masked, so positions stay for two rounds of
-// stages. 16 bits suffice for each: masks only need how far a position lies behind the block's
-// first row.
+// The stage of keys is released before their scores are masked, so positions are kept for two
+// rounds of stages. 16 bits suffice for each: masks only need the distance of a position from the
+// block's first row.
 inline constexpr int kPositionSlots = 2 * kStages;
 inline constexpr int kPositionBytes = kTokens * 2, kNewestBytes = kProducerWarps * 4;
 inline constexpr int kFarBehind = 0x7fff;
@@ -86,8 +86,8 @@ struct ListedTokens : AttentionRows<T> {
   }
 };
 
-// The positions of a tile's tokens, relative to the block's first row, and the last position that
-// each producer warp has found.
+// The positions of a tile's tokens, relative to the block's first row, and the last position found
+// by each producer warp.
 template <int D>
 struct Positions {
   unsigned base;
@@ -103,7 +103,7 @@ struct Positions {
 };
 
 // Copies the 32 rows of a tile from row `first` on, which belong to a warp; each lane knows the
-// cache offset of one row. Rows from `count` of the tile on are set to zero.
+// cache offset of one row. Rows from number `count` of the tile on are zeroed.
 template <typename T, int D>
 __device__ __forceinline__ void copy_listed_rows(const T* cache, long long offset, unsigned tile,
                                                  int first, int count, int lane) {
@@ -116,7 +116,7 @@ __device__ __forceinline__ void copy_listed_rows(const T* cache, long long offse
 #pragma unroll
   for (int i = 0; i < 32; i += kAtOnce) {
     const long long from = __shfl_sync(~0u, offset, row + i);
-    // i and row have no bit in common, so this is the chunk of row + i.
+    // i and row have no common bits, so this is the chunk of row + i.
     copy_chunk((to ^ (i & 7) * 16) + i * kRowBytes, cache + from + chunk * 8,
                first + row + i < count);
   }
@@ -145,8 +145,8 @@ __device__ __forceinline__ void produce_listed(const ListedTokens<T>& listed,
     shared.keys_full(state.stage).arrive_after_copies();
     __syncwarp();
     if (lane == 0) shared.keys_full(state.stage).arrive();  // positions have arrived
-    // Loads of lists and block table take long; the stage of values becomes empty later than that
-    // of keys.
+    // Loads of lists and block table have a long latency; the stage of values becomes empty later
+    // than that of keys.
     const int number = (i + 1) * kTokens + thread;
     next_position = listed.position(number);
     next_offset = listed.kv_offset_at(number, next_position);
@@ -157,7 +157,7 @@ __device__ __forceinline__ void produce_listed(const ListedTokens<T>& listed,
   }
 }
 
-// The tiles as consumers see them (compare ContextTiles), in ascending order.
+// The tiles in the interface of consumers (compare ContextTiles), in ascending order.
 template <typename T, int D>
 struct ListedTiles {
   const ListedTokens<T>& listed;
@@ -219,10 +219,10 @@ __device__ __forceinline__ void attend_listed(const ListedTokens<T>& listed, con
 
 #endif
 
-// Grid: x is neighbouring heads, which read the same keys; y tiles of rows; z such groups of heads.
-// The last rows have the most tokens and may attend to all of them: those of all heads start first.
-// Then one group of heads follows the other: all of them read what is near to their rows at about
-// the same time.
+// Grid: x is adjacent heads, which read the same keys; y tiles of rows; z such groups of heads. The
+// last rows have the most tokens and may attend to all of them: those of all heads start first.
+// Then the groups of heads follow in order, so that all blocks of a group read nearby tokens at
+// about the same time.
 template <typename T>
 __device__ __forceinline__ AttentionRows<T> rows_of_block(const AttentionParams<T>& p,
                                                           const SparseLists& lists) {

@@ -1,7 +1,7 @@
 // The parts of the strided GEMM on Hopper (block_mask.cu): the ring of stages in shared memory, the
-// order in which blocks take tiles of strided rows and tokens, and the reduction of a tile's
-// scores, which consumers have in registers, to a log-sum-exp for each strided row and tile of
-// kTile strided tokens.
+// order in which blocks process tiles of strided rows and tokens, and the reduction of a tile's
+// scores, which consumers have in registers, to a log-sum-exp per strided row and tile of kTile
+// strided tokens.
 #pragma once
 
 #include "kernels/common/sm90/sync.cuh"
@@ -12,7 +12,7 @@ namespace nvllm::kernels::cuda::strided {
 
 inline constexpr int kRows = 128, kTokens = 256;  // strided, of a tile
 inline constexpr int kCluster =
-    2;  // blocks that work on the same tokens and copy a part of them each
+    2;  // blocks that process the same tokens and copy a part of them each
 inline constexpr int kConsumers = 2, kGroupThreads = 128;
 inline constexpr int kThreads = (kConsumers + 1) * kGroupThreads;
 inline constexpr int kGroupRows = kRows / kConsumers;
@@ -22,7 +22,7 @@ inline constexpr int kRowsBytes = kRows * kRowBytes, kTokensBytes = kTokens * kR
 inline constexpr int kStageBytes = kRowsBytes + kTokensBytes;
 inline constexpr int kAlignment = 1024, kBarrierBytes = 128;
 inline constexpr int kSharedBytes = kStages * kStageBytes + kBarrierBytes + kAlignment;
-inline constexpr int kTogether = 4;  // tiles of rows of a head that are worked on together
+inline constexpr int kTogether = 4;  // tiles of rows of a head that are processed together
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -31,10 +31,9 @@ struct TilePosition {
   int head, row, token;
 };
 
-// The tiles of a persistent block, in an order in which blocks that run together share rows and
-// tokens: a part is the heads of a KV head and kTogether tiles of rows, against one tile of tokens
-// after the other. The blocks of a cluster have the same tokens. Producer and consumers iterate
-// alike.
+// The tiles of a persistent block, in an order in which concurrent blocks share rows and tokens: a
+// part is the heads of a KV head and kTogether tiles of rows, against one tile of tokens after the
+// other. The blocks of a cluster have the same tokens. Producer and consumers iterate identically.
 template <typename T>
 class TileScheduler {
  public:
@@ -43,8 +42,8 @@ class TileScheduler {
     enter_kv_head();
   }
 
-  // Returns false when there are no more tiles. A block whose cluster has one more tile than it
-  // gets one beyond all rows.
+  // Returns false when there are no more tiles. If the cluster has one more tile than the block,
+  // the block gets a tile past all rows.
   __device__ __forceinline__ bool next(TilePosition& position) {
     for (const int clusters = static_cast<int>(gridDim.x) / kCluster;; left_ += clusters) {
       int rounds = (rows_ * heads_ + kCluster - 1) / kCluster;
@@ -67,7 +66,7 @@ class TileScheduler {
   }
 
  private:
-  // How many strided tokens a tile of rows sees.
+  // How many strided tokens a tile of rows attends to.
   __device__ __forceinline__ int strides_seen(int row) const {
     return p_.seen(min(row + kRows, p_.strides()) - 1);
   }
@@ -122,9 +121,9 @@ struct PipelineState {
   }
 };
 
-// Cluster operations. The first arrives at a barrier of another block; who arrives has written
-// nothing, and a release at cluster scope would cost a fence of all memory. The second copies a box
-// to the same address in all blocks and signals their barriers.
+// Cluster operations. The first arrives at a barrier of another block; the arriving thread has
+// written nothing, and a release at cluster scope would cost a fence of all memory. The second
+// copies a box to the same address in all blocks and signals their barriers.
 __device__ __forceinline__ void arrive_in(const Barrier& barrier, int block) {
   asm volatile(
       "{\n.reg .b32 there;\n"
@@ -144,9 +143,8 @@ __device__ __forceinline__ void copy_box_to_all(unsigned to, const CUtensorMap& 
       : "memory");
 }
 
-inline constexpr int kScores = kTokens / 2;  // of a thread, of two rows: wgmma.cuh says which
-inline constexpr int kSums =
-    kTokens / kTile / 4;  // of a thread for each row, of tiles that follow each other
+inline constexpr int kScores = kTokens / 2;        // per thread, of two rows (layout: wgmma.cuh)
+inline constexpr int kSums = kTokens / kTile / 4;  // per thread and row, of consecutive tiles
 static_assert(kSums % 4 == 0 && kTile % 8 == 0);
 
 // Adds up four values over the four lanes of a row: lane l gets the sum of value l.
@@ -159,8 +157,9 @@ __device__ __forceinline__ float add_quads(const float (&value)[4], int lane) {
   return (odd ? second : first) + __shfl_xor_sync(~0u, odd ? first : second, 1);
 }
 
-// The log-sum-exps of one of the thread's two rows, which sees `seen` of the tokens. One reference
-// serves all 256 tokens: a tile whose weights vanish beside it has no weight in the row either.
+// The log-sum-exps of one of the thread's two rows, which attends to `seen` of the tokens. One
+// reference serves all 256 tokens: a tile whose weights vanish relative to it has no weight in the
+// row either.
 template <int kRow>
 __device__ __forceinline__ void sum_tiles(const float (&scores)[kScores], float scale, int seen,
                                           int lane, float (&sums)[kSums]) {
