@@ -93,7 +93,7 @@ BlockId BlockManager::allocate_free_block() {
   const BlockId block = free_.front();
   free_.remove(block);
   if (at(block).position.content != kNoContent) {
-    // No other block holds the same: a free one never does.
+    // No other block has the same content: a free one never does.
     if (options_.names_evicted) evicted_.push_back(at(block).position.content);
     unpublish(block);
     ++statistics_.evicted_blocks;
@@ -114,7 +114,7 @@ void BlockManager::release(BlockId block) {
     before.content = own.predecessor;
     if (find(before, own.position.hash, tokens_of(block), block) == kNone)
       return free_.push_back(block);
-    unpublish(block);  // another one holds the same
+    unpublish(block);  // another block has the same content
   }
   free_.push_front(block);
 }
@@ -205,7 +205,7 @@ void BlockManager::stop_sharing(SequenceId id) {
 }
 
 void BlockManager::remove_sequence(SequenceId id) {
-  // The last block goes first, so that a prefix outlives what follows it.
+  // The last block is freed first, so that prefixes are evicted last.
   const Sequence sequence = std::move(find_sequence(id));
   for (std::size_t i = sequence.blocks.size(); i-- > sequence.released;) {
     release(sequence.blocks[i]);
@@ -234,7 +234,7 @@ void BlockManager::reset_prefix_cache() {
   for (BlockId block = 0; block < total_blocks(); ++block) {
     if (at(block).position.content != kNoContent) unpublish(block);
   }
-  // What follows a forgotten block could not be found, and would only be in the way of what can be.
+  // Blocks after a forgotten one could not be found, and would only take space.
   for (auto& [id, sequence] : sequences_) sequence.shares = false;
 }
 

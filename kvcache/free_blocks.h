@@ -1,5 +1,5 @@
-// FreeBlocks: the blocks of a pool that nobody uses, in the order in which they are to be taken:
-// those without cached tokens first, then the least recently used.
+// FreeBlocks: the free blocks of a pool in allocation order: those without cached tokens first,
+// then the least recently used.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@ namespace nvllm::kvcache {
 using BlockId = std::int32_t;
 inline constexpr BlockId kNoBlock = -1;
 
-// A list of blocks, each of them at most once. Not thread-safe; every operation costs O(1).
+// A list of blocks without duplicates. Not thread-safe; every operation costs O(1).
 class FreeBlocks {
  public:
-  // All blocks of the pool are free, the lowest number first.
+  // Initially all blocks of the pool are free, in ascending order.
   explicit FreeBlocks(std::int64_t blocks) : links_(static_cast<std::size_t>(blocks)) {
     for (BlockId block = 0; block < blocks; ++block) push_back(block);
   }
@@ -40,7 +40,7 @@ class FreeBlocks {
   }
 
   std::int64_t size() const { return size_; }
-  // kNoBlock: there is none.
+  // kNoBlock: the list is empty.
   BlockId front() const { return first_; }
   BlockId back() const { return last_; }
   BlockId before(BlockId block) const { return links_[static_cast<std::size_t>(block)].before; }

@@ -69,7 +69,7 @@ Error HostBlocks::why_no_more(std::size_t there, const char* what) const {
                    "; pass a smaller --kv-offloading-size"));
 }
 
-// A wait for the last block's piece comes before pieces that are only allocated ahead.
+// Requests for the last block's piece precede pieces that are only allocated ahead.
 std::optional<std::size_t> HostBlocks::next_piece() const {
   const bool last_missing = pieces_.size() > full_pieces_ && !last_there_;
   if (last_missing && last_wanted_) return full_pieces_;

@@ -1,6 +1,7 @@
-// KvCache: the keys and values of all sequences on one rank, as a forward pass uses them, wherever
-// they are kept: all on the device (kvcache/paged), or in host memory and only partly on the device
-// (kvcache/chunked, kvcache/layerwise). kvcache/policies wraps one of these for sparse attention.
+// KvCache: the keys and values of all sequences on one rank, as used by a forward pass, wherever
+// they are stored: all on the device (kvcache/paged), or in host memory and only partly on the
+// device (kvcache/chunked, kvcache/layerwise). kvcache/policies wraps one of these for sparse
+// attention.
 //
 //   cache.begin_step(step, stream);              // once per step; never captured
 //   cache.begin_pass(stream);                    // from here on a CUDA graph may capture the work
@@ -27,15 +28,15 @@
 
 namespace nvllm::kvcache {
 
-// How a block's keys and values lie on this rank: [layer][keys, values][token][kv_head][head_dim].
+// The layout of a block on this rank: [layer][keys, values][token][kv_head][head_dim].
 struct BlockShape {
   std::int64_t layers = 0;
   std::int64_t block_size = 0;  // tokens
   std::int64_t kv_heads = 0;    // this rank's; may be 0
   std::int64_t head_dim = 0;
   DType dtype = DType::bf16;  // u8: E4m3 (device/e4m3.h)
-  // Of each layer, where layers differ in them: kv_heads and head_dim are then those of the layer
-  // with the most elements. Empty: all layers are alike.
+  // By layer, if layers differ: kv_heads and head_dim are then those of the layer with the most
+  // elements. Empty: all layers are alike.
   struct Heads {
     std::int64_t kv_heads = 0, head_dim = 0;
     bool operator==(const Heads&) const = default;
@@ -45,20 +46,20 @@ struct BlockShape {
   Heads heads_of(std::int64_t layer) const {
     return by_layer.empty() ? Heads{kv_heads, head_dim} : by_layer[static_cast<std::size_t>(layer)];
   }
-  // The elements of a block's keys in one layer; without a number, in the largest.
+  // The elements of a block's keys in a layer; by default in the largest.
   std::int64_t layer_elements() const { return block_size * kv_heads * head_dim; }
   std::int64_t layer_elements(std::int64_t layer) const {
     const Heads heads = heads_of(layer);
     return block_size * heads.kv_heads * heads.head_dim;
   }
-  // The bytes of a block's keys and values in one layer, likewise.
+  // The bytes of a block's keys and values in a layer; by default in the largest.
   std::size_t layer_bytes() const {
     return static_cast<std::size_t>(2 * layer_elements()) * size_of(dtype);
   }
   std::size_t layer_bytes(std::int64_t layer) const {
     return static_cast<std::size_t>(2 * layer_elements(layer)) * size_of(dtype);
   }
-  // In the layers before one, and in all.
+  // Bytes of the layers before one, and of all.
   std::size_t bytes_before(std::int64_t layer) const {
     if (by_layer.empty()) return static_cast<std::size_t>(layer) * layer_bytes();
     std::size_t bytes = 0;
@@ -66,7 +67,7 @@ struct BlockShape {
     return bytes;
   }
   std::size_t kv_bytes() const { return bytes_before(layers); }
-  // KV heads of the layers before one, together.
+  // The sum of the KV heads of the layers before one.
   std::int64_t kv_heads_before(std::int64_t layer) const {
     if (by_layer.empty()) return layer * kv_heads;
     std::int64_t heads = 0;
@@ -79,9 +80,9 @@ struct BlockShape {
   std::size_t bytes() const { return kv_bytes() + token_bytes(); }
 };
 
-// One layer's keys and values of blocks that lie at equal distances, without a block table. data:
-// the layer's keys of the first block, with its values behind them. distance: elements from one
-// block to the next.
+// One layer's keys and values of blocks at a constant stride, without a block table. data: the
+// layer's keys of the first block, followed by its values. distance: elements from one block to the
+// next.
 inline kernels::KvView block_views(void* data, const BlockShape& shape, std::int64_t layer,
                                    std::int64_t blocks, std::int64_t distance) {
   const BlockShape::Heads heads = shape.heads_of(layer);
@@ -95,7 +96,7 @@ inline kernels::KvView block_views(void* data, const BlockShape& shape, std::int
       .keys = half(keys), .values = half(keys + shape.layer_bytes(layer) / 2), .block_table = {}};
 }
 
-// The scales of a cache of E4m3 (kernels/attention/kv_scales.h): [layers][2][kv_heads], float32, on
+// The scales of an E4m3 cache (kernels/attention/kv_scales.h): [layers][2][kv_heads], float32, on
 // the device and on the host. Without memory: all are 1.
 struct KvScales {
   const float* device = nullptr;
@@ -114,11 +115,11 @@ struct KvScales {
   }
 };
 
-// Of one rank, since it began; counted when the copy is enqueued.
+// Bytes moved by one rank since its start; counted when a copy is enqueued.
 struct KvTraffic {
   std::uint64_t to_host = 0;
   std::uint64_t to_device = 0;
-  std::uint64_t by_host = 0;  // read by the host's cores, for attention
+  std::uint64_t by_host = 0;  // read in place by the host's cores, for attention
 
   KvTraffic& operator+=(const KvTraffic& other) {
     to_host += other.to_host;
@@ -137,11 +138,11 @@ struct KvTraffic {
 // The rows of one sequence in a step.
 struct StepSequence {
   std::uint32_t slot = 0;           // the scheduler's, while the sequence runs
-  std::span<const BlockId> blocks;  // for all tokens, these rows' included
+  std::span<const BlockId> blocks;  // for all tokens, including these rows'
   std::int64_t first = 0;           // position of the first row
   std::int64_t rows = 0;
-  // How many of its first blocks stay on the device while the sequence runs, in caches that offload
-  // the others. It does not change while the sequence runs.
+  // How many of its leading blocks stay on the device while the sequence runs, in caches that
+  // offload the others. Constant while the sequence runs.
   std::int64_t resident = 0;
   std::int64_t to_come = 0;  // rows of its prompt that later steps compute
 
@@ -150,17 +151,17 @@ struct StepSequence {
 
 struct KvStep {
   std::uint64_t number = 0;  // ascending
-  // In the order of the batch. Further rows of the batch are padding.
+  // In batch order. Further rows of the batch are padding.
   std::span<const StepSequence> sequences;
   // The pass may run as a CUDA graph: every sequence has one row, and none starts with this step.
   // The cache decides whether it does (StepPlan::capturable).
   bool may_capture = false;
   // A sequence starts with this step. Blocks that it shares with another sequence may be computed
-  // in this very step.
+  // in the same step.
   bool starts = false;
 };
 
-// What begin_step() says of the pass that follows.
+// begin_step()'s result for the pass that follows.
 struct StepPlan {
   // The pass may be captured: it depends only on device memory and graph_key. A graph that an
   // earlier step captured with the same key does the same work.
@@ -168,23 +169,23 @@ struct StepPlan {
   std::uint64_t graph_key = 0;
 };
 
-// Used by one thread, with one stream for all passes. Everything that takes the stream only
-// enqueues.
+// Not thread-safe; uses one stream for all passes. Methods that take the stream only enqueue.
 class KvCache {
  public:
   virtual ~KvCache() = default;
 
-  // Scales of keys and values, which norm_rope_store() and attention are to be given. Their memory
-  // outlives the cache. They are set before the first step.
+  // Scales of keys and values, for norm_rope_store() and attention. Their memory outlives the
+  // cache. They are set before the first step.
   const KvScales& scales() const { return scales_; }
   virtual void set_scales(const KvScales& scales) { scales_ = scales; }
 
   // The token ids of all blocks, [blocks, block_size], int32, dense. A pass writes them, and
   // penalties read them.
   virtual TensorView tokens() const = 0;
-  // Whether a layer is in the group of those with a window that keep no more than that
-  // (kvcache/window_blocks.h): its blocks have numbers of their own, and the batch has slots and a
-  // block table for them. Then the same of their blocks, which a pass writes likewise.
+  // Whether a layer belongs to the sliding-window group (kvcache/window_blocks.h), which keeps no
+  // more than its window: its blocks have their own numbers, and the batch has separate slots and a
+  // block table for them. window_tokens() are the token ids of these blocks, which a pass writes,
+  // too.
   virtual bool in_window_group(std::int64_t /*layer*/) const { return false; }
   virtual TensorView window_tokens() const { return {}; }
   // For each block, the block of store_view() in which this step stores its keys and values:
@@ -195,11 +196,11 @@ class KvCache {
   virtual void begin_pass(Stream& /*stream*/) {}
   // The memory in which a layer's keys and values are to be stored, at Batch::slots.
   virtual kernels::KvView store_view(std::int64_t layer, Stream& stream) = 0;
-  // Enqueues the layer's attention, behind the work that stores its rows. `args` is complete except
+  // Enqueues the layer's attention after the work that stores its rows. `args` is complete except
   // for `kv`, which holds only the batch's block table.
   virtual void run_attention(std::int64_t layer, const kernels::Attention& args,
                              Stream& stream) = 0;
-  // What run_attention() will read, for prefetching it into L2; empty where it is not known before.
+  // The reads of run_attention(), for prefetching into L2; empty if unknown in advance.
   virtual kernels::KvPrefetch prefetch(std::int64_t /*layer*/, TensorView /*block_table*/,
                                        TensorView /*kv_length*/) const {
     return {};
@@ -207,7 +208,7 @@ class KvCache {
   virtual void end_pass(Stream& /*stream*/) {}
   virtual void end_step(Stream& /*stream*/) {}
 
-  // The sequence in this slot has ended or was preempted.
+  // Called when the sequence in this slot has ended or was preempted.
   virtual void end_sequence(std::uint32_t /*slot*/) {}
 
   // Of all steps since the start.
@@ -217,8 +218,8 @@ class KvCache {
   KvScales scales_;
 };
 
-// A cache of nothing but views, one per layer: all of it is on the device, and whoever has the
-// memory knows what is where.
+// A cache that consists only of views, one per layer: all of it is on the device, and the owner of
+// the memory manages its contents.
 class ViewCache : public KvCache {
  public:
   ViewCache() = default;
@@ -242,8 +243,8 @@ class ViewCache : public KvCache {
     all.kv = store_view(layer, stream);
     all.kv.block_table = args.kv.block_table;
     all.only_rows_are_new = !starts_;
-    // Padding and captured passes have nothing but single rows. Of a part of the step's sequences
-    // it is not known which are the first.
+    // Padding and captured passes have only single rows. In a part of the step's sequences it is
+    // unknown which ones come first.
     const bool is_part = args.kv_length.shape[0] < sequences_;
     kernels::attention(all, args.max_query_rows > 1 && !is_part ? singles_ : 0, stream);
   }
@@ -260,7 +261,7 @@ class ViewCache : public KvCache {
   std::vector<kernels::KvView> views_;
 
  private:
-  std::int64_t singles_ = 0;    // the step's first sequences that have one row each
+  std::int64_t singles_ = 0;    // the step's leading sequences with one row each
   std::int64_t sequences_ = 0;  // of the step
   bool starts_ = false;         // KvStep's
 };

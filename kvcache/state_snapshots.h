@@ -1,16 +1,16 @@
-// StateSnapshots: behind which cached prefixes the states of linear attention are kept. It is
-// bookkeeping alone, on rank 0.
+// StateSnapshots: tracks the cached prefixes with snapshots of linear-attention states. It is pure
+// bookkeeping, on rank 0.
 //
-// Keys and values belong to their tokens, so a sequence can begin behind any cached block. A state
-// of linear attention belongs to all tokens before it: a sequence can begin only where somebody
-// copied the state when exactly these tokens had been computed. Such a copy is a snapshot. Its
-// place on every rank's device has a number, and it is found by what the last block before it holds
-// (BlockManager::Content), a number that is never used twice. So a snapshot whose block was evicted
-// is not found again.
+// Keys and values belong to their tokens, so a sequence can start after any cached block. A state
+// of linear attention depends on all tokens before it: a sequence can only start where the state
+// was copied when exactly these tokens had been computed. Such a copy is a snapshot. It is stored
+// on every rank's device under the same number, and is found by the content of the last block
+// before it (BlockManager::Content), a number that is never used twice. So a snapshot whose block
+// was evicted is not found again.
 //
-// Snapshots of equal tokens are one. When all places are taken, a new one takes that of the least
-// recently used. A place may be overwritten by the same step in which a sequence begins from it:
-// ranks copy snapshots to sequences before a step's rows, and take new ones behind them.
+// Equal tokens have one snapshot. When all places are taken, a new snapshot replaces the least
+// recently used. A place may be overwritten by the same step in which a sequence starts from it:
+// ranks copy snapshots to sequences before a step's rows, and take new ones after them.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 
 namespace nvllm::kvcache {
 
-// The number of a place for a snapshot.
+// The index of a snapshot's place.
 using SnapshotId = std::int32_t;
 inline constexpr SnapshotId kNoSnapshot = kNoBlock;
 
@@ -36,33 +36,33 @@ class StateSnapshots {
   StateSnapshots(const StateSnapshots&) = delete;
   StateSnapshots& operator=(const StateSnapshots&) = delete;
 
-  // The snapshot behind the block that holds this, from which a sequence of the message that is
-  // being put together can begin; kNoSnapshot: there is none.
+  // The snapshot after the block with this content from which a sequence of the current message can
+  // start; kNoSnapshot: none.
   SnapshotId find(Content content) const;
-  // The same, but also one that this message takes.
+  // The same, but including one that this message takes.
   bool knows(Content content) const { return by_content_.contains(content); }
-  // A sequence begins from it.
+  // Records that a sequence starts from it.
   void use(SnapshotId snapshot);
 
   // A place for a snapshot that this message takes; kNoSnapshot: all are held.
   SnapshotId take();
-  // What the last block before the snapshot holds is known: it may be found from now on, and its
-  // place may be taken. If there is one behind the same, the place is given back.
+  // The content of the last block before the snapshot is known: it can be found from now on, and
+  // its place may be reused. If there already is one for this content, the place is freed.
   void publish(SnapshotId snapshot, Content content);
-  // It will never be published.
+  // Frees the place of a snapshot that will never be published.
   void give_back(SnapshotId snapshot);
-  // Nobody needs this one any more, unless some sequence began from it.
+  // The snapshot is no longer needed, unless a sequence started from it.
   void drop_unused(Content content);
-  // The blocks that held these were evicted.
+  // The blocks with these contents were evicted.
   void forget(std::span<const Content> contents);
-  // The message is complete: what it takes is there for the next one.
+  // The message is complete: snapshots that it takes are available to the next one.
   void end_message();
 
   std::int64_t total() const { return static_cast<std::int64_t>(places_.size()); }
-  // Places that are neither free nor can be taken: of snapshots that are not published yet.
+  // Places that are neither free nor reusable: of snapshots that are not published yet.
   std::int64_t held() const { return total() - order_.size(); }
 
-  // For tests: everything that must always hold, or a failed check.
+  // For tests: checks all invariants.
   void check_invariants() const;
 
  private:
@@ -78,7 +78,7 @@ class StateSnapshots {
 
   std::vector<Place> places_;
   std::unordered_map<Content, SnapshotId> by_content_;
-  FreeBlocks order_;  // places that can be taken: the free ones, then the least recently used
+  FreeBlocks order_;  // places that can be taken: free ones, then the least recently used
   std::vector<SnapshotId> unsent_;
 };
 

@@ -39,8 +39,8 @@ BlockId WindowBlocks::take_free_block() {
   return block;
 }
 
-// What another block in use holds is not found twice. A free one that holds the same loses it: the
-// new one is used last.
+// Content that another block in use has is not indexed twice. A free block with the same content
+// loses it: the new one was used more recently.
 void WindowBlocks::publish(BlockId block, Content content) {
   if (block == kNoBlock || content == BlockManager::kNoContent) return;
   NVLLM_CHECK_EQ(at(block).content, BlockManager::kNoContent);
@@ -171,7 +171,7 @@ void WindowBlocks::remove_sequence(SequenceId id) {
   promised_ -= sequence.promised;
   more_ -= sequence.more;
   taken_ -= sequence.taken();
-  // The last block goes first, so that a prefix outlives what follows it.
+  // The last block is freed first, so that prefixes are evicted last.
   for (std::int64_t i = std::ssize(sequence.blocks); i-- > sequence.released;)
     release(sequence.blocks[static_cast<std::size_t>(i)]);
 }

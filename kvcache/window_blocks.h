@@ -1,21 +1,20 @@
-// WindowBlocks: which blocks hold the keys and values of layers with a window, where these layers
-// are a group with blocks of their own beside a group that keeps all tokens (BlockManager). It is
-// bookkeeping alone, on rank 0.
+// WindowBlocks assigns blocks to sliding-window layers that form a group with blocks of its own,
+// next to the group that keeps all tokens (BlockManager). It is pure bookkeeping, on rank 0.
 //
 // A sequence has the blocks of its newest tokens only: those that the next row to be computed
-// attends to, and the rows' own. Blocks before them are released while the sequence goes on.
-// Positions stay what they are: the block of token t is number t / block_size of the sequence, and
-// a number whose block was released, or never there, is kNoBlock.
+// attends to, and the rows' own. Earlier blocks are released while the sequence runs. Positions do
+// not change: the block of token t is number t / block_size of the sequence, and the entry of a
+// block that was released, or never allocated, is kNoBlock.
 //
-// Room is promised, so that a sequence that runs never has to wait for a block of it. Each sequence
-// is promised what it needs to compute its rows one by one (window_blocks(), or fewer if it cannot
-// become that long). Chunks of prompts take more than that for the time of a step, as far as
-// max_tokens() says. Invariant: the sum over all sequences of max(promised, has) is at most the
-// number of blocks; so there is a free block for each that is promised, whoever shares what.
+// Blocks are reserved, so that a running sequence never waits for one. Each sequence reserves what
+// it needs to compute its rows one by one (window_blocks(), or fewer if it cannot become that
+// long). Chunks of prompts take more than that for the time of a step, up to max_tokens().
+// Invariant: the sum over all sequences of max(promised, has) is at most the number of blocks; so
+// there is a free block for each reserved one, whatever is shared.
 //
-// A released block stays cached until its memory is needed. What it holds has the number that the
-// group of all tokens has for the same tokens (BlockManager::Content), which compared the tokens
-// and what is before them. Such a number is never used twice, so a block whose partner there was
+// A released block stays cached until its memory is needed. Its content has the number that the
+// group of all tokens has for the same tokens (BlockManager::Content), which has compared the
+// tokens and their prefix. Such a number is never used twice, so a block whose partner there was
 // evicted is not found again.
 #pragma once
 
@@ -33,8 +32,8 @@ namespace nvllm::kvcache {
 struct WindowBlocksOptions {
   std::int64_t blocks = 0;
   std::int64_t block_size = 0;  // tokens, as in the group of all tokens
-  std::int64_t window = 0;      // tokens that a row attends to at most, its own included
-  std::int64_t chunk_rows = 0;  // rows of a step, for which admission leaves room
+  std::int64_t window = 0;      // max. tokens that a row attends to, itself included
+  std::int64_t chunk_rows = 0;  // rows of a step that admission keeps blocks free for
 };
 
 // Blocks that a sequence of any length needs to compute its rows one by one.
@@ -51,28 +50,29 @@ class WindowBlocks {
   WindowBlocks(const WindowBlocks&) = delete;
   WindowBlocks& operator=(const WindowBlocks&) = delete;
 
-  // The number of the first block that a row at this position attends to.
+  // The index of the first block that a row at this position attends to.
   std::int64_t first_needed(std::int64_t position) const;
 
-  // contents: of the blocks of a prefix that the group of all tokens has. Returns the tokens of its
-  // longest part, in full blocks, behind which a row finds all blocks that it attends to.
+  // contents: of the blocks of a prefix in the group of all tokens. Returns the tokens of its
+  // longest part, in full blocks, after which a row finds all blocks that it attends to.
   std::int64_t find_prefix(std::span<const Content> contents) const;
 
-  // Whether one more sequence, of max_length tokens at most, can be promised its room, with room
-  // left for a step's rows, or with a quarter of all blocks if that is less; or it is the only one.
+  // Whether blocks for one more sequence, of at most max_length tokens, can be reserved, leaving
+  // enough for a step's rows, or a quarter of all blocks if that is less; or it is the only
+  // sequence.
   bool has_room_for(std::int64_t max_length) const;
-  // Adds a sequence that starts behind these blocks, of which it shares what its next row attends
-  // to: they are a prefix that find_prefix() found. There must be room for it.
+  // Adds a sequence that starts after these blocks, of which it shares those that its next row
+  // attends to: they are a prefix found by find_prefix(). Requires has_room_for(max_length).
   void add_sequence(SequenceId id, std::int64_t max_length, std::span<const Content> prefix);
-  // Adds a sequence of which so many tokens are computed: it gets blocks without content for those
-  // that its next row attends to.
+  // Adds a sequence with `computed` tokens already computed: it gets blocks without content for
+  // those that its next row attends to.
   void add_computed_sequence(SequenceId id, std::int64_t max_length, std::int64_t computed);
-  // How many tokens the sequence can have blocks for now; at least the next row has one.
+  // How many tokens the sequence can have blocks for now; includes at least the next row.
   std::int64_t max_tokens(SequenceId id) const;
-  // Gives the sequence blocks for so many tokens in all.
+  // Extends the sequence's blocks to `tokens` tokens in all.
   void allocate(SequenceId id, std::int64_t tokens);
   // Other sequences may find the sequence's first blocks, as far as it still has them: content_of
-  // is called with the number of each that was not cached before, up to `end`.
+  // is called with the index of each that was not cached before, up to `end`.
   template <typename ContentOf>
   void cache_blocks(SequenceId id, std::int64_t end, const ContentOf& content_of) {
     for (std::int64_t& next = find_sequence(id).next_cached; next < end; ++next)
@@ -83,12 +83,12 @@ class WindowBlocks {
   void remove_sequence(SequenceId id);
 
   std::span<const BlockId> blocks_of(SequenceId id) const { return find_sequence(id).blocks; }
-  std::int64_t released_of(SequenceId id) const;  // how many are kNoBlock: the first ones
+  std::int64_t released_of(SequenceId id) const;  // the number of leading kNoBlock entries
   std::int64_t free_blocks() const { return free_.size(); }
   std::int64_t total_blocks() const { return options_.blocks; }
   std::int64_t window() const { return options_.window; }
 
-  // For tests: everything that must always hold, or a failed check.
+  // For tests: checks all invariants.
   void check_invariants() const;
 
  private:
@@ -98,10 +98,10 @@ class WindowBlocks {
   };
   struct Sequence {
     std::vector<BlockId> blocks = {};
-    std::int64_t released = 0;     // the first ones
-    std::int64_t next_cached = 0;  // the first that cache_blocks() has not seen
+    std::int64_t released = 0;     // leading blocks
+    std::int64_t next_cached = 0;  // the first block not yet seen by cache_blocks()
     std::int64_t promised = 0;     // blocks
-    std::int64_t more = 0;         // beyond these, that a chunk may take
+    std::int64_t more = 0;         // beyond these, available to a chunk
 
     std::int64_t has() const { return std::ssize(blocks) - released; }
     std::int64_t taken() const { return std::max(promised, has()); }
@@ -114,7 +114,7 @@ class WindowBlocks {
   std::int64_t promise(std::int64_t max_length) const;
   std::int64_t more_than_promised(std::int64_t max_length) const;
   Sequence& insert(SequenceId id, std::int64_t max_length, std::int64_t blocks_before);
-  // Calls change(), which changes what the sequence has, and keeps count.
+  // Calls change(), which changes the sequence's blocks, and updates the counters.
   template <typename Change>
   void count_change(Sequence& sequence, const Change& change);
   BlockId take_free_block();
@@ -124,7 +124,7 @@ class WindowBlocks {
 
   const WindowBlocksOptions options_;
   std::vector<Block> blocks_;
-  std::unordered_map<Content, BlockId> by_content_;  // that can be found
+  std::unordered_map<Content, BlockId> by_content_;  // cached blocks
   FreeBlocks free_;
   std::unordered_map<SequenceId, Sequence> sequences_;
   std::int64_t promised_ = 0, more_ = 0, taken_ = 0;  // of all sequences

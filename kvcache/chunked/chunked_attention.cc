@@ -51,8 +51,8 @@ void ChunkedCache::write_out_layer(std::int64_t layer, Stream& stream) {
   written_[static_cast<std::size_t>(layer)]->record(*writes_);
 }
 
-// Writes out all layers behind the pass, outside the graph, so that the graph is the same whether a
-// block becomes full or not.
+// Writes out all layers after the pass, outside the graph, so that the graph does not depend on
+// whether a block becomes full.
 void ChunkedCache::write_out_blocks(Stream& stream) {
   if (!writes_out()) return;
   stored_->record(stream);
@@ -128,7 +128,7 @@ void ChunkedCache::attend_to_everything(std::int64_t layer, const kernels::Atten
   const std::int64_t sequences = args.kv_length.shape[0];
   residents.kv.block_table = tables_.table(sequences, reads_.residents());
   residents.kv_length = tables_.lengths(sequences);
-  // Prompts may attend to what others compute in this step.
+  // Prompts may attend to tokens that other sequences compute in this step.
   residents.only_rows_are_new = capturable_;
   const bool in_parts = !reads_.none();
   if (in_parts) {
@@ -149,8 +149,7 @@ void ChunkedCache::attend_to_everything(std::int64_t layer, const kernels::Atten
   if (in_parts) finish_sums(args, stream);
 }
 
-// Hands the blocks that come through the ring to the staged layer or to the sequences that read
-// them.
+// Passes the blocks that arrive in the ring to the staged layer or to the sequences that read them.
 void ChunkedCache::consume_reads(std::int64_t layer, std::size_t first, std::size_t end,
                                  const kernels::Attention& args, Stream& stream) {
   const std::vector<Read>& reads = reads_.through_ring();
@@ -194,7 +193,7 @@ void ChunkedCache::stage_slots(std::int64_t layer, const Part& part, Stream& str
   }
 }
 
-// Finishes all sequences but the prompts of a policy, which have their results already.
+// Finishes all sequences except the prompts of a policy, which already have their results.
 void ChunkedCache::finish_sums(const kernels::Attention& args, Stream& stream) {
   const kernels::CombineAttention::Part last =
       by_host() ? host_attention_->result(stream) : kernels::CombineAttention::Part{};

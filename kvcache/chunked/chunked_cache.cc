@@ -106,16 +106,16 @@ void ChunkedCache::set_scales(const KvScales& scales) {
   if (host_attention_) host_attention_->set_scales(scales);
 }
 
-// Waits for write-outs that still run; nobody else waits for them.
+// Waits for write-outs that are still running.
 ChunkedCache::~ChunkedCache() {
   try {
     writes_->synchronize();
   } catch (
-      const std::exception&) {  // whoever uses the cache has been told, or nobody wants to know
+      const std::exception&) {  // already reported to the user of the cache, or no longer relevant
   }
 }
 
-// Measures with more host memory than any processor cache holds.
+// Measures with a working set larger than any processor cache.
 void ChunkedCache::measure_host() {
   constexpr std::size_t kMemory = std::size_t{512} << 20;
   const auto enough =
@@ -182,7 +182,7 @@ void ChunkedCache::plan_host_reads() {
     host_reads_recent_ |= block_written_[static_cast<std::size_t>(read.block)] > settled_;
     blocks.push_back({read.row, static_cast<const unsigned char*>(host_.part(read.block, 0))});
   }
-  // Rows behind the last reader do not count, so that their number does not change the graph key.
+  // Rows after the last reader do not count, so that their number does not change the graph key.
   const std::int64_t rows = reads_.by_host().empty() ? 0 : reads_.by_host().back().row + 1;
   host_attention_->plan(std::move(blocks), rows);
 }
@@ -198,7 +198,8 @@ std::uint64_t ChunkedCache::max_gathered(const StepSequence& sequence) const {
          static_cast<std::uint64_t>(shape_.block_size);
 }
 
-// Gives every block that gets rows in this step a slot, and notes which of them become full.
+// Assigns a slot to every block that receives rows in this step, and records which of them become
+// full.
 void ChunkedCache::open_blocks(const KvStep& step) {
   filled_.clear();
   reuses_slots_ = false;
@@ -237,7 +238,7 @@ void ChunkedCache::keep_blocks(const KvStep& step, Stream& stream) {
   }
 }
 
-// Copies all layers of a block in one piece, behind the stream's reads of the slot.
+// Copies all layers of a block at once, after the stream's reads of the slot.
 void ChunkedCache::bring_back(BlockId block, Stream& stream) {
   if (part_bytes_ == 0) return;
   NVLLM_CHECK(!options_.all_stay, "block ", block, " has lost its slot");
@@ -253,10 +254,10 @@ void ChunkedCache::bring_back(BlockId block, Stream& stream) {
   traffic_.to_device += shape_.kv_bytes();
 }
 
-// Sets the graph key. Returns whether the step reads other blocks from the host than the last step
-// did. If it does, its pass needs a new graph, unless it reads no block from the host: such passes
+// Sets the graph key. Returns whether the step reads other blocks from the host than the previous
+// step. If so, its pass needs a new graph, unless it reads no block from the host: such passes
 // share one key. A pass with loads also gets a new key after a step that was not capturable: its
-// first run is not a graph, and brings the ring into the state that graphs start from.
+// first run is not a graph, and brings the ring into the state from which graphs start.
 bool ChunkedCache::choose_graph_key() {
   const bool same = capturable_ && last_capturable_ && reads_.same_as_last();
   if (capturable_ && reads_.none()) {
@@ -268,13 +269,13 @@ bool ChunkedCache::choose_graph_key() {
 }
 
 // Makes the stream wait for write-outs where loads do not wait themselves: a step that gathers
-// pages waits for all of them, and so does a graph for everything that its work would wait for.
+// pages waits for all of them, and so does a graph.
 void ChunkedCache::await_writes(Stream& stream) {
   const bool gathers = reads_.any(Kind::quest);
   if (capturable_) {
     if (reuses_slots_ || gathers || !reads_.none()) settle(stream);
   } else if (gathers && last_written_ != settled_) {
-    // settled_ stays as it is, because loads through the ring run ahead of the stream and wait for
+    // settled_ does not change, because loads through the ring run ahead of the stream and wait for
     // write-outs themselves.
     options_.hooks.wait(OffloadWait::load_of_write, stream, *written_.back());
   }
@@ -313,7 +314,7 @@ void ChunkedCache::end_step(Stream& stream) {
   }
 }
 
-// Releases the last block first, so that a prefix stays on the device longer than what follows it.
+// Releases the last block first, so that prefixes stay on the device longest.
 void ChunkedCache::end_sequence(std::uint32_t slot) {
   const BlockId open = std::exchange(open_[slot], kNoBlock);
   if (open != kNoBlock) slots_.release(open);

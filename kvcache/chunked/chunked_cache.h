@@ -1,4 +1,4 @@
-// ChunkedCache: offloads the KV cache in chunks. The keys and values of all sequences lie in host
+// ChunkedCache: offloads the KV cache in chunks. The keys and values of all sequences are in host
 // memory, in blocks. The device holds the blocks that are being filled, the blocks that sequences
 // keep resident, and a ring of slots through which a layer reads all other blocks.
 //
@@ -6,18 +6,18 @@
 //   device    slots, [slot][layer]...           blocks being filled or resident  (device_slots.h)
 //             ring slots, one layer's part each blocks that a layer reads        (load_ring.h)
 //
-// A layer's attention is computed in parts: one part over what lies in device slots, this step's
-// rows included, and one for every few blocks that come through the ring in a row
-// (StepReads::run_length). The parts are combined in a fixed order (partial_attention.h), so
-// results depend neither on how long copies take nor on the size of the ring, except for rings of
-// fewer than 16 slots, which take half their slots at once. A block that a step fills is written
-// out layer by layer behind the compute, or behind the whole pass if that is a CUDA graph. So the
-// host has every full block, whether or not the device has it too.
+// A layer's attention is computed in parts: one part over the tokens in device slots, including
+// this step's rows, and one per run of consecutive blocks in the ring (StepReads::run_length). The
+// parts are combined in a fixed order (partial_attention.h), so results depend neither on the
+// duration of copies nor on the size of the ring, except for rings of fewer than 16 slots, which
+// process half their slots at once. A block that a step fills is written out layer by layer after
+// the compute, or after the whole pass if that is a CUDA graph. So the host has every full block,
+// whether or not the device has it too.
 //
 // A sequence keeps its first blocks resident until it ends (StepSequence::resident). Other
-// sequences that share such a block read it there. If that covers all blocks, nothing goes through
-// the ring and attention is the same as in a paged cache. If every block has its own slot
-// (all_stay), there is no host memory.
+// sequences that share such a block read it there. If that covers all blocks, the ring is unused
+// and attention is the same as in a paged cache. If every block has its own slot (all_stay), there
+// is no host memory.
 //
 // Host attention: for sequences with one row, the host's cores may compute attention over a share
 // of the blocks in host memory, while the others are loaded (host_attention.h). Its result is the
@@ -26,12 +26,12 @@
 // Quest: a sequence with one row attends to the pages that Quest selects. They are gathered from
 // device slots and directly from host memory, and do not use the ring.
 //
-// Prompt policies: the rows of a long prompt attend to what the policy selects out of the whole
-// layer. Its blocks are put together on the device as they come through the ring (StagedLayer), one
+// Prompt policies: the rows of a long prompt attend to tokens that the policy selects from the
+// whole layer. Its blocks are assembled on the device as they arrive in the ring (StagedLayer), one
 // such prompt after the other, before the ring serves the other sequences.
 //
-// What a step reads is known before it starts. Loads therefore run ahead of the compute from layer
-// to layer and, unless the step runs as a graph, from step to step. A block that several sequences
+// A step's reads are known before it starts. Loads therefore run ahead of the compute from layer to
+// layer and, unless the step runs as a graph, from step to step. A block that several sequences
 // read is loaded once.
 #pragma once
 
@@ -54,26 +54,26 @@ namespace nvllm::kvcache {
 
 struct ChunkedOptions {
   std::int64_t blocks = 0;  // in host memory
-  // Slots for blocks that are open or filled at once (max_write_slots), and for resident blocks.
+  // Slots for blocks that are open or filled at once (max_write_slots), plus resident blocks.
   std::int64_t device_slots = 0;
-  // Every block has its own slot and stays there: nothing goes to the host.
+  // Every block has its own slot permanently: nothing goes to the host.
   bool all_stay = false;
   std::int64_t ring_slots = 16;  // at least 2
-  std::int64_t sequences = 0;    // that run at once
-  std::int64_t rows = 0;         // of a step
+  std::int64_t sequences = 0;    // max. running sequences
+  std::int64_t rows = 0;         // per step
   std::int64_t heads = 0;        // query heads of this rank
   int steps_ahead = 2;           // steps that may be enqueued at once
   bool quest = false;
   std::int64_t quest_budget = QuestLimits{}.budget;  // tokens
   PromptPolicy* prompts = nullptr;                   // serves prompts of at least min_tokens tokens
   std::int64_t min_tokens = 0;
-  std::int64_t tokens = 0;  // of a sequence at most
+  std::int64_t tokens = 0;  // max. per sequence
   // The share of the full blocks read by sequences of one row for which the host's cores compute
-  // attention. nullopt: chosen by the speeds of the cores and of the link, which are measured when
-  // the cache is made. Must be 0 with Quest.
+  // attention. nullopt: determined from the speeds of the cores and of the link, which are measured
+  // when the cache is created. Must be 0 with Quest.
   std::optional<double> host_share = 0.0;
-  int host_threads = 0;             // 0: one for each core that the process may run on
-  DType query_dtype = DType::bf16;  // with a cache of E4m3; other caches have the queries' type
+  int host_threads = 0;             // 0: one per core that the process may run on
+  DType query_dtype = DType::bf16;  // with an E4m3 cache; other caches have the queries' type
   OffloadHooks hooks = {};
 };
 
@@ -84,8 +84,7 @@ class ChunkedCache final : public KvCache {
   ChunkedCache(Backend& backend, const BlockShape& shape, const ChunkedOptions& options);
   ~ChunkedCache() override;
 
-  // Device memory, computed without allocating: what does not depend on the number of blocks, and
-  // what each block takes.
+  // Device memory, computed without allocating: a fixed part, and a part per block.
   static std::size_t device_bytes(const BlockShape& shape, const ChunkedOptions& options);
   static std::size_t device_bytes_per_block(const BlockShape& shape, bool quest = false);
 
@@ -102,7 +101,7 @@ class ChunkedCache final : public KvCache {
   KvTraffic traffic() const override { return traffic_; }
 
   double host_share() const { return host_share_; }
-  // The measured speeds, if the share was chosen by them.
+  // The measured speeds, if host_share was determined from them.
   const std::optional<HostAttention::Speeds>& host_speeds() const { return host_speeds_; }
 
  private:
@@ -110,7 +109,7 @@ class ChunkedCache final : public KvCache {
   using Part = StepReads::Part;
   using Read = StepReads::Read;
 
-  // Steps of begin_step().
+  // The stages of begin_step().
   void open_blocks(const KvStep& step);
   void keep_blocks(const KvStep& step, Stream& stream);
   void bring_back(BlockId block, Stream& stream);
@@ -123,7 +122,7 @@ class ChunkedCache final : public KvCache {
   std::uint64_t max_gathered(const StepSequence& sequence) const;
   void measure_host();
 
-  // Used during a pass (chunked_attention.cc).
+  // During a pass (chunked_attention.cc).
   bool by_host() const { return host_attention_ && host_attention_->planned(); }
   bool writes_out() const { return !options_.all_stay && !filled_.empty() && part_bytes_ > 0; }
   void write_out_layer(std::int64_t layer, Stream& stream);
@@ -160,9 +159,9 @@ class ChunkedCache final : public KvCache {
   std::optional<StagedLayer> staging_;
   std::unique_ptr<Stream> writes_;
   std::unique_ptr<Event> stored_;
-  std::vector<std::unique_ptr<Event>> written_;  // by layer: the last write-outs of it
+  std::vector<std::unique_ptr<Event>> written_;  // by layer: its last write-outs
   LoadRing ring_;
-  std::optional<HostAttention> host_attention_;  // if the share is not 0
+  std::optional<HostAttention> host_attention_;  // unless the share is 0
   double host_share_ = 0;
   std::optional<HostAttention::Speeds> host_speeds_;
 
@@ -184,7 +183,7 @@ class ChunkedCache final : public KvCache {
   std::vector<LoadRing::Load> loads_;  // of all layers
   bool host_reads_recent_ = false;     // host attention reads blocks whose write-out may still run
 
-  // The key of passes without loads; other passes get new keys, ascending.
+  // The key of passes without loads; other passes get new, ascending keys.
   static constexpr std::uint64_t kResidentKey = 0;
   std::uint64_t last_graph_key_ = kResidentKey;
   KvTraffic traffic_;

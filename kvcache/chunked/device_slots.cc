@@ -20,8 +20,8 @@ bool DeviceSlots::take_changed() {
   return std::exchange(changed_, false);
 }
 
-// An empty slot, or the one that has been free for longest; what was in it is nowhere on the device
-// any more.
+// Returns an empty slot, or the least recently released one, whose block is then no longer on the
+// device.
 DeviceSlot DeviceSlots::assign_slot(BlockId block) {
   NVLLM_CHECK(!free_.empty(), "all ", size(), " slots of the device are held");
   const DeviceSlot slot = free_.front();
@@ -32,7 +32,7 @@ DeviceSlot DeviceSlots::assign_slot(BlockId block) {
   return slot;
 }
 
-// A free slot is the block's home.
+// Records a block's slot while the slot is free.
 void DeviceSlots::settle(BlockId block, DeviceSlot slot) {
   free_.erase(slots_[static_cast<std::size_t>(slot)].at);
   of(block).last = slot;
@@ -86,8 +86,8 @@ void DeviceSlots::release(BlockId block) {
 }
 
 // A sequence with r rows touches at most 1 + ceil((r - 1) / block_size) blocks, one without rows
-// has one open block at most. In all that is one for each, and ceil((r - 1) / block_size) more for
-// those that have more than one row: (r - 2) / block_size + 1 at most.
+// has at most one open block. In total that is one per sequence, plus ceil((r - 1) / block_size)
+// for those with more than one row: at most (r - 2) / block_size + 1.
 std::int64_t max_write_slots(std::int64_t sequences, std::int64_t rows, std::int64_t block_size) {
   return sequences + std::min(sequences, rows / 2) + rows / block_size;
 }

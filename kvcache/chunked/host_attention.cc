@@ -47,7 +47,8 @@ HostAttention::~HostAttention() {
   try {
     stream_->synchronize();
   } catch (
-      const std::exception&) {  // whoever uses the results has been told, or nobody wants to know
+      // already reported to the user of the results, or no longer relevant
+      const std::exception&) {
   }
 }
 
@@ -68,8 +69,7 @@ kernels::HostAttention HostAttention::attention(std::int64_t rows) const {
   return args;
 }
 
-// In one copy, together with the keys and values that lie between them; if more lies there, row
-// by row.
+// Copies at once, including K/V that lie between the queries; if more lies there, row by row.
 void HostAttention::take_queries(const TensorView& q, TensorView* taken) {
   const std::int64_t rows = taken->shape[0], row = limits_.heads * limits_.shape.head_dim;
   if (q.stride[0] <= max_row_stride_) {
@@ -99,7 +99,7 @@ void HostAttention::launch(std::int64_t layer, const kernels::Attention& args, c
   call.first_head = args.first_head;
   call.scale = args.scale;
   call.kv_scales = scales_.on_host(layer);
-  // Nobody but these calls touches pool and scratch, and each is waited for before the next one.
+  // Only these calls use pool and scratch, and they never overlap.
   stream_->host_call(
       [this, call, plan = plan_] { kernels::host_attention(call, pool_, scratch_); });
   results_ready_->record(*stream_);
@@ -121,7 +121,7 @@ HostAttention::Speeds HostAttention::measure(std::span<const unsigned char* cons
   call.group = divide_up(limits_.heads, limits_.shape.kv_heads);
   call.blocks = std::span(blocks).first(1);
   std::fill_n(static_cast<unsigned char*>(queries_.data()), queries_.bytes(), 0);
-  kernels::host_attention(call, pool_, scratch_);  // the threads come
+  kernels::host_attention(call, pool_, scratch_);  // wakes the threads
   call.blocks = blocks;
 
   const std::int64_t copies = std::clamp<std::int64_t>(kCopied / part_bytes_, 1, kMaxCopies);

@@ -38,8 +38,8 @@ void* LoadRing::place(std::size_t load) const {
 }
 
 void LoadRing::begin_pass(const std::vector<Load>& loads, bool capturable, Stream& stream) {
-  // Loads go on where the last pass ended, so that none waits for the slot that was read last; a
-  // graph always does the same.
+  // Loads continue after the last slot of the previous pass, so that none waits for the slot that
+  // was read last; a graph always starts at slot 0.
   first_ = capturable ? 0 : loads_ == nullptr ? 0 : slot_of(enqueued_);
   if (!capturable && after_graph_) {
     graph_->record(stream);
@@ -62,7 +62,7 @@ void LoadRing::enqueue(std::size_t load) {
   ++enqueued_;
   const auto slot = static_cast<std::size_t>(slot_of(load));
   const Load& what = (*loads_)[load];
-  // A captured pass reads only what it has loaded itself.
+  // A captured pass only waits for its own loads.
   if (!capturable_ || load >= ready_[0].size()) {
     hooks_.wait(OffloadWait::load_of_slot, *copies_, *read_[capturable_][slot]);
   }
@@ -72,7 +72,7 @@ void LoadRing::enqueue(std::size_t load) {
   ready_[capturable_][slot]->record(*copies_);
 }
 
-// Loads are done in their order, so the last one's event stands for all.
+// Loads complete in order, so the last one's event covers all.
 void LoadRing::await_loads(std::size_t first, std::size_t count, Stream& stream) {
   const std::size_t last = first + count - 1;
   NVLLM_CHECK_LT(last, enqueued_);

@@ -81,7 +81,7 @@ void PartialAttention::sum_up(const Range& rows, Stream& stream) {
   kernels::combine_attention(call, stream);
 }
 
-// One combine for each range of rows that have the same parts.
+// Runs one combine per range of rows with the same parts.
 void PartialAttention::combine(const kernels::Attention& args, std::int64_t first_row,
                                Stream& stream, const kernels::CombineAttention::Part& last) {
   const Sums all = sums();

@@ -1,14 +1,14 @@
-// PartialAttention: computes the attention of a step's rows in parts, as one part of their tokens
-// after the other becomes readable, and combines the parts by their log-sum-exp.
+// PartialAttention: computes the attention of a step's rows in parts, as parts of their tokens
+// become readable, and combines the parts by their log-sum-exp.
 //
 //   parts.compute_first_part(attention over what is readable at once, stream);  // of all rows
 //   parts.compute_part(attention of some rows over other tokens, row, stream);  // per further part
 //   parts.combine(args, first row, stream, last);                 // to args.out and args.lse
 //
 // The parts of a row are disjoint and cover all of its tokens. They are combined in the order of
-// these calls, in float32, so no bit of a result depends on when a part came. The last part of a
-// row stays separate until combine(), which combines it and the sum in one pass: the sums of
-// thousands of rows do not fit caches.
+// these calls, in float32, so no bit of a result depends on when a part became available. The last
+// part of a row stays separate until combine(), which combines it with the sum in one pass: the
+// sums of thousands of rows do not fit caches.
 #pragma once
 
 #include <cstddef>
@@ -21,30 +21,30 @@
 
 namespace nvllm::kvcache {
 
-// Used by one thread, with one stream; everything is only enqueued, and may be captured.
+// Not thread-safe; uses one stream. All work is only enqueued, and may be captured.
 class PartialAttention {
  public:
   struct Limits {
-    std::int64_t rows = 0;   // of a step
+    std::int64_t rows = 0;   // per step
     std::int64_t heads = 0;  // this rank's query heads
     std::int64_t head_dim = 0;
   };
 
-  // Takes bytes(limits). Ledger: "kv partials" (device).
+  // Allocates bytes(limits). Ledger: "kv partials" (device).
   PartialAttention(Backend& backend, const Limits& limits);
   static std::size_t bytes(const Limits& limits);
 
-  // `args.out` and `args.lse` of these two are set here.
+  // Both set `args.out` and `args.lse`.
   void compute_first_part(kernels::Attention args, Stream& stream);
-  // `args`: of rows [first_row, first_row + args.q.shape[0]) of the step.
+  // `args`: for rows [first_row, first_row + args.q.shape[0]) of the step.
   void compute_part(kernels::Attention args, std::int64_t first_row, Stream& stream);
-  // `args`: of those rows that are wanted, [first_row, first_row + args.q.shape[0]). last: a part
-  // of the step's first rows that came to be elsewhere; may be none.
+  // `args`: for the rows to finish, [first_row, first_row + args.q.shape[0]). last: an additional
+  // part of the step's first rows that was computed elsewhere; optional.
   void combine(const kernels::Attention& args, std::int64_t first_row, Stream& stream,
                const kernels::CombineAttention::Part& last = {});
 
  private:
-  // Accumulators and a partial, for so many rows.
+  // Accumulators and one partial, for `rows` rows.
   struct Sums {
     TensorView sum, sum_lse, part, part_lse;
   };
@@ -57,8 +57,8 @@ class PartialAttention {
 
   const Limits limits_;
   Buffer memory_;
-  // Since compute_first_part(): the step's rows, and the disjoint ranges of those that have a part
-  // beside their sum.
+  // Since compute_first_part(): the step's rows, and the disjoint ranges of those that have a
+  // separate part in addition to their sum.
   std::int64_t rows_ = 0;
   std::vector<Range> beside_;
 };

@@ -81,7 +81,7 @@ void StepReads::plan(const KvStep& step, const DeviceSlots& slots, double host_s
   if (host_share > 0) assign_to_host(host_share);
 }
 
-// Finds the slots of all blocks of a prompt. Returns false, and finds none, if one is not in a
+// Finds the slots of all blocks of a prompt. Returns false, with none recorded, if a block has no
 // slot.
 bool StepReads::find_all(const StepSequence& sequence, const DeviceSlots& slots, Part& part) {
   part.staged.clear();
@@ -96,8 +96,8 @@ bool StepReads::find_all(const StepSequence& sequence, const DeviceSlots& slots,
   return true;
 }
 
-// Stages a prompt. Blocks that the staged layer holds already, from a prompt with the same prefix,
-// stay.
+// Stages a prompt. Blocks that the staged layer already holds, from a prompt with the same prefix,
+// are not loaded again.
 void StepReads::stage(const StepSequence& sequence, const DeviceSlots& slots, Part& part) {
   for (std::int64_t number = 0; number * rules_.block_size < sequence.length(); ++number) {
     const BlockId block = sequence.blocks[number];
@@ -143,7 +143,7 @@ void StepReads::forget_reads() {
 }
 
 // Assigns the host's share of the reads of the first sequences that have one row each. Reads for
-// the staged layer always come through the ring, before all others.
+// the staged layer always use the ring, before all others.
 void StepReads::assign_to_host(double share) {
   const auto several =
       std::find_if(parts_.begin(), parts_.end(), [](const Part& part) { return part.rows != 1; });
@@ -193,7 +193,7 @@ StepTables::StepTables(Backend& backend, const Limits& limits)
     address_memory_ =
         backend.allocate(MemoryKind::device, addresses_.size() * sizeof(std::int64_t), "quest");
   }
-  // One more than the number of steps under way, so that no step waits for its staging memory.
+  // One more than the number of steps in flight, so that no step waits for its staging memory.
   for (int i = 0; i < limits.steps_ahead + 2; ++i) {
     staged_.push_back(
         {backend.allocate(MemoryKind::pinned, memory_.bytes(), "step input"),
@@ -260,8 +260,7 @@ void StepTables::write(const StepReads& reads, std::int32_t* words) const {
 void StepTables::stage(const StepReads& reads, DeviceSlots& slots, Stream& stream) {
   Staged& staged = staged_[next_];
   next_ = (next_ + 1) % staged_.size();
-  staged.copied
-      ->synchronize();  // of the step that used it last, which no longer waits for anything
+  staged.copied->synchronize();  // of the step that used it last, which has completed
   auto* const words = static_cast<std::int32_t*>(staged.memory.data());
   write(reads, words);
   if (slots.take_changed()) {

@@ -1,7 +1,7 @@
-// StepReads plans where the sequences of a ChunkedCache's step find the blocks that they attend to:
-// in device slots, through the ring, or in host memory, where the host's cores read them. The plan
-// follows from which sequences run and what lies in slots, so it is known before the step and loads
-// can run ahead. StepTables writes the plan to the device's memory.
+// StepReads plans where the sequences of a ChunkedCache's step read their blocks: in device slots,
+// through the ring, or in host memory, by the host's cores. The plan depends only on the running
+// sequences and the contents of slots, so it is known before the step and loads can run ahead.
+// StepTables writes the plan to device memory.
 #pragma once
 
 #include <cstddef>
@@ -25,15 +25,15 @@ class StepReads {
     std::int64_t blocks = 0;  // of the cache
     std::int64_t block_size = 0;
     bool heads = true;            // without heads nothing is read
-    bool quest = false;           // chooses for sequences of one row
-    std::int64_t max_blocks = 0;  // of a sequence
-    // A prompt policy chooses for prompts of so many tokens and more.
+    bool quest = false;           // Quest selects pages for sequences of one row
+    std::int64_t max_blocks = 0;  // max. per sequence
+    // A prompt policy serves prompts of at least this many tokens.
     bool prompts = false;
     std::int64_t min_tokens = 0;
   };
 
-  // A block that comes through the ring, once per layer: the step's sequences that attend to it
-  // when it comes, and its number in the staged layer, if it goes there.
+  // A block that is loaded through the ring once per layer: the step's sequences that attend to it
+  // on arrival, and its number in the staged layer, if it belongs there.
   struct Read {
     BlockId block = 0;
     std::vector<std::size_t> sequences;
@@ -50,17 +50,16 @@ class StepReads {
 
   enum class Kind { everything, quest, prompt };  // only `everything` is computed in parts
 
-  // What the plan says of one of the step's sequences.
+  // The plan of one of the step's sequences.
   struct Part {
     Kind kind = Kind::everything;
-    std::int64_t begin = 0, rows = 0;     // of the batch
+    std::int64_t begin = 0, rows = 0;     // in the batch
     std::int64_t first = 0;               // position of the first row
     std::int64_t to_come = 0;             // rows of it in later steps
-    std::vector<std::int32_t> residents;  // the slots of its blocks that are on the device
+    std::vector<std::int32_t> residents;  // slots of its blocks that are on the device
     std::int64_t resident_tokens = 0;     // tokens in these slots
-    // Of a prompt that is chosen for: it is staged when the ring has come so far, and these are
-    // too, from slots. Or it has residents, which are all of its blocks, and is attended to where
-    // they are.
+    // A prompt served by a policy is staged after this many ring reads, plus these blocks from
+    // slots. Or all of its blocks are resident, and it attends to them in place.
     struct Staged {
       std::int64_t number;
       DeviceSlot slot;
@@ -71,11 +70,11 @@ class StepReads {
 
   explicit StepReads(const Rules& rules);
 
-  // host_share: the share of the reads of sequences with one row that the host's cores serve.
+  // host_share: the share of the reads of sequences with one row that the host's cores take.
   void plan(const KvStep& step, const DeviceSlots& slots, double host_share);
 
   const std::vector<Part>& parts() const { return parts_; }
-  // In the order in which they come: reads for staged layers first, sequence by sequence.
+  // In order of arrival: reads for staged layers first, sequence by sequence.
   const std::vector<Read>& through_ring() const { return reads_; }
   // How many of the reads [first, end) can be attended to in one part: reads that are not staged
   // and have the same sequences.
@@ -88,7 +87,7 @@ class StepReads {
   // Whether the step reads only blocks on the device.
   bool none() const { return reads_.empty() && host_reads_.empty(); }
   bool any(Kind kind) const;
-  // Whether the step reads the same as the step before, in the same order.
+  // Whether the step reads the same as the previous one, in the same order.
   bool same_as_last() const;
 
  private:
@@ -101,54 +100,54 @@ class StepReads {
   void assign_to_host(double share);
 
   const Rules rules_;
-  // These vectors are members to keep their memory.
+  // Members only to keep their memory.
   std::vector<Part> parts_;
   std::int64_t residents_ = 0, last_residents_ = 0;
   std::vector<Read> reads_, last_reads_;
   std::vector<std::int32_t> read_of_;  // by block: its index in reads_, or kNoRead
-  std::vector<BlockId> staging_;       // by number: which block the staged layer holds
+  std::vector<BlockId> staging_;       // by number: the block that the staged layer holds
   std::vector<HostRead> host_reads_, last_host_reads_;
   std::vector<std::int32_t> readers_;
   std::vector<bool> taken_;
 };
 
-// StepTables: what the device is told of a ChunkedCache's step, in its memory: where blocks are,
-// and which of them each sequence finds in the device's slots. Written by the host before every
-// step, in one copy or two, so that a graph that reads it serves for many steps. Used by one
-// thread, with one stream.
+// StepTables: the plan of a ChunkedCache's step in device memory: the locations of blocks, and the
+// resident blocks of each sequence. Written by the host before every step, in one copy or two, so
+// that a graph that reads it serves many steps. Not thread-safe; uses one stream.
 class StepTables {
  public:
   struct Limits {
     std::int64_t blocks = 0, block_size = 0;
     std::int64_t slots = 0;                         // of the device
     std::int64_t ring_slots = 0, ring_at_once = 0;  // LoadRing's
-    std::int64_t sequences = 0;                     // of a step
+    std::int64_t sequences = 0;                     // per step
     int steps_ahead = 0;                            // steps that may be enqueued at once
-    bool addresses = false;                         // of blocks in the host's memory, too
+    bool addresses = false;                         // also of blocks in host memory
   };
 
   // Ledger: "step input" (device, pinned), "quest" (device): addresses.
   StepTables(Backend& backend, const Limits& limits);
   static std::size_t bytes(const Limits& limits);  // device memory
 
-  // Where a block lies in host memory. Sent to the device together with the block map, when that
-  // has changed.
+  // Sets a block's address in host memory. Sent to the device together with the block map, when
+  // that has changed.
   void set_address(BlockId block, const void* address);
   void stage(const StepReads& reads, DeviceSlots& slots, Stream& stream);
 
   TensorView block_map() const;  // [blocks], int32: slots, or -1
   TensorView addresses() const;  // [blocks], int64
   TensorView whole(
-      std::int64_t blocks) const;  // [1], int32: the tokens of so many blocks, up to ring_at_once
-  // [1, blocks], int32: as many slots of the ring, one behind the other from this one on.
+      // [1], int32: the tokens of `blocks` blocks, at most ring_at_once
+      std::int64_t blocks) const;
+  // [1, blocks], int32: `blocks` consecutive slots of the ring, from this one on.
   TensorView ring(std::int64_t slot, std::int64_t blocks) const;
-  // Of the step's sequences, int32: {0, rows} of one; the tokens of each in slots; and these slots.
+  // Of the step's sequences, int32: {0, rows} of one; the resident tokens of each; and their slots.
   TensorView rows(std::size_t sequence) const;                          // [2]
   TensorView lengths(std::int64_t sequences) const;                     // [sequences]
   TensorView table(std::int64_t sequences, std::int64_t blocks) const;  // [sequences, blocks]
 
  private:
-  // Words of 32 bits, one kind of them behind the other.
+  // Offsets in 32-bit words; the arrays are contiguous.
   struct Places {
     explicit Places(const Limits& limits);
     std::int64_t whole, ring, lengths, rows, table, end;

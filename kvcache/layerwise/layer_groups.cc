@@ -9,7 +9,7 @@
 namespace nvllm::kvcache {
 namespace {
 
-// A group as HostBlocks sees it: a block of more tokens.
+// A group as HostBlocks sees it: a block with more tokens.
 BlockShape shape_of_group(const BlockShape& shape, std::int64_t blocks) {
   BlockShape group = shape;
   group.block_size = blocks * shape.block_size;

@@ -55,7 +55,7 @@ LayerwiseCache::~LayerwiseCache() {
   for (Stream* const stream : {load_stream_.get(), write_stream_.get()}) {
     try {
       stream->synchronize_for(std::chrono::seconds(10));
-    } catch (const std::exception&) {  // the pass's stream says it, too
+    } catch (const std::exception&) {  // also reported by the pass's stream
     }
   }
 }
@@ -83,7 +83,7 @@ void LayerwiseCache::join(std::vector<Part>& parts) const {
   for (const Part& part : parts) {
     Part* const last = kept > 0 ? &parts[kept - 1] : nullptr;
     if (last != nullptr && part.block < last->block + last->blocks) {
-      // Sequences that share a block share all tokens that they have in it.
+      // Sequences that share a block have the same tokens in it.
       last->end = std::max(last->end, part.end);
     } else if (last != nullptr && part.block == last->block + last->blocks &&
                !host_.begins_group(part.block) && whole(*last) && whole(part)) {
@@ -174,7 +174,7 @@ StepPlan LayerwiseCache::begin_step(const KvStep& step, Stream& stream) {
   return {};
 }
 
-// Loads a layer into its buffer, once the buffer is free and the host has all of the layer.
+// Loads a layer into its buffer, once the buffer is free and the layer is complete on the host.
 void LayerwiseCache::load(std::int64_t layer) {
   BufferState& buffer = buffer_of(layer);
   wait(LayerwiseWait::load_of_reading, *load_stream_, *buffer.computed);
@@ -199,7 +199,7 @@ kernels::KvView LayerwiseCache::store_view(std::int64_t layer, Stream& stream) {
   if (layer != layer_) written_ = 0;
   if (on_host_) {
     layer_ = layer;
-    // Of every layer: one is stored and read after the other.
+    // Any buffer serves all layers: each layer is stored and read before the next one.
     return view_in(buffers_.front(), layer);
   }
   BufferState& buffer = buffer_of(layer);
@@ -227,8 +227,8 @@ void LayerwiseCache::run_attention(std::int64_t layer, const kernels::Attention&
   if (capturable_) write_newest(layer, args.kv_length, stream);
 }
 
-// The device does not know where groups are, so each sequence has a kernel launch of its own, which
-// gets the address of its block.
+// The device does not know the addresses of groups, so each sequence has its own kernel launch with
+// the address of its block.
 std::span<const BlockId> LayerwiseCache::write_newest(std::int64_t layer,
                                                       const TensorView& kv_length, Stream& stream) {
   const kernels::KvView from = store_view(layer, stream);
@@ -248,8 +248,8 @@ std::span<const BlockId> LayerwiseCache::write_newest(std::int64_t layer,
   return blocks;
 }
 
-// Writes the new tokens of this layer to the host behind the compute, and loads the layer that gets
-// its buffer.
+// Writes the new tokens of this layer to the host after the compute, and loads the layer that
+// reuses its buffer.
 void LayerwiseCache::leave_layer(Stream& stream) {
   BufferState& buffer = buffer_of(layer_);
   const auto layer = static_cast<std::size_t>(layer_);
@@ -294,7 +294,7 @@ void LayerwiseCache::choose_loads(std::span<const StepSequence> sequences) {
   join(loads_);
 }
 
-// Host memory for new tokens is allocated here, and not while a pass is captured.
+// Host memory for new tokens is allocated here, since it cannot be during capture.
 void LayerwiseCache::choose_newest(std::span<const StepSequence> sequences) {
   newest_.clear();
   for (const StepSequence& sequence : sequences) {
@@ -313,10 +313,10 @@ void LayerwiseCache::choose_graph_key() {
   key_newest_ = newest_;
 }
 
-// Loads the first layers before the pass. They wait for everything that earlier steps still do,
-// including the last write to the host, so loads inside the pass need not wait for it: with as many
-// buffers as layers, all layers are among the first; with fewer, each buffer is waited for, also
-// that of the last layer.
+// Loads the first layers before the pass. They wait for all work of earlier steps, including the
+// last write to the host, so loads inside the pass need not wait for it: with as many buffers as
+// layers, all layers are preloaded; with fewer, each buffer is waited for, including that of the
+// last layer.
 void LayerwiseCache::preload(Stream& stream) {
   const auto ahead = std::min(shape_.layers, static_cast<std::int64_t>(buffers_.size()));
   for (std::int64_t layer = 0; layer < ahead; ++layer) {
@@ -326,8 +326,8 @@ void LayerwiseCache::preload(Stream& stream) {
   traffic_.to_device += bytes_of(loads_, ahead);
 }
 
-// Loads the next layer of this buffer: one of this pass, or the first one that the buffer holds in
-// the next pass. The wait makes the load stream part of the capture.
+// Loads the next layer of this buffer: one of this pass, or its first one in the next pass. The
+// wait adds the load stream to the capture.
 void LayerwiseCache::leave_captured_layer(Stream& stream) {
   const auto buffers = static_cast<std::int64_t>(buffers_.size());
   const std::int64_t next = layer_ + buffers < shape_.layers ? layer_ + buffers : layer_ % buffers;
@@ -340,7 +340,7 @@ void LayerwiseCache::leave_captured_layer(Stream& stream) {
 
 // --- Steps that decode on the host ---
 
-// No work of such a step depends on lengths that the host knows.
+// No work of such a step depends on lengths known only to the host.
 StepPlan LayerwiseCache::begin_host_step(const KvStep& step, Stream& stream) {
   capturable_ = false;
   if (writing_) {

@@ -1,6 +1,6 @@
-// GroupedCache: a paged cache whose layers are two groups, each with blocks of its own: those that
-// keep all tokens, and those with a window, which keep no more than that
-// (kvcache/window_blocks.h). It says for each layer whose memory is meant; all else is PagedCache.
+// GroupedCache: a paged cache whose layers form two groups with separate blocks: those that keep
+// all tokens, and sliding-window layers, which keep no more than their window
+// (kvcache/window_blocks.h). It maps each layer to its group; PagedCache does the rest.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 
 namespace nvllm::kvcache {
 
-// Used by one thread.
+// Not thread-safe.
 class GroupedCache final : public KvCache {
  public:
-  // in_windows: of each layer, in order, whether it is one of `windows`, which has as many layers
-  // as there are such, in their order; `all` has the others.
+  // in_windows: by layer, whether it belongs to `windows`, which holds these layers in order; `all`
+  // holds the others.
   GroupedCache(std::unique_ptr<PagedCache> all, std::unique_ptr<PagedCache> windows,
                const std::vector<bool>& in_windows)
       : all_(std::move(all)), windows_(std::move(windows)) {
@@ -64,7 +64,7 @@ class GroupedCache final : public KvCache {
  private:
   struct Place {
     bool in_window = false;
-    std::int64_t layer = 0;  // among those of its group
+    std::int64_t layer = 0;  // index within its group
   };
   const Place& place_of(std::int64_t layer) const {
     return places_[static_cast<std::size_t>(layer)];

@@ -16,15 +16,14 @@
 namespace nvllm::kvcache {
 namespace {
 
-// Large enough that the overhead of an allocation does not matter, small enough not to delay a step
-// for long.
+// Large enough for a negligible allocation overhead, small enough not to delay a step for long.
 constexpr std::size_t kPieceBytes = std::size_t{64} << 20;
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kCommitPiece = std::size_t{32} << 20;  // that a thread takes at a time
 constexpr std::size_t kMaxThreads = 16;
 
-// Whether all pages are there now; errno says why not.
+// Returns whether all pages are present now; otherwise errno has the reason.
 bool populate(unsigned char* data, std::size_t bytes) {
   constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, from Linux 5.14 on
   int result = -1;
@@ -38,9 +37,9 @@ bool populate(unsigned char* data, std::size_t bytes) {
   return true;
 }
 
-// Has the system provide all pages now, with several threads; what is in them stays as it is.
+// Makes the system allocate all pages now, with several threads; their contents do not change.
 void commit_memory(void* data, std::size_t bytes, const std::function<void()>& progress) {
-  // Pages that are not all of this memory's are there already: the heap's own data are in them.
+  // Pages that are shared with other memory are already present: they hold the heap's own data.
   const auto address = reinterpret_cast<std::uintptr_t>(data);
   const std::size_t skipped = round_up(address, kPage) - address;
   if (bytes < skipped + kPage) return;
@@ -63,7 +62,7 @@ void commit_memory(void* data, std::size_t bytes, const std::function<void()>& p
     while (helpers.size() + 1 < threads) {
       helpers.push_back(start_thread<std::jthread>("that gets memory", [&] { work({}); }));
     }
-  } catch (const Error&) {  // fewer threads take longer
+  } catch (const Error&) {  // continue with fewer threads
   }
   work(progress);
   helpers.clear();  // joins them
@@ -130,8 +129,8 @@ void PagedCache::check_blocks(const BlockCopy& copy, bool out) const {
   require(out ? copy.to : copy.from, host_blocks_, "host");
 }
 
-// How many of the copies, from the first one on, can be one: they are neighbours on both sides,
-// within one piece of host memory.
+// The number of leading copies that can be merged: adjacent on both sides, within one piece of host
+// memory.
 std::size_t PagedCache::run_length(std::span<const BlockCopy> copies, bool out) const {
   const BlockCopy& first = copies.front();
   const auto inside = (out ? first.to : first.from) % piece_blocks_;

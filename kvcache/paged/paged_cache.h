@@ -1,10 +1,10 @@
 // PagedCache: one rank's memory of a paged KV cache, and the host blocks to which sequences can be
 // swapped.
 //
-// A block's keys and values are one piece of memory, [layer][keys, values][token][kv_head]
-// [head_dim], so that one copy swaps it; blocks that are neighbours on both sides share a copy. The
-// token ids of all blocks follow behind them, [blocks, block_size], int32. Penalties read them, and
-// they are swapped together with their block.
+// A block's keys and values are contiguous, [layer][keys, values][token][kv_head][head_dim], so
+// that one copy swaps it; blocks that are adjacent on both sides share a copy. The token ids of all
+// blocks follow them, [blocks, block_size], int32. Penalties read them, and they are swapped
+// together with their block.
 #pragma once
 
 #include <cstddef>
@@ -20,44 +20,43 @@
 
 namespace nvllm::kvcache {
 
-// Of a device's block to a host's, or the other way round.
+// From a device block to a host block, or the reverse.
 struct BlockCopy {
   BlockId from = 0;
   BlockId to = 0;
 };
 
-// Used by one thread.
+// Not thread-safe.
 class PagedCache final : public ViewCache {
  public:
-  // Takes blocks * shape.bytes(), to the byte. Ledger: "kv cache" (device). What is in it is
-  // undefined.
+  // Takes exactly blocks * shape.bytes(). Ledger: "kv cache" (device). Its contents are undefined.
   PagedCache(Backend& backend, const BlockShape& shape, std::int64_t blocks,
              std::int64_t host_blocks);
 
-  // Where the device's memory is the host's: has the system provide all of it now. `progress` is
-  // called now and then, if it is not empty.
+  // If device memory is host memory: makes the system allocate all of it now. `progress`, if not
+  // empty, is called repeatedly.
   void commit(const std::function<void()>& progress);
 
-  // views(): blocks lie a whole block's elements apart.
+  // views(): the block stride is a whole block.
   TensorView tokens() const override { return tokens_; }
   const BlockShape& shape() const { return shape_; }
   std::int64_t blocks() const { return blocks_; }
   std::int64_t host_blocks() const { return host_blocks_; }
 
-  // Enqueued, in the stream's order: swap_out copies from device blocks to host blocks, swap_in
-  // back. The blocks of a call are all different. An Error if there is no such block. The host's
-  // blocks are allocated in pieces when they are first swapped to, as pinned memory takes long to
-  // get and most runs swap nothing. Ledger: "swapped kv cache" (pinned).
+  // Enqueued in stream order: swap_out copies from device blocks to host blocks, swap_in back. The
+  // blocks of a call are all different. Throws an Error if a block does not exist. Host blocks are
+  // allocated in pieces when first used, as pinned memory is slow to allocate and most runs swap
+  // nothing. Ledger: "swapped kv cache" (pinned).
   void swap_out(std::span<const BlockCopy> copies, Stream& stream);
   void swap_in(std::span<const BlockCopy> copies, Stream& stream);
   KvTraffic traffic() const override { return traffic_; }
 
  private:
-  // Keys and values of some blocks that lie together, and behind them the blocks' tokens.
+  // Contiguous keys and values of some blocks, followed by the blocks' tokens.
   struct Place {
     unsigned char* memory;
     std::int64_t blocks;  // in there
-    std::int64_t first;   // the block's number among them
+    std::int64_t first;   // the block's index among them
   };
   Place on_device(BlockId block) const;
   Place on_host(BlockId block) const;

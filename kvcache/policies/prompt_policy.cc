@@ -10,14 +10,14 @@
 namespace nvllm::kvcache {
 namespace {
 
-// --- Segments of rows, which bound the memory for the lists of what is kept ---
+// --- Segments of rows, which bound the memory for lists of selected tokens ---
 
-// A multiple of all tiles of rows, the largest of which are XAttention's on Hopper: 128 strided
+// A multiple of all row tile sizes, the largest of which is XAttention's on Hopper: 128 strided
 // rows.
 constexpr std::int64_t kSegmentRows = 2048;
 constexpr std::int64_t kSegmentBytes = std::int64_t{64} << 20;
 
-// As many rows as need no more than kSegmentBytes, or kSegmentRows if that is more.
+// As many rows as fit into kSegmentBytes, but at least kSegmentRows.
 std::int64_t segment_rows(std::int64_t rows, std::int64_t bytes_of_row) {
   const std::int64_t fitting = kSegmentBytes / std::max<std::int64_t>(bytes_of_row, 1);
   const std::int64_t max_rows = std::max(fitting / kSegmentRows, std::int64_t{1}) * kSegmentRows;
@@ -51,10 +51,10 @@ constexpr std::int64_t tiles_of(std::int64_t tokens) {
   return divide_up(tokens, kernels::kMaskTile);
 }
 
-// What segments need: counts and lists of tiles, the choice's workspace, and room for all keys.
+// Memory of segments: counts and lists of tiles, the selection's workspace, and gathered keys.
 struct XAttentionSizes {
   std::int64_t rows;    // of a segment
-  std::int64_t tokens;  // that there is room for, if any
+  std::int64_t tokens;  // capacity for gathered keys, if any
   std::size_t counts, tiles, workspace, gathered;
 
   explicit XAttentionSizes(const PromptLimits& limits) {
@@ -92,7 +92,8 @@ class XAttentionPolicy final : public PromptPolicy {
     for (std::int64_t first = 0; first < rows; first += sizes_.rows) {
       const std::int64_t count = std::min(sizes_.rows, rows - first);
       const kernels::PromptRows segment = segment_of(args.rows, first, count);
-      const std::int64_t gathered = first == 0 ? 0 : segment.first_position;  // by those before
+      // by previous segments
+      const std::int64_t gathered = first == 0 ? 0 : segment.first_position;
       const std::int64_t behind = rows - first - count + args.to_come;
       const std::int64_t whole = std::max<std::int64_t>(kernels::kMaskTile - behind, 0);
       attend_segment(segment, gathered, whole, args.out.rows(first, count), stream);
@@ -121,7 +122,7 @@ class XAttentionPolicy final : public PromptPolicy {
     kernels::sparse_attention(attention, stream);
   }
 
-  // None where keys are not those that it was made for.
+  // Empty if the keys differ from those that it was sized for.
   TensorView room_for_keys(const TensorView& keys) const {
     const TensorView room(gathered_, keys.dtype, {sizes_.tokens, keys.shape[2], keys.shape[3]});
     return room.bytes() == sizes_.gathered ? room : TensorView();
@@ -135,7 +136,7 @@ class XAttentionPolicy final : public PromptPolicy {
 
 // --- MInference ---
 
-// What is chosen once for a call, and what its segments need.
+// Memory of a call's selection, and of its segments.
 struct MInferenceSizes {
   std::int64_t rows;  // of a segment
   std::size_t columns, offsets, bands, workspace;

@@ -1,8 +1,8 @@
-// PromptPolicy: which earlier tokens the rows of a long prompt attend to.
+// PromptPolicy: selects the earlier tokens that the rows of a long prompt attend to.
 //
 // A policy selects for one layer of one sequence at a time, from the rows' queries and the keys of
-// all tokens up to them. It keeps no state from one call to the next. If a prompt is computed in
-// several steps (chunked prefill), each step selects for its own rows, from all tokens before them.
+// all tokens up to them. It keeps no state between calls. If a prompt is computed in several steps
+// (chunked prefill), each step selects for its own rows, from all tokens before them.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ namespace nvllm::kvcache {
 
 // The sizes that a prompt policy has memory for.
 struct PromptLimits {
-  std::int64_t rows = 0;    // of a call
-  std::int64_t tokens = 0;  // of a sequence
+  std::int64_t rows = 0;    // per call
+  std::int64_t tokens = 0;  // per sequence
   std::int64_t heads = 0;   // this rank's query heads
   // Bytes of a token's keys on this rank, if keys should be gathered into contiguous memory, which
   // 16-bit GEMMs on GPUs need. 0: keys are not gathered.
@@ -30,10 +30,10 @@ struct PromptLimits {
 struct PromptAttention {
   TensorView out;  // [rows, heads, head_dim]
   kernels::PromptRows rows;
-  std::int64_t to_come = 0;  // rows of the prompt behind these
+  std::int64_t to_come = 0;  // rows of the prompt after these
 };
 
-// The same from an attention of one sequence's rows, the first of which is at this position.
+// The same from the attention of one sequence's rows, the first of which is at this position.
 inline PromptAttention prompt_attention(const kernels::Attention& args, std::int64_t first_position,
                                         std::int64_t to_come) {
   PromptAttention prompt;
@@ -48,7 +48,7 @@ inline PromptAttention prompt_attention(const kernels::Attention& args, std::int
   return prompt;
 }
 
-// Used by one thread, with one stream.
+// Not thread-safe; uses one stream.
 class PromptPolicy {
  public:
   virtual ~PromptPolicy() = default;
@@ -58,17 +58,17 @@ class PromptPolicy {
 };
 
 // XAttention: keeps the tiles with the largest antidiagonal sums until they cover `threshold` of
-// each row of tiles; 1 keeps all. The last 128 rows of a prompt attend to everything, whatever the
-// threshold is, because a single row of them may ask the question.
+// each row of tiles; 1 keeps all. The last 128 rows of a prompt always attend to everything,
+// because a single row of them may contain the question.
 struct XAttention {
-  static constexpr float kThreshold = 0.95f;  // the published one
+  static constexpr float kThreshold = 0.95f;  // as published
   static std::size_t bytes(const PromptLimits& limits);
   static std::unique_ptr<PromptPolicy> create(Backend& backend, const PromptLimits& limits,
                                               float threshold = kThreshold);
 };
 
-// MInference: keeps columns (verticals) and diagonals (slashes), `budget` times as many as
-// kernels::vertical_slash_budget() says, or all.
+// MInference: keeps columns (verticals) and diagonals (slashes), `budget` times the number of
+// kernels::vertical_slash_budget(), or all.
 struct MInference {
   static constexpr float kPublished = 1;
   static constexpr float kEverything = std::numeric_limits<float>::infinity();

@@ -14,7 +14,7 @@ std::int64_t block_pages(const BlockShape& shape) {
   return divide_up(shape.block_size, Quest::kPageTokens);
 }
 
-// Of a page in one layer.
+// Bytes of a page's bounds in one layer.
 std::size_t page_bytes(const BlockShape& shape) {
   return static_cast<std::size_t>(2 * shape.kv_heads * shape.head_dim) * size_of(shape.dtype);
 }
@@ -35,7 +35,7 @@ struct Sizes {
 
 constexpr std::int64_t kBudget = QuestLimits{}.budget;
 
-// Keys, or values, of all sequences.
+// Bytes of the keys, or values, of all sequences.
 std::size_t half_bytes(const BlockShape& shape) {
   return static_cast<std::size_t>(GatheredQuest::kSequences * kBudget * shape.kv_heads *
                                   shape.head_dim) *
@@ -156,7 +156,7 @@ void GatheredQuest::run_attention(std::int64_t layer, const kernels::Attention& 
   }
 }
 
-// Of at most kSequences.
+// For at most kSequences.
 void GatheredQuest::attend_group(std::int64_t layer, const kernels::Attention& args,
                                  const Blocks& blocks, Stream& stream) {
   const std::int64_t sequences = args.kv_length.shape[0];

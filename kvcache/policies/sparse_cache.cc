@@ -103,7 +103,7 @@ void SparseCache::choose_runs(std::int64_t layer, std::int64_t rows) {
     const std::int64_t left = sequence.rows - done_, now = std::min(left, rows - row);
     const Rows own{sequence.first + done_, now, left - now + sequence.to_come};
     const Kind kind = kind_of(own);
-    // Sequences of one row are attended to together; others one by one.
+    // Sequences of one row run together; others one by one.
     const bool joins = own.rows == 1 && !runs_.empty() && runs_.back().kind == kind &&
                        runs_.back().rows == runs_.back().sequences;
     if (joins) {
@@ -139,9 +139,9 @@ void SparseCache::run_attention(std::int64_t layer, const kernels::Attention& ar
   for (const Run& run : runs_) attend_run(layer, run, all, stream);
 }
 
-// The bounds of a page cover all tokens stored in it, which lie in host memory. Only the host knows
-// the addresses of the blocks, so each sequence is a call of its own. The batch may have padding
-// behind the sequences.
+// The bounds of a page cover all tokens stored in it, which are in host memory. Only the host knows
+// the addresses of the blocks, so each sequence is a separate call. The batch may have padding
+// after the sequences.
 void SparseCache::attend_on_host(std::int64_t layer, const kernels::Attention& args,
                                  Stream& stream) {
   std::int64_t sequence = 0;

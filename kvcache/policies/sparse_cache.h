@@ -1,13 +1,14 @@
-// SparseCache: a KV cache whose attention reads only what policies select. It wraps a cache whose
-// layers are on the device as a whole, either all at once or one at a time (LayerwiseCache).
+// SparseCache: a KV cache whose attention reads only the tokens that policies select. It wraps a
+// cache whose layers are entirely on the device, either all at once or one at a time
+// (LayerwiseCache).
 //
-// What the rows of a sequence in a step (or in a part, where a layer takes the step in parts) read:
+// The rows of a sequence in a step (or in a part, where a layer processes the step in parts) read:
 //   one row                         what Quest selects; everything without Quest
 //   several, of a long sequence     what the prompt policy selects; everything without one
 //   several, of a short sequence    everything
-// A chunk of a prompt that is one row counts as one row.
+// A chunk of a prompt with one row counts as one row.
 //
-// With Quest, a LayerwiseCache leaves its layers in host memory in steps of one row per sequence,
+// With Quest, a LayerwiseCache keeps its layers in host memory in steps of one row per sequence,
 // and the selected pages are gathered from there.
 #pragma once
 
@@ -26,24 +27,24 @@
 namespace nvllm::kvcache {
 
 struct SparseLimits {
-  std::int64_t rows = 0;       // of a step, or of the largest part of one
-  std::int64_t sequences = 0;  // of a step
-  // Prompts are long from so many tokens on (those of the step's rows and all before them).
+  std::int64_t rows = 0;       // per step, or in the largest part of one
+  std::int64_t sequences = 0;  // per step
+  // Prompts are long from this many tokens on (the step's rows and all before them).
   std::int64_t min_tokens = 0;
 };
 
-// Used by one thread, with one stream.
+// Not thread-safe; uses one stream.
 class SparseCache final : public KvCache {
  public:
-  // cache: attends to its store_view(); must outlive it, as all it is given. prompts: nullptr:
-  // none.
+  // cache: attention reads its store_view(). All arguments must outlive this object. prompts:
+  // nullptr: none.
   SparseCache(Backend& backend, Stream& stream, KvCache& cache, PromptPolicy* prompts,
               std::optional<QuestLimits> quest, const SparseLimits& limits);
-  // The same for a layer-wise cache; with Quest it must be one that decodes on the host.
+  // The same for a layer-wise cache; with Quest it must decode on the host.
   SparseCache(Backend& backend, Stream& stream, LayerwiseCache& cache, PromptPolicy* prompts,
               std::optional<QuestLimits> quest, const SparseLimits& limits);
 
-  // The device memory that it takes.
+  // Device memory of a SparseCache.
   static std::size_t bytes(const std::optional<QuestLimits>& quest, const SparseLimits& limits,
                            bool layerwise = false);
 
@@ -62,17 +63,17 @@ class SparseCache final : public KvCache {
 
  private:
   enum class Kind { one_row, chosen, everything };
-  // Rows of a sequence from position `first` on, and how many of its rows come in later steps.
+  // Rows of a sequence from position `first` on, and the number of its rows in later steps.
   struct Rows {
     std::int64_t first, rows, to_come;
   };
-  // Sequences of a call, one after the other, that are attended to together.
+  // Consecutive sequences of a call that run together.
   struct Run {
     Kind kind;
     std::int64_t first_sequence, sequences;
     std::int64_t first_row, rows;
-    std::int64_t first_position, longest;  // longest: the tokens of the longest one
-    std::int64_t to_come;                  // of the last one's rows, so many later
+    std::int64_t first_position, longest;  // longest: the tokens of the longest sequence
+    std::int64_t to_come;                  // rows of the last sequence in later steps
   };
 
   Kind kind_of(const Rows& rows) const;
@@ -90,17 +91,18 @@ class SparseCache final : public KvCache {
   std::optional<Quest> quest_;
   std::optional<GatheredQuest> gathered_;
   SparseLimits limits_;
-  // Of the step. One row per sequence is one call, which counts padding in: a graph may keep it.
+  // Of the step. One row per sequence is one call that includes padding, so that a graph may keep
+  // it.
   bool decodes_ = false;
   std::vector<Rows> sequences_;
-  // Where a layer's calls have come to: a sequence, and how many of its rows are done.
+  // The position of a layer's calls: a sequence, and how many of its rows are done.
   std::int64_t layer_ = -1;
   std::size_t next_sequence_ = 0;
   std::int64_t done_ = 0;
-  std::vector<Run> runs_;  // of a call
+  std::vector<Run> runs_;  // of one call
   std::uint64_t gathered_bytes_ = 0;
-  // Where sequences begin that have one row each, [sequences + 1]; and for every number of rows r,
-  // 0 and r, [rows + 1, 2]: of a single sequence.
+  // The query_start of sequences with one row each, [sequences + 1]; and for every number of rows
+  // r, 0 and r, [rows + 1, 2]: the query_start of a single sequence.
   Buffer starts_;
   TensorView one_row_starts_, single_starts_;
 };
