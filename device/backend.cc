@@ -70,8 +70,8 @@ std::string Ledger::report() const {
     text += purpose;
     text += '\n';
   };
-  // From one copy of the entries: the totals are those of the lines above them, whatever other
-  // threads do.
+  // All lines come from one copy of the entries, so that the totals match even while other threads
+  // allocate.
   const std::vector<Entry> all = entries();
   for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned, MemoryKind::host}) {
     std::size_t bytes = 0, buffers = 0;
@@ -96,7 +96,7 @@ Buffer::Buffer(Buffer&& other) noexcept
       release_(std::exchange(other.release_, nullptr)) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
-  Buffer taken(std::move(other));  // releases what this held when it leaves
+  Buffer taken(std::move(other));  // its destructor releases what this held
   std::swap(data_, taken.data_);
   std::swap(bytes_, taken.bytes_);
   std::swap(kind_, taken.kind_);
@@ -116,7 +116,7 @@ void* Arena::allocate(std::size_t bytes, const char* purpose) {
          format_bytes(left), " left; size the arena for it");
   }
   void* part = static_cast<char*>(buffer_.data()) + used_;
-  // Rounded up, but never beyond the end: a capacity need not be a multiple of the alignment.
+  // Rounded up, but not past the end: a capacity need not be a multiple of the alignment.
   used_ += rounded(bytes) < left ? rounded(bytes) : left;
   return part;
 }

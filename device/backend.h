@@ -1,6 +1,6 @@
-// Backend: one device as the rest of the program sees it: its memory, streams, events and graphs.
-// There are two backends, the CPU (device/cpu) and CUDA (device/cuda); code above this folder does
-// not know which one it uses.
+// Backend: the interface of a device: its memory, streams, events and graphs. There are two
+// backends, the CPU (device/cpu) and CUDA (device/cuda); code above this folder does not depend on
+// which one it uses.
 //
 //   auto backend = create_backend(DeviceKind::cuda);
 //   Buffer weights = backend->allocate(MemoryKind::device, bytes, "weights");
@@ -8,8 +8,8 @@
 //   backend->copy(weights.data(), staging.data(), bytes, *stream);   // asynchronous, in order
 //   stream->synchronize();
 //
-// Everything that takes a Stream only enqueues and returns; errors of work that ran later surface
-// at synchronize(). No call here allocates on the hot path except allocate() itself.
+// Everything that takes a Stream only enqueues and returns; errors of the work surface at
+// synchronize(). On the hot path nothing allocates except allocate() itself.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ enum class MemoryKind {
 };  // pinned: host memory that the device can copy from
 const char* name_of(MemoryKind kind);
 
-// Ledger counts every byte that a backend has handed out, by memory kind and purpose. Thread-safe.
+// Ledger counts every byte that a backend has allocated, by memory kind and purpose. Thread-safe.
 class Ledger {
  public:
   struct Entry {
@@ -65,8 +65,8 @@ class Ledger {
   std::uint64_t next_id_ = 1;
 };
 
-// Buffer owns memory, and gives it and its entry in the ledger back when it is destroyed. It must
-// not outlive its backend.
+// Buffer owns memory, and releases it and its ledger entry on destruction. It must not outlive its
+// backend.
 class Buffer {
  public:
   using Release = std::function<void(void*)>;
@@ -89,12 +89,12 @@ class Buffer {
   Release release_;
 };
 
-// Arena hands out parts of one Buffer, aligned to 256 bytes. When it is full it throws an Error
-// that says how much was asked for, of what, and what is left. Not thread-safe.
+// Arena allocates parts of one Buffer, aligned to 256 bytes. When it is full it throws an Error
+// with the requested size, its purpose, and the bytes left. Not thread-safe.
 class Arena {
  public:
   static constexpr std::size_t kAlignment = 256;
-  // The bytes that a part of this size takes up.
+  // The bytes that an allocation of this size takes.
   static constexpr std::size_t rounded(std::size_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
@@ -104,7 +104,7 @@ class Arena {
   void* allocate(std::size_t bytes, const char* purpose);
   std::size_t used() const { return used_; }
   std::size_t capacity() const { return buffer_.bytes(); }
-  void reset() { used_ = 0; }  // every part handed out so far is void
+  void reset() { used_ = 0; }  // invalidates all allocations
 
  private:
   Buffer buffer_;
@@ -114,19 +114,19 @@ class Arena {
 class Event;
 
 // Stream is a queue of work that runs in order, asynchronously to the caller and to other streams.
-// It is used by one thread at a time.
+// Not thread-safe.
 class Stream {
  public:
   virtual ~Stream() = default;
   virtual DeviceKind kind() const = 0;
 
-  // Work enqueued from now on waits until the event's last record so far has been reached.
+  // Work enqueued from now on waits for the event's most recent record.
   virtual void wait(const Event& event) = 0;
   // Runs a function in order with the stream's work. It must not call into the device.
   virtual void host_call(std::function<void()> function) = 0;
   // Waits until all work enqueued so far has run; throws the first Error of that work.
   virtual void synchronize() = 0;
-  // Waits likewise, but returns false if the work did not finish within the limit.
+  // Also waits, but returns false if the work did not finish within the limit.
   virtual bool synchronize_for(Nanoseconds limit) = 0;
   // Whether all work enqueued so far has run. Does not wait.
   virtual bool idle() = 0;
@@ -139,7 +139,7 @@ class Event {
   virtual void record(Stream& stream) = 0;
   virtual bool reached() const = 0;  // true before the first record
   virtual void synchronize() const = 0;
-  // Seconds between two reached events that were made with timing.
+  // Seconds between two reached events that were created with timing.
   virtual double seconds_since(const Event& earlier) const = 0;
 };
 
@@ -166,20 +166,20 @@ class Backend {
   virtual std::string pci_bus_id() const { return {}; }  // "0000:3b:00.0"; empty: not on a PCI bus
   virtual DeviceMemory memory() const = 0;               // of MemoryKind::device
 
-  // Allocates uninitialised memory, aligned to 256 bytes. If there is not as much, throws an Error
-  // that says how much was asked for, why, and what there is. Zero bytes give an empty Buffer.
+  // Allocates uninitialised memory, aligned to 256 bytes. If there is not enough, throws an Error
+  // with the requested size, its purpose, and the free memory. Zero bytes yield an empty Buffer.
   virtual Buffer allocate(MemoryKind kind, std::size_t bytes, const std::string& purpose) = 0;
   virtual std::unique_ptr<Stream> create_stream(
       StreamPriority priority = StreamPriority::normal) = 0;
   virtual std::unique_ptr<Event> create_event(bool timing = false) = 0;
 
-  // Copies between any two kinds of memory of this backend. On CUDA it blocks until it is done when
-  // either side is pageable, or both sides are host memory.
+  // Copies between any two kinds of memory of this backend. On CUDA it blocks until done if either
+  // side is pageable, or both sides are host memory.
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream& stream) = 0;
   virtual void fill(void* to, unsigned char value, std::size_t bytes, Stream& stream) = 0;
 
-  // Records what `work` enqueues on the stream, and on streams that wait for events of it and are
-  // waited for again, without running it.
+  // Records, without running it, the work that `work` enqueues on the stream and on streams that
+  // wait for its events and are joined again.
   virtual std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& work) = 0;
 
   Ledger& ledger() { return ledger_; }
@@ -189,15 +189,15 @@ class Backend {
   Ledger ledger_;
 };
 
-// Opens the CPU, or the first GPU that this process may see. Throws an Error that says what is
+// Opens the CPU, or the first GPU visible to this process. Throws an Error that says what is
 // missing.
 std::unique_ptr<Backend> create_backend(DeviceKind kind);
 
 // Whether this program was built with the CUDA backend.
 bool cuda_built();
 
-// The two functions that create_backend() calls. Without CUDA in the build, cuda::create_backend()
-// throws an Error that says so.
+// The implementations of create_backend(). In a build without CUDA, cuda::create_backend() throws
+// an Error that says so.
 namespace cpu {
 std::unique_ptr<Backend> create_backend();
 }

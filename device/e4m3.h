@@ -1,6 +1,6 @@
-// E4m3: the 8-bit floats in which a KV cache may keep keys and values. A tensor of them has the
-// type DType::u8. The format is the "fn" one of OCP: 4 bits of exponent with a bias of 7, 3 bits of
-// mantissa, no infinities; the largest number is 448.
+// E4m3: 8-bit floats for KV caches. Tensors of them have the type DType::u8. The format is OCP's
+// "fn" variant: 4 exponent bits with a bias of 7, 3 mantissa bits, no infinities; the largest value
+// is 448.
 #pragma once
 
 #include <bit>
@@ -25,8 +25,8 @@ inline float to_float(E4m3 value) {
   return std::bit_cast<float>(sign | magnitude << 20) * 0x1p120f;
 }
 
-// Rounds to nearest, ties to even; what is larger than 448, infinity too, becomes 448; a NaN
-// becomes 0x7f. The GPU's cvt.rn.satfinite.e4m3x2.f32 does the same.
+// Rounds to nearest, ties to even; larger values, including infinity, become 448; a NaN becomes
+// 0x7f. The GPU's cvt.rn.satfinite.e4m3x2.f32 does the same.
 template <>
 inline E4m3 from_float<E4m3>(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
@@ -35,7 +35,7 @@ inline E4m3 from_float<E4m3>(float value) {
   const float absolute = std::bit_cast<float>(magnitude);
   if (absolute >= kMaxE4m3) return {static_cast<std::uint8_t>(sign | 0x7eu)};
   if (absolute < 0x1p-6f) {
-    // Subnormal: a multiple of 2^-9. The sum has it in its lowest bits, rounded.
+    // Subnormal: a multiple of 2^-9, rounded into the lowest bits of the sum.
     const auto shifted = std::bit_cast<std::uint32_t>(absolute + 0x1p14f);
     return {static_cast<std::uint8_t>(sign | (shifted & 0xfu))};
   }

@@ -28,11 +28,11 @@ namespace {
 constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// Requests below this are not checked: asking the system takes longer than they matter.
+// Smaller requests are not checked: reading the system's figures costs more than they matter.
 constexpr std::size_t kChecked = std::size_t{1} << 20;
 
-// What programs take beside the memory that is asked for here: heaps, stacks, page tables. It is
-// kept free, or a sixteenth of what there is, if that is less.
+// Memory that programs need besides what is requested here: heaps, stacks, page tables. This much,
+// or a sixteenth of the total if that is less, is kept free.
 constexpr std::size_t kReserve = std::size_t{64} << 20;
 
 // The file's only number; `otherwise` if the file is missing or says "max".
@@ -53,12 +53,12 @@ constexpr GroupFiles kVersion2 = {"memory.max", "memory.current", "inactive_file
 
 // --- Claims ---
 //
-// Linux gives memory when it is first touched. Two processes that look at the same time, ranks of
-// one run or two runs, would both find enough, and one of them would be killed later. So a process
-// tells all others how much it was promised: its claim is a lock on a range of bytes of the folder
+// Linux provides memory when it is first touched. Two processes that check at the same time, ranks
+// of one run or two runs, would both find enough, and one of them would be killed later. So a
+// process publishes how much it was promised: its claim is a lock on a range of bytes of the folder
 // /dev/shm, whose length is the number. Every process of the machine (or container) can read it, it
-// leaves no file behind, and it ends with its process. Of a claim counts what its process has not
-// touched yet. Where there are no such locks there are no claims.
+// leaves no file behind, and it ends with its process. Only the part of a claim that its process
+// has not touched yet counts. Without support for such locks there are no claims.
 
 constexpr const char* kFolder = "/dev/shm";
 
@@ -74,7 +74,7 @@ std::uint64_t own_pid() {
   return static_cast<std::uint64_t>(::getpid());
 }
 
-// Of the pid namespace, in which a pid means something.
+// The id of the pid namespace, within which a pid is unique.
 std::uint64_t namespace_number() {
   struct stat about {};
   return ::stat("/proc/self/ns/pid", &about) == 0 ? about.st_ino & kNamespaceMask : 0;
@@ -84,7 +84,7 @@ UniqueFd open_folder() {
   return UniqueFd(::open(kFolder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
-// The process's own memory that it has touched.
+// The memory of a process that it has touched.
 std::uint64_t touched_by(std::uint64_t pid) {
   const std::string status = str("/proc/", pid, "/status");
   return (number_after(status, "RssAnon:").value_or(0) +
@@ -96,7 +96,7 @@ struct Range {
   std::uint64_t begin, end;
 };
 
-// A lock within the range, whichever the kernel likes to tell.
+// Any lock within the range, as the kernel reports it.
 std::optional<Range> find_lock(int folder, const Range& within) {
   struct flock lock {};
   lock.l_type = F_WRLCK;
@@ -108,14 +108,14 @@ std::optional<Range> find_lock(int folder, const Range& within) {
   return Range{begin, lock.l_len == 0 ? kEnd : begin + static_cast<std::uint64_t>(lock.l_len)};
 }
 
-// What another process was promised and has not touched yet.
+// Memory that another process was promised and has not touched yet.
 struct OtherClaim {
   std::uint64_t bytes = 0;
-  std::vector<MemoryGroup> groups;  // its own; none if it is of another pid namespace
+  std::vector<MemoryGroup> groups;  // its groups; empty if it is in another pid namespace
 };
 
 std::vector<OtherClaim> claims_of_others() {
-  constexpr int kMaxLooks = 10'000;  // others may lock whatever they like
+  constexpr int kMaxLooks = 10'000;  // other programs may hold any number of locks
   const UniqueFd folder = open_folder();
   const std::uint64_t here = namespace_number();
   std::vector<OtherClaim> claims;
@@ -138,8 +138,7 @@ std::vector<OtherClaim> claims_of_others() {
   return claims;
 }
 
-// This process's claim. There is one, as there is one process for the kernel: it belongs to all
-// backends together. Thread-safe.
+// This process's claim, shared by all backends, since the kernel accounts per process. Thread-safe.
 class Claim {
  public:
   static Claim& of_process() {
@@ -163,7 +162,7 @@ class Claim {
 
   void remove(std::uint64_t bytes) {
     const std::lock_guard lock(mutex_);
-    if (pid_ != own_pid()) return;  // a forked process has no claim to what it inherited
+    if (pid_ != own_pid()) return;  // a forked process has no claim to inherited memory
     held_ -= std::min(held_, bytes);
     tell();
   }
@@ -177,8 +176,8 @@ class Claim {
     folder_ = open_folder();
   }
 
-  // First the range that is to stay, then what is behind it: at no time is less locked than before
-  // and after.
+  // First extends the lock to the new range, then removes the rest: at no time is less locked than
+  // before and after.
   void tell() const {
     const std::uint64_t bytes = held_ == 0 ? 0 : held_ + otherwise_;
     const std::uint64_t pages = std::min((bytes + kPage - 1) / kPage, kSlot - 1);
@@ -197,13 +196,13 @@ class Claim {
   std::mutex mutex_;
   std::uint64_t pid_ = 0;
   std::uint64_t held_ = 0;
-  std::uint64_t otherwise_ = 0;  // touched for other things, before the first claim
+  std::uint64_t otherwise_ = 0;  // touched for other purposes before the first claim
   std::uint64_t first_ = 0;
   UniqueFd folder_;
 };
 
-// While it exists no other process looks at claims in order to make one. It waits a second at most,
-// and once: a process that was stopped within its turn must not hold up all others.
+// While it exists no other process evaluates claims to make one. Waits a second at most, and only
+// once: a process that was stopped while holding it must not block all others.
 class Turn {
  public:
   Turn() : folder_(open_folder()) {
@@ -221,14 +220,14 @@ class Turn {
   UniqueFd folder_;  // closed, it is unlocked
 };
 
-// Whether the groups of a process have this one, or one within it.
+// Whether the groups of a process include this one, or one within it.
 bool are_within(const std::vector<MemoryGroup>& groups, const MemoryGroup& outer) {
   const auto own = std::ranges::find(groups, outer.version2, &MemoryGroup::version2);
   return own != groups.end() &&
          (own->path == outer.path || own->path.starts_with(outer.path + "/"));
 }
 
-// What there is for this process, and what of it others were promised.
+// The free memory for this process, and the part of it that others were promised.
 struct FreeMemory {
   DeviceMemory memory;
   std::uint64_t claimed = 0;
@@ -236,7 +235,7 @@ struct FreeMemory {
 
 class FreeMemoryReader {
  public:
-  // Without promises where the files are not the system's own.
+  // Ignores promises unless the files are the system's own.
   explicit FreeMemoryReader(const std::string& root) : root_(root), real_(root == "/") {
     if (!real_) return;
     claims_ = claims_of_others();
@@ -249,8 +248,8 @@ class FreeMemoryReader {
     for (const OtherClaim& claim : claims_) claimed += claim.bytes;
     apply(number_after(meminfo, "MemTotal:").value_or(0) * 1024,
           number_after(meminfo, "MemAvailable:").value_or(0) * 1024, claimed);
-    // In a container the path may be one that only the host knows; then the mount itself is the
-    // container's group, and ends the walk up.
+    // In a container the path may only exist on the host; then the mount itself is the container's
+    // group, and ends the walk up.
     for (const MemoryGroup& group : memory_groups(system_text(root_ + "/proc/self/cgroup"))) {
       apply_groups(group);
     }
@@ -258,7 +257,8 @@ class FreeMemoryReader {
   }
 
  private:
-  // A limit, what it leaves available, and what others who share it were promised of that.
+  // Applies a limit: its total, what is available of it, and what others who share it were
+  // promised.
   void apply(std::size_t total, std::size_t available, std::uint64_t claimed) {
     if (real_) {
       const std::size_t taken = std::min(kReserve, total / 16) + claimed + untouched_;

@@ -1,4 +1,4 @@
-// The host's memory: how much of it this process can still have, and how to allocate it.
+// The host's memory: how much this process can still allocate, and allocation.
 #pragma once
 
 #include <cstddef>
@@ -8,17 +8,17 @@
 
 namespace nvllm {
 
-// Returns what the machine has, or what its control group (version 1 or 2) allows this process if
-// that is less. Memory that only caches files counts as available. `root` is "/" but in tests.
+// Returns the machine's memory, or what its control group (version 1 or 2) allows this process if
+// that is less. Page cache counts as available. `root` is "/" except in tests.
 DeviceMemory host_memory(const std::string& root = "/");
 
-// Linux hands out more memory than it has and later kills who uses it. This throws an Error
-// instead, which says how much was asked for, why, and what there is. `held` is what the caller
-// already holds, whether it was touched or not.
+// Linux overcommits memory and later kills a process that uses it. This throws an Error instead,
+// with the requested size, its purpose, and the available memory. `held` is what the caller already
+// holds, whether touched or not.
 void require_host_memory(std::size_t bytes, std::size_t held, const std::string& purpose);
 
-// Allocates uninitialised memory from the heap, aligned to 256 bytes (to huge pages where that
-// pays), entered in the ledger, which must outlive the Buffer. `held` as above.
+// Allocates uninitialised heap memory, aligned to 256 bytes (to huge pages for large sizes), and
+// adds it to the ledger, which must outlive the Buffer. `held` as above.
 Buffer allocate_host(Ledger& ledger, MemoryKind kind, std::size_t bytes, const std::string& purpose,
                      std::size_t held);
 

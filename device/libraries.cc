@@ -14,7 +14,7 @@
 #include "base/text.h"
 
 // Each function listed here is defined below as one indirect jump, whose target the loader fills
-// in. A function that is used but not listed is a link error. x86-64 only.
+// in. A function that is used but not listed causes a link error. x86-64 only.
 #define CUBLASLT_SYMBOLS(X)                \
   X(cublasLtCreate)                        \
   X(cublasLtDestroy)                       \
@@ -74,8 +74,9 @@ NCCL_SYMBOLS(DEFINE_JUMP)
 namespace nvllm {
 namespace {
 
-// dlopen() of a shared library by its name: where the system looks, then in the CUDA toolkits that
-// $CUDA_HOME, $CUDA_PATH and /usr/local/cuda name. nullptr, with the reason, if it is nowhere.
+// dlopen() of a shared library by name: in the system's search path, then in the CUDA toolkits
+// named by $CUDA_HOME, $CUDA_PATH and /usr/local/cuda. Returns nullptr, with the reason, if it is
+// not found.
 void* open_library(const char* name, std::string* why) {
   if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;
   *why = dlerror();
@@ -90,7 +91,7 @@ void* open_library(const char* name, std::string* why) {
       std::error_code ignored;
       if (!std::filesystem::exists(path, ignored)) continue;
       if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-      *why = dlerror();  // it is here but does not load: the reason that matters
+      *why = dlerror();  // it exists but does not load: report this reason
     }
   }
   return nullptr;
@@ -101,7 +102,7 @@ struct Jump {
   void** slot;
 };
 
-// Returns "", or what went wrong; then no slot is filled in.
+// Returns "", or an error; then no slot is filled in.
 std::string bind(const char* library_name, const std::vector<Jump>& jumps) {
   std::string why;
   void* const library = open_library(library_name, &why);

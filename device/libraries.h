@@ -1,5 +1,5 @@
-// Programs load cuBLASLt and NCCL when they first need them. So they start, and run on the CPU, on
-// machines where these libraries are not installed.
+// Programs load cuBLASLt and NCCL on first use. So they start, and run on the CPU, on machines
+// without these libraries.
 //
 // load_cublaslt() or load_nccl() must have returned nullptr before any function of <cublasLt.h> or
 // <nccl.h> is called; an earlier call aborts. Callers use the libraries' own headers.
@@ -9,11 +9,11 @@
 
 namespace nvllm {
 
-// Both return nullptr, or why the library cannot be loaded. Thread-safe.
+// Both return nullptr, or the reason why the library cannot be loaded. Thread-safe.
 const char* load_cublaslt();
 const char* load_nccl();
 
-// Which version this machine has.
+// The library version on this machine.
 struct LibraryState {
   std::string version;  // "2.27.7"
   std::string error;    // why it cannot be loaded; empty: it can

@@ -13,10 +13,10 @@
 namespace nvllm {
 namespace {
 
-constexpr unsigned kMaxLinks = 18;  // of any GPU so far
-constexpr int kProhibited = 2;      // the compute mode in which no program may compute
+constexpr unsigned kMaxLinks = 18;  // maximum of all GPUs so far
+constexpr int kProhibited = 2;      // the compute mode that prohibits all compute
 
-using Device = void*;  // nullptr: it does not answer
+using Device = void*;  // nullptr: it does not respond
 
 // nvmlPciInfo_t
 struct PciInfo {
@@ -28,9 +28,9 @@ struct PciInfo {
 // nvmlGpuP2PCapsIndex_t
 constexpr int kRead = 0, kNvlink = 2;
 
-// NVML, started as long as the object lives. Its header comes with the driver's development files,
-// which a build machine need not have; what is used here is part of its stable interface. Not every
-// driver has all of the functions.
+// NVML, initialized for the lifetime of this object. Its header belongs to the driver's development
+// files, which a build machine may lack; the functions used here are part of its stable interface.
+// Not every driver has all of them.
 struct Nvml {
   std::unique_ptr<void, int (*)(void*)> library{dlopen("libnvidia-ml.so.1", RTLD_NOW), &dlclose};
 
@@ -58,7 +58,7 @@ struct Nvml {
     if (started) shutdown();
   }
 
-  // False, with the reason, if the library is missing or does not start.
+  // Returns false, with the reason, if the library is missing or does not initialize.
   bool start(std::string* why);
   std::vector<Device> devices() const;
 
@@ -72,13 +72,13 @@ struct Nvml {
   bool started = false;
 };
 
-// Calls a function of the driver. False if it has none, or does not answer.
+// Calls a function of the driver. Returns false if it is missing or fails.
 template <typename Function, typename... Arguments>
 bool ask(Function* function, Arguments... arguments) {
   return function != nullptr && function(arguments...) == 0;
 }
 
-// The text that a function of the driver writes; empty if there is none.
+// The text that a function of the driver returns; empty if it fails.
 template <typename Function, typename... Arguments>
 std::string ask_text(Function* function, Arguments... arguments) {
   std::array<char, 96> text{};
@@ -135,7 +135,7 @@ std::vector<Device> Nvml::devices() const {
 std::string pci_address(const Nvml& nvml, Device device) {
   PciInfo info{};
   if (!ask(nvml.pci, device, &info)) return "";
-  // NVML writes eight digits of domain, and capitals.
+  // NVML writes eight domain digits, in upper case.
   std::string address(info.address);
   if (address.size() > 12) address.erase(0, address.size() - 12);
   std::transform(address.begin(), address.end(), address.begin(),
@@ -152,13 +152,13 @@ int active_nvlinks(const Nvml& nvml, Device device) {
   return links;
 }
 
-// Whether the path from one GPU to another can do this.
+// Whether the path from one GPU to another supports this.
 bool peers(const Nvml& nvml, Device from, Device to, int what) {
   int status = -1;
   return ask(nvml.peer_status, from, to, what, &status) && status == 0;
 }
 
-// What lies between two GPUs on PCIe.
+// The PCIe path between two GPUs.
 std::string path_between(const Nvml& nvml, Device a, Device b) {
   int level = 0;
   if (!ask(nvml.ancestor, a, b, &level)) return "a way that the driver does not tell";

@@ -1,5 +1,4 @@
-// What the NVIDIA driver tells of this machine's GPUs, through its library NVML and so without a
-// CUDA context.
+// GPU properties from the NVIDIA driver, through its library NVML, and so without a CUDA context.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +8,24 @@
 namespace nvllm {
 
 struct GpuFacts {
-  std::string name, uuid, pci;  // empty: it does not answer
+  std::string name, uuid, pci;  // empty: it does not respond
   std::uint64_t total_bytes = 0, free_bytes = 0;
-  int capability = 0;       // 90 for 9.0; 0: not told
-  bool prohibited = false;  // its compute mode allows no program
+  int capability = 0;       // 90 for 9.0; 0: unknown
+  bool prohibited = false;  // its compute mode prohibits all programs
   int nvlinks = 0;          // active ones
 };
 
 struct GpuPair {
   int first = 0, second = 0;
   bool nvlink = false;
-  std::string path;          // what lies between them on PCIe: "one PCIe switch"
-  bool peer_access = false;  // each reads the other's memory directly
+  std::string path;          // the PCIe path between them: "one PCIe switch"
+  bool peer_access = false;  // each can access the other's memory directly
 };
 
 struct GpuSurvey {
-  std::string why_none;  // empty: the driver answers
+  std::string why_none;  // empty: the driver responds
   std::string driver;    // "580.82.07"
-  int cuda_version = 0;  // 13000: the newest that the driver speaks; 0: not told
+  int cuda_version = 0;  // 13000: the newest that the driver supports; 0: unknown
   std::vector<GpuFacts> gpus;
   std::vector<GpuPair> pairs;
 };
@@ -34,8 +33,8 @@ struct GpuSurvey {
 // All GPUs, and the paths between them.
 GpuSurvey survey_gpus();
 
-// One UUID ("GPU-3f...") per GPU; empty where a GPU does not answer. No UUID at all, with the
-// reason, without a driver or a GPU.
+// One UUID ("GPU-3f...") per GPU; empty for a GPU that does not respond. Without a driver or a GPU
+// the list is empty, and `why_none` has the reason.
 std::vector<std::string> nvml_uuids(std::string* why_none);
 
 }  // namespace nvllm

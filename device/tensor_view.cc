@@ -40,7 +40,7 @@ std::int64_t TensorView::elements() const {
 bool TensorView::contiguous() const {
   std::int64_t step = 1;
   for (int axis = rank - 1; axis >= 0; --axis) {
-    // A step along an axis of one element is never taken.
+    // The stride of an axis with one element is irrelevant.
     if (shape[axis] != 1 && stride[axis] != step) return elements() == 0;
     step *= shape[axis];
   }

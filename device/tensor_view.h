@@ -1,5 +1,4 @@
-// TensorView tells where a tensor lies, what its elements are and how they are laid out. It owns
-// nothing.
+// TensorView: the address, element type and layout of a tensor. Non-owning.
 #pragma once
 
 #include <array>
@@ -32,7 +31,7 @@ struct TensorView {
   bool aligned(std::size_t bytes) const;  // data is a multiple of `bytes`
   std::string describe() const;           // "bfloat16 [4, 1024]"
 
-  // Returns a view of some rows, which lie along the outermost dimension.
+  // Returns a view of some rows, which are the outermost dimension.
   TensorView rows(std::int64_t begin, std::int64_t count) const {
     TensorView part = *this;
     part.data = as<unsigned char>() + static_cast<std::size_t>(begin * stride[0]) * size_of(dtype);
@@ -46,8 +45,8 @@ struct TensorView {
   }
 };
 
-// Kernels that assume dense tensors call this first: it throws an Error that names the operation
-// and the argument, where the kernel would misread memory.
+// For kernels that assume dense tensors and would otherwise misread memory: throws an Error that
+// names the operation and the argument.
 void require_contiguous(const TensorView& tensor, const char* operation, const char* argument);
 
 }  // namespace nvllm

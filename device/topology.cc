@@ -50,7 +50,7 @@ bool starts_with_ignoring_case(std::string_view text, std::string_view start) {
          });
 }
 
-// The GPU that an entry of CUDA_VISIBLE_DEVICES names; -1: none, or more than one.
+// The GPU that an entry of CUDA_VISIBLE_DEVICES selects; -1: none, or more than one.
 int find_gpu(std::string_view entry, const std::vector<std::string>& uuids) {
   if (!starts_with_ignoring_case(entry, "GPU-")) {
     const int index = parse_index(entry);
@@ -114,7 +114,8 @@ class CoreSet {
   cpu_set_t* set_;
 };
 
-// As many as kernels are built for. The calls want one more than the number of bits.
+// The number of nodes that kernels are built for. The system calls take one more than the number of
+// bits.
 constexpr std::size_t kNodes = 1024;
 constexpr std::size_t kWordBits = sizeof(unsigned long) * CHAR_BIT;
 using Nodes = std::array<unsigned long, kNodes / kWordBits>;
@@ -133,7 +134,7 @@ std::optional<std::vector<std::string>> gpu_uuids_of_driver(const std::string& p
     folders.push_back(entry.path());
   }
   if (error || folders.empty()) return std::nullopt;
-  std::sort(folders.begin(), folders.end());  // by bus address, as NVML counts
+  std::sort(folders.begin(), folders.end());  // by bus address, in NVML's order
 
   std::vector<std::string> uuids;
   for (const std::filesystem::path& folder : folders) {
@@ -141,7 +142,7 @@ std::optional<std::vector<std::string>> gpu_uuids_of_driver(const std::string& p
     const std::string uuid = fields["GPU UUID"];
     if (uuid.empty() || uuid.find('?') != std::string::npos) return std::nullopt;
     if (fields["GPU Excluded"] == "Yes") continue;
-    // A container has the files of its own GPUs only.
+    // In a container only the files of its own GPUs exist.
     const std::string device = str(dev, "/nvidia", fields["Device Minor"]);
     if (access(device.c_str(), R_OK | W_OK) == 0) uuids.push_back(uuid);
   }
@@ -219,7 +220,7 @@ void run_on_cores(const std::vector<int>& cores) {
   while (const dirent* thread = readdir(threads.get())) {
     const int id = parse_index(thread->d_name);
     if (id <= 0) continue;
-    // A thread that has ended meanwhile needs no cores.
+    // A thread that has ended in the meantime is ignored.
     if (sched_setaffinity(id, CoreSet::bytes(), set.get()) != 0 && errno != ESRCH) {
       fail_errno("restricting this process to ", cores.size(), " cores from core ", cores.front());
     }

@@ -11,8 +11,8 @@
 namespace nvllm::cpu {
 namespace {
 
-// Longer than the gap between two kernels of a step, shorter than waking a thread twice. With one
-// core, who spins only keeps the other from running.
+// Longer than the gap between two kernels of a step, shorter than waking a thread twice. With a
+// single core, spinning only keeps the other thread from running.
 constexpr Nanoseconds kSpin = std::chrono::microseconds(30);
 
 class CpuBackend final : public Backend {
@@ -31,7 +31,7 @@ class CpuBackend final : public Backend {
     return allocate_host(ledger(), kind, bytes, purpose, held);
   }
 
-  // There is one priority.
+  // Priorities are ignored.
   std::unique_ptr<nvllm::Stream> create_stream(StreamPriority) override {
     return std::make_unique<Stream>(str("stream-", streams_.fetch_add(1)), spin_, pool_);
   }

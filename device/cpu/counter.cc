@@ -15,7 +15,7 @@ bool Counter::wait_slowly(std::uint64_t target, std::int64_t deadline_ns) {
 
   std::unique_lock lock(mutex_);
   while (true) {
-    // Each round again: wake() has forgotten everybody.
+    // Repeated in each round, since wake() resets it.
     if (wake_at_.load(std::memory_order_relaxed) > target) {
       wake_at_.store(target, std::memory_order_seq_cst);
     }

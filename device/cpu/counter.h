@@ -1,5 +1,4 @@
-// Counter: a number that only grows, and threads that wait until it has. Everything that waits in
-// the CPU backend waits for one of these.
+// Counter: a monotonic number on which threads can wait. All waits of the CPU backend use one.
 #pragma once
 
 #include <atomic>
@@ -12,13 +11,13 @@
 
 namespace nvllm::cpu {
 
-// One thread at a time advances it; any number wait. A waiter spins for a short while, then sleeps.
+// One thread at a time advances it; any number may wait. A waiter spins briefly, then sleeps.
 //
 // No wake-up is lost: a waiter stores wake_at_ and then reads value_, the advancing thread stores
 // value_ and then reads wake_at_, all sequentially consistent, so at least one of them sees the
-// other. If it is the advancing thread, it takes the mutex, which the waiter holds from before its
-// store until it sleeps, and so notifies a sleeper. It pays for that only when somebody's target is
-// reached, not at each step on the way there.
+// other's store. If the advancing thread does, it takes the mutex, which the waiter holds from
+// before its store until it sleeps, and then notifies. It does so only when a waiter's target is
+// reached, not at each step on the way.
 class alignas(64) Counter {
  public:
   static constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
@@ -26,8 +25,7 @@ class alignas(64) Counter {
   // `spin`: how long waiters spin before they sleep.
   explicit Counter(Nanoseconds spin) : spin_ns_(spin.count()) {}
 
-  // What the advancing thread did before it advanced to this value has happened before this
-  // returns.
+  // The writes that the advancing thread made before it advanced to this value are visible.
   std::uint64_t value() const { return value_.load(std::memory_order_acquire); }
 
   void advance(std::uint64_t to) {
@@ -48,7 +46,7 @@ class alignas(64) Counter {
   void wake();
 
   std::atomic<std::uint64_t> value_{0};
-  std::atomic<std::uint64_t> wake_at_{kNobody};  // the smallest target of those who sleep
+  std::atomic<std::uint64_t> wake_at_{kNobody};  // the smallest target of the sleeping waiters
   const std::int64_t spin_ns_;
   std::mutex mutex_;
   std::condition_variable advanced_;

@@ -8,7 +8,7 @@
 namespace nvllm::cpu {
 
 GraphBody::~GraphBody() {
-  // All threads end before the first counter goes that they use.
+  // Join all threads before destroying the first counter that they use.
   for (Branch& branch : branches_) branch.stream.reset();
 }
 
@@ -43,7 +43,7 @@ void GraphBody::run() {
 void GraphBody::run_branch(Branch& branch) {
   std::uint64_t done = launches_ * branch.steps.size();
   for (Task& step : branch.steps) {
-    // After a failure nothing runs any more, but everybody who waits for a step gets on.
+    // After a failure no more tasks run, but steps still complete, so that no waiter hangs.
     if (!failed_.load()) {
       try {
         step();

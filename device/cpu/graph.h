@@ -1,6 +1,6 @@
-// Graphs of the CPU backend. A graph is a list of tasks per captured stream (a branch) and waits
+// Graphs of the CPU backend. A graph has one list of tasks per captured stream (a branch) and waits
 // between branches. Branch 0 runs on the stream that launches the graph, each other one on a stream
-// of the graph's own, so a launch has the concurrency, and the races, of the captured work.
+// of the graph, so a launch has the concurrency, and the races, of the captured work.
 #pragma once
 
 #include <atomic>
@@ -21,13 +21,13 @@ namespace nvllm::cpu {
 
 class Stream;
 
-// What a launch runs. Launches share it with the graph, so a graph may be destroyed while it runs.
+// The content of a graph, shared by its launches, so that a graph may be destroyed while it runs.
 class GraphBody {
  public:
   explicit GraphBody(Nanoseconds spin) : spin_(spin) {}
   ~GraphBody();
 
-  // While it is captured: branches and their steps.
+  // During capture: branches and their steps.
   int add_branch();
   int branches() const { return static_cast<int>(branches_.size()); }
   std::uint64_t steps(int branch) const { return branches_[branch].steps.size(); }
@@ -37,11 +37,11 @@ class GraphBody {
   }
   // A step of `branch`: waits until `other` has run its first `steps` steps.
   void add_wait(int branch, int other, std::uint64_t steps);
-  // After that: makes the streams of the branches beside the first.
+  // After capture: creates the streams of all branches except the first.
   void finish();
 
   // Runs everything, branch 0 on the calling thread; throws the first error. Launches wait for each
-  // other: a graph never runs beside itself.
+  // other: a graph never runs concurrently with itself.
   void run();
 
  private:
@@ -49,16 +49,16 @@ class GraphBody {
     explicit Branch(Nanoseconds spin) : done(spin) {}
 
     std::deque<Task> steps;
-    Counter done;  // steps run, over all launches
+    Counter done;  // steps completed, over all launches
     std::unique_ptr<Stream> stream;
   };
 
   void run_branch(Branch& branch);
 
   const Nanoseconds spin_;
-  std::deque<Branch> branches_;  // a deque: neither moves its elements
+  std::deque<Branch> branches_;  // a deque, since elements cannot be moved
   std::mutex running_;
-  std::uint64_t launches_ = 0;  // finished ones; guarded by running_, read by its branches
+  std::uint64_t launches_ = 0;  // finished launches; guarded by running_, read by its branches
   std::atomic<bool> failed_{false};
   std::mutex error_mutex_;
   std::exception_ptr error_;
@@ -66,11 +66,11 @@ class GraphBody {
 
 class Capture;
 
-// A place in captured work, as an event records it.
+// A position in captured work, as recorded by an event.
 struct CapturePoint {
   std::weak_ptr<Capture> capture;  // expired: the capture has ended
   int branch;
-  // For each branch, how many of its steps are known to have run at this place.
+  // For each branch, the number of its steps that have run before this position.
   std::vector<std::uint64_t> seen;
 };
 

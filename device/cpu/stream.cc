@@ -94,11 +94,11 @@ void Stream::set_capture(std::shared_ptr<Capture> capture, int branch) {
   branch_ = branch;
 }
 
-// When all work is done: throws the failure, if there was one, and makes the stream usable again.
+// After all work has run: throws the failure, if any, and makes the stream usable again.
 void Stream::report_failure() {
   if (!progress_->failing()) return;
   std::exception_ptr error = progress_->recover(enqueued());
-  enqueue([] {});  // an event that is recorded now lies behind the spoiled work
+  enqueue([] {});  // events recorded from now on come after the failed work
   std::rethrow_exception(std::move(error));
 }
 
@@ -108,7 +108,7 @@ void Stream::require_no_capture(const char* call) const {
 
 namespace {
 
-// What a stream runs to wait for another one.
+// The task with which a stream waits for another one.
 struct WaitFor {
   std::shared_ptr<Progress> progress;
   std::uint64_t position;

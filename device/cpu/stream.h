@@ -24,35 +24,36 @@
 
 namespace nvllm::cpu {
 
-// How far a stream has come, and its last failure. Events share it, so they may outlive the stream.
+// The number of completed tasks of a stream, and its last failure. Shared with events, so that
+// these may outlive the stream.
 class Progress {
  public:
   explicit Progress(Nanoseconds spin) : done(spin) {}
 
   Counter done;  // tasks that have run, or were skipped after a failure
 
-  // Thrown work: the task that makes `done` equal to `position`. Tasks after it are skipped until
-  // recover().
+  // Called when the task that makes `done` equal to `position` has thrown. Tasks after it are
+  // skipped until recover().
   void fail(std::exception_ptr error, std::uint64_t position);
   bool failing() const { return failing_.load(std::memory_order_acquire); }
-  // Throws the failure that spoiled the work up to `position`, if one did.
+  // Throws the failure that affected the work up to `position`, if any.
   void rethrow(std::uint64_t position) const;
-  // Ends failing, with all work up to `position` spoiled; returns the failure.
+  // Ends the failed state, which affected all work up to `position`; returns the failure.
   std::exception_ptr recover(std::uint64_t position);
 
  private:
   std::atomic<bool> failing_{false};
   mutable std::mutex mutex_;
-  std::exception_ptr error_;     // the last failure; positions from failed_at_ to spoiled_until_
-  std::uint64_t failed_at_ = 0;  // are spoiled by it
+  // the last failure; affects positions from failed_at_ to spoiled_until_
+  std::exception_ptr error_;
+  std::uint64_t failed_at_ = 0;  // first affected position
   std::uint64_t spoiled_until_ = 0;
 };
 
-// Its thread starts with it and sleeps when there is nothing to do. When it is destroyed it first
-// runs what is queued.
+// Its thread starts with it and sleeps when idle. The destructor first runs all queued work.
 //
-// When a task throws, the tasks queued behind it are skipped until synchronize() has thrown that
-// error; then the stream is as good as new. A stream that waits for an event behind the failed task
+// When a task throws, the tasks queued after it are skipped until synchronize() has thrown that
+// error; then the stream is usable again. A stream that waits for an event after the failed task
 // fails with the same error.
 //
 // The queue holds kCapacity tasks; then submit() waits for half of them.
@@ -60,13 +61,13 @@ class Stream final : public nvllm::Stream {
  public:
   static constexpr std::uint64_t kCapacity = 2048;
 
-  // `name`: of the thread, at most 15 characters. `pool`: helps its tasks; nullptr: none, for
-  // streams that nobody enqueues kernels on.
+  // `name`: of the thread, at most 15 characters. `pool`: shared by its tasks; nullptr: none, for
+  // streams without kernels.
   Stream(const std::string& name, Nanoseconds spin, std::shared_ptr<ThreadPool> pool = nullptr);
   ~Stream() override;
 
-  // Enqueues a function, which may throw. While the stream is captured it is recorded instead, and
-  // then runs once per launch of the graph.
+  // Enqueues a function, which may throw. During capture it is recorded instead, and then runs once
+  // per launch of the graph.
   template <typename Function>
   void submit(Function&& function) {
     if (capture_ != nullptr) [[unlikely]] {
@@ -83,8 +84,8 @@ class Stream final : public nvllm::Stream {
   bool synchronize_for(Nanoseconds limit) override;
   bool idle() override;
 
-  // The backend's threads, for kernels to share their work. Tasks may refer to it: it outlives the
-  // stream, and graphs run on streams of the same backend.
+  // The backend's thread pool, for kernels. Tasks may keep a reference: it outlives the stream, and
+  // graphs run on streams of the same backend.
   ThreadPool& thread_pool() const {
     NVLLM_CHECK(pool_ != nullptr, "this stream has no pool");
     return *pool_;
@@ -141,20 +142,20 @@ inline Stream& stream(nvllm::Stream& stream) {
   return static_cast<Stream&>(stream);
 }
 
-// An event is a place in the work of the stream that recorded it last: nothing runs to reach it,
-// and a wait that was enqueued before a new record keeps its place. Thread-safe.
+// An event is a position in the work of the stream that recorded it last: no task runs to reach it,
+// and a wait that was enqueued before a new record keeps its position. Thread-safe.
 class Event final : public nvllm::Event {
  public:
   explicit Event(bool timing) : timing_(timing) {}
 
   void record(nvllm::Stream& stream) override;
   bool reached() const override;
-  // Throws the error of the work that led to the event, if it failed.
+  // Throws the error of the preceding work, if it failed.
   void synchronize() const override;
   double seconds_since(const nvllm::Event& earlier) const override;
 
-  // Stream::wait: makes later work of the stream wait for this event; during a capture, draws the
-  // stream into it or adds an edge to it.
+  // Implements Stream::wait: later work of the stream waits for this event; during capture, adds
+  // the stream to the capture or an edge to the graph.
   void make_wait(Stream& stream) const;
 
  private:

@@ -1,5 +1,4 @@
-// Task: something to call, stored in place. Streams queue them, graphs keep them and run them many
-// times.
+// Task: a callable stored in place. Streams queue tasks; graphs keep them and run them many times.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +9,8 @@
 
 namespace nvllm::cpu {
 
-// Neither copied nor moved: it is built where it stays. Callables of up to kInlineBytes need no
-// allocation.
+// Not copyable or movable: it is constructed in its final location. Callables of up to kInlineBytes
+// need no allocation.
 class Task {
  public:
   static constexpr std::size_t kInlineBytes = 112;

@@ -21,24 +21,24 @@
 namespace nvllm::cpu {
 namespace {
 
-// A thread's share is handed out in so many pieces, so that others can help who is slow.
+// The number of pieces of a thread's share, so that other threads can take over from a slow one.
 constexpr std::int64_t kPiecesPerShare = 8;
 
 }  // namespace
 
-// A piece of work is a job: [0, count) in shares, one per thread, each in pieces. A thread takes
-// the pieces of its own share, then those that are left of the others'. So the caller never waits
-// for a thread to wake up: it waits only for those that have taken a piece, until they report them
-// as finished.
+// A call of run() is a job: [0, count) in shares, one per thread, each cut into pieces. A thread
+// takes the pieces of its own share, then the remaining ones of the others. So the caller never
+// waits for a thread to wake up: it only waits for threads that have taken a piece to report it as
+// finished.
 //
-// A dispatch costs few transfers between caches: all that a thread needs to know of a job lies in
-// one line, the one on which it waits; pieces of its share, and its report, lie in lines of its
-// own.
+// A dispatch causes few transfers between caches: everything that a thread needs to know of a job
+// is in one cache line, the one on which it waits; the piece counter of its share, and its report,
+// are in lines of their own.
 //
-// A thread may read the job while the next one is written, or come when it is done. It copies the
-// job and looks at its number again: if that is still the same, the copy is whole, because the
-// number is taken back before anything else changes. And while it can take a piece of that number,
-// the job is not done.
+// A thread may read the job while the next one is being written, or arrive when it is done. It
+// copies the job and then re-reads its number: if that is unchanged, the copy is consistent,
+// because the number is reset before anything else changes. And as long as it can take a piece of
+// that number, the job is not done.
 class ThreadPool::Impl {
  public:
   Impl(int threads, Nanoseconds spin) : wanted_(threads), spin_(spin) {}
@@ -55,16 +55,16 @@ class ThreadPool::Impl {
     return size > 0 ? size : size_now();
   }
 
-  // Whether the pool is now the caller's: it must release() it.
+  // Whether the caller now owns the pool: it must release() it.
   bool acquire() { return !busy_.exchange(true, std::memory_order_acquire); }
   void release() { busy_.store(false, std::memory_order_release); }
 
-  // By who has acquired it.
+  // Called by the owner.
   void run(std::int64_t count, std::int64_t grain, Call call);
 
  private:
-  // A number of pieces of a job, in an atomic: the job's number (the upper 48 bits) and the pieces.
-  // With another job's number, it stands for none.
+  // An atomic count of pieces of a job: the job's number (the upper 48 bits) and the count. With
+  // another job's number, the count is zero.
   static constexpr int kPieceBits = 16;
   using Pieces = std::atomic<std::uint64_t>;
   static std::int64_t pieces_of(std::uint64_t value, std::uint64_t number) {
@@ -74,8 +74,8 @@ class ThreadPool::Impl {
 
   // One of the threads; the first is the caller.
   struct Member {
-    alignas(64) Pieces taken{0};     // of its share, by anybody
-    alignas(64) Pieces finished{0};  // by it, of any share
+    alignas(64) Pieces taken{0};     // pieces of its share taken by any thread
+    alignas(64) Pieces finished{0};  // pieces of any share that it has finished
   };
 
   // A copy of a job.
@@ -83,21 +83,19 @@ class ThreadPool::Impl {
     std::uint64_t number;
     Call call;
     std::int64_t count, grain;
-    std::int64_t shares, pieces;  // `shares` shares of `pieces` pieces
-    std::int64_t grains() const {
-      return count / grain;
-    }  // the last one is longer if a rest is left
+    std::int64_t shares, pieces;                           // `shares` shares of `pieces` pieces
+    std::int64_t grains() const { return count / grain; }  // the last one includes the remainder
   };
 
   struct alignas(64) Job {
-    std::atomic<std::uint64_t> number{0};  // 0: it is being written
+    std::atomic<std::uint64_t> number{0};  // 0: being written
     std::atomic<decltype(Call::function)> function{nullptr};
     std::atomic<const void*> callable{nullptr};
     std::atomic<std::int64_t> count{0}, grain{1};
     std::atomic<std::int32_t> shares{0}, pieces{0};
 
     void write(const Work& work);
-    // Whether it has been read whole.
+    // Returns whether a consistent copy was read.
     bool read(Work* work) const;
   };
 
@@ -116,9 +114,9 @@ class ThreadPool::Impl {
   const Nanoseconds spin_;
   std::atomic<int> size_{0};  // 0: not started
   std::atomic<bool> busy_{false};
-  std::uint64_t number_ = 0;  // of the last job; its callers' own
+  std::uint64_t number_ = 0;  // of the last job; only used by the owner
   Job job_;
-  Counter submitted_{Nanoseconds(0)};  // the number of the last job, for those who sleep
+  Counter submitted_{Nanoseconds(0)};  // number of the last job, for sleeping threads
   std::atomic<bool> stopping_{false};
   std::atomic<bool> failed_{false};
   std::mutex error_mutex_;
@@ -127,8 +125,8 @@ class ThreadPool::Impl {
   std::vector<std::thread> threads_;
 };
 
-// Who reads a value that is stored here, with release, sees the number 0 or a later one from then
-// on.
+// A thread that sees any value stored here, with release, sees the number 0 or a later one from
+// then on.
 void ThreadPool::Impl::Job::write(const Work& work) {
   number.store(0, std::memory_order_relaxed);
   function.store(work.call.function, std::memory_order_release);
@@ -172,7 +170,7 @@ void ThreadPool::Impl::serve(int member) {
   }
 }
 
-// Until there is a job of a number above `seen`.
+// Waits for a job with a number above `seen`.
 void ThreadPool::Impl::wait_beyond(std::uint64_t seen) {
   const std::int64_t spin_until = now_ns() + spin_.count();
   do {
@@ -198,7 +196,7 @@ void ThreadPool::Impl::run(std::int64_t count, std::int64_t grain, Call call) {
   job_.write(work);
   submitted_.advance(work.number);
   this->work(0, work);
-  // Whoever has taken a piece has a core, or has lost it for a while.
+  // Threads that have taken a piece are running, or have been preempted.
   for (int spins = 0; !all_finished(work); ++spins) {
     if (spins < 10'000) {
       cpu_relax();
@@ -245,7 +243,7 @@ bool ThreadPool::Impl::take(Member& member, const Work& work, std::int64_t* piec
     if (taken >> kPieceBits > work.number) return false;
     *piece = pieces_of(taken, work.number);
     if (*piece == work.pieces) return false;
-    // Nobody reads by this what others wrote, so it needs no order.
+    // No data is published through this, so it needs no ordering.
     if (member.taken.compare_exchange_weak(taken, none + *piece + 1, std::memory_order_relaxed)) {
       return true;
     }

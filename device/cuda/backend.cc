@@ -20,9 +20,9 @@ bool cuda_built() {
 namespace cuda {
 namespace {
 
-constexpr int kDevice = 0;  // of those that this process may see
+constexpr int kDevice = 0;  // among the visible ones
 constexpr std::size_t kMinPages = std::size_t{16}
-                                  << 20;  // pinned memory that is taken page by page
+                                  << 20;  // unit of pinned memory that is populated first
 
 class CudaBackend final : public Backend {
  public:
@@ -72,7 +72,7 @@ class CudaBackend final : public Backend {
     if (bytes == 0) return;
     const cudaError_t error = cudaMemsetAsync(to, value, bytes, native(stream));
     if (error != cudaErrorInvalidValue) return check(error, "filling memory");
-    // The GPU cannot reach pageable memory; the host fills it when its turn comes.
+    // The GPU cannot access pageable memory; the host fills it in stream order.
     cudaGetLastError();
     stream.host_call([=] { std::memset(to, value, bytes); });
   }
@@ -107,11 +107,11 @@ class CudaBackend final : public Backend {
     return enter(data, bytes, MemoryKind::pinned, purpose, [](void* p) { cudaFreeHost(p); });
   }
 
-  // The driver lets nobody else in while it gets pinned memory, and most of that time the system
-  // clears pages. So they come first, huge ones if the system has them, and are pinned then: in a
-  // twentieth of the time. As with all memory, who gives it back has waited for the work that uses
-  // it. What was forgotten finds the pages unmapped from the device, and so cannot reach memory
-  // that is somebody else's by then.
+  // The driver blocks all other calls while it allocates pinned memory, most of the time in the
+  // system clearing pages. So the pages are allocated first, huge ones if possible, and then
+  // registered: in a twentieth of the time. As with all memory, the owner has waited for the work
+  // that uses it before releasing it. Work that was not waited for finds the pages unmapped from
+  // the device, and so cannot access memory that has been reused.
   Buffer pin_pages(std::size_t bytes, const std::string& purpose) {
     auto pages = std::make_shared<Buffer>(
         allocate_host(ledger(), MemoryKind::pinned, bytes, purpose, held_on_host()));
@@ -127,7 +127,7 @@ class CudaBackend final : public Backend {
   static void touch_pages(unsigned char* data, std::size_t bytes) {
     constexpr std::size_t kPage = 4096, kTouchers = 8;
     const std::size_t part = (bytes + kTouchers - 1) / kTouchers;
-    std::vector<std::jthread> threads;  // they end before the function does, also by an Error
+    std::vector<std::jthread> threads;  // joined before the function returns, also by an exception
     for (std::size_t first = 0; first < bytes; first += part) {
       const std::size_t end = std::min(first + part, bytes);
       threads.push_back(start_thread<std::jthread>("to get pinned memory with", [=] {

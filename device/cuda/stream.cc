@@ -9,8 +9,7 @@
 namespace nvllm::cuda {
 namespace {
 
-// synchronize_for() asks without pause for this long, which covers a step; then a little later
-// suffices.
+// synchronize_for() polls without pause for this long, which covers a step; then at intervals.
 constexpr std::int64_t kEagerNs = 20'000'000;
 constexpr timespec kNap = {0, 50'000};
 
@@ -33,7 +32,7 @@ void run_host_call(HostCall& call) {
   }
 }
 
-// Whether work is done, out of cudaStreamQuery or cudaEventQuery.
+// Whether work is done, by the result of cudaStreamQuery or cudaEventQuery.
 bool is_done(cudaError_t status, const char* what) {
   if (status == cudaErrorNotReady) {
     cudaGetLastError();
@@ -46,7 +45,7 @@ bool is_done(cudaError_t status, const char* what) {
 }  // namespace
 
 void fail_cuda(cudaError_t error, std::string_view what) {
-  cudaGetLastError();  // a call that failed without harm shall not fail the next one too
+  cudaGetLastError();  // clears the error, so that it is not reported by the next call
   fail(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
 }
 
@@ -81,7 +80,7 @@ Stream::Stream(StreamPriority priority, Captures& captures) : captures_(captures
 }
 
 Stream::~Stream() {
-  cudaStreamDestroy(stream_);  // its work goes on to its end
+  cudaStreamDestroy(stream_);  // enqueued work still completes
 }
 
 void Stream::wait(const nvllm::Event& event) {
@@ -100,7 +99,7 @@ void Stream::host_call(std::function<void()> function) {
       run_host_call(*owned);
     };
     check(cudaLaunchHostFunc(stream_, run_once, call.get()), "enqueueing a host call");
-    static_cast<void>(call.release());  // run_once's now
+    static_cast<void>(call.release());  // owned by run_once
     return;
   }
   call->errors = graph->errors;
@@ -178,7 +177,7 @@ namespace {
 
 using CudaGraph = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, decltype(&cudaGraphDestroy)>;
 
-// Runs `work` with the stream in capture. A capture that fails is ended and thrown away.
+// Captures the work that `work` enqueues on the stream. A failed capture is ended and discarded.
 CudaGraph record(cudaStream_t stream, const std::function<void()>& work) {
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "beginning a capture");
   cudaGraph_t graph = nullptr;
@@ -194,13 +193,13 @@ CudaGraph record(cudaStream_t stream, const std::function<void()>& work) {
   return {graph, &cudaGraphDestroy};
 }
 
-// Gives the host calls to the graph, and with it to what is instantiated from it and launched.
+// Transfers the host calls to the graph, and thereby to its instantiations and launches.
 void hand_over(cudaGraph_t graph, std::unique_ptr<GraphCalls> calls) {
   cudaUserObject_t object = nullptr;
   const auto destroy = [](void* data) { delete static_cast<GraphCalls*>(data); };
   check(cudaUserObjectCreate(&object, calls.get(), destroy, 1, cudaUserObjectNoDestructorSync),
         "keeping host calls for a graph");
-  static_cast<void>(calls.release());  // the object's now
+  static_cast<void>(calls.release());  // owned by the user object
   check(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove),
         "keeping host calls for a graph");
 }
@@ -223,7 +222,7 @@ Graph::Graph(nvllm::Stream& stream, const std::function<void()>& work, Captures&
     hand_over(graph.get(), std::move(calls));
   }
   check(cudaGraphInstantiate(&graph_, graph.get(), 0), "instantiating a graph");
-  // The first launch would do it, and be slow.
+  // Otherwise the first launch would do it, and be slow.
   if (const cudaError_t error = cudaGraphUpload(graph_, cuda::native(stream));
       error != cudaSuccess) {
     cudaGraphExecDestroy(graph_);
@@ -232,7 +231,7 @@ Graph::Graph(nvllm::Stream& stream, const std::function<void()>& work, Captures&
 }
 
 Graph::~Graph() {
-  cudaGraphExecDestroy(graph_);  // launches in flight run to their end
+  cudaGraphExecDestroy(graph_);  // launches in flight still complete
 }
 
 void Graph::launch(nvllm::Stream& stream) {

@@ -1,4 +1,4 @@
-// What CUDA code needs of the CUDA backend: the CUDA stream of a Stream, errors with their names,
+// The CUDA backend's interface for CUDA code: the CUDA stream of a Stream, errors with their names,
 // and the attributes of the GPU.
 #pragma once
 
@@ -10,10 +10,10 @@
 
 namespace nvllm::cuda {
 
-// The CUDA stream of a Stream that the CUDA backend made; any other aborts.
+// The CUDA stream of a Stream that the CUDA backend created; any other aborts.
 cudaStream_t native(Stream& stream);
 
-// Throws an Error that names what was being done and CUDA's name and text of the error.
+// Throws an Error with `what` was being done and CUDA's name and description of the error.
 [[noreturn]] void fail_cuda(cudaError_t error, std::string_view what);
 
 inline void check(cudaError_t error, std::string_view what) {

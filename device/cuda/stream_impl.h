@@ -16,8 +16,8 @@
 
 namespace nvllm::cuda {
 
-// ErrorSlot keeps what a function threw that CUDA called on a thread of its own, until somebody
-// waits for the stream. It keeps the first exception. Thread-safe.
+// ErrorSlot stores the first exception of a host function that CUDA called on its own thread, until
+// the stream is waited for. Thread-safe.
 class ErrorSlot {
  public:
   void put(std::exception_ptr error) {
@@ -38,14 +38,14 @@ class ErrorSlot {
   std::exception_ptr error_;
 };
 
-// A function that CUDA calls, and where its exception goes.
+// A host function that CUDA calls, and the slot for its exception.
 struct HostCall {
   std::function<void()> function;
   std::shared_ptr<ErrorSlot> errors;
 };
 
-// The host calls of a graph. CUDA's graph owns them: a launch may still need them when Graph is
-// gone.
+// The host calls of a graph. CUDA's graph owns them: a launch may still need them after Graph has
+// been destroyed.
 struct GraphCalls {
   std::vector<std::unique_ptr<HostCall>> calls;
   std::shared_ptr<ErrorSlot> errors = std::make_shared<ErrorSlot>();
@@ -71,15 +71,15 @@ class Stream final : public nvllm::Stream {
 
   DeviceKind kind() const override { return DeviceKind::cuda; }
   void wait(const nvllm::Event& event) override;
-  // An Error that the function throws surfaces at synchronize(); unlike on the CPU, the work behind
-  // it still runs.
+  // An Error that the function throws surfaces at synchronize(); unlike on the CPU, later work
+  // still runs.
   void host_call(std::function<void()> function) override;
   void synchronize() override;
   bool synchronize_for(Nanoseconds limit) override;
   bool idle() override;
 
   cudaStream_t native() const { return stream_; }
-  // A graph was launched whose host calls report to this slot.
+  // Called when a graph is launched whose host calls report to this slot.
   void adopt(const std::shared_ptr<ErrorSlot>& errors);
 
  private:
