@@ -1,5 +1,5 @@
-// Checkpoint: the tensors of a model as they lie in files, safetensors (one file, or many with an
-// index) or GGUF. Opening reads headers only. Tensors have Hugging Face's names in both formats.
+// Checkpoint: the tensors of a model in its files, safetensors (one file, or many with an index) or
+// GGUF. Opening reads headers only. Tensors have Hugging Face's names in both formats.
 //
 //   const Checkpoint checkpoint = open_checkpoint("models/Qwen3-0.6B");
 //   const StoredTensor& q = checkpoint.get("model.layers.0.self_attn.q_proj.weight", {2048, 1024});
@@ -20,10 +20,10 @@
 
 namespace nvllm::model {
 
-// How elements are stored. GGUF's quantized types store blocks of elements with common scales. I4
-// are eight elements in an int32, MXFP4 32 in 16 bytes; I4, MXFP4 and F8_E4M3 have their scales
-// elsewhere (QuantizedWeight), but GGUF's blocks of MXFP4, which begin with theirs. I32, I64 and U8
-// are no weights: they are what checkpoints of INT4 and MXFP4 pack and order these with.
+// The storage format of elements. GGUF's quantized types store blocks of elements with common
+// scales. I4 is eight elements in an int32, MXFP4 32 in 16 bytes; I4, MXFP4 and F8_E4M3 have
+// separate scales (QuantizedWeight), except GGUF's MXFP4 blocks, which begin with theirs. I32, I64
+// and U8 are not weights: INT4 and MXFP4 checkpoints use them for packed values and indices.
 enum class Encoding : std::uint8_t {
   f32,
   f16,
@@ -53,29 +53,29 @@ std::int64_t block_bytes(Encoding encoding);
 // all. `elements` is a multiple of block_elements(); `from` need not be aligned. Thread-safe.
 void decode(Encoding encoding, const std::byte* from, std::int64_t elements, DType to, void* out);
 
-// Unpacks whole blocks of GGUF's quantized types: an element is integer x scale + offset. Every 16
-// elements have a scale and an offset of their own. (Those of MXFP4 are e2m1 twice, as integers.)
+// Unpacks whole blocks of GGUF's quantized types: an element is integer x scale + offset, with one
+// scale and offset per 16 elements. (MXFP4 is unpacked as twice its e2m1 value, an integer.)
 void decode_integers(Encoding encoding, const std::byte* from, std::int64_t elements,
                      std::int8_t* values, float* scales, float* offsets);
 
 struct QuantizedWeight;
 
-// Elements that lie apart in a file: from one row to the next, and from one column to the next, in
-// elements.
+// The strides, in elements, of elements that are not dense in a file: from row to row, and from
+// column to column.
 struct StoredStrides {
   std::int64_t rows = 0, columns = 1;
 };
 
-// Rows, or columns, that lie in a file in another order than Hugging Face's. From `first` on,
-// blocks of `size` of them, period() after period(), are a matrix [outer, inner] here and [inner,
-// outer] there.
+// A permutation of rows or columns in a file relative to Hugging Face's order. From `first` on,
+// each block of period() units of `size` is a matrix [outer, inner] here and [inner, outer] in the
+// file.
 struct StoredOrder {
   std::int64_t first = 0;
   std::int64_t outer = 1, inner = 1, size = 1;
 
   std::int64_t period() const { return outer * inner * size; }
-  std::int64_t stored(std::int64_t index) const;  // where the file has it
-  // The end of the run from there on that lies together in the file, in this order.
+  std::int64_t stored(std::int64_t index) const;  // index in the file
+  // The end of the run from there on that is contiguous in the file, in this order.
   std::int64_t run_end(std::int64_t index) const;
 };
 
@@ -88,26 +88,26 @@ struct StoredTensor {
   std::uint64_t bytes = 0;
   std::string stored_name;  // as the file calls it
 
-  // How GGUF orders the rows of a matrix (llama's q and k, so that rotary pairs are adjacent; value
-  // heads of linear attention), and its columns or the elements of a vector. Behind `first` there
-  // are whole periods. nullopt: as they are.
+  // GGUF's permutation of the rows of a matrix (llama's q and k, so that rotary pairs are adjacent;
+  // value heads of linear attention), and of its columns or the elements of a vector. The part
+  // after `first` consists of whole periods. nullopt: not permuted.
   std::optional<StoredOrder> row_order = std::nullopt, column_order = std::nullopt;
   // Row r of this tensor is row stored_row(r) of the file.
   std::int64_t stored_row(std::int64_t row) const {
     return row_order ? row_order->stored(row) : row;
   }
-  // The file has -exp(x) of each element x, of a vector.
+  // The file stores -exp(x) for each element x of a vector.
   bool stored_as_minus_exp = false;
 
-  // Of a part of another tensor, of floats or U8: element (row, column) is that far from `offset`.
-  // Otherwise the elements are dense.
+  // For a slice of another tensor, of floats or U8: the strides of element (row, column) from
+  // `offset`. Otherwise the elements are dense.
   std::optional<StoredStrides> strides = std::nullopt;
 
   // Of a weight in FP8, INT4 or MXFP4: how its values and their scales lie in tensors of the files,
   // which are not in the checkpoint's list. Otherwise nullptr.
   std::shared_ptr<const QuantizedWeight> quantized = nullptr;
 
-  // Of a row along the last dimension; of a tensor of one dimension, the bytes of an element.
+  // Bytes of a row along the last dimension; for a 1-D tensor, of an element.
   std::uint64_t row_bytes() const;
 };
 
@@ -125,7 +125,7 @@ class CheckpointFile {
   std::uint64_t size_;
 };
 
-// Const after it has been opened; may then be read by any number of threads.
+// Const after it has been opened; any number of threads may then read it.
 class Checkpoint {
  public:
   Checkpoint(std::vector<CheckpointFile> files, std::vector<StoredTensor> tensors,
@@ -134,12 +134,13 @@ class Checkpoint {
   const std::vector<CheckpointFile>& files() const { return files_; }
   const std::map<std::string, StoredTensor, std::less<>>& tensors() const { return tensors_; }
   const StoredTensor* find(std::string_view name) const;  // nullptr: not there
-  // The scales of a KV cache in FP8, which are no weights and not among tensors().
+  // The scales of an FP8 KV cache, which are not weights and not among tensors().
   const std::map<std::string, StoredTensor, std::less<>>& kv_scales() const { return kv_scales_; }
-  // The tensor, or an Error that names the files, the tensor, what is expected and what was found.
+  // Returns the tensor, or throws an Error that names the files, the tensor, the expected shape and
+  // the actual one.
   const StoredTensor& get(std::string_view name, const std::vector<std::int64_t>& shape) const;
 
-  // The text of config.json; for a GGUF file one made from its metadata.
+  // The text of config.json; for a GGUF file it is generated from the metadata.
   const std::string& config_json() const { return config_json_; }
   std::string describe() const;  // "2 safetensors files in DIR"
   std::uint64_t bytes() const;   // of all tensors

@@ -6,12 +6,12 @@
 //   experts.gate_up_proj_bias    [E, 2 I]
 //   experts.down_proj...         the same, with I inputs and H outputs that do not alternate
 //
-// Qwen3.5's have the same names, but no biases, which tells the one from the other:
+// Qwen3.5's have the same names, but no biases, which distinguishes the two:
 //
 //   experts.gate_up_proj         [E, 2 I, H]          floats, all rows of gate, then those of up
 //   experts.down_proj            [E, H, I]
 //
-// And GGUF files, whose tensors have a '*' for the number in their names by then
+// In GGUF files, whose tensor names contain a '*' for the expert's number at this point
 // (model/checkpoint/gguf_family.h):
 //
 //   experts.*.gate_proj.weight   [E, I, H]            of any type; up_proj alike
@@ -29,12 +29,12 @@
 namespace nvllm::model {
 
 // Replaces these tensors by those of each expert: "experts.3.gate_proj.weight" [I, H],
-// "experts.3.gate_proj.bias" [I] and so on, as other models have them. An Error names what is
+// "experts.3.gate_proj.bias" [I] and so on, as in other models. Throws an Error that names what is
 // missing or does not fit.
 std::vector<StoredTensor> split_experts(std::vector<StoredTensor> tensors,
                                         std::span<const CheckpointFile> files);
 
-// The same for a GGUF file of so many experts.
+// The same for a GGUF file with this many experts.
 std::vector<StoredTensor> split_gguf_experts(std::vector<StoredTensor> tensors,
                                              std::span<const CheckpointFile> files,
                                              std::int64_t experts);

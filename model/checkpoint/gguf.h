@@ -1,5 +1,5 @@
 // GGUF versions 2 and 3: metadata, then a list of tensors, then their data. The parser takes bytes,
-// so that it can be fuzzed, and checks every number against the bytes that are there.
+// so that it can be fuzzed, and checks every number against the available bytes.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace nvllm::model {
 
-// Whether all elements of arrays are kept. Only the tokenizer's vocabulary needs them, and it is
-// long. Arrays of numbers that may be of layers, of at most kGgufLayers, are always kept.
+// Whether all elements of arrays are kept. Only the tokenizer's vocabulary, which is long, needs
+// that. Arrays of numbers of at most kGgufLayers elements, which may be per layer, are always kept.
 inline constexpr std::uint64_t kGgufLayers = 4096;
 enum class GgufArrays { skipped, kept };
 
@@ -36,9 +36,9 @@ class GgufMetadata {
   explicit GgufMetadata(std::string where) : where_(std::move(where)) {}
   const std::string& where() const { return where_; }  // the file, for errors
 
-  void insert(std::string key, GgufValue value);  // an Error if the key is there already
+  void insert(std::string key, GgufValue value);  // throws an Error if the key exists already
 
-  // The value of a key; nullopt: there is no such key. An Error names a value of another kind.
+  // The value of a key; nullopt: there is no such key. Throws an Error for a value of another kind.
   std::optional<std::int64_t> integer(std::string_view key) const;
   std::optional<double> number(std::string_view key) const;  // finite; integers too
   std::optional<std::string> text(std::string_view key) const;
@@ -68,11 +68,12 @@ class GgufMetadata {
 struct GgufHeader {
   GgufMetadata metadata;
   // Dimensions are [rows, columns]; names are the file's; offsets count from the file's beginning.
-  // Each lies in the file, and no two share a byte.
+  // Tensors are within the file and do not overlap.
   std::vector<StoredTensor> tensors;
 };
 
-// `bytes`: the first of a file of file_size. nullopt: the header is longer; call again with more.
+// `bytes`: the beginning of a file of file_size bytes. nullopt: the header is longer; call again
+// with more.
 std::optional<GgufHeader> parse_gguf(std::span<const std::byte> bytes, std::uint64_t file_size,
                                      const std::string& where,
                                      GgufArrays arrays = GgufArrays::skipped);

@@ -1,5 +1,5 @@
-// Translates a GGUF file's metadata: a config.json as Hugging Face would have it, and Llama 3's
-// RoPE scaling.
+// Translates a GGUF file's metadata to Hugging Face's config.json, including Llama 3's RoPE
+// scaling.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace nvllm::model {
 
-// `rope_factors`: the values of rope_freqs.weight; empty: there is none. Anything in the metadata
-// that config.json could not say, or this program could not compute, is refused by name.
+// `rope_factors`: the values of rope_freqs.weight; empty: none. Throws an Error that names any
+// metadata that config.json cannot express or this program does not support.
 std::string gguf_config_json(const GgufHeader& header, std::span<const float> rope_factors);
 
-// The tensor that holds the factors of Llama 3's RoPE scaling. It is a part of the configuration.
+// The tensor with the factors of Llama 3's RoPE scaling, which is part of the configuration.
 inline constexpr std::string_view kRopeFactors = "rope_freqs.weight";
 
 // Llama 3's RoPE scaling as config.json describes it. Frequencies whose wavelength is above

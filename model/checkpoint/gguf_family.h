@@ -1,5 +1,5 @@
-// What GGUF files of one architecture are in Hugging Face's terms: the class of the model, and the
-// names of its tensors.
+// The Hugging Face equivalents of a GGUF architecture: the class of the model, and the names of its
+// tensors.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 namespace nvllm::model {
 
 struct GgufFamily {
-  // GGUF's name of a layer's module, and Hugging Face's; a '*' stands for an expert's number.
+  // The names of a layer's module in GGUF and in Hugging Face; '*' stands for an expert's number.
   using Name = std::pair<std::string_view, std::string_view>;
 
-  // What its configuration has beside the common keys.
+  // The kind of its configuration keys in addition to the common ones.
   enum class Kind : std::uint8_t {
     common,
     gemma3,
@@ -35,15 +35,15 @@ struct GgufFamily {
   const char* class_name;
   const char* model_type;
   Kind kind = Kind::common;
-  // Rows of q and k lie in adjacent rotary pairs (GgufHeads).
+  // Rows of q and k are stored as adjacent rotary pairs (GgufHeads).
   bool permuted = false;
-  bool always_biased = false;  // q, k and v: the class says it, not the configuration
-  // Of modules that only this family has, or that have other names in it.
+  bool always_biased = false;  // q, k and v: implied by the class, not in the configuration
+  // Modules that only this family has, or names differently.
   std::span<const Name> names = {};
-  // The same of whole tensors: "attn_sinks.weight".
+  // The same for whole tensors: "attn_sinks.weight".
   std::span<const Name> tensors = {};
 
-  // Those whose "expert_count" is above 0.
+  // Families with "expert_count" above 0.
   bool has_experts() const { return kind >= Kind::mixtral; }
   bool is_gemma4() const { return kind == Kind::gemma4 || kind == Kind::gemma4_moe; }
   bool has_linear_attention() const {
@@ -51,14 +51,14 @@ struct GgufFamily {
   }
 };
 
-// An Error names an architecture that is none of these.
+// Throws an Error for any other architecture.
 const GgufFamily& gguf_family(const GgufMetadata& metadata);
 
-// Layers of the decoder. Behind them there may be some that predict further tokens, whose tensors
-// hugging_face_name() puts under "mtp.".
+// The number of decoder layers. They may be followed by multi-token prediction layers, whose
+// tensors hugging_face_name() puts under "mtp.".
 std::int64_t gguf_layers(const GgufMetadata& metadata, const GgufFamily& family);
 
-// "attn_q" of "blk.3.attn_q.weight"; "" of a tensor of no layer.
+// "attn_q" for "blk.3.attn_q.weight"; "" for a tensor outside the layers.
 std::string_view gguf_module(std::string_view stored);
 
 // "model.layers.3.self_attn.q_proj.weight" for "blk.3.attn_q.weight". All experts of a layer may be

@@ -1,5 +1,6 @@
-// GgufKeys: the metadata of a GGUF file by keys without the architecture's name, as errors show
-// them, and its tensors by name. What a family's configuration has of its own is added with it.
+// GgufKeys: the metadata of a GGUF file by keys without the architecture's prefix, which error
+// messages include, and its tensors by name; and the functions that add the configuration keys of
+// each family.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +27,7 @@ class GgufKeys {
   // ".block_count" of a "qwen2": "qwen2.block_count"
   std::string key(std::string_view name) const { return str(family.architecture, name); }
 
-  // A number above 0 that must be there.
+  // A required number above 0.
   std::int64_t size(std::string_view name) const {
     const std::int64_t value = metadata.required_integer(key(name));
     if (value <= 0) fail_value(name, "a number above 0", value);
@@ -43,12 +44,12 @@ class GgufKeys {
     fail(metadata.where(), ": metadata ", key(name), ": expected ", expected, ", found ", found);
   }
 
-  // nullptr: there is none of that name in the file.
+  // nullptr: no such tensor in the file.
   const StoredTensor* tensor(std::string_view name) const {
     const auto found = std::ranges::find(header.tensors, name, &StoredTensor::stored_name);
     return found == header.tensors.end() ? nullptr : &*found;
   }
-  // Whether some layer has one that ends so, ".attn_q.bias".
+  // Whether some layer has a tensor with this suffix, ".attn_q.bias".
   bool in_some_layer(std::string_view ending) const {
     return std::ranges::any_of(header.tensors, [&](const StoredTensor& tensor) {
       return tensor.stored_name.starts_with("blk.") && tensor.stored_name.ends_with(ending);
@@ -60,17 +61,17 @@ class GgufKeys {
   const GgufFamily& family;
 };
 
-// A configuration keeps the order of insertion, in which people expect to read the keys.
+// Preserves insertion order, in which people expect to read the keys.
 using GgufConfig = nlohmann::ordered_json;
 
-// What the configurations of these families have beside the common keys, which are there already.
+// Add the configuration keys of these families to the common keys, which have been added before.
 void add_gemma3_keys(const GgufKeys& keys, std::int64_t head_dim, GgufConfig& config);
 void add_gpt_oss_keys(const GgufKeys& keys, GgufConfig& config);
 void add_linear_attention_keys(const GgufKeys& keys, std::int64_t head_dim, GgufConfig& config);
-// `rope_factors`: of rope_freqs.weight
+// `rope_factors`: the values of rope_freqs.weight
 void add_gemma4_keys(const GgufKeys& keys, std::span<const float> rope_factors, GgufConfig& config);
 
-// How many elements of a head of a model with linear attention are rotated.
+// The number of rotated elements of a head in a model with linear attention.
 std::int64_t gguf_rotary_dim(const GgufKeys& keys, std::int64_t head_dim);
 
 }  // namespace nvllm::model

@@ -1,5 +1,4 @@
-// quantization_config of a config.json: what it says of a checkpoint's quantized weights, and what
-// of it is not supported.
+// Reads the quantization_config of a config.json, and rejects what is not supported.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +8,16 @@
 
 namespace nvllm::model {
 
-// What the tensors do not say themselves.
+// Properties that the tensors do not show themselves.
 struct QuantizationConfig {
   std::string method;  // "fp8", "awq", "gptq", "compressed-tensors", "mxfp4"
-  std::int64_t block_outputs = 0, block_inputs = 0;  // of FP8; 0: it does not say
+  std::int64_t block_outputs = 0, block_inputs = 0;  // of FP8; 0: unspecified
   int zero_offset = 0;                               // of GPTQ
-  std::int64_t group_size = 0;                       // of INT4; 0: it does not say
+  std::int64_t group_size = 0;                       // of INT4; 0: unspecified
 };
 
-// Nothing if there is none, or the configuration is no JSON object: who reads that says so.
-// `where`: its path. An Error names what is not supported.
+// Returns nothing if there is none, or if the configuration is not a JSON object, which its reader
+// reports. `where`: its path. Throws an Error that names what is not supported.
 std::optional<QuantizationConfig> read_quantization_config(std::string_view config_json,
                                                            const std::string& where);
 

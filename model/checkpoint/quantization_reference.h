@@ -1,5 +1,5 @@
-// decode_plain(): the reference for decode(), for tests and benchmarks. It goes through the
-// elements one after the other, and both give the same bits.
+// decode_plain(): the reference of decode(), for tests and benchmarks. It processes one element at
+// a time; both produce the same bits.
 #pragma once
 
 #include "model/checkpoint/checkpoint.h"

@@ -13,7 +13,7 @@
 
 namespace nvllm::model {
 
-// How the values of a matrix [outputs, inputs] lie.
+// The layout of the values of a matrix [outputs, inputs].
 enum class QuantizedLayout : std::uint8_t {
   fp8,            // [outputs, inputs] F8_E4M3
   packed_inputs,  // [outputs, inputs / 8] I32: bits 4n of a word hold input 8i + n, plus 8
@@ -28,15 +28,15 @@ inline constexpr int kAwqOrder[] = {0, 2, 4, 6, 1, 3, 5, 7};
 struct QuantizedWeight {
   QuantizedLayout layout = QuantizedLayout::fp8;
   StoredTensor values;
-  // F32, F16 or BF16: [output / scale_outputs, group]; AWQ and GPTQ have it transposed. Of MXFP4
-  // U8, s for 2^(s - 127).
+  // F32, F16 or BF16: [output / scale_outputs, group]; transposed for AWQ and GPTQ. For MXFP4 U8, s
+  // for 2^(s - 127).
   StoredTensor scales;
-  std::int64_t scale_outputs = 1, scale_inputs = 1;  // that share a scale
-  std::int64_t groups = 1;                           // of inputs
-  // I32: [group, outputs / 8]; without: 8 for INT4, 0 for FP8 and MXFP4
+  std::int64_t scale_outputs = 1, scale_inputs = 1;  // elements that share a scale
+  std::int64_t groups = 1;                           // groups of inputs
+  // I32: [group, outputs / 8]; absent: 8 for INT4, 0 for FP8 and MXFP4
   std::optional<StoredTensor> zeros;
-  int zero_offset = 0;                   // is added to what `zeros` holds
-  std::optional<StoredTensor> group_of;  // I32: of each input, if not input / scale_inputs
+  int zero_offset = 0;                   // added to the values of `zeros`
+  std::optional<StoredTensor> group_of;  // I32: group of each input, if not input / scale_inputs
 
   bool transposed() const {
     return layout == QuantizedLayout::awq || layout == QuantizedLayout::gptq;
@@ -44,10 +44,9 @@ struct QuantizedWeight {
 };
 
 // Replaces the tensors that hold quantized weights by the weights themselves, under the names that
-// they would have without quantization, and leaves out what is not needed: scales of activations
-// and of KV caches, which are not quantized here. `config_json`: the checkpoint's config.json;
-// `where`: its path. An Error names what in its quantization_config or in the tensors is not
-// supported or does not fit.
+// they would have without quantization, and drops scales of activations and of KV caches, which are
+// not used here. `config_json`: the checkpoint's config.json; `where`: its path. Throws an Error
+// that names what in its quantization_config or in the tensors is not supported or does not fit.
 std::vector<StoredTensor> join_quantized(std::vector<StoredTensor> tensors,
                                          std::span<const CheckpointFile> files,
                                          std::string_view config_json, const std::string& where);

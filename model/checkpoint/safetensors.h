@@ -1,5 +1,5 @@
-// Safetensors: a JSON header says where each tensor lies in the rest of the file; an index lists
-// the tensors of a checkpoint of several files. Both parsers take bytes, for fuzzing.
+// Safetensors: a JSON header gives the location of each tensor in the rest of the file; an index
+// lists the tensors of a checkpoint of several files. Both parsers take bytes, for fuzzing.
 #pragma once
 
 #include <cstddef>
@@ -16,17 +16,18 @@ namespace nvllm::model {
 
 inline constexpr std::size_t kSafetensorsLengthBytes = 8;
 
-// The size of the header including the 8 bytes of its length, with which the file begins. An Error
+// The size of the header including its 8-byte length, with which the file begins. Throws an Error
 // if the file is shorter.
 std::uint64_t safetensors_header_bytes(std::span<const std::byte> first, std::uint64_t file_size,
                                        const std::string& where);
 
-// `header`: at least the first safetensors_header_bytes() of the file. Every tensor returned lies
-// in the file; together they cover its data, each byte once. `where`: the file's path, for errors.
+// `header`: at least the first safetensors_header_bytes() of the file. Every returned tensor is
+// within the file; together they cover its data, each byte once. `where`: the file's path, for
+// errors.
 std::vector<StoredTensor> parse_safetensors(std::span<const std::byte> header,
                                             std::uint64_t file_size, const std::string& where);
 
-// model.safetensors.index.json: the file of each tensor. The files' names have no folder in them.
+// model.safetensors.index.json: the file of each tensor. File names contain no folder.
 std::map<std::string, std::string> parse_safetensors_index(std::string_view text,
                                                            const std::string& where);
 

@@ -1,4 +1,5 @@
-// ModelConfig: what a model is, read from a checkpoint's config.json (or a GGUF file's metadata).
+// ModelConfig: the description of a model, read from a checkpoint's config.json (or a GGUF file's
+// metadata).
 #pragma once
 
 #include <algorithm>
@@ -20,24 +21,24 @@ namespace nvllm::model {
 struct TensorNames {
   const char* embedding = "model.embed_tokens.weight";
   const char* final_norm = "model.norm.weight";
-  const char* head = "lm_head.weight";  // of models whose embeddings are not tied
+  const char* head = "lm_head.weight";  // if embeddings are not tied
 
   // In a layer: this prefix, the layer's number, a dot and one of the names below.
   const char* layers = "model.layers.";
   const char* attention_norm = "input_layernorm.weight";
   const char* mlp_norm = "post_attention_layernorm.weight";
-  // Of what a block adds to the residual stream; "": there is none.
+  // Norms of what a block adds to the residual stream; "": none.
   const char* attention_result_norm = "";
   const char* mlp_result_norm = "";
-  const char* factor = "";  // by which a layer's result is multiplied; "": there is none
-  // Of experts beside an MLP: norms of what they read, of what both make, and of the router; scales
-  // of experts.
+  const char* factor = "";  // factor of a layer's output; "": none
+  // Experts in parallel with an MLP: norms of their input, of both results, and of the router;
+  // scales of experts.
   const char* moe_norm = "pre_feedforward_layernorm_2.weight";
   const char* mlp_part_norm = "post_feedforward_layernorm_1.weight";
   const char* moe_part_norm = "post_feedforward_layernorm_2.weight";
   const char* router_norm = "router.scale";
   const char* expert_scales = "router.per_expert_scale";
-  // Of inputs of layers (layers/per_layer_input.h): not in a layer, and in one.
+  // Per-layer inputs (layers/per_layer_input.h): outside the layers, and within one.
   const char* per_layer_table = "model.embed_tokens_per_layer.weight";
   const char* per_layer_projection = "model.per_layer_model_projection";
   const char* per_layer_norm = "model.per_layer_projection_norm.weight";
@@ -60,7 +61,7 @@ struct TensorNames {
   const char* shared_up = "mlp.shared_expert.up_proj";
   const char* shared_down = "mlp.shared_expert.down_proj";
   const char* shared_expert_gate = "mlp.shared_expert_gate.weight";
-  // Of linear attention. Its linear layers, with the input projections in two spellings
+  // Linear attention: its linear layers, with two layouts of the input projections
   // (LinearAttentionConfig::by_key_head, gates_by_key_head), and other tensors.
   const char* linear_qkv = "linear_attn.in_proj_qkv";
   const char* linear_z = "linear_attn.in_proj_z";
@@ -73,7 +74,7 @@ struct TensorNames {
   const char* linear_a_log = "linear_attn.A_log";
   const char* linear_dt_bias = "linear_attn.dt_bias";
   const char* linear_norm = "linear_attn.norm.weight";
-  // Of an expert: this prefix, the expert's number, a dot and one of the names below.
+  // An expert: this prefix, the expert's number, a dot and one of the names below.
   const char* experts = "mlp.experts.";
   const char* expert_gate = "gate_proj";
   const char* expert_up = "up_proj";
@@ -89,21 +90,21 @@ struct TensorNames {
   }
 };
 
-// Experts, which take the place of the MLP in all layers or in some.
+// A mixture of experts that replaces the MLP in all or some layers.
 struct MixtureConfig {
-  std::int64_t experts = 0;  // 0: no layer has any
+  std::int64_t experts = 0;  // 0: no mixture
   std::int64_t experts_per_token = 0;
   std::int64_t intermediate_size = 0;  // of an expert
-  bool renormalize = false;            // the chosen experts' probabilities are divided by their sum
-  bool bias = false;                   // of the router and of experts
+  bool renormalize = false;            // divide the selected experts' probabilities by their sum
+  bool bias = false;                   // on the router and experts
   std::optional<kernels::Activation> activation;  // of experts, if not the model's
   float limit = 0;                                // of clamped_swiglu
   std::int64_t max_granule = 64;                  // layers::SparseMoeConfig
-  bool expert_parallel = false;                   // likewise: how ranks share experts
-  std::int64_t shared_intermediate_size = 0;      // of an expert of all tokens; 0: there is none
-  std::vector<bool> layers;                       // whether a layer has experts, by its number
-  // Layers have an MLP, too, whose result is added to the experts' (layers::MoeBesideMlpConfig);
-  // the router norms what it reads, and experts have scales.
+  bool expert_parallel = false;                   // layers::SparseMoeConfig
+  std::int64_t shared_intermediate_size = 0;      // of a shared expert; 0: none
+  std::vector<bool> layers;                       // whether a layer has experts, by index
+  // Layers also have an MLP, whose result is added to the experts' (layers::MoeBesideMlpConfig);
+  // the router norms its input, and experts have scales.
   bool beside_mlp = false;
 
   bool in_layer(std::int64_t layer) const {
@@ -112,19 +113,19 @@ struct MixtureConfig {
   std::int64_t layer_count() const { return std::count(layers.begin(), layers.end(), true); }
 };
 
-// Linear attention (Gated DeltaNet), which takes the place of attention in some layers.
+// Linear attention (Gated DeltaNet), which replaces softmax attention in some layers.
 struct LinearAttentionConfig {
-  std::int64_t key_heads = 0;    // 0: no layer has it
+  std::int64_t key_heads = 0;    // 0: no linear attention
   std::int64_t value_heads = 0;  // a multiple of key_heads
   std::int64_t key_head_dim = 0;
   std::int64_t value_head_dim = 0;
   std::int64_t conv_width = 0;
-  // The input projection is one of q, k, v and z, each key head's rows together; else one of q, k
+  // The input projection is one module of q, k, v and z, grouped by key head; otherwise one of q, k
   // and v, and one of z.
   bool by_key_head = false;
-  // That of the gates is one of b and a, each key head's rows together; else one each.
+  // The gates' projection is one module of b and a, grouped by key head; otherwise one each.
   bool gates_by_key_head = false;
-  std::vector<bool> layers;  // whether a layer has it, by its number
+  std::vector<bool> layers;  // whether a layer has linear attention, by index
 
   bool in_layer(std::int64_t layer) const {
     return key_heads > 0 && layers[static_cast<std::size_t>(layer)];
@@ -141,65 +142,65 @@ struct ModelConfig {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
-  // Of layers that are not local (is_local()), where they differ; 0: they do not.
+  // For layers that are not local (is_local()), if different; 0: the same.
   std::int64_t global_kv_heads = 0;
   std::int64_t global_head_dim = 0;
   std::int64_t vocab_size = 0;
   std::int64_t max_position_embeddings = 0;
   float rms_norm_eps = 1e-6f;
-  float norm_weight_offset = 0;  // 1: tensors of norms hold the weight less 1
-  float embedding_scale = 1;     // rounded to the type in which the model runs
-  float attention_scale = 0;     // of q · k; 0: 1 / sqrt(head_dim)
+  float norm_weight_offset = 0;  // 1: norm tensors store the weight minus 1
+  float embedding_scale = 1;     // rounded to the model's type
+  float attention_scale = 0;     // factor of q · k; 0: 1 / sqrt(head_dim)
   kernels::Activation activation = kernels::Activation::silu;
   bool tied_embeddings = false;
   bool qkv_bias = false;
-  bool output_bias = false;  // of attention's output projection
+  bool output_bias = false;  // on attention's output projection
   bool mlp_bias = false;
   bool attention_sinks = false;
   bool qk_norm = false;  // RMSNorm over each head of q and k before RoPE
   bool v_norm = false;   // the same, without weights, over each head of v
-  // In layers that are not local, values are what k_proj makes, which is not normed as keys are.
+  // In layers that are not local, values are the output of k_proj before the norm of keys.
   bool global_values_are_keys = false;
-  // The last layers, so many, read keys and values of the last of the others that is local as they
-  // are, or not.
+  // The last kv_shared_layers layers reuse the K/V of the last earlier layer of their kind (local
+  // or not).
   std::int64_t kv_shared_layers = 0;
-  bool double_wide_shared_mlp = false;  // there intermediate_size is twice as large
-  float logit_cap = 0;                  // logits are cap * tanh(logit / cap); 0: as they are
-  std::int64_t per_layer_width = 0;     // of an input of each layer (layers/per_layer_input.h)
-  // Attention's results are multiplied by the sigmoid of gates, which q_proj makes: of each head
-  // first q, then as many gates.
+  bool double_wide_shared_mlp = false;  // their intermediate_size is twice as large
+  float logit_cap = 0;                  // logits are cap * tanh(logit / cap); 0: no cap
+  std::int64_t per_layer_width = 0;     // width of per-layer inputs (layers/per_layer_input.h)
+  // Attention's output is multiplied by the sigmoid of gates, which q_proj also computes: per head
+  // q rows, then as many gate rows.
   bool output_gate = false;
   MixtureConfig mixture;
   LinearAttentionConfig linear_attention;
-  // Of each layer how many tokens a row attends to, its own included; 0: all. Empty: all, in every
-  // layer.
+  // By layer, the number of tokens that a row attends to, itself included; 0: all. Empty: all, in
+  // every layer.
   std::vector<std::int64_t> windows;
   layers::RopeConfig rope;
-  std::int64_t partial_rotary_dim = 0;  // so much of a head is rotated, from its beginning; 0: all
-  // Of layers that attend to a window by what their kind says, however long it is.
+  std::int64_t partial_rotary_dim = 0;  // the leading part of a head that is rotated; 0: all
+  // RoPE of local layers: those of the sliding-window kind, whatever their window is.
   std::optional<layers::RopeConfig> local_rope;
-  std::vector<bool> local_layers;  // which these are; empty: none
+  std::vector<bool> local_layers;  // by layer; empty: none
   DType dtype = DType::bf16;       // as the checkpoint declares it
-  bool text_part = false;          // of a multimodal model, whose other parts are not computed
-  bool skips_mtp = false;          // files may have layers that predict further tokens ("mtp.")
+  bool text_part = false;  // the text part of a multimodal model, whose other parts are ignored
+  bool skips_mtp = false;  // files may have multi-token prediction layers ("mtp.")
   float initializer_range = 0.02f;
   std::optional<std::int64_t> bos_token_id;
   std::vector<std::int64_t> eos_token_ids;
   TensorNames names;
 
-  // Whether a layer has keys and values of its own.
+  // Whether a layer computes K/V of its own.
   bool has_kv(std::int64_t layer) const {
     return !linear_attention.in_layer(layer) && layer < layers - kv_shared_layers;
   }
-  // The layer whose keys and values a layer with attention reads: itself, or the last one of its
-  // kind that has some.
+  // The layer whose K/V a layer with attention reads: itself, or the last earlier one of its kind
+  // with K/V.
   std::int64_t kv_source(std::int64_t layer) const {
     std::int64_t source = layer;
     if (linear_attention.in_layer(layer)) return layer;
     while (source > 0 && (!has_kv(source) || is_local(source) != is_local(layer))) --source;
     return source;
   }
-  // Layers with keys and values of their own among the first `layer`.
+  // The number of layers with K/V of their own among the first `layer`.
   std::int64_t kv_layers_before(std::int64_t layer) const {
     std::int64_t count = 0;
     for (std::int64_t n = 0; n < layer; ++n) count += has_kv(n) ? 1 : 0;
@@ -213,14 +214,14 @@ struct ModelConfig {
   std::int64_t head_dim_of(std::int64_t layer) const {
     return is_local(layer) ? head_dim : full_head_dim();
   }
-  // Whether layers differ in their keys and values.
+  // Whether layers differ in the shape of their K/V.
   bool differs_in_heads() const { return global_kv_heads != 0 || global_head_dim != 0; }
   std::int64_t intermediate_size_of(std::int64_t layer) const {
     const bool wide = double_wide_shared_mlp && layer >= layers - kv_shared_layers;
     return wide ? 2 * intermediate_size : intermediate_size;
   }
 
-  // Of layers that are not local.
+  // For layers that are not local.
   std::int64_t full_head_dim() const { return global_head_dim > 0 ? global_head_dim : head_dim; }
   std::int64_t rotary_dim() const {
     return partial_rotary_dim > 0 ? partial_rotary_dim : full_head_dim();
@@ -233,10 +234,10 @@ struct ModelConfig {
     return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)];
   }
 
-  // Not 0: the longest window of any layer, in models in which layers with a window can be a group
-  // of the KV cache with blocks of their own, which keeps no more than that, beside the others.
-  // Layers that differ in their heads, read the keys and values of others, or have linear attention
-  // between them are one group so far, and so are those that all have a window.
+  // The longest window of any layer if sliding-window layers can be a separate group of the KV
+  // cache, which keeps no more than that; otherwise 0. Models whose layers differ in their heads,
+  // share K/V, or have linear attention between them have a single group so far, and so do those in
+  // which all layers have a window.
   std::int64_t window_group() const {
     const bool alike =
         !differs_in_heads() && kv_shared_layers == 0 && linear_attention.key_heads == 0;
@@ -247,24 +248,24 @@ struct ModelConfig {
   bool is_local(std::int64_t layer) const {
     return !local_layers.empty() && local_layers[static_cast<std::size_t>(layer)];
   }
-  // Whether norms are kernels of their own (layers::ResidualStream), as linear attention and gates
-  // of attention need them, too.
+  // Whether norms are separate kernels (layers::ResidualStream), which linear attention and
+  // attention gates require, too.
   bool norms_apart() const {
     return norm_weight_offset != 0 || output_gate || linear_attention.key_heads > 0 ||
            *names.attention_result_norm != '\0' || *names.mlp_result_norm != '\0';
   }
 
-  // Positions that the model can use: max_position_embeddings, or what linear, dynamic or YaRN
-  // scaling stretches its original ones to (times the factor), where that is more.
+  // The number of usable positions: max_position_embeddings, or the original number times the
+  // factor of linear, dynamic or YaRN scaling, if that is more.
   std::int64_t max_model_len() const;
 };
 
-// `text`: of a config.json; `overrides`: a JSON object that is merged over it (--hf-overrides), or
-// empty; `where`: the file, for errors. Whatever this program cannot compute is refused by name.
+// `text`: of a config.json; `overrides`: a JSON object that is merged into it (--hf-overrides), or
+// empty; `where`: the file, for errors. Throws an Error that names whatever is not supported.
 ModelConfig parse_config(std::string_view text, std::string_view overrides,
                          const std::string& where);
 
-// An Error unless the overrides are empty or a JSON object.
+// Throws an Error unless the overrides are empty or a JSON object.
 void check_overrides(std::string_view overrides);
 
 }  // namespace nvllm::model

@@ -1,4 +1,4 @@
-// Fixture of the tests of configurations.
+// Fixture of configuration tests.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,7 +12,7 @@
 namespace nvllm::model {
 using Json = nlohmann::json;
 
-// A small Qwen3, in the spelling of most checkpoints.
+// A small Qwen3, with the most common key names.
 inline Json qwen3() {
   return parse_json(R"({
     "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "bos_token_id": 1,
@@ -41,7 +41,7 @@ inline Json without(Json json, const std::string& key) {
   return json;
 }
 
-// With the keys of both spellings of experts.
+// Adds expert keys under both naming schemes.
 inline Json with_experts(Json json) {
   json["num_local_experts"] = 12;
   json["num_experts"] = 10;
@@ -50,7 +50,7 @@ inline Json with_experts(Json json) {
   return json;
 }
 
-// With the keys of linear attention, in two of the three layers.
+// Adds the keys of linear attention, for two of the three layers.
 inline Json with_linear_attention(Json json) {
   json["full_attention_interval"] = 3;
   json["linear_num_key_heads"] = 2;
@@ -62,7 +62,7 @@ inline Json with_linear_attention(Json json) {
   return json;
 }
 
-// With the keys of heads and RoPE by kind of layer, of which the last of three has no window.
+// Adds heads and RoPE by layer kind; the last of three layers has no window.
 inline Json with_kinds_of_layers(Json json) {
   json["global_head_dim"] = 64;
   json["hidden_size_per_layer_input"] = 0;

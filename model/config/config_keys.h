@@ -1,7 +1,7 @@
-// ConfigKeys gives the values of a config.json by their keys. Whatever is missing, of another type
-// or out of range is an Error that names the file, the key, the value and what it must be. A null
-// counts as absent. Keys of a "text_config", which multimodal models have, count as those of the
-// top level, and win over them.
+// ConfigKeys: typed access to the values of a config.json. A value that is missing, of another type
+// or out of range causes an Error that names the file, the key, the value and what it must be. A
+// null counts as absent. Keys of a "text_config", which multimodal models have, count as top-level
+// keys, and take precedence.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +26,15 @@ struct NumberLimits {
   double max = std::numeric_limits<double>::max();
 };
 
-// Text of a file as errors show it: in quotes, on one line, and not too long.
+// Text of a file for error messages: in quotes, on one line, and truncated.
 std::string quoted_text(std::string_view text);
 
 // Const; cheap to copy.
 class ConfigKeys {
  public:
   // `text` and `overrides` (empty: none) are JSON objects; a key of the overrides replaces the
-  // text's, and an object is merged into an object. RoPE's keys may have the older spelling
-  // (rope_theta, rope_scaling) or the newer (rope_parameters) in either; rope() joins them.
+  // text's, and objects are merged. RoPE's keys may have the older form (rope_theta, rope_scaling)
+  // or the newer (rope_parameters) in either; rope() unifies them.
   static ConfigKeys parse(std::string_view text, std::string_view overrides,
                           const std::string& where);
 
@@ -49,14 +49,14 @@ class ConfigKeys {
   std::optional<double> optional_number(const char* key, NumberLimits limits) const;
   bool flag(const char* key, bool fallback) const;
   std::optional<std::string> optional_text(const char* key) const;
-  std::vector<std::string> texts(const char* key) const;  // a list, also of none
+  std::vector<std::string> texts(const char* key) const;  // a list, may be empty
 
   // RoPE's own keys: rope_theta, rope_type, factor, ...
   ConfigKeys rope() const;
-  // Of RoPE's keys: those of an object among them, which must be there. (RoPE by kind of layer.)
+  // An object among RoPE's keys, which must exist. (RoPE by layer kind.)
   ConfigKeys rope_part(const char* key) const;
 
-  // The same, with values for keys that are absent. `defaults`: a JSON object, without RoPE's keys.
+  // The same, with values for absent keys. `defaults`: a JSON object, without RoPE's keys.
   ConfigKeys with_defaults(std::string_view defaults) const;
 
   // Throws: "FILE: KEY VALUE: what is wrong and what would be right".
@@ -72,8 +72,8 @@ class ConfigKeys {
   [[noreturn]] void refuse_with(const char* key, const std::string& why) const;
 
   std::shared_ptr<const Document> document_;
-  bool rope_;         // looks up RoPE's keys instead of the top level's
-  std::string part_;  // of RoPE's keys; empty: themselves
+  bool rope_;         // looks up RoPE's keys instead of top-level keys
+  std::string part_;  // an object among RoPE's keys; empty: none
 };
 
 }  // namespace nvllm::model

@@ -1,4 +1,4 @@
-// GenerationConfig: a checkpoint's sampling defaults, and the tokens that end an answer.
+// GenerationConfig: a checkpoint's sampling defaults and end tokens.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,27 @@
 
 namespace nvllm::model {
 
-// Absent: the file gives no default. Names are as in the file.
+// Absent values have no default in the file. Names are as in the file.
 struct GenerationConfig {
-  std::optional<double> temperature;  // 0, whatever the file says of it, where "do_sample" is false
+  std::optional<double> temperature;  // 0 if "do_sample" is false
   std::optional<double> top_p;
   std::optional<std::int32_t> top_k;  // 0 or -1: off
   std::optional<double> min_p;
   std::optional<double> repetition_penalty;
   std::optional<std::int32_t> max_new_tokens;
-  // The file's, or else config.json's; only those that the vocabulary has, each once.
+  // From the file, otherwise from config.json; only those in the vocabulary, without duplicates.
   std::vector<std::int32_t> eos_token_ids;
 };
 
-// `text`: of the file; `where`: the file, for errors. A bad value is an Error that names it. Keys
-// that this program does not use are ignored.
+// `text`: of the file; `where`: the file, for errors. Throws an Error that names a bad value.
+// Unused keys are ignored.
 GenerationConfig parse_generation_config(std::string_view text, const ModelConfig& config,
                                          const std::string& where);
 
 // The defaults of a checkpoint without the file.
 GenerationConfig default_generation_config(const ModelConfig& config);
 
-// Reads the folder's generation_config.json, if there is one. An empty name is the current folder.
+// Reads the folder's generation_config.json, if it exists. An empty name is the current folder.
 GenerationConfig read_generation_config(const std::string& folder, const ModelConfig& config);
 
 }  // namespace nvllm::model

@@ -1,4 +1,4 @@
-// The loader gives a rank's parameters their memory and fills it from a checkpoint.
+// The loader allocates a rank's parameters and fills them from a checkpoint.
 //
 //   const Buffer memory = bind_parameters(parameters, DType::bf16, backend);
 //   const LoadReport report = load_parameters(parameters, checkpoint, backend, {});
@@ -32,16 +32,16 @@ struct LoadProgress {
 };
 
 struct LoadOptions {
-  int threads = 0;  // that read and convert; 0: depends on the machine
-  // Bytes that are read, converted and copied as one; 0: depends on the device.
+  int threads = 0;  // threads that read and convert; 0: depends on the machine
+  // Bytes that are read, converted and copied as a unit; 0: depends on the device.
   std::size_t piece_bytes = 0;
 
-  // Called by the thread that loads, about ten times a second and at the end. An exception that it
-  // throws ends the load and is thrown by load_parameters().
+  // Called by the loading thread, about ten times a second and at the end. An exception that it
+  // throws ends the load and is rethrown by load_parameters().
   std::function<void(const LoadProgress&)> progress = {};
 
-  // For tests: goes through pinned staging buffers also where the device's memory is the host's,
-  // which is otherwise filled in place.
+  // For tests: uses pinned staging buffers even if device memory is host memory, which is otherwise
+  // filled in place.
   bool staged = false;
 };
 
@@ -51,22 +51,22 @@ struct LoadReport {
   double seconds = 0;
 };
 
-// Reads exactly the slices that the parameters name; reading, conversion and copies to the device
-// overlap. Every tensor is looked up and checked before the first is read. When the function
-// returns, the parameters are ready for work on any stream.
+// Reads exactly the slices of the parameters; reading, conversion and copies to the device overlap.
+// Every tensor is looked up and checked before the first is read. When the function returns, the
+// parameters are ready for work on any stream.
 LoadReport load_parameters(std::span<layers::Parameter* const> parameters,
                            const Checkpoint& checkpoint, Backend& backend,
                            const LoadOptions& options);
 
 // Fills the parameters with reproducible random values instead (--load-format dummy): the same for
-// a given seed at every number of ranks, on every device. Norm weights are about 1, everything else
-// about 0 with the given standard deviation. Tensors of one name have the same values. `progress`
-// is called by the caller's thread after each parameter.
+// a given seed with any number of ranks, on every device. Norm weights are about 1, everything else
+// about 0 with the given standard deviation. Tensors of the same name have the same values. The
+// caller's thread calls `progress` after each parameter.
 LoadReport load_dummy(std::span<layers::Parameter* const> parameters, Backend& backend,
                       float standard_deviation, std::uint64_t seed,
                       const std::function<void(const LoadProgress&)>& progress = {});
 
-// A hash of the parameter's elements as they are on the device, and of its name and shape.
+// A hash of the parameter's elements on the device, and of its name and shape.
 std::uint64_t checksum(const layers::Parameter& parameter, Backend& backend);
 
 }  // namespace nvllm::model

@@ -1,5 +1,5 @@
-// Checkpoints and models for the loader's tests: files of raw tensors, and parameters of all shapes
-// of slices that layers have, for any rank.
+// Checkpoints and models for the loader's tests: files of raw tensors, and parameters with all
+// shapes of slices that layers have, for any rank.
 #pragma once
 
 #include <cstddef>
@@ -32,12 +32,12 @@ class TestFiles {
  public:
   void add(const std::string& name, Encoding encoding, std::vector<std::int64_t> shape,
            std::int64_t rotary_heads = 0);
-  // Of the tensor that was added last.
+  // For the tensor that was added last.
   void order(std::optional<StoredOrder> rows, std::optional<StoredOrder> columns);
-  // The same: it holds -exp(x), 4 bytes for each of these.
+  // The same: it stores -exp(x), 4 bytes each.
   void minus_exp(const std::vector<float>& x);
 
-  // The tensors, dealt out to so many files. May be called again.
+  // Writes the tensors, distributed over `files` files. May be called again.
   Checkpoint write(int files = 1);
   // The same as safetensors, with an index if there are several files. Only F32, F16 and BF16.
   Checkpoint write_safetensors(int files) const;
@@ -45,7 +45,7 @@ class TestFiles {
   std::string path(int file) const;
   void truncate(int file, std::uint64_t size) const;  // negative counts from the end
 
-  // All values of a tensor as decode() gives them, rows in Hugging Face's order.
+  // All values of a tensor as decoded by decode(), rows in Hugging Face's order.
   std::vector<std::byte> values(const std::string& name, DType dtype) const;
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
 
@@ -56,7 +56,7 @@ class TestFiles {
   std::mt19937 random_{1};
 };
 
-// One rank's parameters, their memory, and how to look at it.
+// One rank's parameters with their memory, and access to it.
 class TestParameters {
  public:
   void matrix(const std::string& name, const std::vector<layers::Slice>& slices);
@@ -84,7 +84,7 @@ layers::Slice columns_of(const std::string& tensor, std::vector<std::int64_t> sh
 void add_decoder_tensors(TestFiles& files, Encoding encoding, bool rotary);
 TestParameters decoder_of(layers::Shard shard);
 
-// All tensors of the decoder put together from all ranks' parameters, which must agree where they
+// All tensors of the decoder assembled from all ranks' parameters, which must agree where they
 // overlap; a byte that no rank has stays 0xa5.
 class Assembly {
  public:

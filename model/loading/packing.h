@@ -1,4 +1,4 @@
-// Which weights stay quantized, and in which of the formats that GEMMs read
+// Decides which weights stay quantized, and in which GEMM weight format
 // (kernels/gemm/quantized_weight.h).
 #pragma once
 
@@ -13,22 +13,20 @@
 
 namespace nvllm::model {
 
-// A format without loss for what a tensor holds: integers of more bits and smaller groups would do,
-// too.
+// A lossless format for a tensor; integers of more bits and smaller groups are lossless, too.
 struct Packing {
   kernels::WeightFormat format = kernels::WeightFormat::fp8;
   std::int64_t group = kernels::kFp8Group;
 };
 
-// Nothing if the tensor is not quantized, or quantized as no format is: then it can only become
-// floats.
+// Nothing if the tensor is not quantized, or not in a supported way: it must then be dequantized.
 std::optional<Packing> packing_of(const StoredTensor& tensor);
 
-// Whether a weight of this shape holds what has that packing, exactly.
+// Whether a weight of this shape represents a tensor with that packing exactly.
 bool fits(const Packing& packing, const kernels::QuantizedShape& shape);
 
-// An Error if scales or offsets are too large for the shape's format. (NaN passes: it shows in the
-// answers, and is looked for then.)
+// Throws an Error if scales or offsets are too large for the shape's format. (NaN passes: it shows
+// in the output.)
 void check_scales(const StoredTensor& tensor, const kernels::QuantizedShape& shape,
                   std::span<const float> scales, std::span<const float> offsets);
 

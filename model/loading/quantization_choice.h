@@ -1,4 +1,4 @@
-// What a user wants of a model's weights (--quantization, --activation-quant).
+// The user's choice of weight quantization (--quantization, --activation-quant).
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@ namespace nvllm::model {
 
 struct QuantizationChoice {
   enum class Format : std::uint8_t {
-    automatic,  // as the checkpoint has it
-    none,       // floats
-    fp8,        // these: what is stored as floats is quantized while it is loaded
+    automatic,  // as in the checkpoint
+    none,       // dequantized
+    fp8,        // fp8 and below: weights stored as floats are quantized while loading
     int8,
     int4
   };
@@ -19,7 +19,7 @@ struct QuantizationChoice {
   bool operator==(const QuantizationChoice&) const = default;
 };
 
-// As --quantization has it.
+// The value of --quantization.
 constexpr const char* name_of(QuantizationChoice::Format format) {
   using Format = QuantizationChoice::Format;
   switch (format) {

@@ -1,4 +1,4 @@
-// Checks that a checkpoint has exactly the tensors of this model, in the right shapes.
+// Checks that a checkpoint has exactly the tensors of a model, in the right shapes.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace nvllm::model {
 
-// `parameters`: those of a single rank, which owns everything. An Error names the file, the tensor,
-// what is expected and what was found. Allowed in addition are what older programs stored beside
-// the weights (RoPE's inverse frequencies), the LM head of a model with tied embeddings, and biases
-// of zeros beside quantized weights, and what would make keys and values in layers that read those
-// of others; where the model is the text part of a multimodal one, tensors
-// of the other parts; and of some families, layers that predict further tokens. Returns how many
-// tensors of the last two kinds there are.
+// `parameters`: those of a single rank, which owns everything. Throws an Error that names the file,
+// the tensor, the expected shape and the actual one. Additional tensors are allowed: those that
+// older programs stored along with the weights (RoPE's inverse frequencies), the LM head of a model
+// with tied embeddings, biases of zeros of quantized weights, and K/V projections of layers that
+// reuse other layers' K/V; if the model is the text part of a multimodal one, tensors of the other
+// parts; and, in some families, multi-token prediction layers. Returns the number of tensors of the
+// last two kinds.
 std::int64_t check_tensors(std::span<layers::Parameter* const> parameters,
                            const Checkpoint& checkpoint, const ModelConfig& config);
 

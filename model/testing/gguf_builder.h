@@ -1,4 +1,4 @@
-// Writes GGUF files for tests, sound ones and broken ones, and opens those of a small model.
+// Writes GGUF files for tests, valid and broken ones, and opens those of a small model.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class GgufBuilder {
  public:
   std::uint32_t version = 3;
   std::uint64_t alignment = 32;
-  // The counts in the header; the true ones unless they are set.
+  // The counts in the header; correct unless set.
   std::uint64_t tensor_count = kTrue, pair_count = kTrue;
 
   template <typename T>
@@ -69,7 +69,7 @@ class GgufBuilder {
     return raw(key, 9, bytes);
   }
 
-  // Dimensions as the file has them, columns first. Takes the next free offset.
+  // Dimensions in file order, columns first. Uses the next free offset.
   GgufBuilder& tensor(std::string_view name, GgufType type, const std::vector<std::uint64_t>& dims,
                       const std::string& data) {
     tensor_at(name, static_cast<std::uint32_t>(type), dims, data_.size());
@@ -77,7 +77,7 @@ class GgufBuilder {
     data_.resize((data_.size() + alignment - 1) / alignment * alignment, '\0');
     return *this;
   }
-  // Lists a tensor without giving it data.
+  // Lists a tensor without writing data.
   GgufBuilder& tensor_at(std::string_view name, std::uint32_t type,
                          const std::vector<std::uint64_t>& dims, std::uint64_t offset) {
     tensors_ += bytes_of_string(name) + bytes_of(static_cast<std::uint32_t>(dims.size()));
@@ -113,7 +113,7 @@ class GgufBuilder {
   std::string pairs_, tensors_, data_;
 };
 
-// Metadata of a model with 2 heads of 4, 1 head of keys and values, 3 tokens, 1 layer.
+// Metadata of a model with 2 heads of size 4, 1 KV head, 3 tokens, 1 layer.
 inline GgufBuilder metadata_of(const std::string& architecture) {
   GgufBuilder b;
   b.text("general.architecture", architecture);

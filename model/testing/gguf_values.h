@@ -1,4 +1,4 @@
-// Values of tensors between a checkpoint in safetensors and a GGUF file made of it.
+// Tensor values, for converting a safetensors checkpoint to GGUF.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@ struct GgufValues {
 // Any tensor, dequantized.
 GgufValues read_values(const Checkpoint& checkpoint, const std::string& name, Backend& backend);
 
-// The bytes of a tensor of F32, BF16, or blocks of 32.
+// The bytes of a tensor in F32, BF16, or a type with blocks of 32.
 std::string encode_values(const GgufValues& tensor, GgufType type);
 
-// Rows in another order: row i of the result is row rows[i].
+// Permutes rows: row i of the result is row rows[i].
 GgufValues rows_of(const GgufValues& tensor, const std::vector<std::int64_t>& rows);
 GgufValues transposed(const GgufValues& tensor);
 

@@ -1,5 +1,5 @@
-// GgufWriter: what the converters of families share, from a configuration and tensors of Hugging
-// Face to keys and tensors of a GGUF file.
+// GgufWriter: shared by the converters of families: writes Hugging Face configurations and tensors
+// as GGUF keys and tensors.
 #pragma once
 
 #include <cstdint>
@@ -26,18 +26,18 @@ class GgufWriter {
     return read_values(checkpoint_, theirs, *backend_);
   }
 
-  // Keys of the architecture.
+  // Keys with the architecture's prefix.
   void u32(const std::string& key, std::int64_t value);
   void f32(const std::string& key, const nlohmann::json& value);
 
-  // Tensors, with dimensions as GGUF has them.
+  // Tensors, with dimensions in GGUF order.
   void add(const std::string& name, const GgufValues& tensor);
   void add(const std::string& name, const std::string& theirs) { add(name, read(theirs)); }
-  // If there is one.
+  // Adds the tensor if it exists.
   void add_optional(const std::string& name, const std::string& theirs) {
     if (has(theirs)) add(name, theirs);
   }
-  // A norm, if there is one, whose weights are so much less in the checkpoint.
+  // Adds a norm, if it exists, whose weights in the checkpoint are smaller by `less`.
   void add_norm(const std::string& name, const std::string& theirs, float less);
 
   const Checkpoint& checkpoint_;

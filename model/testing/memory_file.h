@@ -1,4 +1,4 @@
-// MemoryFile: bytes as a file that lies in no folder, for fuzz targets, which open many a second.
+// MemoryFile: bytes as a file without a folder, for fuzz targets, which open many per second.
 #pragma once
 
 #include <sys/mman.h>
@@ -17,11 +17,11 @@ namespace nvllm::model {
 class MemoryFile {
  public:
   explicit MemoryFile(std::span<const std::byte> bytes) : fd_(::memfd_create("file", MFD_CLOEXEC)) {
-    // No Error, which a fuzz target would take for a refusal.
+    // Abort instead of an Error, which a fuzz target would take for a rejection.
     if (!fd_ || ::write(fd_.get(), bytes.data(), bytes.size()) != std::ssize(bytes)) std::abort();
   }
 
-  // As long as this lives.
+  // Valid as long as this object.
   std::string path() const { return "/proc/self/fd/" + std::to_string(fd_.get()); }
 
  private:

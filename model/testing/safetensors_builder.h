@@ -1,4 +1,4 @@
-// Builds a folder with config.json and one safetensors file out of tensors of any type.
+// Builds a folder with config.json and one safetensors file from tensors of any type.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace nvllm::model {
 
 class SafetensorsBuilder {
  public:
-  // `dtype`: as the header names it. What is there already under the name is replaced.
+  // `dtype`: as named in the header. Replaces an existing tensor of that name.
   template <typename T>
   void set(const std::string& name, const std::string& dtype, std::vector<std::int64_t> shape,
            const std::vector<T>& values) {

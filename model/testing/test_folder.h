@@ -37,7 +37,7 @@ class TestFolder {
   std::string path_;
 };
 
-// The error text of opening the folder, or a file in it, with DIR for the folder's path.
+// The error message of opening the folder, or a file in it, with DIR instead of the folder's path.
 inline std::string error_of(const TestFolder& folder, const std::string& name = "") {
   try {
     (void)open_checkpoint(folder.path(name));

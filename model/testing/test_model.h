@@ -1,4 +1,4 @@
-// TestModel: one rank's share of a model with a KV cache. It takes tokens and gives logits on the
+// TestModel: one rank's share of a model with a KV cache. It takes tokens and returns logits on the
 // host.
 //
 //   TestModel model(rank, config, {.sequences = 2, .tokens = 256, .rows = 64});
@@ -20,11 +20,11 @@ namespace nvllm::model {
 struct TestModelShape {
   DType dtype = DType::f32;
   std::int64_t sequences = 1;
-  std::int64_t tokens = 0;  // of a sequence
-  std::int64_t rows = 0;    // of a forward pass
+  std::int64_t tokens = 0;  // max. per sequence
+  std::int64_t rows = 0;    // max. per forward pass
   bool paged = true;
   bool tp_invariant = false;  // layers::Shard
-  // Quantized weights of this checkpoint stay so; activations are not quantized.
+  // Quantized weights of this checkpoint stay quantized; activations are not quantized.
   const Checkpoint* keep_quantized = nullptr;
 };
 
@@ -39,8 +39,8 @@ class TestModel {
 
   const Decoder& decoder() const { return decoder_; }
 
-  // All logits, [rows][vocabulary], on every rank; in a pipeline on those of the last stage, and
-  // none elsewhere. Computed at once, or as a captured graph.
+  // All logits, [rows][vocabulary], on every rank; in a pipeline only on those of the last stage.
+  // Computed directly, or as a captured graph.
   std::vector<std::vector<float>> forward(const Parts& parts, Logits logits,
                                           const Observer& observer = {});
   std::vector<std::vector<float>> forward_in_graph(const Parts& parts, Logits logits);
@@ -53,7 +53,7 @@ class TestModel {
 
  private:
   TensorView enqueue(const Observer& observer);
-  // Puts the ranks' parts of the vocabulary together.
+  // Assembles the ranks' parts of the vocabulary.
   std::vector<std::vector<float>> gathered(TensorView logits);
 
   testing::DeviceRank& rank_;
