@@ -32,7 +32,7 @@ DeviceSlot DeviceSlots::assign_slot(BlockId block) {
   return slot;
 }
 
-// Records a block's slot while the slot is free.
+// Holds the block in a slot that has been free so far.
 void DeviceSlots::settle(BlockId block, DeviceSlot slot) {
   free_.erase(slots_[static_cast<std::size_t>(slot)].at);
   of(block).last = slot;

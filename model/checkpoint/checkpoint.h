@@ -103,8 +103,8 @@ struct StoredTensor {
   // `offset`. Otherwise the elements are dense.
   std::optional<StoredStrides> strides = std::nullopt;
 
-  // Of a weight in FP8, INT4 or MXFP4: how its values and their scales lie in tensors of the files,
-  // which are not in the checkpoint's list. Otherwise nullptr.
+  // For a weight in FP8, INT4 or MXFP4: the layout of its values and scales in tensors of the
+  // files, which are not in the checkpoint's list. Otherwise nullptr.
   std::shared_ptr<const QuantizedWeight> quantized = nullptr;
 
   // Bytes of a row along the last dimension; for a 1-D tensor, of an element.

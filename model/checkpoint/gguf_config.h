@@ -32,7 +32,7 @@ struct Llama3Scaling {
 // The divisor of a frequency, given its wavelength.
 double llama3_divisor(const Llama3Scaling& scaling, double wavelength);
 
-// The scaling that has these divisors, one for each frequency theta^(-2i / head_dim), within the
+// Finds the scaling with these divisors, one for each frequency theta^(-2i / head_dim), within the
 // precision of float32. GGUF stores the divisors instead of the scaling. nullopt: there is none.
 std::optional<Llama3Scaling> find_llama3_scaling(std::span<const float> divisors, double theta);
 

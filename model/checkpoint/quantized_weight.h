@@ -1,5 +1,5 @@
-// Weights in FP8, INT4 and MXFP4, whose scales lie in tensors of their own: FP8 by blocks, rows or
-// whole matrices, AWQ, GPTQ, compressed-tensors' packed INT4, and gpt-oss' experts.
+// Weights in FP8, INT4 and MXFP4, whose scales are separate tensors: FP8 with scales per block, row
+// or matrix, AWQ, GPTQ, compressed-tensors' packed INT4, and gpt-oss' experts.
 #pragma once
 
 #include <cstdint>
