@@ -1,5 +1,5 @@
-// Host memory that cannot be had, at the start and in the background: whoever needs it is told why,
-// and nobody waits for ever.
+// Host memory that cannot be allocated, at the start and in the background: the waiting thread gets
+// an Error, and none waits forever.
 #include "kvcache/host_blocks.h"
 
 #include <doctest/doctest.h>

@@ -140,7 +140,7 @@ TEST_CASE(
   blocks.check_invariants();
   blocks.release_unseen(0, 28);
   CHECK(blocks.max_tokens(1) == 7 * 4);
-  // Short ones need no room for chunks beyond their own lengths.
+  // Short sequences need no blocks for chunks beyond their own lengths.
   for (std::int64_t id = 0; id < running; ++id) blocks.remove_sequence(static_cast<SequenceId>(id));
   for (running = 0; blocks.has_room_for(8); ++running)
     blocks.add_sequence(static_cast<SequenceId>(running), 8, {});

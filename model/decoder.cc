@@ -11,9 +11,9 @@
 namespace nvllm::model {
 namespace {
 
-// Up to so many of a step's rows, those whose logits are wanted, go through the last layer's MLP
-// block alone. More of them, in steps that decode sequences beside prompts, would save less, and
-// ask for GEMMs with numbers of rows that come in no other layer.
+// In the last layer's MLP block, up to this many rows whose logits are needed run without the
+// others. More of them, in steps that decode sequences along with prompts, would save less, and
+// need GEMMs with numbers of rows that occur in no other layer.
 constexpr std::int64_t kMaxSelectedRows = 64;
 
 using layers::Scratch;
@@ -160,7 +160,7 @@ layers::DecoderLayerConfig layer_of(const ModelConfig& config, std::int64_t laye
           .norm_weight_offset = config.norm_weight_offset};
 }
 
-// The sum of all rows, whose parts lie one behind the other.
+// The sum of all rows; the parts are contiguous.
 TensorView whole_sum(std::span<layers::ResidualStream> parts, const layers::Context& context) {
   TensorView whole = take_whole_sum(parts.front(), context);
   for (layers::ResidualStream& part : parts.subspan(1)) {
@@ -192,8 +192,8 @@ layers::Batch batch_of(const layers::Batch& all, const layers::BatchPart& part) 
   return batch;
 }
 
-// What is called behind each layer of a pass that is not in parts. Steps that decode are short, and
-// may be graphs; so are all steps of GPUs, which would wait for the host there.
+// The callback after each layer of a pass that is not split into parts. Decode steps are short, and
+// may be graphs, like all steps of GPUs, which would wait for the host there.
 std::function<void()> progress_of(const layers::Batch& batch, const Device& device) {
   const bool reports = device.link != nullptr && device.stream.kind() == DeviceKind::cpu;
   return reports && batch.max_query_rows > 1 ? device.progress : nullptr;

@@ -17,12 +17,12 @@ std::int64_t squares_of(const Decoder& decoder, const DecoderLimits& limits) {
   return gemms_add(decoder, limits) ? decoder.config().hidden_size / kernels::kSquaresColumns : 0;
 }
 
-// Of a row of logits; on stages without the head there are none.
+// Columns of a row of logits; none on stages without the head.
 std::int64_t logit_columns(const Decoder& decoder) {
   return decoder.has_head() ? decoder.head().stride() : 0;
 }
 
-// Of the inputs of layers, of all of them together.
+// Columns of all per-layer inputs together.
 std::int64_t per_layer_columns(const Decoder& decoder) {
   return decoder.config().layers * decoder.config().per_layer_width;
 }

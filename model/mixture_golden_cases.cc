@@ -29,7 +29,7 @@ constexpr std::int64_t kTokens = 224;  // of the longest prompt and its continua
 // What is asked of a model.
 struct Limits {
   float median = 0.7f;  // the largest difference at the median position
-  int of_ten = 9;       // of ten clear tokens so many must be right
+  int of_ten = 9;       // tokens of ten clear ones that must match
   // All positions of all prompts and their continuations are compared, together, with the model's
   // own logits in float32, which golden_cases.cc compares with transformers'. For linear attention:
   // there a row that chose other experts changes all rows behind it, so one prompt says little.
@@ -132,7 +132,7 @@ class Mixture {
     return rows;
   }
 
-  // Where one token is ahead of the others, so many of 10 must be it.
+  // Where one token leads clearly, of_ten of 10 must match.
   std::string compare_tokens(const Rows& rows, const Prompt& prompt) const {
     int clear = 0, right = 0;
     for (std::size_t step = 0; step < prompt.continuation.size(); ++step) {

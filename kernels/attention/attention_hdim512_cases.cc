@@ -23,7 +23,7 @@ const std::vector<std::vector<Sequence>> kSteps = {
     {{40, 130}, {50, 50}, {33, 225}},
     {{1, 300}, {1, 17}, {40, 100}, {0, 9}, {3, 2}, {2, 113}}};
 
-// Of all steps in turn, with sizes of heads, groups and blocks in turn.
+// Cycles through all step shapes, with head, group and block sizes.
 template <typename Function>
 void for_shapes(const Function& function) {
   std::size_t number = 0;

@@ -27,7 +27,7 @@ AttentionCase<T> rows_of(const AttentionCase<T>& all, std::int64_t first, std::i
   return some;
 }
 
-// The same with random sequences in front of and behind it.
+// The same with random sequences before and after it.
 template <typename T>
 AttentionCase<T> in_company(const AttentionCase<T>& one, std::mt19937& random) {
   AttentionShape shape = one.shape;
@@ -103,8 +103,8 @@ TEST_CASE_TEMPLATE("invariant: a row attends with the same bits in any company a
   }
 }
 
-// Few sequences and many, on GPUs so many that other kernels compute them, and such whose scores
-// leave their first tile far behind.
+// Few sequences and many (on GPUs enough for other kernels to compute them), and sequences whose
+// scores greatly exceed those of their first tile.
 TEST_CASE_TEMPLATE("invariant: rows that decode have the bits of prefill in any number", T,
                    FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);

@@ -17,7 +17,6 @@ namespace cpu {
 // allocates it ahead of time. Results do not depend on the number of threads.
 //
 // set: use at most this instruction set, for tests; default: the best available.
-// set: at most this instruction set, for tests; without it, the best one that there is.
 std::unique_ptr<Gemm> create_gemm(Backend& backend,
                                   std::optional<InstructionSet> set = std::nullopt);
 

@@ -29,7 +29,7 @@ void set_weight(GemmShape& shape, const GemmWeight& weight) {
   shape.weight_only = weight.quantized.weight_only;
 }
 
-// Of a GEMM in a layer: its activations are dense and aligned.
+// The shape of a GEMM in a layer: its activations are dense and aligned.
 GemmShape layer_shape(const GemmWeight& weight, std::int64_t m, const GemmFusion& fusion) {
   GemmShape shape;
   shape.m = m;

@@ -22,7 +22,7 @@ void check_dense(const TensorView& tensor, const char* name, DType type) {
   check_type(tensor, name, type);
 }
 
-// Of this shape, the elements of a row dense, rows in ascending order without overlap.
+// Checks the shape, and that rows are dense, in ascending order and disjoint.
 void check_rows(const TensorView& tensor, const char* name, const char* shape, std::int64_t rows,
                 std::int64_t columns) {
   if (tensor.rank != 2 || tensor.shape[0] != rows || tensor.shape[1] != columns) {
@@ -64,7 +64,7 @@ void check_vector(const TensorView& tensor, const char* name, std::int64_t colum
   check_dense(tensor, name, type);
 }
 
-// Memory for at least so many rows, which a prologue or an epilogue of its own kernel needs.
+// Checks for memory of at least this many rows, which a separate prologue or epilogue kernel needs.
 void check_memory(const TensorView& tensor, const char* name, const char* what, std::int64_t rows,
                   std::int64_t columns, DType type) {
   if (tensor.rank != 2 || tensor.shape[0] < rows || tensor.shape[1] != columns) {

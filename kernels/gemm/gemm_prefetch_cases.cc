@@ -30,7 +30,7 @@ class SomeCache {
     std::shuffle(number, number + blocks, random);
     for (std::int64_t s = 0; s < sequences; ++s) {
       number[blocks + s] = static_cast<std::int32_t>(random() % (kBlocksEach * kBlockSize + 1));
-      // What lies behind a sequence's blocks is no block.
+      // Table entries past a sequence's blocks are invalid.
       for (std::int64_t b = (number[blocks + s] + kBlockSize - 1) / kBlockSize; b < kBlocksEach;
            ++b)
         number[s * kBlocksEach + b] = 1 << 30;

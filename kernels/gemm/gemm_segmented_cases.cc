@@ -1,6 +1,6 @@
-// Segmented GEMMs: the bits of their segments' GEMMs of all rows and of tree_sum(), whatever the
-// number of rows. And of invariant GEMMs what ranks count on that have parts of a weight: an output
-// has the same bits however many there are beside it.
+// Segmented GEMMs have the bits of their segments' GEMMs of all rows and of tree_sum(), for any
+// number of rows. Invariant GEMMs also guarantee what ranks with parts of a weight rely on: an
+// output has the same bits however many others there are.
 #include <cstring>
 #include <iostream>
 #include <random>
@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t kRows = 300;
 constexpr std::int64_t kNumbers[] = {1, 2, 7, 8, 9, 16, 17, 40, 64, 113, 128, 129, 256, 300};
 
-// The tree over so many segments, as the ranks of a group have it.
+// The tree over `segments` segments, as on the ranks of a group.
 TreeSum tree_over(int segments) {
   constexpr std::array<std::uint8_t, TreeSum::kMaxSources> kPerfect = {0, 1, 0, 2, 0, 1, 0, 3};
   TreeSum sum;
@@ -78,7 +78,7 @@ class Segmented {
     return result(m);
   }
 
-  // Of all rows, by GEMMs and a sum.
+  // All rows, by separate GEMMs and a sum.
   std::vector<T> one_by_one() {
     const SegmentedGemm all = of(0, kRows);
     for (int n = 0; n < sizes_.segments; ++n) {

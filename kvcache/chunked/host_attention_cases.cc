@@ -41,7 +41,7 @@ class Attended {
     host_.plan(blocks_, kRows);
   }
 
-  // Of both layers, with rows of queries so many elements apart; twice by one graph if it is one.
+  // Both layers, with query rows `apart` elements apart; if `graph`, two replays of one graph.
   std::vector<float> run(std::int64_t apart, bool graph) {
     const std::int64_t row = kHeads * kShape.head_dim;
     const Buffer queries = backend_.allocate(

@@ -9,7 +9,7 @@
 //   for (i = 0; i < loads.size(); i += count) {
 //     ring.await_loads(i, count, stream);    // later work of the stream finds them in their slots
 //     ... enqueue what reads them ...
-//     ring.release_slots(i, count, stream);  // the slots' next loads may start behind that
+//   ring.release_slots(i, count, stream);  // the slots' next loads may start after that
 //   }
 //   ring.end_pass(stream);
 //

@@ -196,8 +196,8 @@ class Sequences {
     backend_.copy(device_.data(), words, static_cast<std::size_t>(word - words) * 4, *pass_);
   }
 
-  // Of queries that nobody looks at, the first sequence's before all others': behind it the newest
-  // tokens go to the host.
+  // Attention with dummy queries, the first sequence's before all others': after it the newest
+  // tokens are written to the host.
   void run_attention(std::int64_t layer, std::int64_t count) {
     run_attention(layer, count, 0, 1);
     if (count > 1) run_attention(layer, count, 1, count - 1);

@@ -79,7 +79,7 @@ class Bench {
     return seconds_of([&] { policy.run_attention(args, *stream_); });
   }
 
-  // Of what was attended to last.
+  // The error of the last attention.
   double error() {
     const std::vector<float> rows = some_rows();
     double off = 0, all = 0;

@@ -1,7 +1,7 @@
-// Policies in every cache that serves them, SparseCache over a paged and a layer-wise one, and
-// ChunkedCache: with budgets for everything it is attention to everything; with less, a sequence's
-// results depend neither on the cache, nor on what runs beside it, nor on who had its slot and
-// blocks before.
+// Policies in every cache that supports them, SparseCache over a paged and a layer-wise one, and
+// ChunkedCache: with unlimited budgets the result is full attention; with smaller ones, a
+// sequence's results depend neither on the cache, nor on concurrent sequences, nor on the previous
+// owner of its slot and blocks.
 #include <cmath>
 #include <functional>
 #include <memory>

@@ -82,8 +82,8 @@ class CachePlayer {
 
   using Rows = std::vector<std::pair<Sequence*, std::int64_t>>;
 
-  // The next rows of some sequences; their results are added to them. part_rows: a layer takes so
-  // many at a time. to_come: so many rows of each come later.
+  // Computes the next rows of some sequences and appends their results. part_rows: max. rows that a
+  // layer processes at once. to_come: rows of each that come later.
   void step(const Rows& rows, std::int64_t part_rows = kMaxRows, std::int64_t to_come = kMaxTokens);
 
   // Its slot and its blocks are free.

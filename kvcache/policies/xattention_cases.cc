@@ -1,5 +1,5 @@
-// XAttention with room for gathered keys: its segments, and the calls that a prompt comes in,
-// choose as without.
+// XAttention with memory for gathered keys: its segments, and the calls of a prompt, select the
+// same as without.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -35,7 +35,7 @@ class Prompt {
         table_(backend, stream, shuffled()),
         out_(backend, stream, std::vector<T>(kTokens * kHeads * kHeadDim)) {}
 
-  // In calls of so many rows.
+  // In calls of this many rows.
   std::vector<T> run_attention(PromptPolicy& policy, std::int64_t rows_of_call) {
     for (std::int64_t first = 0; first < kTokens; first += rows_of_call) {
       const std::int64_t count = std::min(rows_of_call, kTokens - first);

@@ -1,4 +1,4 @@
-// Checkpoints of safetensors in folders: whatever is wrong with one is said in one line.
+// Safetensors checkpoints in folders: every defect is reported in one line.
 #include "model/checkpoint/checkpoint.h"
 
 #include <doctest/doctest.h>
@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::string_literals;
 
-// The length, the header, and so many bytes of data.
+// The length, the header, and `data_bytes` bytes of data.
 std::string safetensors(const std::string& header, std::size_t data_bytes) {
   std::string file;
   for (int i = 0; i < 8; ++i) file += static_cast<char>(header.size() >> (8 * i) & 0xff);

@@ -206,7 +206,7 @@ std::vector<StoredTensor> split_experts(std::vector<StoredTensor> tensors,
   for (StoredTensor& tensor : tensors) {
     std::string name = tensor.name;
     if (is_bias_of_experts(name)) biases.push_back(tensor);
-    // Of a name that is there already: an Error later.
+    // A duplicate name is an Error later.
     if (!by_name.try_emplace(std::move(name), tensor).second) all.push_back(std::move(tensor));
   }
   for (const StoredTensor& bias : biases) {
@@ -246,7 +246,7 @@ std::vector<StoredTensor> split_gguf_experts(std::vector<StoredTensor> tensors,
            bias ? " experts, outputs]" : " experts, outputs, inputs]", ", found ",
            name_of(tensor.encoding), " ", shape_text(tensor.shape));
     }
-    // The rows of up lie behind those of gate where one tensor has both.
+    // If one tensor holds both, the rows of up follow those of gate.
     constexpr std::string_view kBoth = "gate_up_proj";
     const std::size_t both = tensor.name.find(kBoth);
     const bool is_both = both != std::string::npos;

@@ -91,7 +91,7 @@ class ConfigMaker : GgufKeys {
     }
   }
 
-  // Of a Gemma 4 that of layers with a window.
+  // In Gemma 4 that of sliding-window layers.
   std::int64_t head_dim() const {
     if (family.is_gemma4()) return size(".attention.key_length_swa");
     const std::int64_t heads = size(".attention.head_count");

@@ -68,7 +68,7 @@ constexpr Name kOfGptOssLayer[] = {{"ffn_gate_inp", "mlp.router"},
 
 constexpr Name kGptOssTensors[] = {{"attn_sinks.weight", "self_attn.sinks"}};
 
-// Of Qwen3.5 and Qwen3-Next, with experts or without.
+// Names in layers of Qwen3.5 and Qwen3-Next, with or without experts.
 constexpr Name kOfHybridLayer[] = {{"post_attention_norm", "post_attention_layernorm"},
                                    {"attn_qkv", "linear_attn.in_proj_qkv"},
                                    {"attn_gate", "linear_attn.in_proj_z"},
@@ -163,8 +163,8 @@ std::optional<std::string_view> look_up(std::span<const Name> names, std::string
   return found->second;
 }
 
-// Takes "12" and the dot behind it, if there is one, off the front of `text`. "012" is no number,
-// so that two names never mean the same.
+// Removes "12" and a following dot from the front of `text`. "012" is not a number, so that two
+// names never mean the same.
 std::optional<std::string_view> take_number(std::string_view& text) {
   const std::string_view number = text.substr(0, text.find('.'));
   if (number.empty() || number.size() > 6) return std::nullopt;

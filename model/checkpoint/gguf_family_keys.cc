@@ -16,7 +16,7 @@ double part_of(std::int64_t part, std::int64_t whole) {
   return std::nextafter(ratio, std::numeric_limits<double>::infinity());
 }
 
-// Which layers have linear attention: by a list, or all but every so many-th.
+// Adds the layers with linear attention: from a list, or all but every n-th.
 void add_layer_types(const GgufKeys& keys, GgufConfig& config) {
   constexpr const char* kList = ".attention.recurrent_layers";
   if (!keys.metadata.has_array(keys.key(kList))) {

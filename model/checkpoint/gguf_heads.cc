@@ -40,12 +40,12 @@ void set_rotary_order(StoredTensor& tensor, std::int64_t heads, const std::strin
     fail(file, ": tensor ", tensor.stored_name, ": expected rows of ", heads,
          " heads, an even number each, found ", tensor.shape[0]);
   }
-  // Of a head of d rows the file has 0, d/2, 1, d/2 + 1, ...
+  // In a head of d rows the file's order is 0, d/2, 1, d/2 + 1, ...
   const StoredOrder order{.outer = 2, .inner = tensor.shape[0] / heads / 2};
   (tensor.shape.size() == 1 ? tensor.column_order : tensor.row_order) = order;
 }
 
-// Rows or columns behind `first`, so many of each value head.
+// Rows or columns after `first`, of_head per value head.
 void set_tiled_order(StoredTensor& tensor, bool columns, std::int64_t first, std::int64_t of_head,
                      const GgufHeads& heads, const std::string& file) {
   const std::int64_t expected = first + heads.value_heads * of_head;

@@ -149,7 +149,7 @@ class QuantizedWeightJoiner {
     weight.groups = divide_up(inputs, weight.scale_inputs);
   }
 
-  // Sets scale_inputs for so many groups of all inputs.
+  // Sets scale_inputs for `groups` groups of all inputs.
   void set_groups(QuantizedWeight& weight, std::int64_t groups, std::int64_t inputs) const {
     if (groups < 1 || inputs % groups != 0)
       refuse(weight.scales, inputs, " inputs are no multiple of its ", groups, " groups");
@@ -230,7 +230,7 @@ class QuantizedWeightJoiner {
     if (usual) weight.group_of.reset();
   }
 
-  // Of attention with quantized queries, which there is none here.
+  // Drops the scales of quantized queries, which are not supported here.
   void drop_query_scales() {
     for (const std::string& name : names()) {
       if (name.ends_with(".q_scale")) tensors_.erase(name);

@@ -63,7 +63,7 @@ void refuse_unsupported(const ConfigKeys& keys, const Family& family) {
     }
   }
   refuse_partial_rope(keys, family);
-  // Of Qwen2.5-1M: it keeps the distances of far tokens within those of training.
+  // Qwen2.5-1M: keeps the distances of far tokens within those of training.
   if (keys.has("dual_chunk_attention_config")) {
     keys.refuse("dual_chunk_attention_config",
                 "dual chunk attention is not supported; for full attention, in contexts as long as "
@@ -253,7 +253,7 @@ void read_llama3(const ConfigKeys& rope, RopeConfig& config) {
   }
 }
 
-// Of a part of the frequencies.
+// RoPE in which only a part of the frequencies rotates.
 void read_proportional(const ConfigKeys& rope, const Family& family, RopeConfig& config) {
   if (family.partial_rope) {
     rope.refuse("rope_type", "a ", family.architecture, " rotates the first part of each head");
@@ -299,8 +299,8 @@ std::int64_t read_rotary_dim(const ConfigKeys& keys, std::int64_t head_dim) {
   return dim;
 }
 
-// Of all layers, or of both kinds: in objects of their own, or that of layers with a window by its
-// theta alone.
+// The RoPE of all layers, or of both kinds: in separate objects, or only a theta for sliding-window
+// layers.
 void read_ropes(const ConfigKeys& keys, const Family& family, ModelConfig& config) {
   const ConfigKeys rope = keys.rope();
   const std::int64_t positions = config.max_position_embeddings;

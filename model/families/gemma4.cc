@@ -47,7 +47,7 @@ void read_per_layer_inputs(const ConfigKeys& keys, ModelConfig& config) {
   }
 }
 
-// Of layers without a window.
+// The heads of full-attention layers.
 void read_global_heads(const ConfigKeys& keys, ModelConfig& config) {
   config.global_head_dim = keys.integer("global_head_dim", {8, kernels::kMaxHeadDim});
   if (config.global_head_dim % 8 != 0) {

@@ -1,4 +1,4 @@
-// What random weights promise, on whichever backend is linked.
+// What --load-format dummy guarantees, on whichever backend is linked.
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -16,7 +16,7 @@ using Tensors = std::map<std::string, std::vector<std::byte>>;
 
 constexpr float kDeviation = 0.02f;
 
-// All tensors of the decoder, from so many ranks.
+// All tensors of the decoder, from `ranks` ranks.
 Tensors dummy_tensors(Backend& backend, int ranks, DType dtype, std::uint64_t seed = 1) {
   Assembly assembly;
   for (int rank = 0; rank < ranks; ++rank) {

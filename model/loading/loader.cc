@@ -30,7 +30,7 @@ constexpr int kStagingThreads = 8;  // saturate the link to a GPU
 // huge page, which two threads might otherwise both clear.
 constexpr std::size_t kInPlaceBytes = 4 << 20;
 
-// Of a quantized parameter, where its scales begin behind its values.
+// The offset of a quantized parameter's scales, which follow its values.
 std::size_t scales_at(const Parameter& parameter) {
   return Arena::rounded(parameter.quantized_shape().value_bytes());
 }

@@ -28,7 +28,7 @@ LoadReport load(TestParameters& model, const Checkpoint& checkpoint, Backend& ba
   return load_parameters(model.parameters(), checkpoint, backend, options);
 }
 
-// Loads on so many ranks, one after the other; then whether that is all.
+// Loads on `ranks` ranks in turn; returns whether together they have everything.
 bool loads_whole(const TestFiles& files, const Checkpoint& checkpoint, Backend& backend, int ranks,
                  DType dtype, const LoadOptions& options = {}) {
   Assembly assembly;

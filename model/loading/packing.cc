@@ -27,7 +27,7 @@ std::optional<Packing> packing_of(const QuantizedWeight& weight, std::int64_t in
   return Packing{WeightFormat::int4, weight.scale_inputs};
 }
 
-// Of all slices together.
+// The common packing of all slices.
 std::optional<Packing> common(const std::optional<Packing>& a, const std::optional<Packing>& b) {
   if (!a || !b) return std::nullopt;
   if (has_float_values(a->format) || has_float_values(b->format))

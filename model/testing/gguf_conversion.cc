@@ -137,7 +137,7 @@ class Converter : private GgufWriter {
     }
   }
 
-  // Rows of value heads, behind `first` others: the first of each key head, then the second.
+  // Value-head rows after `first` others: the first of each key head, then the second.
   GgufValues tiled(const GgufValues& tensor, std::int64_t first, std::int64_t of_head) const {
     std::vector<std::int64_t> rows(static_cast<std::size_t>(first));
     std::iota(rows.begin(), rows.end(), 0);

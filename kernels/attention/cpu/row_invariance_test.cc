@@ -26,7 +26,7 @@ constexpr std::int64_t kKvHeads = 2, kGroup = 3;
 struct Way {
   std::int64_t chunk = kTokens;  // rows of a call
   std::int64_t block_size = 16;  // 0: contiguous
-  bool company = false;          // other sequences before and behind
+  bool company = false;          // other sequences before and after
   int threads = 1;
   std::int64_t head_dim = 64;
 
@@ -53,7 +53,7 @@ class Rows {
     whole_.run(backend, 1, set);
   }
 
-  // Of the rows [begin, end), which are one call, how many differ from those of the whole.
+  // The number of rows [begin, end), computed in one call, that differ from those of the whole.
   int count_differing(std::int64_t begin, std::int64_t end, const Way& way) const {
     Case part = part_of(begin, end, way);
     part.run(backend_, way.threads, set_);
@@ -155,7 +155,8 @@ TEST_CASE("a row has the same bits in prefill and decode, with a window") {
   check<Bf16, Bf16>(300);
 }
 
-// Of rows that fill a tile, partial results of so many segments do not fit the plan at once.
+// With rows that fill a tile, the partial results of this many segments do not fit the plan at
+// once.
 TEST_CASE("rows have the same bits where segments are planned in several parts") {
   constexpr std::int64_t kMany = 34'000, kRowsOfTile = 21, kHeadDim = 256;
   const auto backend = create_backend(DeviceKind::cpu);

@@ -212,7 +212,7 @@ class WarpRows {
     }
   }
 
-  // Of whole heads of D columns, or of a slice, which may have fewer.
+  // Loads whole heads of D columns, or a slice, which may have fewer.
   template <typename Part>
   __device__ __forceinline__ void load_kept(const Part& part, int first) {
     constexpr bool kSlice = std::is_same_v<Part, HeadSlice<T>>;

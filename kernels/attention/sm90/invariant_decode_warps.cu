@@ -47,7 +47,7 @@ struct Layout {
   static constexpr int kExchanged = 2 * kValues;
   static constexpr int kExchangedFloats = kTileSteps * 32 * 16;
   static constexpr int kExchangedBytes = kWarps == 1 ? 0 : kExchangedFloats * 3 / 2;
-  // Of each warp's keys, then of each warp's values, or those that they share.
+  // Each warp's keys, then each warp's values, or the shared ones.
   static constexpr int kBarriers = kExchanged + 2 * kExchangedBytes;
   static constexpr int kBytes = kBarriers + 2 * kWarps * kStages * 8;
 };
@@ -256,7 +256,7 @@ class Warp {
     }
   }
 
-  // Of 16 tokens those from `tokens` on do not exist.
+  // Masks the tokens from `tokens` on, of 16.
   __device__ __forceinline__ float4 masked(float4 s, int tokens) const {
     const int own = lane_ / 4;
     if (own >= tokens) s.x = s.y = -INFINITY;

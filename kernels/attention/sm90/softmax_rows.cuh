@@ -211,8 +211,8 @@ struct Rows {
     }
   }
 
-  // Of each 32 columns a thread has 4 words, one of each 8 columns. The four threads of a row
-  // exchange words, so that each has 8 neighbouring columns.
+  // A thread has 4 words of every 32 columns, one of each 8 columns. The four threads of a row
+  // exchange words, so that each has 8 adjacent columns.
   __device__ __forceinline__ void write_rounded(T* to, int i, float factor, bool exists,
                                                 int lane_in_row) const {
 #pragma unroll

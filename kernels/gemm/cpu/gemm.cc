@@ -256,8 +256,8 @@ class CpuGemm final : public Gemm {
     }
   }
 
-  // How many pieces of so many bytes, of x or of weights, a thread takes at least: those that it
-  // reads in a few microseconds.
+  // The minimum number of pieces of `bytes` bytes, of x or of weights, per thread: what it reads in
+  // a few microseconds.
   static std::int64_t piece_grain(std::int64_t bytes) {
     constexpr std::int64_t kPieceBytes = 32 << 10;
     return std::max<std::int64_t>(1, kPieceBytes / (bytes + 1));
@@ -353,8 +353,8 @@ class CpuGemm final : public Gemm {
         kernels.pack_panel(gemm, panel, packed() + panel * panel_floats);
       }
     });
-    // Some blocks per cell, so that who is done early can help. They come cell by cell: a thread's
-    // share is a cell.
+    // Some blocks per cell, so that a thread that finishes early can help. They are ordered by
+    // cell: a thread's share is a cell.
     constexpr std::int64_t kMinBlocks = 3;
     const Grid grid = Grid::cheapest(kernels, gemm, pool.size());
     const std::int64_t blocks =

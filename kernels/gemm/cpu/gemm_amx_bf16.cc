@@ -9,7 +9,7 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
-// Of each thread that works with tiles: all eight are 16 rows of 64 bytes.
+// The tile configuration of each thread that uses tiles: all eight have 16 rows of 64 bytes.
 class TileConfiguration {
   struct alignas(64) Layout {
     std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
