@@ -72,7 +72,7 @@ void check_kv_cache_dtype(const EngineOptions& options, std::int64_t head_dim) {
   }
 }
 
-// Both work on the layers of a whole model, one after the other.
+// Both modes process the layers of a whole model one after the other.
 void check_stages(const EngineOptions& options, int stages) {
   if (stages == 1) return;
   const auto refuse = [&](const char* option, const char* fix) {

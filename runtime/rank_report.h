@@ -1,4 +1,4 @@
-// RankReport: a rank about itself: its process, device, cores, start and memory.
+// RankReport: a rank's report about its process, device, cores, start and memory.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace nvllm::runtime {
 
-// When a rank had reached which point of its start, in now_ns(): one clock for all processes of a
-// machine.
+// When a rank reached each point of its start, in now_ns(), whose clock all processes of a machine
+// share.
 struct StartTimes {
   std::int64_t joined_ns = 0;
   std::int64_t backend_ns = 0;

@@ -8,7 +8,7 @@
 namespace nvllm::runtime {
 namespace {
 
-// `wanted`: what holds for a good value, as in "temperature -1: must be at least 0".
+// `wanted`: the condition for the error text, as in "temperature -1: must be at least 0".
 template <typename T>
 void require(bool good, const char* field, const T& value, const char* wanted) {
   if (!good) fail(field, " ", value, ": must be ", wanted);
@@ -38,7 +38,7 @@ void check_penalty(const char* field, double value) {
 }  // namespace
 
 void check_sampling_params(const SamplingParams& params) {
-  // An answer takes memory before it starts.
+  // Each sequence takes memory before it starts.
   require(params.n >= 1 && params.n <= 16384, "n", params.n, "from 1 to 16384");
   require(params.temperature >= 0 && std::isfinite(params.temperature), "temperature",
           params.temperature, "a finite number, 0 (the most likely token) or more");

@@ -1,5 +1,5 @@
-// Request: what is asked of the engine, and what it answers. Token ids only; text is the front
-// end's. Part of the library's public face.
+// Request: a request to the engine, and the updates that it returns. Both contain token ids only;
+// text is handled by the front end. Part of the library's public interface.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace nvllm::runtime {
 
-// Names, meanings and defaults as in vLLM's SamplingParams. RequestTracker checks them and makes
-// layers::SamplingRules of them, which hold for one sequence: with a seed, positions in place of
-// counts, and the ids of its ends. The sampler packs those into kernels::SlotParams, 72 bytes of
+// Names, meanings and defaults are those of vLLM's SamplingParams. RequestTracker checks them and
+// derives layers::SamplingRules for each sequence, with a seed, absolute positions instead of token
+// counts, and the ids that end it. The sampler packs those into kernels::SlotParams, 72 bytes of
 // device memory that kernels read.
 struct SamplingParams {
-  std::int32_t n = 1;        // answers to the same prompt
+  std::int32_t n = 1;        // number of answers to the prompt
   double temperature = 1.0;  // 0: greedy
   double top_p = 1.0;
   std::int32_t top_k = 0;  // 0 or -1: off
@@ -24,15 +24,16 @@ struct SamplingParams {
   double presence_penalty = 0.0;
   double frequency_penalty = 0.0;
   std::optional<std::uint64_t> seed =
-      std::nullopt;                             // absent: one is chosen; answer i of n has seed + i
-  std::optional<std::int32_t> max_tokens = 16;  // absent: as many as there is room for
+      std::nullopt;                             // absent: chosen at random; answer i of n uses seed
+                                                // + i
+  std::optional<std::int32_t> max_tokens = 16;  // absent: up to the maximum length
   std::int32_t min_tokens = 0;
   bool ignore_eos = false;
   std::vector<std::int32_t> stop_token_ids = {};
   std::vector<std::pair<std::int32_t, float>> logit_bias = {};
   std::vector<std::int32_t> allowed_token_ids = {};       // empty: all
   std::vector<std::vector<std::int32_t>> bad_words = {};  // as token ids
-  // Alternatives beside the chosen token's own.
+  // Number of alternatives reported beside the sampled token.
   std::optional<std::int32_t> logprobs = std::nullopt;
   std::optional<std::int32_t> prompt_logprobs = std::nullopt;  // the same for the prompt's tokens
 
@@ -44,8 +45,8 @@ struct SamplingParams {
   }
 };
 
-// An Error that names the field, its value and the fix, if a value is out of its range by itself.
-// What depends on the model or the engine (ids, lengths) the engine checks.
+// Throws an Error that names the field, its value and the fix, if a value is out of range by
+// itself. Checks that depend on the model or the engine (ids, lengths) are the engine's.
 void check_sampling_params(const SamplingParams& params);
 
 struct Request {
@@ -73,7 +74,7 @@ struct TokenLogprob {
 };
 struct TokenLogprobs {
   TokenLogprob chosen = {};
-  std::vector<TokenLogprob> top = {};  // the most likely first
+  std::vector<TokenLogprob> top = {};  // most likely first
 
   template <class Archive>
   void serialize(Archive& archive) {
@@ -81,11 +82,11 @@ struct TokenLogprobs {
   }
 };
 
-// Times of a request's life in rank 0, now_ns().
+// Times of a request on rank 0, in now_ns().
 struct RequestTimes {
   std::int64_t arrived_ns = 0;
-  std::int64_t scheduled_ns = 0;    // its first row was enqueued
-  std::int64_t first_token_ns = 0;  // known on the host
+  std::int64_t scheduled_ns = 0;    // when its first row was enqueued
+  std::int64_t first_token_ns = 0;  // when it arrived on the host
   std::int64_t last_token_ns = 0;
 
   template <class Archive>
@@ -94,25 +95,26 @@ struct RequestTimes {
   }
 };
 
-// What is new of one answer to a request. The last one has a finish reason; or an error, and then
-// there is one for the whole request.
+// New output of one answer to a request. The last update has a finish reason, or an error, which
+// applies to the whole request.
 struct Update {
   std::uint64_t request = 0;
-  std::int32_t index = 0;  // of the answer, below n
-  // The token that ended it (an end, a stop id) is one of them.
+  std::int32_t index = 0;  // of the answer, less than n
+  // Includes the token that ended the answer (EOS or a stop id).
   std::vector<std::int32_t> tokens = {};
-  std::vector<TokenLogprobs> logprobs = {};  // of these tokens, where asked for
-  // With the first tokens, where asked for; of the prompt's tokens but the first.
+  std::vector<TokenLogprobs> logprobs = {};  // of these tokens, if requested
+  // Sent with the first tokens, if requested; for all prompt tokens but the first.
   std::vector<TokenLogprobs> prompt_logprobs = {};
   FinishReason finish = FinishReason::none;
-  std::string error = "";       // why the request was refused, or given up
-  bool internal_error = false;  // the error is the model's or the engine's, not the request's
+  std::string error = "";       // why the request was refused or failed
+  bool internal_error = false;  // the error is caused by the model or the engine, not by the
+                                // request
 
-  // With the last one.
-  std::int32_t cached_tokens = 0;  // of the prompt, when it was first scheduled
+  // Set in the last update.
+  std::int32_t cached_tokens = 0;  // prompt tokens cached when it was first scheduled
   std::int32_t preemptions = 0;
-  // "paged", "contiguous", "layerwise"; of keys and values in chunks, how many stayed on the
-  // device: "resident": all, "hybrid": some, "chunked": none.
+  // "paged", "contiguous" or "layerwise"; in chunked mode, how much stayed on the device:
+  // "resident" (all), "hybrid" (some) or "chunked" (none).
   std::string kv_mode = "";
   RequestTimes times = {};
 

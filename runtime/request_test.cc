@@ -11,7 +11,7 @@
 namespace nvllm::runtime {
 namespace {
 
-// The message, or nothing.
+// The error text; empty: accepted.
 template <typename Change>
 std::string refusal(Change change) {
   SamplingParams params;

@@ -15,13 +15,13 @@
 namespace nvllm::runtime {
 namespace {
 
-// How long an idle engine waits for further announced requests before its first step, in all and
-// for the next part. Requests that were submitted together then start together.
+// How long an idle engine waits for announced requests before its first step: in total, and for
+// each further part. Requests that were submitted together then start together.
 constexpr Nanoseconds kGather = std::chrono::milliseconds(20);
 constexpr Nanoseconds kGatherNext = std::chrono::milliseconds(2);
 
-// Polling for a GPU's result: first without a pause, for about as long as a wake-up would take,
-// then with short sleeps in between.
+// Polling for a GPU's result: first busy-waiting for about as long as a wake-up takes, then with
+// short sleeps.
 constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
 constexpr Nanoseconds kSleep = std::chrono::microseconds(20);
 
@@ -64,13 +64,13 @@ void Engine::serve(const ipc::Registry& requests) {
         push_updates();
       }
     }
-    settle();  // waits for steps in flight, so that no rank ends in the middle of one
+    settle();  // waits for steps in flight, so that no rank exits in the middle of one
   } catch (const ipc::GroupAborted&) {
     throw;
   } catch (const ipc::PeerTimeout&) {
     throw;
   } catch (const Error& error) {
-    me_.group().abort(error.what());  // the others may be waiting in a step
+    me_.group().abort(error.what());  // the other ranks may be waiting in a step
     throw;
   }
 }
@@ -79,8 +79,8 @@ void Engine::serve(const ipc::Registry& requests) {
 
 EngineInfo Engine::open(const EngineOptions& requested) {
   if (scheduler_) fail("the engine is open already");
-  // The main thread sleeps for tens of microseconds at a time while it waits for the device. By
-  // default the kernel may make each sleep 50 microseconds longer.
+  // While it waits for the device, the main thread sleeps for tens of microseconds at a time. By
+  // default the kernel may lengthen each sleep by 50 microseconds.
   ::prctl(PR_SET_TIMERSLACK, 1);
   options_ = requested;
   EngineSetup setup = set_up_engine(options_, me_, caller_, server_, own_);
@@ -156,7 +156,7 @@ void Engine::abort_request(std::uint64_t id) {
   for (Update& update : closed.updates) updates_.push_back(std::move(update));
 }
 
-// Called while there is nothing to compute: serves the requests that are on their way first.
+// Called while there is nothing to compute: first receives the requests that were announced.
 void Engine::gather_requests(const ipc::Registry& requests) {
   const std::int64_t begin = now_ns();
   while (more_follows_ && Nanoseconds(now_ns() - begin) < kGather &&
@@ -167,20 +167,21 @@ void Engine::gather_requests(const ipc::Registry& requests) {
 
 // --- Steps ---
 
-// One round of the loop: enqueues the next step while the device runs the one before, then waits
-// for the result of that one.
+// One round of the loop: enqueues the next step while the device runs the previous one, then waits
+// for the result of the previous one.
 void Engine::run_round(const ipc::Registry& requests) {
   {
     const Stopwatch host(statistics_.host_s);
     server_.serve_pending(requests);
     enqueue_steps();
   }
-  push_updates();  // of what was aborted: the next ones may be a long step away
+  push_updates();  // reports aborted requests now: the next step may be far away
   if (scheduler_->in_flight() > 0) {
     finish_step();
     push();
   } else {
-    // Either aborts have left nothing to do, or a fault would make this loop run forever.
+    // Only aborts may leave waiting sequences without a step; otherwise this loop would run
+    // forever.
     NVLLM_CHECK(scheduler_->idle(), scheduler_->statistics().waiting, " sequences wait and ",
                 scheduler_->statistics().running, " run, but there is no step for them");
   }
@@ -226,7 +227,7 @@ void Engine::finish_step() {
   const Trace::Span span(own_.trace(), "host", "complete", result.number);
   for (SequenceOutput& output : scheduler_->complete(result)) {
     const std::optional<std::uint64_t> request = tracker_->request_of(output.id);
-    if (!request) continue;  // it was given up a moment ago, with another of its answers
+    if (!request) continue;  // it was finished just before, together with another of its sequences
     if (output.no_token) {
       refuse_request(*request, why_no_token(), /*internal_error=*/true);
     } else {
@@ -235,7 +236,7 @@ void Engine::finish_step() {
   }
 }
 
-// The weights are looked at once.
+// The weights are checked once.
 const std::string& Engine::why_no_token() {
   if (!why_no_token_.empty()) return why_no_token_;
   const std::string fault = find_weight_fault(caller_);
@@ -253,7 +254,7 @@ StepResult Engine::await_result() {
   {
     const Stopwatch waiting(statistics_.waiting_s);
     const Trace::Span span(own_.trace(), "host", "wait");
-    // The CPU's kernels need the cores, so this thread sleeps until it is woken.
+    // CPU kernels need the cores, so this thread sleeps until it is woken.
     if (own_.device() == DeviceKind::cpu) return own_.runner().take_result();
     poll_result();
   }
@@ -261,8 +262,8 @@ StepResult Engine::await_result() {
   return own_.runner().take_result();
 }
 
-// Returns when there is a result, or when it is so late that ModelRunner::take_result() has to find
-// out why there is none.
+// Returns when there is a result, or when the result is so late that ModelRunner::take_result()
+// must find out why.
 void Engine::poll_result() {
   std::int64_t begin = now_ns();
   std::uint64_t progress = me_.progress();
@@ -294,8 +295,8 @@ void Engine::push() {
   updates_.clear();
 }
 
-// Called when there is nothing to do: has all ranks wait for their devices. A failure on a device
-// comes to light here at the latest.
+// Called when there is nothing to do: makes all ranks wait for their devices. A device failure is
+// reported here at the latest.
 void Engine::settle() {
   if (settled_) return;
   caller_.call<void>("settle");

@@ -1,12 +1,12 @@
 // Engine: rank 0's loop. It receives requests from the front end, has the scheduler choose each
 // step, broadcasts the step to all ranks, and pushes the new tokens to the front end. The next step
-// is chosen and enqueued while the device still runs the one before.
+// is scheduled and enqueued while the device still runs the previous one.
 //
 // The front end (engine_client.h) calls through ipc::RequestClient:
 //   open(EngineOptions) -> EngineInfo     once; waits for the weights and sizes the cache
 //   add(part of the request stream), statistics() -> EngineStatistics, take_trace()
 // The engine pushes "load_state" while it opens, then "updates" for each step: a vector<Update>,
-// which is empty where a step read a part of a prompt only, and the scheduler's figures.
+// which is empty if the step only processed a chunk of a prompt, and the scheduler's statistics.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class EngineRank;  // the methods that every rank binds (engine_rank.h)
 // Used by rank 0's main thread.
 class Engine {
  public:
-  // All must outlive it.
+  // All arguments must outlive the engine.
   Engine(ipc::Member& me, ipc::GroupCaller& caller, ipc::RequestServer& server, EngineRank& own)
       : me_(me), caller_(caller), server_(server), own_(own) {}
   Engine(const Engine&) = delete;
@@ -38,8 +38,8 @@ class Engine {
 
   void bind(ipc::Registry& requests);
 
-  // Runs steps and serves requests until the launcher wants the group to stop. When there is
-  // nothing to compute, it sleeps on the requests ring.
+  // Runs steps and serves requests until the launcher asks the group to stop. When there is nothing
+  // to compute, it sleeps on the requests ring.
   void serve(const ipc::Registry& requests);
 
  private:
@@ -54,8 +54,8 @@ class Engine {
   void abort_request(std::uint64_t id);
   void gather_requests(const ipc::Registry& requests);
 
-  // Whether there is a step to schedule or to wait for. A step whose results nobody wants any more
-  // is waited for, too, because the next step may need its slots.
+  // Whether there is a step to schedule or to wait for. Steps of aborted requests are waited for
+  // too, because the next step may need their slots.
   bool busy() const { return scheduler_ && (!scheduler_->idle() || scheduler_->in_flight() > 0); }
   void run_round(const ipc::Registry& requests);
   void enqueue_steps();
@@ -74,17 +74,17 @@ class Engine {
   EngineRank& own_;
 
   EngineOptions options_;
-  std::optional<Scheduler> scheduler_;  // from open() on, like tracker_
+  std::optional<Scheduler> scheduler_;  // set by open(), like tracker_
   std::optional<RequestTracker> tracker_;
-  std::optional<StepPacer> pacer_;  // where prefill_step_s is set
+  std::optional<StepPacer> pacer_;  // if prefill_step_s is set
   RequestUnpacker unpacker_;
   bool more_follows_ = false;  // the front end has announced another part
   std::vector<Update> updates_;
-  std::string why_no_token_;  // once it has happened
-  bool settled_ = true;       // no step was enqueued since all ranks have waited for their devices
+  std::string why_no_token_;  // empty until the first such failure
+  bool settled_ = true;       // no step was enqueued since all ranks waited for their devices
 
   EngineStatistics statistics_;
-  std::int64_t device_began_ns_ = 0;  // when the device began the step that it runs
+  std::int64_t device_began_ns_ = 0;  // when the device started its current step
 };
 
 }  // namespace nvllm::runtime

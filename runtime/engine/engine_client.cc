@@ -11,12 +11,12 @@
 namespace nvllm::runtime {
 namespace {
 
-// Parts that may be under way without an acknowledgement. The ring's other half is for other calls,
-// so no send ever waits for room: it would wait for rank 0, which may itself be waiting for this
-// process to read.
+// Maximum number of parts in flight without an acknowledgement. The other half of the ring is kept
+// for other calls, so no send ever blocks on a full ring: that could deadlock, because rank 0 may
+// be waiting for this process to read.
 constexpr std::size_t kMaxUnacknowledged = ipc::kRequestsShape.slots / 2;
 
-// How often rank 0's signs of life are checked.
+// How often rank 0's heartbeat is checked.
 constexpr Nanoseconds kRound = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -57,7 +57,7 @@ std::vector<Update> EngineClient::poll(Nanoseconds limit) {
   try {
     await_updates(limit);
   } catch (const Error&) {
-    // Updates that came before are returned first; the next call will find the same error.
+    // Updates received earlier are returned first; the next call meets the same error.
     if (updates_.empty()) throw;
   }
   std::vector<Update> updates = std::exchange(updates_, {});
@@ -74,7 +74,7 @@ std::vector<ProcessTrace> EngineClient::take_trace() {
   return call<std::vector<ProcessTrace>>("take_trace");
 }
 
-// Receives all that has come; if that is nothing, waits for something up to the limit.
+// Receives everything that has arrived; if that is nothing, waits up to the limit.
 void EngineClient::await_updates(Nanoseconds limit) {
   const std::int64_t begin = now_ns();
   const Nanoseconds bounded = std::min<Nanoseconds>(limit, std::chrono::hours(24 * 365));
@@ -97,7 +97,7 @@ void EngineClient::send_parts_locked() {
   }
 }
 
-// The same, but leaves what does not fill a part yet.
+// Sends full parts only; the rest stays in the packer.
 void EngineClient::send_full_parts_locked() {
   while (unacknowledged_ < kMaxUnacknowledged &&
          packer_.waiting_bytes() >= RequestPacker::kPartBytes) {
@@ -137,12 +137,12 @@ void EngineClient::handle(ipc::RequestEvent event) {
   }
 }
 
-// Throws if rank 0 is silent for too long. While a long step runs it sends nothing, but gives signs
-// of life.
+// Throws if rank 0 is silent for too long. During a long step it sends nothing, but its heartbeat
+// goes on.
 void EngineClient::check_life(std::int64_t waiting_since_ns) const {
   const ipc::RankSnapshot rank0 = member_.group().snapshot(0);
-  // A starting rank has a limit of its own, longer than a short step timeout, which the supervisor
-  // watches.
+  // A starting rank has a time limit of its own, longer than a short step timeout; the supervisor
+  // enforces it.
   if (rank0.phase < ipc::Phase::ready) return;
   const Nanoseconds limit = member_.group().step_timeout();
   const std::int64_t last = std::max({rank0.heartbeat_ns, last_heard_ns_, waiting_since_ns});

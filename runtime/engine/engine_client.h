@@ -1,6 +1,6 @@
 // EngineClient: the front end's side of the engine. It never blocks on the engine while the engine
-// may be blocked on it: requests are sent in parts, and only few parts that the engine has not
-// acknowledged are under way at a time.
+// may be blocked on it: requests are sent in parts, and the number of unacknowledged parts in
+// flight is limited.
 //
 //   EngineClient client(workers.member());
 //   const EngineInfo info = client.open(options, on_load_state);
@@ -9,7 +9,8 @@
 //     for (Update& update : client.poll(std::chrono::milliseconds(100))) ...
 //
 // When the group is aborted, or rank 0 is silent for the step timeout, any call throws
-// (GroupAborted, PeerTimeout). The run is over then; poll() still returns what came before.
+// (GroupAborted, PeerTimeout). The run is over then; poll() still returns the updates that arrived
+// earlier.
 //
 // A server submits from several threads: submit(), abort() and send() may be called by any thread,
 // everything else by the launcher's main thread.
@@ -36,7 +37,7 @@ namespace nvllm::runtime {
 
 class EngineClient {
  public:
-  // The member must outlive it.
+  // `launcher` must outlive this object.
   explicit EngineClient(ipc::Member& launcher) : member_(launcher), requests_(launcher) {}
   EngineClient(const EngineClient&) = delete;
   EngineClient& operator=(const EngineClient&) = delete;
@@ -44,27 +45,28 @@ class EngineClient {
   using OnLoadState = std::function<void(const LoadState&)>;
   EngineInfo open(const EngineOptions& options, const OnLoadState& on_load_state = {});
 
-  // Queues a request under a number that no unfinished one has. What is wrong with it comes back as
+  // Queues a request under an id that no unfinished request has. An invalid request is reported by
   // an Update with an error.
   void submit(std::uint64_t id, const Request& request);
-  // The request's updates end with FinishReason::abort, unless it ended before.
+  // The request's updates end with FinishReason::abort, unless it finished before.
   void abort(std::uint64_t id);
-  // Sends what was submitted. poll() does it too, but another thread's poll() may be waiting.
+  // Sends what was submitted. poll() also does this, but another thread may be blocked in poll().
   void send();
 
-  // Sends what can be sent and returns what has come; waits for something up to the limit.
+  // Sends what can be sent and returns the updates received; waits up to the limit if there are
+  // none.
   std::vector<Update> poll(Nanoseconds limit);
-  // How many requests were submitted whose last update poll() has not returned.
+  // How many submitted requests have not finished, as far as poll() has reported.
   std::size_t unfinished() const;
-  // The scheduler's figures at the end of the last step that poll() has returned updates of.
+  // The scheduler's statistics at the end of the last step whose updates poll() returned.
   const SchedulerStatistics& load() const { return load_; }
 
-  // The next two wait for the answer; updates that come meanwhile are kept for poll().
+  // The next two calls wait for a reply; updates that arrive meanwhile are kept for poll().
   EngineStatistics statistics();
   std::vector<ProcessTrace> take_trace();  // of all ranks
 
  private:
-  // Those named `locked` are called with mutex_ held.
+  // Methods named `locked` are called with mutex_ held.
   void send_parts_locked();
   void send_full_parts_locked();
   void send_locked(const RequestPart& part);
@@ -77,13 +79,14 @@ class EngineClient {
   Return call(std::string_view method, const Args&... args);
 
   ipc::Member& member_;
-  mutable std::mutex mutex_;  // guards sending by requests_, and the next three
+  mutable std::mutex mutex_;  // guards sending through requests_, and the next three members
   ipc::RequestClient requests_;
   RequestPacker packer_;
-  std::size_t unacknowledged_ = 0;                              // parts
-  std::unordered_map<std::uint64_t, std::int32_t> unfinished_;  // by request: unfinished answers
+  std::size_t unacknowledged_ = 0;                              // parts in flight
+  std::unordered_map<std::uint64_t, std::int32_t> unfinished_;  // request id -> number of
+                                                                // unfinished sequences
 
-  std::vector<Update> updates_;  // that poll() has not returned
+  std::vector<Update> updates_;  // not yet returned by poll()
   SchedulerStatistics load_;
   OnLoadState on_load_state_;
   std::uint64_t call_id_ = 0;  // the call whose reply call() waits for; 0: none

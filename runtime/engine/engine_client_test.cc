@@ -1,4 +1,4 @@
-// EngineClient against a stand-in for rank 0.
+// EngineClient against a mock of rank 0.
 #include "runtime/engine/engine_client.h"
 
 #include <doctest/doctest.h>
@@ -93,7 +93,7 @@ TEST_CASE("one answer may be larger than the whole results ring") {
 
 TEST_CASE("a client that does not read for longer than the step timeout finds everything there") {
   EchoRank rank(4, std::chrono::milliseconds(400));
-  const Request request = request_of(20'000);  // 5,000 updates; the ring takes 64
+  const Request request = request_of(20'000);  // 5,000 updates; the ring holds 64
   rank.client().submit(1, request);
   Answers answers;
   poll_into(rank.client(), answers);

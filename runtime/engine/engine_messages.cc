@@ -8,7 +8,7 @@
 namespace nvllm::runtime {
 namespace {
 
-// A frame in the stream: how many bytes follow, then those bytes, an archive of a RequestFrame.
+// Frame format of the stream: the number of bytes that follow, then an archive of a RequestFrame.
 using FrameLength = std::uint64_t;
 
 void append(std::vector<std::byte>& stream, const void* data, std::size_t bytes) {
@@ -41,7 +41,7 @@ std::optional<RequestPart> RequestPacker::next() {
   append(part.bytes, stream_.data() + sent_, bytes);
   sent_ += bytes;
   part.more = waiting_bytes() > 0;
-  // Bytes that were sent are removed only now and then, so that each byte is moved once or twice.
+  // Sent bytes are removed only when they are half of the buffer, so each byte moves once or twice.
   if (2 * sent_ >= stream_.size()) {
     stream_.erase(stream_.begin(), stream_.begin() + static_cast<std::ptrdiff_t>(sent_));
     sent_ = 0;

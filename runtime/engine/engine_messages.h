@@ -1,6 +1,6 @@
 // Messages between the front end and the engine: EngineInfo and EngineStatistics, which the engine
-// returns, and the request stream, in which requests and aborts reach it. Requests themselves and
-// their updates are in runtime/request.h.
+// returns, and the request stream, which carries requests and aborts to it. Requests and updates
+// themselves are in runtime/request.h.
 #pragma once
 
 #include <cstddef>
@@ -23,17 +23,19 @@ struct EngineInfo {
   KvMode kv_mode = KvMode::paged;
   std::int64_t max_model_len = 0;
   std::int64_t blocks = 0, block_size = 0, host_blocks = 0;
-  std::int64_t resident_blocks = 0;  // chunked: how many of the blocks may stay on the device
-  // Where layers with a window are a group of their own: its blocks; `blocks` are the others'.
+  std::int64_t resident_blocks = 0;  // chunked mode: how many of the blocks may stay on the device
+  // Blocks of the window group, if layers with a sliding window form one; `blocks` counts the
+  // others.
   std::int64_t window_blocks = 0, host_window_blocks = 0;
   bool prefix_caching = false;
-  // Linear attention: snapshots of states on the device, sequences whose states fit in swap space.
+  // Linear attention: state snapshots on the device; sequences whose states fit in swap space.
   std::int64_t state_snapshots = 0, host_states = 0;
-  std::uint64_t kv_bytes_per_token = 0;  // of all ranks together, in all layers
-  std::uint64_t weight_bytes = 0;        // of all ranks together
-  std::uint64_t gemm_configs_known = 0, gemm_configs_measured = 0;  // of rank 0
-  std::vector<RankLoad> ranks;                                      // memory reports are in there
-  std::vector<std::string> notes;  // one line each, for people: "max_model_len is 8192: ..."
+  std::uint64_t kv_bytes_per_token = 0;                             // sum over all ranks and layers
+  std::uint64_t weight_bytes = 0;                                   // sum over all ranks
+  std::uint64_t gemm_configs_known = 0, gemm_configs_measured = 0;  // on rank 0
+  std::vector<RankLoad> ranks;                                      // with their memory reports
+  std::vector<std::string> notes;  // messages for the user, one line each: "max_model_len is 8192:
+                                   // ..."
   std::int64_t ready_ns = 0;
 
   template <class Archive>
@@ -46,14 +48,14 @@ struct EngineInfo {
 
 struct EngineStatistics {
   SchedulerStatistics scheduler;
-  // Seconds of rank 0, in all steps so far.
+  // Seconds on rank 0, summed over all steps so far.
   double device_busy_s = 0;  // its device had a step to run
   double host_s = 0;         // its main thread scheduled steps and handled messages and results
   double waiting_s = 0;      // its main thread waited for the device
   std::uint64_t step_message_bytes = 0;
   std::uint64_t prompt_tokens = 0, generated_tokens = 0;
-  // Bytes of the KV cache, of all ranks together: copied between host and device, and read in host
-  // memory by the host's cores.
+  // KV cache bytes, summed over all ranks: copied between host and device, and read in host memory
+  // by the CPU.
   std::uint64_t kv_bytes_to_host = 0, kv_bytes_to_device = 0, kv_bytes_by_host = 0;
 
   template <class Archive>
@@ -64,18 +66,18 @@ struct EngineStatistics {
 };
 
 // The request stream: requests and aborts cross the requests ring as one stream of bytes, cut into
-// parts that fit a slot of the ring. So a prompt may be of any length, and many short requests
-// share a part.
+// parts that fit a slot of the ring. So a prompt may have any length, and many short requests share
+// a part.
 //
 //   RequestPacker packer;                    RequestUnpacker unpacker;
 //   packer.add(1, request);                  unpacker.unpack(part, [&](RequestFrame frame) {...});
 //   while (auto part = packer.next()) ...
 
-// A request, or the abort of one.
+// A request, or an abort of a request.
 struct RequestFrame {
   std::uint64_t id = 0;
   bool abort = false;
-  Request request;  // unless it is an abort
+  Request request;  // empty for an abort
 
   template <class Archive>
   void serialize(Archive& archive) {
@@ -84,10 +86,10 @@ struct RequestFrame {
   }
 };
 
-// A part of the stream, as the ring carries it.
+// A part of the stream, which fits one slot of the ring.
 struct RequestPart {
   std::vector<std::byte> bytes;
-  bool more = false;  // others are waiting to be sent
+  bool more = false;  // more parts will follow
 
   template <class Archive>
   void serialize(Archive& archive) {
@@ -98,21 +100,21 @@ struct RequestPart {
 // Used by one thread.
 class RequestPacker {
  public:
-  // The bytes of a part at most: with the call around them they fit one slot.
+  // Maximum bytes of a part: with the enclosing call it fits one slot.
   static constexpr std::size_t kPartBytes = ipc::kRequestsShape.slot_bytes - 128;
 
   void add(std::uint64_t id, const Request& request);
   void abort(std::uint64_t id);
 
   std::size_t waiting_bytes() const { return stream_.size() - sent_; }
-  // The next part, as full as it can be; nothing if no bytes are waiting.
+  // The next part, as full as possible; nullopt if no bytes are pending.
   std::optional<RequestPart> next();
 
  private:
   void append_frame(const RequestFrame& frame);
 
-  ipc::ArchiveWriter archive_;     // of one frame; kept for its memory
-  std::vector<std::byte> stream_;  // its first sent_ bytes have been returned by next()
+  ipc::ArchiveWriter archive_;     // one frame; kept to reuse its memory
+  std::vector<std::byte> stream_;  // next() has returned its first sent_ bytes
   std::size_t sent_ = 0;
 };
 
@@ -121,11 +123,11 @@ class RequestUnpacker {
  public:
   using OnFrame = std::function<void(RequestFrame)>;
 
-  // Calls on_frame, in order, for each frame that is complete with this part.
+  // Calls on_frame, in order, for each frame that this part completes.
   void unpack(const RequestPart& part, const OnFrame& on_frame);
 
  private:
-  std::vector<std::byte> stream_;  // begins with an incomplete frame
+  std::vector<std::byte> stream_;  // starts with an incomplete frame
 };
 
 }  // namespace nvllm::runtime

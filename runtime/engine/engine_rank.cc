@@ -25,7 +25,7 @@ void EngineRank::bind(ipc::Registry& methods) {
   methods.bind<&EngineRank::take_trace>("take_trace", this);
 }
 
-// In a pipeline also the one rank of a stage waits for others, which its communicator can name.
+// In a pipeline, the only rank of a stage also waits for other ranks, which its communicator names.
 Peers EngineRank::peers() {
   const bool alone = communicator_.size() == 1 && link_ == nullptr;
   return {.communicator = alone ? nullptr : &communicator_, .link = link_};
@@ -34,7 +34,8 @@ Peers EngineRank::peers() {
 void EngineRank::make_runner(const RunnerOptions& options, const std::string& gemm_tuning_file,
                              bool profile) {
   if (profile && !trace_) trace_.emplace();
-  // With --invariant tp ranks' nodes are gathered, not added by NCCL.
+  // With --invariant tp the ranks' partial sums are gathered and added in a fixed order, not by
+  // NCCL.
   if (options.invariant && !model_.decoder().shard().tp_invariant && communicator_.size() > 2 &&
       communicator_.name() == "nccl") {
     fail("--invariant batch: NCCL adds the parts of ", communicator_.size(),
@@ -113,7 +114,7 @@ void EngineRank::run_collective(const char* what, const Work& work) {
 
 void EngineRank::make_cache(const CacheSize& size) {
   const Trace::Span span(trace(), "host", "make cache");
-  // Ranks do not wait for each other here, so a refused allocation comes back as this call's error.
+  // Ranks do not wait for each other here, so a failed allocation is returned as this call's error.
   runner_->make_cache(size, kv_scales_);
 }
 

@@ -22,18 +22,19 @@
 namespace nvllm::runtime {
 namespace {
 
-// How many rows of a prompt's own log-probabilities a step computes, beside one logit row for each
-// sequence. Each takes a float per token of the vocabulary.
+// How many rows of prompt log-probabilities a step computes, in addition to one logit row per
+// sequence. Each row takes one float per vocabulary entry.
 constexpr std::int64_t kPromptLogitRows = 64;
 
-// Resolves `auto` to full where no prompt can be long enough for sparse attention.
+// Resolves `auto` to full if no prompt can be long enough for sparse attention.
 PrefillAttention prefill_attention(const EngineOptions& options, std::int64_t max_model_len) {
   const bool never = max_model_len < kAutomaticSparseTokens;
   const bool automatic = options.prefill_attention == PrefillAttention::automatic;
   return automatic && never ? PrefillAttention::full : options.prefill_attention;
 }
 
-// part_rows: how many rows a layer takes at a time, in layer-wise mode. stages: of the pipeline.
+// part_rows: in layer-wise mode, how many rows a layer processes at a time. stages: of the
+// pipeline.
 RunnerOptions runner_options(const EngineOptions& options, const model::ModelConfig& config,
                              std::int64_t max_model_len, std::int64_t part_rows, int stages) {
   return {
@@ -48,7 +49,7 @@ RunnerOptions runner_options(const EngineOptions& options, const model::ModelCon
       .steps_ahead = steps_in_flight(options, stages),
       .kv_mode = options.kv_mode(),
       .kv_cache_dtype = options.kv_cache_dtype,
-      // In a pipeline all layers have one group.
+      // In a pipeline all layers are in one group.
       .window_group = options.kv_mode() == KvMode::paged && stages == 1 ? config.window_group() : 0,
       .ring_slots = options.ring_slots,
       .host_attention = options.host_attention,
@@ -60,8 +61,8 @@ RunnerOptions runner_options(const EngineOptions& options, const model::ModelCon
   };
 }
 
-// RunnerOptions::overlap_rows: 0 where no step is overlapped. Caches that are in host memory, have
-// several groups of layers, or choose what is attended to have not been tried with it.
+// RunnerOptions::overlap_rows; 0: no step is overlapped. Overlap is disabled for caches in host
+// memory, caches with several layer groups, and sparse attention: these combinations are untested.
 std::int64_t overlap_rows(const EngineOptions& options, const RunnerOptions& runner,
                           const EngineRank& own) {
   const bool can = own.can_overlap() && runner.kv_mode == KvMode::paged &&
@@ -70,8 +71,8 @@ std::int64_t overlap_rows(const EngineOptions& options, const RunnerOptions& run
   return can && runner.rows() >= options.overlap_rows ? options.overlap_rows : 0;
 }
 
-// Tokens that a row attends to at most, in all layers, where the blocks before them can be freed:
-// on the device. 0: any number.
+// The largest attention window of any layer, in tokens, if blocks before it can be freed from the
+// cache on the device. 0: attention is not limited.
 std::int64_t window_of_all_layers(const EngineOptions& options, const model::ModelConfig& config) {
   const std::vector<std::int64_t>& windows = config.windows;
   const bool all = !windows.empty() && std::ranges::find(windows, 0) == windows.end() &&
@@ -110,11 +111,11 @@ SchedulerLimits scheduler_limits(const EngineOptions& options, const RunnerOptio
   };
 }
 
-// Whether a CPU's cache is to have its memory before the engine is ready. What the user asked for
-// is, however long that takes (0.1 to 0.5 s a GiB on one core); by default, where it is up to 4 GiB
-// and most runs use little of it, only what takes no time. The rest is claimed
-// (device/host_memory.cc): no other run is promised it, and it is at most a quarter of what is
-// free.
+// Whether the memory of a CPU's cache is committed before the engine is ready. A size that the user
+// requested is always committed, however long that takes (0.1 to 0.5 s per GiB on one core). The
+// default size, up to 4 GiB of which most runs use little, is committed only if that takes no time;
+// otherwise it is only claimed (device/host_memory.cc): no other run can reserve it, and it is at
+// most a quarter of the free memory.
 bool is_committed(const EngineOptions& options, DeviceKind device, const MemoryPlan& plan,
                   std::span<const RankMemory> ranks) {
   constexpr std::uint64_t kQuick = std::uint64_t{32} << 20;
@@ -126,28 +127,28 @@ bool is_committed(const EngineOptions& options, DeviceKind device, const MemoryP
   return device == DeviceKind::cpu && (options.kv_cache_memory_bytes || bytes <= kQuick);
 }
 
-// GEMM configurations of rank 0 that earlier runs or this one measured.
+// Rank 0's GEMM configurations that earlier runs or this run measured.
 struct GemmTuning {
   std::uint64_t known = 0, measured = 0;
-  std::vector<std::string> notes = {};  // one line each, for people
+  std::vector<std::string> notes = {};  // messages for the user, one line each
 };
 
-// The file that each rank reads when its runner is made; empty: none.
+// The file that each rank reads when its runner is created; empty: none.
 std::string tuning_file_to_read(const EngineOptions& options, DeviceKind device);
 
-// With --tune full, measures the missing GEMM configurations on all ranks and keeps them. All ranks
-// must have made their runners and loaded their weights.
+// With --tune full, measures the missing GEMM configurations on all ranks and stores them. All
+// ranks must have created their runners and loaded their weights.
 GemmTuning tune_engine(const EngineOptions& options, const RunnerOptions& runner, DeviceKind device,
                        ipc::GroupCaller& caller);
 
-// The options after automatic choices, and those of the runners that every rank has made for them.
+// The options after automatic choices, and the options of the runner that every rank created.
 struct Runners {
   EngineOptions options;
   RunnerOptions runner;
   std::vector<std::string> notes;
 };
 
-// Sparse attention chooses tokens, and a chunked cache computes attention in parts, without regard
+// Sparse attention selects tokens, and a chunked cache computes attention in parts, without regard
 // to windows or sinks.
 void check_windows(const EngineOptions& options, const model::ModelConfig& config) {
   if (config.windows.empty() && !config.attention_sinks) return;
@@ -167,8 +168,8 @@ void check_windows(const EngineOptions& options, const model::ModelConfig& confi
   }
 }
 
-// Sparse attention and chunked caches have one shape of heads, and a cache whose layers are loaded
-// one after the other does not come back to an earlier one.
+// Sparse attention and chunked caches support one head shape only. A cache that is loaded layer by
+// layer cannot return to an earlier layer.
 void check_layers(const EngineOptions& options, const model::ModelConfig& config) {
   const auto refuse = [&](const char* option, const char* what, const char* fix) {
     fail(option, ": not with layers that ", what, ", as a ", config.architecture, " has; pass ",
@@ -191,7 +192,7 @@ void check_layers(const EngineOptions& options, const model::ModelConfig& config
   }
 }
 
-// Kernels of sparse attention for GPUs have no longer heads.
+// The GPU kernels of sparse attention do not support longer heads.
 void check_sparse_heads(const EngineOptions& options, const model::ModelConfig& config,
                         DeviceKind device) {
   if (device == DeviceKind::cpu || config.head_dim <= kernels::kMaxCudaHeadDim) return;
@@ -203,10 +204,10 @@ void check_sparse_heads(const EngineOptions& options, const model::ModelConfig& 
   if (options.decode_attention != DecodeAttention::full) refuse("--decode-attention");
 }
 
-// Linear attention has one state of a sequence, after its newest token. So no other sequence can
-// begin with some of the tokens, and one that is preempted is computed anew, where states are not
-// copied: in a pipeline; and layer-wise, where a prompt is one pass through all layers, which
-// snapshots would cut in two.
+// Linear attention keeps one state per sequence, after its newest token. So no other sequence can
+// share a prefix, and a preempted sequence is recomputed, if states are not copied. They are not in
+// a pipeline, nor in layer-wise mode, where a prompt is a single pass through all layers that
+// snapshots would split.
 void adapt_to_states(const model::ModelConfig& config, int stages, EngineOptions& options,
                      std::vector<std::string>& notes) {
   const bool keeps_states = config.linear_attention.key_heads > 0;
@@ -246,7 +247,7 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
     made.options = resolve_options(requested, model_limit);
     made.runner = runner_options(made.options, config, wanted_model_len(made.options, model_limit),
                                  requested.max_num_batched_tokens, own.stages());
-    // On the CPU results are so by themselves.
+    // On the CPU results are always invariant.
     made.runner.invariant = is_invariant(requested.invariance) && device == DeviceKind::cuda;
     made.runner.overlap_rows = overlap_rows(requested, made.runner, own);
     caller.call<void>("make_runner", made.runner, tuning_file_to_read(requested, device),
@@ -257,7 +258,7 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
     adapt_to_states(config, own.stages(), made.options, made.notes);
     return made;
   }
-  // The choice depends on how much memory a runner of a paged cache leaves on the devices.
+  // The choice depends on how much device memory is left beside the runner of a paged cache.
   const auto memory = caller.call<RankMemory>("engine_memory");
   requested.kv_offload = choose_offload(made.options, model_limit, device, memory, made.notes,
                                         made.runner.window_group);
@@ -331,8 +332,8 @@ EngineSetup set_up_engine(const EngineOptions& requested, ipc::Member& me, ipc::
 
 namespace {
 
-// Adds what the ranks have measured to the file, and says in words where it is kept. Ranks have the
-// same GEMMs, or nearly so, and the same GPU, so one configuration of each is kept.
+// Adds the ranks' measurements to the file; returns a description of where they are stored. Ranks
+// have the same GPU and (almost) the same GEMMs, so one configuration is stored for each GEMM.
 std::string keep(const std::string& path, const std::vector<GemmTuningReport>& reports) {
   if (path.empty()) return "kept nowhere: neither XDG_CACHE_HOME nor HOME is an absolute path";
   kernels::GemmConfigurations all;
@@ -348,7 +349,7 @@ std::string keep(const std::string& path, const std::vector<GemmTuningReport>& r
 }
 
 std::string tuning_file_to_read(const EngineOptions& options, DeviceKind device) {
-  // On the CPU there is nothing to choose.
+  // The CPU has no configurations to choose from.
   const bool any = options.tuning != Tuning::off && device == DeviceKind::cuda;
   return any ? options.gemm_tuning_file : "";
 }

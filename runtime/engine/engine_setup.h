@@ -1,6 +1,6 @@
-// set_up_engine(): how rank 0 opens an engine. Every rank makes its runner while its weights are
-// still loading; GEMMs are tuned if --tune asks for it; then the cache is sized by the rank with
-// the smallest free memory, and made.
+// set_up_engine(): how rank 0 opens an engine. Every rank creates its runner while its weights are
+// still loading; GEMMs are tuned if --tune requires it; then the cache is sized by the rank with
+// the smallest free memory, and allocated.
 #pragma once
 
 #include "ipc/rpc.h"
@@ -20,9 +20,10 @@ struct EngineSetup {
 EngineSetup set_up_engine(const EngineOptions& options, ipc::Member& me, ipc::GroupCaller& caller,
                           ipc::RequestServer& server, const EngineRank& own);
 
-// Steps that may be in flight: the device runs one, and with async_scheduling the next is enqueued
-// behind it. In a pipeline each stage has one of its own, and none is one ahead: the first stage
-// cannot read the last token from its device, since only the last stage's has it.
+// Maximum number of steps in flight: the device runs one, and with async_scheduling the next one is
+// enqueued after it. In a pipeline each stage runs one step and none is enqueued ahead: the first
+// stage cannot read the last sampled token from its device, because only the last stage's device
+// has it.
 int steps_in_flight(const EngineOptions& options, int stages);
 
 }  // namespace nvllm::runtime

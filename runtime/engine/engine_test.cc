@@ -1,5 +1,5 @@
-// The engine on real workers: what is refused, aborted, answered many times, and what happens
-// between.
+// The engine on real workers: requests that are refused, aborted, or answered with several
+// sequences, and calls between steps.
 #include "runtime/engine/engine.h"
 
 #include <doctest/doctest.h>
@@ -42,7 +42,7 @@ Request request_of(std::size_t prompt, std::int32_t max_tokens) {
   return request;
 }
 
-// Nothing is left of what was asked.
+// No sequence, block or request is left.
 void check_empty(TestEngine& engine) {
   const EngineStatistics statistics = engine.client().statistics();
   CHECK(statistics.scheduler.waiting == 0);
@@ -197,7 +197,7 @@ TEST_CASE("an engine at rest has its ranks wait for their devices once, not at e
   engine.run({request_of(40, 10)});
   const auto calls = [&] { return engine.group().snapshot(1).call.number; };
   bool rests = false;
-  for (int i = 0; i < 20 && !rests; ++i) {  // it may come to rest between two questions
+  for (int i = 0; i < 20 && !rests; ++i) {  // the engine may become idle between two polls
     const std::uint64_t before = calls();
     engine.client().statistics();
     engine.client().statistics();
@@ -261,7 +261,8 @@ TEST_CASE("on the CPU prompts are read in steps of a given time") {
   };
   std::vector<std::int32_t> whole, cut;
   CHECK(steps_of(0, whole) < 10);
-  CHECK(steps_of(1e-9, cut) >= 200 / 16);  // no step is as short, so they are as small as can be
+  CHECK(steps_of(1e-9, cut) >= 200 / 16);  // no step is this short, so they have the minimum number
+                                           // of rows
   CHECK(cut == whole);
 }
 

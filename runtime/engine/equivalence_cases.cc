@@ -1,10 +1,10 @@
-// The same tokens, whichever way: requests with every feature are answered one at a time by the
-// plainest engine there is, and then in all the ways that make an engine fast.
+// Requests that use every feature yield the same tokens in every configuration: they are answered
+// one at a time by the plainest engine, and then with each optimization.
 //
-// Arithmetic in float32 is off by rounding where GEMMs have other shapes, so log-probabilities are
-// near, not equal, and of two tokens that are equally likely either may be sampled. On the CPU that
-// happens to none of these requests. GPUs differ in their choice of GEMMs, so there a
-// few answers in a hundred may part from the right ones where everything before agrees.
+// float32 results differ by rounding if GEMMs have other shapes, so log-probabilities are close,
+// not equal, and if two tokens are equally likely either may be sampled. On the CPU this happens to
+// none of these requests. On GPUs, where GEMM configurations vary, a few answers in a hundred may
+// diverge from the expected ones if everything before agrees.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -26,11 +26,11 @@ namespace nvllm::runtime {
 namespace {
 
 constexpr const char* kModel = "tests/data/golden-models/qwen3-uneven";  // 9 heads, 3 KV heads
-// What parts the ways, and what sanitizers find, shows within a few dozen; the rest is for the
-// build that is fast.
+// A few dozen requests reveal divergences and what sanitizers can find; only fast builds run all of
+// them.
 constexpr std::int64_t kRequests = testing::kSanitized ? 16 : 200;
 constexpr std::int64_t kMaxModelLen = 160;
-constexpr std::int64_t kTinyBlock = 4, kTinyCache = 44;  // room for one sequence, and a little more
+constexpr std::int64_t kTinyBlock = 4, kTinyCache = 44;  // holds little more than one sequence
 
 bool on_gpu() {
   return testing::device_under_test() == DeviceKind::cuda;
@@ -56,8 +56,8 @@ Answers right_answers(const OpenModel& model, const std::vector<Request>& reques
   return answers;
 }
 
-// What is wrong with log-probabilities; empty: nothing. Ids of alternatives, and ranks, may change
-// places where two are as good as each other.
+// Describes a mismatch of log-probabilities; empty: none. Alternatives that are equally likely may
+// swap their ids and ranks.
 std::string compare_logprobs(const std::vector<TokenLogprobs>& got,
                              const std::vector<TokenLogprobs>& right) {
   const float limit = on_gpu() ? 1e-3f : 1e-4f;
@@ -78,16 +78,16 @@ std::string compare_logprobs(const std::vector<TokenLogprobs>& got,
   return {};
 }
 
-// Until they part.
+// The part before the answers diverge.
 std::vector<TokenLogprobs> first(const std::vector<TokenLogprobs>& all, std::size_t count) {
   return {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), count))};
 }
 
-// Differences of one setting's answers from the right ones.
+// How one configuration's answers differ from the expected ones.
 struct Differences {
-  int parted = 0;     // sampled another token somewhere
-  std::string first;  // the first that parted
-  std::string wrong;  // what no near tie explains
+  int parted = 0;     // answers that sampled another token somewhere
+  std::string first;  // the first that diverged
+  std::string wrong;  // a difference that no near tie explains
 
   void compare(const std::string& name, const Answer& got, const Answer& right) {
     const auto [mine, theirs] = std::ranges::mismatch(got.tokens, right.tokens);
@@ -122,14 +122,16 @@ Differences compare(const Answers& got, const Answers& right) {
   return all;
 }
 
-// One way to answer them, and how to know that it was taken.
+// One configuration, and how to verify that it took effect.
 struct Way {
   std::string name;
   EngineOptions options;
   bool tiny_cache = false;
-  bool prompts_first = false;                              // so that they are cached
-  bool among_aborted = false;                              // as many others are started and aborted
-  std::uint64_t SchedulerStatistics::*happened = nullptr;  // must not be 0
+  bool prompts_first = false;                              // prompts run once before, so that they
+                                                           // are cached
+  bool among_aborted = false;                              // as many other requests are started and
+                                                           // aborted
+  std::uint64_t SchedulerStatistics::*happened = nullptr;  // this counter must not be 0
 };
 
 EngineOptions usual() {
@@ -218,8 +220,8 @@ std::vector<Way> all_ways() {
   return ways;
 }
 
-// Bytes of each rank for so many blocks of the rank that has most KV heads, of the first stage's
-// layers.
+// Bytes per rank of `blocks` blocks, for the first stage's layers on the rank with the most KV
+// heads.
 std::int64_t cache_bytes(const OpenModel& model, int ranks, int stages, std::int64_t blocks) {
   std::int64_t heads = 0;
   for (const RankDescription& rank : describe_model(model, ranks, DeviceKind::cpu).ranks) {
@@ -233,7 +235,7 @@ std::int64_t cache_bytes(const OpenModel& model, int ranks, int stages, std::int
   return blocks * static_cast<std::int64_t>(shape.bytes());
 }
 
-// Every request has a double, which is aborted somewhere on its way.
+// Every request has a copy, which is aborted at some point.
 Answers run_among_aborted(TestEngine& engine, const std::vector<Request>& requests) {
   constexpr std::uint64_t kDoubles = 1'000'000;
   for (std::uint64_t i = 0; i < requests.size(); ++i) {
@@ -280,13 +282,13 @@ void check_way(const OpenModel& model, int ranks, int stages, Way way,
   engine.stop();
 }
 
-// NVLLM_TEST_SCALE: so many times, with other requests each time.
+// NVLLM_TEST_SCALE: number of rounds, each with other requests.
 std::uint32_t rounds() {
   const char* scale = std::getenv("NVLLM_TEST_SCALE");
   return static_cast<std::uint32_t>(scale == nullptr ? 1 : std::max(1, std::atoi(scale)));
 }
 
-// In a pipeline those ways that keep all on the device.
+// In a pipeline, only the configurations that keep everything on the device.
 void check_all_ways(int ranks, int stages = 1) {
   const OpenModel model = open_float32();
   for (std::uint32_t seed = 0; seed < rounds(); ++seed) {

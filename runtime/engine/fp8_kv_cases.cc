@@ -1,5 +1,5 @@
-// A KV cache in FP8: the same tokens in every mode of the cache, however prompts are cut, shared,
-// swapped or spread over ranks; and near those of a cache that is not quantized.
+// An FP8 KV cache yields the same tokens in every cache mode, however prompts are chunked, shared,
+// swapped or distributed over ranks, and results close to those of an unquantized cache.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ EngineOptions fp8() {
   return options;
 }
 
-// What is wrong with the first bad answer; empty: nothing.
+// Describes the first wrong answer; empty: none.
 std::string compare_tokens(const Answers& got, const Answers& right) {
   for (std::size_t i = 0; i < right.size(); ++i) {
     if (const std::string& error = got[i].front().error; !error.empty()) return error;
@@ -79,7 +79,7 @@ std::vector<Way> all_ways() {
     ways.push_back(cut);
     Way swapped{"swapped", fp8(), ranks};
     swapped.options.block_size = 4;
-    swapped.options.kv_cache_memory_bytes = 0;  // set by the model
+    swapped.options.kv_cache_memory_bytes = 0;  // chosen by the plan
     ways.push_back(swapped);
     ways.push_back({"layer-wise", offloaded(KvOffload::layerwise), ranks, "layerwise"});
     ways.push_back({"chunked", offloaded(KvOffload::chunked), ranks, "chunked"});
@@ -98,7 +98,7 @@ std::vector<Way> all_ways() {
   return ways;
 }
 
-// Of all ranks, a quarter of what float32 takes.
+// Summed over all ranks; a quarter of what float32 takes.
 std::uint64_t token_bytes(const OpenModel& model) {
   return static_cast<std::uint64_t>(2 * model.config.layers * model.config.kv_heads *
                                     model.config.head_dim);
@@ -113,7 +113,7 @@ TEST_CASE("FP8 KV: the same tokens, whichever way") {
     RANKS_OR_SKIP(way.ranks);
     CAPTURE(way.name);
     CAPTURE(way.ranks);
-    if (way.options.kv_cache_memory_bytes) {  // two of the sequences, and a little more
+    if (way.options.kv_cache_memory_bytes) {  // holds little more than two of the sequences
       way.options.kv_cache_memory_bytes = static_cast<std::int64_t>(
           (token_bytes(model) + sizeof(std::int32_t)) * (2 * kMaxLen + 16) / way.ranks);
     }
@@ -121,7 +121,7 @@ TEST_CASE("FP8 KV: the same tokens, whichever way") {
     const Answers got = engine.run(requests);
     CHECK(compare_tokens(got, right) == "");
     CHECK(got.front().front().kv_mode == way.kv_mode);
-    // Again, with beginnings that are in the cache.
+    // Again, with prefixes that are now cached.
     CHECK(compare_tokens(engine.run(requests, 100), right) == "");
     const EngineStatistics statistics = engine.client().statistics();
     if (way.options.kv_cache_memory_bytes) CHECK(statistics.scheduler.preemptions > 0);
@@ -151,7 +151,7 @@ TEST_CASE("FP8 KV: it takes a byte a number, and is near what is not quantized")
   engine.stop();
 }
 
-// The test model with scales for the keys and values of all layers, in a file of their own.
+// The test model with key and value scales for all layers, in an extra file.
 void write_scaled_model(const model::TestFolder& folder, const OpenModel& of, float key_scale,
                         float value_scale) {
   namespace fs = std::filesystem;
@@ -189,10 +189,10 @@ TEST_CASE("FP8 KV: the checkpoint's scales, on every rank") {
   struct Case {
     float key, value;
     int ranks;
-    bool near;  // the result, to that without scales
+    bool near;  // whether the result is close to that without scales
   };
-  // Powers of 2 change the rounding of the smallest numbers alone. By the last ones nearly
-  // everything is larger than 448.
+  // Powers of 2 only change the rounding of the smallest numbers. With the last pair almost every
+  // value exceeds 448.
   for (const Case& each :
        {Case{0.5f, 0.25f, 1, true}, {0.0625f, 0.125f, 3, true}, {0x1p-13f, 0x1p-13f, 2, false}}) {
     RANKS_OR_SKIP(each.ranks);
@@ -206,7 +206,7 @@ TEST_CASE("FP8 KV: the checkpoint's scales, on every rank") {
       largest = std::max(largest, std::fabs(logprob(got, i) - logprob(right, i)));
     }
     CHECK((largest < 0.25f) == each.near);
-    // A cache that is not quantized has no use for them.
+    // An unquantized cache ignores them.
     EngineOptions unquantized = fp8();
     unquantized.kv_cache_dtype = KvCacheDtype::automatic;
     CHECK(compare_tokens(run(scaled, 1, unquantized, requests),

@@ -1,5 +1,5 @@
-// Whole runs against transformers' continuations of tests/data/golden-models, on one to four ranks,
-// and in pipeline stages.
+// Whole runs against the continuations that transformers computed for tests/data/golden-models, on
+// one to four ranks and in pipeline stages.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -31,7 +31,7 @@ struct Expected {
   std::optional<std::size_t> first_eos;  // an index in the continuation
 };
 
-// With dynamic NTK scaling, of the one table for all lengths.
+// With dynamic NTK scaling, the continuation that uses one table for all lengths.
 std::vector<Expected> expected_of(const std::string& folder) {
   std::ifstream file(folder + "/expected.json");
   const auto json = read_json(file);
@@ -60,7 +60,7 @@ Request greedy(const Expected& expected, bool ignore_eos) {
   return request;
 }
 
-// What is wrong with an answer; empty: nothing.
+// Describes a mismatch; empty: none.
 std::string compare(const Answer& got, const Expected& right, bool ignore_eos) {
   const bool stops = !ignore_eos && right.first_eos;
   std::vector<std::int32_t> tokens = right.continuation;
@@ -96,7 +96,7 @@ void check_model(const std::string& name, int ranks, int stages = 1) {
   std::vector<std::pair<Expected, bool>> wanted;
   for (const Expected& expected : expected_of(folder)) {
     const auto length = std::ssize(expected.prompt) + std::ssize(expected.continuation);
-    if (length > engine.info().max_model_len) continue;  // beyond what the model is made for
+    if (length > engine.info().max_model_len) continue;  // beyond the model's limit
     for (const bool ignore_eos : {true, false}) {
       requests.push_back(greedy(expected, ignore_eos));
       wanted.emplace_back(expected, ignore_eos);
@@ -111,7 +111,8 @@ void check_model(const std::string& name, int ranks, int stages = 1) {
     }
   };
   check(engine.run(requests));
-  if (model.config.linear_attention.key_heads > 0 && stages == 1) {  // again, behind snapshots
+  if (model.config.linear_attention.key_heads > 0 && stages == 1) {  // again, resuming from state
+                                                                     // snapshots
     check(engine.run(requests, requests.size() + 1));
     CHECK(engine.client().statistics().scheduler.restored_states > 0);
   }
@@ -122,7 +123,7 @@ void check_models(int ranks) {
   for (const char* name : kModels) check_model(name, ranks);
 }
 
-// A Gemma 4 with inputs of layers is in one stage.
+// A Gemma 4 with per-layer inputs runs in one stage only.
 void check_models_in_stages(int stages, int ranks) {
   RANKS_OR_SKIP(stages * ranks);
   for (const std::string name : kModels) {
@@ -130,7 +131,7 @@ void check_models_in_stages(int stages, int ranks) {
   }
 }
 
-// With three ranks, and with stages of two, sanitizers see all that there is of the others.
+// Under sanitizers three ranks, and stages of two, cover the code of all other cases.
 #define WITHOUT_SANITIZERS() \
   if (testing::kSanitized)   \
   SKIP_TEST("three ranks, and two stages of two, have all that others have")

@@ -1,5 +1,5 @@
-// What an engine is with linear attention: prefixes are shared up to snapshots of states, states
-// are swapped with blocks, and only layers with attention have keys and values.
+// An engine with linear attention: prefixes are shared up to state snapshots, states are swapped
+// together with blocks, and only attention layers have keys and values.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -19,14 +19,14 @@ OpenModel open_hybrid() {
   return open_model({.path = kHybrid, .dtype = DType::f32});
 }
 
-// A cache of small blocks, and snapshots as near to each other as can be.
+// A cache with small blocks, and with snapshots as close to each other as possible.
 EngineOptions with_snapshots() {
   EngineOptions options = paged();
   options.state_snapshot_tokens = options.block_size;
   return options;
 }
 
-// Whose prefixes may be shared.
+// A request whose prefix may be shared.
 Request request_of(std::vector<std::int32_t> prompt) {
   Request request;
   request.prompt = std::move(prompt);
@@ -41,8 +41,8 @@ std::vector<std::int32_t> tokens_of(const OpenModel& model, std::int64_t count) 
   return requests_of(model, {count}).front().prompt;
 }
 
-// One after the other, in one engine: how many tokens of each were cached. The answers must be
-// those of an engine without a prefix cache.
+// Runs the requests one after the other in one engine; returns how many tokens of each were cached.
+// The answers must equal those of an engine without a prefix cache.
 std::vector<std::int32_t> cached_tokens(const OpenModel& model, int ranks,
                                         const EngineOptions& options,
                                         const std::vector<Request>& requests) {
@@ -61,7 +61,7 @@ std::vector<std::int32_t> cached_tokens(const OpenModel& model, int ranks,
 TEST_CASE("an equal prompt begins behind the last full block of the first, on one to three ranks") {
   const OpenModel model = open_hybrid();
   const Request request = request_of(tokens_of(model, 40));
-  for (const int ranks : {1, 2, 3}) {  // one of three has no heads, and no states
+  for (const int ranks : {1, 2, 3}) {  // with three ranks one has no heads and no states
     CAPTURE(ranks);
     CHECK(cached_tokens(model, ranks, with_snapshots(), {request, request}) ==
           std::vector<std::int32_t>{0, 32});
@@ -90,7 +90,7 @@ TEST_CASE("the next turn of a chat begins in the answer before") {
   const std::vector<std::int32_t>& answer = answers.front().front().tokens;
   turns.insert(turns.end(), answer.begin(), answer.end());
   turns.insert(turns.end(), 3, 7);
-  // Of an answer snapshots are two blocks apart.
+  // Snapshots of generated tokens are two blocks apart.
   CHECK(cached_tokens(model, 1, with_snapshots(), {first, request_of(turns)}) ==
         std::vector<std::int32_t>{0, 32});
 }
@@ -164,7 +164,7 @@ TEST_CASE("a sequence that is preempted takes its states to the host, or compute
   const auto block = static_cast<std::int64_t>(decoder.block_shape(4, DType::f32).bytes());
   options.kv_cache_memory_bytes = 2 * state + (kMaxLen + 32) / 4 * block;
   for (const bool swaps : {true, false}) {
-    // Half of the space is for states, and too little for one of them.
+    // Half of the space is for states, but too small for one.
     options.swap_space_bytes = swaps ? std::int64_t{16} << 20 : state;
     TestEngine engine(model, 1, options);
     CHECK((engine.info().host_states > 0) == swaps);
@@ -203,7 +203,7 @@ TEST_CASE("sparse attention is that of the layers with attention") {
   const OpenModel model = open_hybrid();
   const std::vector<Request> requests = requests_of(model, {1, 17, 33, kMaxLen - 1});
   const Answers right = run(model, 1, paged(), requests);
-  // These contexts are within what they select, so all of it is attended to.
+  // These contexts are short enough for the policies to select all tokens.
   for (const PrefillAttention prompts :
        {PrefillAttention::xattention, PrefillAttention::minference}) {
     EngineOptions options = paged();
@@ -216,7 +216,7 @@ TEST_CASE("sparse attention is that of the layers with attention") {
 TEST_CASE("states that do not fit are refused with the sequences that do") {
   const OpenModel model = open_hybrid();
   const model::Decoder decoder(model.config, {}, DType::f32);
-  // Of three layers: 4 heads of 32 by 32, and 3 inputs of 256 channels.
+  // Three layers, each with 4 heads of 32 by 32 and 3 inputs of 256 channels.
   const std::size_t one = 3 * 4 * (4 * 32 * 32 + 3 * 256);
   CHECK(model::DecoderMemory::state_bytes(decoder, 1) == one);
   CHECK(model::DecoderMemory::state_bytes(decoder, 8) == 8 * one);
@@ -230,7 +230,7 @@ TEST_CASE("states that do not fit are refused with the sequences that do") {
                        "the states of linear attention of 8 sequences need 456 KiB, there are 57 "
                        "KiB beside the weights; free memory",
                        Error);
-  // Half a group of key heads each; a third rank has none.
+  // Each rank has half a group of key heads; a third rank has none.
   const model::Decoder last(model.config, {2, 3}, DType::f32);
   CHECK(model::DecoderMemory::state_bytes(last, 8) == 0);
   CHECK_NOTHROW(require_states(last, 8, 0));

@@ -1,8 +1,8 @@
-// One result: the bits of a request's log-probabilities, and so its tokens, do not depend on what
-// else runs, how its prompt is cut, whether its prefix is cached, whether it is swapped out or
-// recomputed, and where its keys and values lie. Fresh random requests, on one rank: on the CPU,
-// and with --invariant batch on a GPU. With --invariant tp nor do they depend on the number of
-// ranks, which may share a GPU.
+// Invariance: the bits of a request's log-probabilities, and so its tokens, do not depend on what
+// else runs, how its prompt is chunked, whether its prefix is cached, whether it is swapped out or
+// recomputed, or where its keys and values are stored. Random requests run on one rank: on the CPU,
+// and with --invariant batch on a GPU. With --invariant tp the bits do not depend on the number of
+// ranks either; these may share a GPU.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -27,22 +27,25 @@ constexpr const char* kDense = "tests/data/golden-models/qwen3-uneven";  // 9 he
 // 16 experts in two of three layers, 4 for each token.
 constexpr const char* kMixture = "tests/data/golden-models/qwen3moe-dense-layer";
 constexpr const char* kWindowed = "tests/data/golden-models/qwen2-window";       // 16 tokens
-constexpr const char* kLocalAndGlobal = "tests/data/golden-models/gemma3-text";  // likewise
-constexpr const char* kOtherHeads = "tests/data/golden-models/gemma4-dense";     // likewise
+constexpr const char* kLocalAndGlobal = "tests/data/golden-models/gemma3-text";  // likewise 16
+                                                                                 // tokens
+constexpr const char* kOtherHeads = "tests/data/golden-models/gemma4-dense";     // likewise 16
+                                                                                 // tokens
 constexpr std::int64_t kRequests = testing::kSanitized ? 10 : 32;
 constexpr std::int64_t kFewRequests = 8;
-constexpr std::int64_t kMaxPrompt = 320;  // more than a segment of attention
+constexpr std::int64_t kMaxPrompt = 320;  // longer than one segment of attention
 constexpr std::int64_t kMaxAnswer = 32;
 constexpr std::int64_t kMaxModelLen = kMaxPrompt + kMaxAnswer;
 constexpr std::size_t kLongPrompt = kMaxModelLen / 2 - 4;
 
-// One way to answer the requests, and how to know that it was taken.
+// One configuration, and how to verify that it took effect.
 struct Way {
   std::string name;
   EngineOptions options;
-  bool prompts_first = false;                              // so that they are cached
-  std::uint64_t SchedulerStatistics::*happened = nullptr;  // must not be 0
-  std::string exception = {};  // why its bits are others, known and not compared
+  bool prompts_first = false;                              // prompts run once before, so that they
+                                                           // are cached
+  std::uint64_t SchedulerStatistics::*happened = nullptr;  // this counter must not be 0
+  std::string exception = {};  // why its bits differ, which is known and not compared
   int ranks = 1, stages = 1;
 };
 
@@ -50,13 +53,13 @@ bool on_gpu() {
   return testing::device_under_test() == DeviceKind::cuda;
 }
 
-// Ranks that share a GPU take turns on it: a collective takes some milliseconds.
+// Ranks that share a GPU run on it in turn, and a collective takes some milliseconds.
 bool ranks_share_gpus() {
   return on_gpu() && !testing::why_no_ranks(4).empty();
 }
 
-// Steps have that many rows at most. A row by quantized weights has the same bits among up to 16
-// rows, and others among more (kernels/gemm/cpu/row_invariance_test.cc).
+// Maximum rows of a step. With quantized weights, a row's bits are the same in all steps of up to
+// 16 rows, and other bits in larger steps (kernels/gemm/cpu/row_invariance_test.cc).
 constexpr std::int64_t kManyRows = 512, kFewRows = 16;
 
 EngineOptions usual(const OpenModel& model, std::int64_t rows) {
@@ -69,14 +72,14 @@ EngineOptions usual(const OpenModel& model, std::int64_t rows) {
   options.max_num_batched_tokens = rows;
   options.swap_space_bytes = std::int64_t{64} << 20;
   options.state_snapshot_tokens = 16;
-  // Each of several ranks would take most of a GPU that they share.
+  // Each of several ranks would otherwise take most of the GPU that they share.
   if (model.tp_invariant && on_gpu()) options.kv_cache_memory_bytes = std::int64_t{256} << 20;
   return options;
 }
 
 class Ways {
  public:
-  // rows: of a step, at most.
+  // rows: maximum per step.
   Ways(const OpenModel& model, std::int64_t rows) : model_(model), rows_(rows) {}
 
   std::vector<Way> all() {
@@ -101,7 +104,7 @@ class Ways {
     return ways_;
   }
 
-  // With so many ranks, and some of the above.
+  // The configurations with several ranks, combined with some of the above.
   std::vector<Way> with_ranks() {
     const std::vector<int> numbers =
         ranks_share_gpus() ? std::vector{2, 3} : std::vector{1, 2, 3, 4};
@@ -139,7 +142,7 @@ class Ways {
     way->happened =
         is_hybrid() ? &SchedulerStatistics::swapped_states : &SchedulerStatistics::swapped_blocks;
     way = &add("preempted by recomputing");
-    way->options.prefix_caching = false;  // which might still have all tokens
+    way->options.prefix_caching = false;  // the prefix cache might still hold all tokens
     make_tiny(*way);
     way->options.preemption = Preemption::recompute;
     way->happened = &SchedulerStatistics::recomputed_tokens;
@@ -156,7 +159,7 @@ class Ways {
     Way* way = &add("layer-wise");
     way->options.kv_offload = KvOffload::layerwise;
     way->options.transfer_block = 16;
-    if (!model_.config.windows.empty() || on_gpu()) return;  // not in chunks
+    if (!model_.config.windows.empty() || on_gpu()) return;  // chunked mode does not support these
     way = &add("offloaded in chunks, all of which stay");
     way->options.kv_offload = KvOffload::chunked;
     way->options.transfer_block = 16;
@@ -168,10 +171,10 @@ class Ways {
     way->exception = "partial results of the chunks are combined by their log-sum-exp";
   }
 
-  // A cache with room for one sequence and a little more. Where layers with a window are a group of
-  // their own, that is the room of the others, and this group has as many bytes.
+  // A cache that holds little more than one sequence. If layers with a window form a group of their
+  // own, this holds for the other group, and the window group has as many bytes.
   void make_tiny(Way& way) const {
-    way.options.block_size = 4;  // so that answers soon need more
+    way.options.block_size = 4;  // so that generation soon needs more blocks
     const model::ModelConfig& config = model_.config;
     const layers::Shard shard{.rank = 0, .ranks = way.ranks, .tp_invariant = model_.tp_invariant};
     const model::Decoder decoder(config, shard, model_.dtype);
@@ -213,7 +216,7 @@ std::vector<Request> random_requests(const OpenModel& model, std::uint32_t seed)
     Request& request = requests[i];
     request.sampling.logprobs = 3;
     if (i >= 4) continue;
-    // The first ones: two of them fill a tiny cache before they end.
+    // The first requests are long: two of them fill a tiny cache before they finish.
     while (request.prompt.size() < kLongPrompt)
       request.prompt.push_back(static_cast<std::int32_t>(tokens() % model.config.vocab_size));
     request.prompt.resize(kLongPrompt);
@@ -233,7 +236,7 @@ bool same_bits(const TokenLogprobs& a, const TokenLogprobs& b) {
   return same(a.chosen, b.chosen) && std::ranges::equal(a.top, b.top, same);
 }
 
-// What is different: "" or the first thing.
+// Describes the first difference; empty: none.
 std::string difference(const Answer& got, const Answer& right) {
   if (got.error != right.error) return str("error '", got.error, "', not '", right.error, "'");
   for (std::size_t i = 0; i < std::min(got.logprobs.size(), right.logprobs.size()); ++i) {
@@ -251,7 +254,7 @@ std::string difference(const Answer& got, const Answer& right) {
   return equal ? "" : "another end";
 }
 
-// How many requests' answers differ, and the first of them.
+// How many requests' answers differ, and the first such difference.
 struct Differences {
   int count = 0;
   std::string first;
@@ -269,7 +272,7 @@ Differences compare(const Answers& got, const Answers& right) {
   return all;
 }
 
-// Whether the way was taken: some requests leave nobody to be preempted.
+// Whether the configuration took effect: with some requests there is no sequence to preempt.
 bool check_way(const OpenModel& model, const Way& way, const std::vector<Request>& requests,
                const Answers& right) {
   CAPTURE(way.name);
@@ -293,7 +296,7 @@ bool check_way(const OpenModel& model, const Way& way, const std::vector<Request
   return way.happened == nullptr || statistics.*way.happened > 0;
 }
 
-// Of these ways, with new requests: those that were not taken.
+// Runs these configurations with new requests; returns those that did not take effect.
 std::vector<Way> check_ways(const OpenModel& model, const std::vector<Way>& ways,
                             std::int64_t rows) {
   const std::uint32_t seed = std::random_device()();
@@ -320,32 +323,32 @@ void check_all_ways(const OpenModel& model, std::int64_t rows) {
   check_until_taken(model, Ways(model, rows).all(), rows);
 }
 
-// With --invariant tp: the answers of one rank.
+// With --invariant tp: the answers must equal those of one rank.
 void check_all_ranks(OpenModel model, std::int64_t rows) {
   model.tp_invariant = true;
   check_until_taken(model, Ways(model, rows).with_ranks(), rows);
 }
 
-// The same, in bfloat16 and, where ranks do not share a GPU, in float32.
+// The same in bfloat16 and, unless ranks share a GPU, in float32.
 void check_all_ranks(const char* path, std::int64_t rows = kManyRows) {
   check_all_ranks(open_model({.path = path, .dtype = DType::bf16}), rows);
   if (ranks_share_gpus()) return;
   check_all_ranks(open_model({.path = path, .dtype = DType::f32}), rows);
 }
 
-// In some families' cases: sanitizers see the engine's ways in the others', and these families'
-// layers in the tests of golden models.
+// Skipped under sanitizers for some model families: other families' cases cover the engine's
+// configurations, and golden-model tests cover these families' layers.
 #define WITHOUT_SANITIZERS() \
   if (testing::kSanitized) SKIP_TEST("a sanitizer has seen its parts elsewhere")
 
 // In float32 and in bfloat16.
 void check_all_ways(const char* path, std::int64_t rows = kManyRows) {
   check_all_ways(open_model({.path = path, .dtype = DType::f32}), rows);
-  if (testing::kSanitized) return;  // the engine's memory is the same
+  if (testing::kSanitized) return;  // the engine's memory accesses are the same
   check_all_ways(open_model({.path = path, .dtype = DType::bf16}), rows);
 }
 
-// With random weights, in bfloat16, of these sizes.
+// With random bfloat16 weights of these sizes.
 void check_all_ways(const char* path, const char* sizes) {
   check_all_ways(
       open_model(
@@ -479,7 +482,7 @@ TEST_CASE("weights in fp8: the same bits with any number of ranks while steps ha
   check_all_ranks("tests/data/golden-models/qwen3-fp8-block", kFewRows);
 }
 
-// Segments of 128 inputs of the MLP, whose weights stay quantized, and of the attention fewer.
+// Segments hold 128 inputs in the MLP, whose weights stay quantized, and fewer in attention.
 TEST_CASE("weights in int4: the same bits with any number of ranks while steps have few rows") {
   if (on_gpu()) SKIP_TEST("quantized weights are refused there");
   check_all_ranks(open_model({.path = "tests/data/golden-models/qwen3-awq",

@@ -1,5 +1,5 @@
 // Mixtures of experts, linear attention, windows and sinks in the modes of the cache: the same
-// tokens as with blocks on the device, and one line for a mode that does not know them.
+// tokens as with blocks on the device, and a one-line error from modes that do not support them.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -14,17 +14,17 @@ namespace {
 constexpr const char* kDense = "tests/data/golden-models/qwen3-gqa-tied";
 constexpr const char* kMixture = "tests/data/golden-models/qwen3moe-dense-layer";
 constexpr const char* kHybrid = "tests/data/golden-models/qwen35-dense";
-constexpr const char* kWindowed = "tests/data/golden-models/qwen2-window";  // of 16 tokens
-// Likewise, in six of seven layers.
+constexpr const char* kWindowed = "tests/data/golden-models/qwen2-window";  // 16 tokens
+// Windows of 16 tokens in six of seven layers.
 constexpr const char* kLocalAndGlobal = "tests/data/golden-models/gemma3-text";
 // Windows of 16 tokens in every other layer, and sinks.
 constexpr const char* kSinks = "tests/data/golden-models/gptoss-bf16";
-// Likewise, and other heads in layers without a window.
+// Windows of 16 tokens, and other heads in layers without a window.
 constexpr const char* kOtherHeads = "tests/data/golden-models/gemma4-dense";
 constexpr const char* kBesideMlp = "tests/data/golden-models/gemma4-moe";
 constexpr const char* kSharedKv = "tests/data/golden-models/gemma4-ple";
 
-// The same tokens as in a paged cache, on one rank.
+// Checks for the same tokens as in a paged cache, on one rank.
 void check_modes(const char* path, const std::vector<EngineOptions>& modes) {
   const OpenModel model = open_model({.path = path, .dtype = DType::f32});
   const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
@@ -96,12 +96,12 @@ TEST_CASE("blocks before the windows of all layers go to other sequences, which 
   std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, 90, 130, 90});
   requests.back() = requests[5];
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    // Penalties look back at all tokens: those with some keep their blocks.
+    // Penalties need all tokens, so sequences that have some keep their blocks.
     if (i % 4 != 3) requests[i].sampling.repetition_penalty = 1;
-    // So that they may begin with a cached prefix.
+    // Only prompts without log-probabilities may start with a cached prefix.
     if (i >= 4) requests[i].sampling.prompt_logprobs.reset();
   }
-  EngineOptions contiguous;  // which frees nothing
+  EngineOptions contiguous;  // a contiguous cache frees nothing
   contiguous.max_seq_len = kLong;
   const Answers right = run(model, 1, contiguous, requests);
   EngineOptions options = paged();
@@ -118,7 +118,7 @@ TEST_CASE("blocks before the windows of all layers go to other sequences, which 
       CHECK(compare(engine.run(requests), right) == "");
       const SchedulerStatistics statistics = engine.client().statistics().scheduler;
       CHECK(statistics.free_blocks == engine.info().blocks);
-      // Two answers alone would fill all blocks if none were freed.
+      // Two answers would fill all blocks if none were freed.
       CHECK(statistics.prefix.evicted_blocks > 0);
       engine.stop();
     }
@@ -134,10 +134,10 @@ TEST_CASE("layers that differ in their heads give the same tokens in every mode 
   check_modes(kSharedKv, modes_on_the_device());
 }
 
-// Modes cut prompts into other steps. On GPUs a row's float32 then differs in its last bits, and a
-// key or value in the middle between two numbers of 8 bits is rounded to the other one, up to an
-// eighth of it away: log-probabilities differ by some thousandths. So there it is invariant results
-// that are compared.
+// Modes chunk prompts differently. On GPUs a row's float32 result then differs in its last bits,
+// and a key or value halfway between two 8-bit numbers is rounded the other way, by up to an eighth
+// of its value: log-probabilities differ by some thousandths. So on GPUs the test compares
+// invariant results.
 TEST_CASE("an 8-bit cache of layers that differ in their heads: the same tokens in every mode") {
   RANKS_OR_SKIP(1);
   const bool gpu = testing::device_under_test() == DeviceKind::cuda;
@@ -161,7 +161,7 @@ TEST_CASE("an 8-bit cache of layers that differ in their heads: the same tokens 
   }
 }
 
-// "": it is not refused.
+// The error text; empty: not refused.
 std::string refusal_of(const OpenModel& model, const EngineOptions& options) {
   try {
     TestEngine(model, 1, options).stop();
@@ -173,7 +173,7 @@ std::string refusal_of(const OpenModel& model, const EngineOptions& options) {
 
 TEST_CASE("modes that know no layers that differ are refused, in one line, with any window") {
   RANKS_OR_SKIP(1);
-  // A window as long as the context is none.
+  // A window as long as the context has no effect.
   const OpenModel model = open_model(
       {.path = kSharedKv, .overrides = R"({"sliding_window": 4096})", .dtype = DType::f32});
   REQUIRE(model.config.windows.empty());
@@ -243,7 +243,7 @@ TEST_CASE("modes that know no windows are refused, in one line") {
 
 TEST_CASE("modes that know no attention sinks are refused, in one line") {
   RANKS_OR_SKIP(1);
-  // A window as long as the context is none.
+  // A window as long as the context has no effect.
   const OpenModel model =
       open_model({.path = kSinks, .overrides = R"({"sliding_window": 4096})", .dtype = DType::f32});
   REQUIRE(model.config.windows.empty());

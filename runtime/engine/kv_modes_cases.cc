@@ -1,6 +1,5 @@
 // The same tokens and log-probabilities in every mode of the cache as with blocks on the device: at
-// lengths around all boundaries, up to the last token that a mode has room for, on one to three
-// ranks.
+// lengths around all boundaries, up to the last token that fits, on one to three ranks.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -33,7 +32,7 @@ TEST_CASE(
     EngineOptions options;
     options.max_seq_len = kMaxLen;
     if (ranks != 2) options.max_num_batched_tokens = kChunk;
-    options.max_num_seqs = kChunk;  // of which one runs
+    options.max_num_seqs = kChunk;  // only one runs
     TestEngine engine(model, ranks, options);
     CHECK(engine.info().kv_mode == KvMode::contiguous);
     CHECK(engine.info().max_model_len == kMaxLen);
@@ -110,7 +109,7 @@ TEST_CASE("chunked: the same tokens, whatever the ring") {
   }
 }
 
-// How many answers were kept so.
+// How many answers have this residence.
 std::ptrdiff_t count_of(const Answers& answers, const std::string& kv_mode) {
   return std::ranges::count_if(answers,
                                [&](const auto& each) { return each.front().kv_mode == kv_mode; });
@@ -121,7 +120,7 @@ TEST_CASE(
     "room") {
   RANKS_OR_SKIP(1);
   const OpenModel model = open_float32();
-  // Of four blocks each, one day.
+  // Sequences of up to four blocks, all of which fit.
   const std::vector<Request> requests = requests_of(model, {1, 16, 17, 33, 47, kMaxLen - 1});
   const Answers right = run(model, 1, paged(), requests);
   for (const int ranks : {1, 2, 3}) {
@@ -138,7 +137,7 @@ TEST_CASE(
     CHECK(got[0].front().kv_mode == "resident");
     CHECK(got[1].front().kv_mode == "hybrid");
     CHECK(count_of(got, "chunked") > 0);
-    // Later ones find the room that those before have left.
+    // Later sequences use the blocks that earlier ones freed.
     CHECK(engine.run({requests[3]}, 100).front().front().kv_mode == "resident");
     engine.stop();
   }
@@ -243,7 +242,7 @@ TEST_CASE("layer-wise: a prompt goes through each layer once, and decoding loads
     const EngineStatistics statistics = engine.client().statistics();
     CHECK(statistics.scheduler.steps == 4);
     CHECK(statistics.kv_bytes_to_host == (48 + 3) * layers * token);
-    // In graphs whole blocks, and two layers ahead whenever there is one block more.
+    // Graphs load whole blocks, and prefetch two more layers at each new block.
     const std::uint64_t loaded =
         graphs ? (48 + 64 + 64) * layers + (48 + 64) * 2 : (48 + 49 + 50) * layers;
     CHECK(statistics.kv_bytes_to_device == loaded * token);
@@ -251,12 +250,12 @@ TEST_CASE("layer-wise: a prompt goes through each layer once, and decoding loads
   }
 }
 
-// In a mode whose blocks are on the host, with room for two of the longest sequences.
+// In a mode with blocks on the host, of which there are enough for two of the longest sequences.
 void share_and_preempt(KvOffload offload, DecodeAttention decode = DecodeAttention::full,
                        std::optional<std::int64_t> resident = 0) {
   const OpenModel model = open_float32();
   const std::vector<Request> once = requests_of(model, {17, 20, 18, 33});
-  std::vector<Request> requests;  // each twice, one behind the other
+  std::vector<Request> requests;  // each twice in succession
   for (const Request& request : once) {
     requests.insert(requests.end(), 2, request);
     for (Request* const each : {&requests.back(), &requests.back() - 1}) {

@@ -1,5 +1,6 @@
-// An engine in pipeline stages: what it refuses, how its steps are divided, and its cache.
-// That its tokens are those of one rank is in golden_engine_cases.cc and equivalence_cases.cc.
+// An engine in pipeline stages: the options that it refuses, how its steps are divided, and its
+// cache. That its tokens are those of one rank is in golden_engine_cases.cc and
+// equivalence_cases.cc.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -36,7 +37,7 @@ Request request_of(std::size_t prompt, std::int32_t max_tokens, std::int32_t fir
   return request;
 }
 
-// What the engine says to options of this kind, in two stages.
+// The error that these options yield in two stages.
 template <typename Change>
 std::string refusal(const OpenModel& model, const Change& change) {
   EngineOptions options = small_options();
@@ -94,7 +95,8 @@ TEST_CASE("a stage's cache has its own layers alone, and the largest one decides
     return static_cast<double>(blocks);
   };
   const double whole = blocks_of(1);
-  CHECK(blocks_of(2) / whole == doctest::Approx(3.0 / 2).epsilon(0.05));  // 2 layers and 1
+  CHECK(blocks_of(2) / whole == doctest::Approx(3.0 / 2).epsilon(0.05));  // the stages have 2
+                                                                          // layers and 1
   CHECK(blocks_of(3) / whole == doctest::Approx(3.0).epsilon(0.05));
 }
 

@@ -16,7 +16,7 @@ Request request_of(std::size_t tokens) {
   return request;
 }
 
-// Through the ring's form and back, part by part.
+// Packs and unpacks, part by part.
 std::vector<RequestFrame> through(RequestPacker& packer, std::size_t* parts = nullptr) {
   RequestUnpacker unpacker;
   std::vector<RequestFrame> all;

@@ -106,7 +106,8 @@ std::vector<Sequence> RequestTracker::open(std::uint64_t id, Request request, st
     Sequence& sequence = sequences[static_cast<std::size_t>(index)];
     sequence.id = ++last_sequence_;
     sequence.rules.seed = seed + static_cast<std::uint64_t>(index);
-    // The answers share the prompt; its own log-probabilities come with the first answer.
+    // The sequences share the prompt; prompt log-probabilities are reported with the first
+    // sequence.
     if (index > 0) sequence.prompt_logprobs = -1;
     answers_[sequence.id] = {.request = id,
                              .index = index,
@@ -135,7 +136,7 @@ void RequestTracker::add_update(SequenceOutput output, std::int64_t now,
   const auto found = answers_.find(output.id);
   NVLLM_CHECK(found != answers_.end(), "sequence ", output.id, " belongs to no request");
   Answer& answer = found->second;
-  // An abort from outside does not know it.
+  // An abort from outside does not carry the residence.
   if (output.finish != FinishReason::abort) answer.residence = output.residence;
   auto& kept = answer.prompt_logprobs;
   kept.insert(kept.end(), std::make_move_iterator(output.prompt_logprobs.begin()),

@@ -1,6 +1,6 @@
-// RequestTracker: the unfinished requests, on rank 0. It checks a request, makes a sequence for
-// each of its answers, and turns the scheduler's outputs of these sequences into updates of the
-// request.
+// RequestTracker: the unfinished requests, on rank 0. It validates a request, creates a sequence
+// for each of its answers, and turns the scheduler's outputs for these sequences into updates of
+// the request.
 #pragma once
 
 #include <cstdint>
@@ -16,42 +16,42 @@
 
 namespace nvllm::runtime {
 
-// What the model and the engine say about requests.
+// Limits of the model and the engine that requests are checked against.
 struct RequestLimits {
   std::int64_t vocabulary = 0;
   std::vector<std::int32_t> eos_ids;
-  std::uint64_t seed = 0;  // of requests that have none
+  std::uint64_t seed = 0;  // for requests without a seed
   KvMode kv_mode = KvMode::paged;
 };
 
-// The seed of a request that has none; it differs from request to request.
+// The seed of a request that specifies none; it differs between requests.
 std::uint64_t derived_seed(std::uint64_t seed, std::uint64_t request);
 
-// Used by one thread. Times are now_ns().
+// Used by one thread. Times are from now_ns().
 class RequestTracker {
  public:
   explicit RequestTracker(RequestLimits limits) : limits_(std::move(limits)) {}
 
-  // Makes the request's sequences, one per answer, with new sequence ids. An Error says why the
-  // request is refused; nothing of it is kept then.
+  // Creates the request's sequences, one per answer, with new sequence ids. Throws an Error if the
+  // request is refused; nothing of it is stored then.
   std::vector<Sequence> open(std::uint64_t id, Request request, std::int64_t now);
   bool knows(std::uint64_t id) const { return requests_.contains(id); }
   // The unfinished request that a sequence belongs to, if any.
   std::optional<std::uint64_t> request_of(SequenceId sequence) const;
 
-  // Notes when the sequence's first row was enqueued.
+  // Records when the sequence's first row was enqueued.
   void note_scheduled(SequenceId sequence, std::int64_t now);
-  // Appends an update of the request for the sequence's output, if it has anything new.
+  // Appends an update of the request for the sequence's output, if there is anything to report.
   void add_update(SequenceOutput output, std::int64_t now, std::vector<Update>& updates);
-  // Ends the unfinished answers of a request. The caller aborts their sequences.
+  // Closes the unfinished sequences of a request; the caller aborts them in the scheduler.
   struct Closed {
     std::vector<SequenceId> sequences;
-    std::vector<Update> updates;  // one for each: aborted
+    std::vector<Update> updates;  // one for each sequence, with FinishReason::abort
   };
   Closed close(std::uint64_t id, std::int64_t now);
 
   std::size_t size() const { return requests_.size(); }
-  std::uint64_t prompt_tokens() const { return prompt_tokens_; }        // of all accepted ones
+  std::uint64_t prompt_tokens() const { return prompt_tokens_; }        // of all accepted requests
   std::uint64_t generated_tokens() const { return generated_tokens_; }  // so far
 
  private:
@@ -59,7 +59,7 @@ class RequestTracker {
     std::uint64_t request = 0;
     std::int32_t index = 0;
     RequestTimes times;
-    std::vector<TokenLogprobs> prompt_logprobs;  // until the first token
+    std::vector<TokenLogprobs> prompt_logprobs;  // kept until the first token
     Residence residence = Residence::none;
   };
 

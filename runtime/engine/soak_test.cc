@@ -1,5 +1,5 @@
-// Requests of random shape for a long time: all are answered, memory stays as it is, and nothing
-// refers to the cache at the end. NVLLM_SOAK_REQUESTS says how many; 10000 are a real soak.
+// Random requests for a long time: all are answered, memory does not grow, and no block is
+// referenced at the end. NVLLM_SOAK_REQUESTS sets their number; 10000 are a real soak.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -18,14 +18,14 @@
 namespace nvllm::runtime {
 namespace {
 
-constexpr std::uint64_t kUnderWay = 64;  // at most so many requests at a time
+constexpr std::uint64_t kUnderWay = 64;  // maximum number of requests in flight
 
 std::uint64_t requests_to_ask() {
   const char* wished = std::getenv("NVLLM_SOAK_REQUESTS");
   return wished == nullptr ? 300 : std::strtoull(wished, nullptr, 10);
 }
 
-// In memory, of a process.
+// A process's resident memory.
 std::uint64_t resident_bytes(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/statm");
   std::uint64_t total = 0, resident = 0;
@@ -33,7 +33,7 @@ std::uint64_t resident_bytes(pid_t pid) {
   return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// Of the launcher and all ranks.
+// Resident memory of the launcher and all ranks.
 std::vector<std::uint64_t> all_resident_bytes(const TestEngine& engine) {
   std::vector<std::uint64_t> bytes = {resident_bytes(::getpid())};
   for (const pid_t pid : engine.pids()) bytes.push_back(resident_bytes(pid));
@@ -45,15 +45,15 @@ EngineOptions small_and_busy() {
   options.max_model_len = 160;
   options.max_num_seqs = 24;
   options.max_num_batched_tokens = 128;
-  // Blocks take 8 KiB of each of two ranks: hardly more than one sequence may need, and less to
-  // swap to.
+  // A block takes 8 KiB on each of two ranks. The cache holds little more than one sequence, and
+  // the swap space less.
   options.block_size = 4;
   options.kv_cache_memory_bytes = 400 << 10;
   options.swap_space_bytes = 200 << 10;
   return options;
 }
 
-// Asks until all have been asked and answered, and aborts one in thirty.
+// Submits until all requests are answered, and aborts one in thirty.
 class Soak {
  public:
   Soak(TestEngine& engine, const OpenModel& model)
@@ -92,7 +92,7 @@ class Soak {
   std::uint64_t submitted_ = 0, finished_ = 0, errors_ = 0, tokens_ = 0;
 };
 
-// Sanitizers keep what was freed, to catch whoever still uses it: then memory grows.
+// Sanitizers keep freed memory to detect later uses, so memory grows.
 constexpr bool kKeepsFreedMemory = testing::kSanitized;
 
 TEST_CASE("soak: all requests are answered, memory is flat, and the cache is free in the end") {
@@ -101,7 +101,8 @@ TEST_CASE("soak: all requests are answered, memory is flat, and the cache is fre
       open_model({.path = "tests/data/golden-models/qwen3-uneven", .dtype = DType::f32});
   TestEngine engine(model, 2, small_and_busy());
   Soak soak(engine, model);
-  // What is taken once is there after a fifth: buffers that have grown, the cache's pages.
+  // One-time allocations (buffers that grew, touched pages of the cache) are complete after a
+  // fifth.
   soak.run_to(requests / 5);
   const auto before = all_resident_bytes(engine);
   soak.run_to(requests);

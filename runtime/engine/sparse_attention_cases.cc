@@ -1,5 +1,5 @@
-// Sparse attention through whole engines: where budgets hold everything, the same tokens as full
-// attention, on one to three ranks, in every mode; of long prompts what a policy chooses does not
+// Sparse attention through whole engines: if the budgets cover all tokens, the same tokens as full
+// attention, on one to three ranks, in every mode; for long prompts, a policy's selection does not
 // depend on the mode.
 #include <doctest/doctest.h>
 
@@ -68,7 +68,7 @@ TEST_CASE("sequences that fit into their budgets get the tokens of full attentio
       EngineOptions options = paged();
       options.prefill_attention = prefill;
       options.decode_attention = DecodeAttention::quest;
-      options.max_num_batched_tokens = 24;  // prompts in parts, beside tokens
+      options.max_num_batched_tokens = 24;  // chunked prompts in steps with decodes
       CHECK(tokens_of(model, ranks, options) == right);
     }
   }
@@ -79,7 +79,7 @@ TEST_CASE("contiguous: the same") {
   const OpenModel model = open_model({.path = kModel, .dtype = DType::f32});
   const auto right = tokens_of(model, 1, paged());
   EngineOptions options;
-  options.max_seq_len = 90;  // no multiple of a page
+  options.max_seq_len = 90;  // not a multiple of a page
   options.prefill_attention = PrefillAttention::automatic;
   options.decode_attention = DecodeAttention::quest;
   CHECK(tokens_of(model, 1, options) == right);
@@ -117,7 +117,7 @@ TEST_CASE("in host memory: the same, of pages from the host's memory and the dev
   }
 }
 
-// Long enough for the policies, and more than a step takes.
+// Long enough for the policies, and longer than a step.
 constexpr std::int64_t kLongChunk = 640, kLongBlock = 128;
 
 EngineOptions long_options(PrefillAttention prefill) {
@@ -131,8 +131,8 @@ EngineOptions long_options(PrefillAttention prefill) {
   return options;
 }
 
-// One after the other, so that every step is one prompt's; the second one shares a prefix with the
-// first.
+// One request after the other, so that every step has rows of one prompt; the second request shares
+// a prefix with the first.
 std::vector<Answer> long_answers(const OpenModel& model, int ranks, const EngineOptions& options) {
   constexpr std::size_t kPrefix = 1024, kFirst = 1500, kSecond = 1324;
   std::mt19937 random(11);
@@ -165,7 +165,7 @@ std::vector<Answer> long_answers(const OpenModel& model, int ranks, const Engine
   return all;
 }
 
-// Between the log-probabilities of the same tokens; of others: infinitely.
+// The maximum difference of the log-probabilities; infinity if tokens differ.
 double max_difference(const std::vector<Answer>& a, const std::vector<Answer>& b) {
   double max = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -186,11 +186,11 @@ TEST_CASE("long prompts get the same tokens of a policy wherever their keys and 
   const auto full = long_answers(model, 1, long_options(PrefillAttention::full));
   for (const PrefillAttention prefill :
        {PrefillAttention::minference, PrefillAttention::xattention}) {
-    // What races there are, are the caches', whatever the policy.
+    // Data races could only be in the caches, whatever the policy.
     if (testing::kSanitized && prefill != PrefillAttention::minference) continue;
     CAPTURE(static_cast<int>(prefill));
     const auto right = long_answers(model, 1, long_options(prefill));
-    // Of tiles, the model's weights, which are random, make it keep all.
+    // With the model's random weights, block-mask policies keep all tiles.
     if (prefill == PrefillAttention::minference) CHECK(max_difference(right, full) > 1e-3);
     for (const KvOffload offload : {KvOffload::chunked, KvOffload::layerwise}) {
       CAPTURE(static_cast<int>(offload));
@@ -204,7 +204,7 @@ TEST_CASE("long prompts get the same tokens of a policy wherever their keys and 
       options.resident_blocks = 0;
       CHECK(max_difference(long_answers(model, ranks, options), right) < 1e-4);
       if (offload != KvOffload::chunked) continue;
-      options.resident_blocks = 5;  // less than half of a prompt
+      options.resident_blocks = 5;  // fewer than half of a prompt's blocks
       CHECK(max_difference(long_answers(model, ranks, options), right) < 1e-4);
     }
   }
@@ -228,7 +228,7 @@ TEST_CASE("pages cross no block: what they do not divide is refused, and every m
   CHECK(refusal(options) ==
         "--decode-attention quest: --block-size is 24; it must be a multiple of 16");
   for (const KvOffload offload : {KvOffload::chunked, KvOffload::layerwise}) {
-    options.kv_offload = offload;  // whose blocks are others
+    options.kv_offload = offload;  // its blocks have another size
     CHECK(refusal(options) == "");
   }
 }

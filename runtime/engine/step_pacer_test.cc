@@ -5,7 +5,7 @@
 namespace nvllm::runtime {
 namespace {
 
-// A machine that takes so long for a row, and for a step besides.
+// A machine with these costs per row and per step.
 double seconds_of(std::int64_t rows, double per_row, double per_step = 0) {
   return per_step + static_cast<double>(rows) * per_row;
 }

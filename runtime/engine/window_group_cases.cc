@@ -1,6 +1,6 @@
-// Models of which some layers have a window, whose cache has a group of blocks for these: the same
-// tokens as in a contiguous cache, which frees nothing, in caches in which they would not fit if
-// layers with a window kept all tokens.
+// Models in which some layers have a window, and whose cache has a group of blocks for these
+// layers: the same tokens as in a contiguous cache, which frees nothing, in caches that would be
+// too small if layers with a window kept all tokens.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ Answers right_answers(const OpenModel& model, const std::vector<Request>& reques
   return run(model, 1, contiguous, requests);
 }
 
-// Bytes of a token in one layer.
+// Bytes per token in one layer.
 std::int64_t layer_token_bytes(const OpenModel& model) {
   return 2 * model.config.kv_heads * model.config.head_dim * std::int64_t{sizeof(float)};
 }
@@ -45,7 +45,7 @@ std::int64_t block_bytes(const OpenModel& model, std::int64_t layers) {
   return kBlock * (layers * layer_token_bytes(model) + std::int64_t{sizeof(std::int32_t)});
 }
 
-// Room for a little more than one of the longest sequences, and as many bytes for windows.
+// Holds little more than one of the longest sequences, with as many bytes for windows.
 EngineOptions tiny(const OpenModel& model) {
   const std::int64_t all = layers_with_all_tokens(model);
   const std::int64_t window_block = block_bytes(model, model.config.layers - all);
@@ -63,7 +63,7 @@ std::vector<Request> mixed_requests(const OpenModel& model) {
   std::vector<Request> requests = requests_of(model, {1, 15, 16, 17, 33, 64, 90, 130, 64});
   requests.back() = requests[5];
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    // So that they may begin with a cached prefix.
+    // Only prompts without log-probabilities may start with a cached prefix.
     if (i >= 4) requests[i].sampling.prompt_logprobs.reset();
   }
   return requests;
@@ -95,7 +95,7 @@ TEST_CASE("tiny caches with a group of windows: the same tokens, swapped, recomp
           CHECK(statistics.free_blocks == statistics.total_blocks);
           CHECK(statistics.total_window_blocks == engine.info().window_blocks);
           CHECK(statistics.free_window_blocks == statistics.total_window_blocks);
-          // Each of two ranks may have half of the heads, and room for twice as much.
+          // Each of two ranks may have half of the heads, so twice as many blocks fit.
           if (ranks == 1) CHECK(statistics.preemptions > 0);
           if (ranks == 1)
             CHECK((statistics.swapped_blocks > 0) == (preemption == Preemption::swap));
@@ -116,8 +116,8 @@ TEST_CASE("a sequence runs in a cache that could not hold it if all layers kept 
     const std::int64_t all = layers_with_all_tokens(model);
     EngineOptions options = tiny(model);
     options.block_size = 16;
-    // The longest sequence in layers that keep all tokens, and two blocks of windows; and the
-    // tokens' ids.
+    // The longest sequence in layers that keep all tokens, two windows' blocks, and the tokens'
+    // ids.
     const std::int64_t ids = (kLong + 32) * std::int64_t{sizeof(std::int32_t)};
     options.kv_cache_memory_bytes =
         (kLong * all + 32 * (model.config.layers - all)) * layer_token_bytes(model) + ids;
@@ -134,7 +134,7 @@ TEST_CASE("prompts begin with cached prefixes, many at a time, and go on with th
   for (const char* path : kModels) {
     CAPTURE(std::string(path));
     const OpenModel model = open(path);
-    // One prefix of 120 tokens, and ends of their own.
+    // One shared prefix of 120 tokens, and different suffixes.
     std::vector<Request> requests = requests_of(model, {120, 1, 2, 3, 4, 5, 6});
     for (Request& request : requests) {
       if (&request != &requests[0]) {

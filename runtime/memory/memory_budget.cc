@@ -9,8 +9,8 @@
 namespace nvllm::runtime {
 namespace {
 
-// What CUDA and its libraries take in a process that our ledger does not know: contexts, NCCL,
-// cuBLAS. More than this on a GPU is somebody else's.
+// Upper limit of the memory that CUDA and its libraries (contexts, NCCL, cuBLAS) take in a process
+// outside our accounting. Anything above it on a GPU belongs to other programs.
 constexpr std::uint64_t kMaxOverhead = std::uint64_t{2} << 30;
 
 std::uint64_t minus(std::uint64_t a, std::uint64_t b) {
@@ -182,8 +182,9 @@ std::uint64_t MemoryBudget::host_of(std::size_t rank) const {
   return host_budget() / host_blocks_bytes() * ranks_[rank].host_block;
 }
 
-// All ranks get as many blocks as those with the largest blocks find room for. So a rank with
-// smaller ones (without KV heads, where there are more ranks than these) takes less than requested.
+// All ranks get the same number of blocks, limited by the ranks with the largest blocks. So a rank
+// with smaller blocks (without KV heads, if there are more ranks than KV heads) takes less memory
+// than requested.
 void MemoryBudget::check_requested_bytes() const {
   const auto requested = static_cast<std::uint64_t>(*options_.kv_cache_memory_bytes);
   const auto blocks_in = [](const RankMemory& rank, std::uint64_t bytes) {

@@ -25,7 +25,7 @@ namespace {
        format_bytes(budget.bytes_for(1)), ": there is ", budget.describe(), "; ", budget.fix(1));
 }
 
-// As long as the model can, or as fits, which a note then says.
+// The model's limit, or the longest length that fits; a note reports the latter.
 std::int64_t choose_model_len(const EngineOptions& options, std::int64_t wanted,
                               const MemoryBudget& budget, std::vector<std::string>& notes) {
   const std::int64_t fits = budget.blocks() * options.block_size;
@@ -43,8 +43,7 @@ std::int64_t choose_model_len(const EngineOptions& options, std::int64_t wanted,
   return fits;
 }
 
-// Host memory that is asked for must be there: to take more than there is would end in the middle
-// of it.
+// Host memory that is requested must be available; otherwise allocation would fail midway.
 void check_host_memory(const EngineOptions& options, std::span<const RankMemory> ranks) {
   if (!options.kv_offloading_bytes) return;
   const auto requested = static_cast<std::uint64_t>(*options.kv_offloading_bytes);
@@ -56,8 +55,8 @@ void check_host_memory(const EngineOptions& options, std::span<const RankMemory>
   }
 }
 
-// The blocks of a plan that sequences are swapped to; those of the device are chosen already. Two
-// groups of layers divide this memory as they divide that of the device.
+// Chooses the host blocks that sequences are swapped to; the device blocks are already chosen. Two
+// layer groups divide this memory in the same ratio as that of the device.
 void choose_host_blocks(const EngineOptions& options, DeviceKind device,
                         std::span<const RankMemory> ranks, std::int64_t useful, MemoryPlan& plan) {
   if (options.preemption != Preemption::swap) return;
@@ -96,7 +95,7 @@ void choose_host_blocks(const EngineOptions& options, DeviceKind device,
     plan.host_window_blocks = std::min({part_of(plan.window_blocks), useful, kMaxBlocks});
 }
 
-// Of blocks that lie in host memory.
+// Describes how much of a cache in host memory stays on the device.
 std::string describe_residents(const EngineOptions& options, const MemoryPlan& plan) {
   if (plan.resident_blocks == 0) return "nothing of it stays on the device";
   return str(plan.resident_blocks * options.block_size, " tokens of it stay on the device (",
@@ -113,8 +112,8 @@ std::int64_t usual_transfer_block(std::int64_t longest) {
 
 EngineOptions resolve_options(EngineOptions options, std::int64_t model_limit) {
   const KvMode mode = options.kv_mode();
-  // Bounds of pages stay on the device, so what is computed anew has them, and what was swapped
-  // would not.
+  // Page bounds stay on the device: recomputed sequences get new ones, swapped ones would have
+  // none.
   if (options.decode_attention == DecodeAttention::quest) {
     options.preemption = Preemption::recompute;
   }
@@ -176,7 +175,7 @@ KvOffload choose_offload(const EngineOptions& options, std::int64_t model_limit,
 
 namespace {
 
-// Blocks in host memory are large, so that copying them is fast; prompts share whole ones.
+// Blocks in host memory are large, so that copying is fast; only whole blocks are shared.
 std::string sharing(const EngineOptions& options) {
   return options.prefix_caching ? "; prompts share whole blocks alone (--transfer-block)" : "";
 }
@@ -236,7 +235,7 @@ namespace {
 
 class DeviceSlotPlan {
  public:
-  // Of a plan that has its blocks, of which no more than `useful` would be of use.
+  // plan: its blocks are already chosen, of which at most `useful` can be used.
   DeviceSlotPlan(const EngineOptions& options, const MemoryBudget& budget, std::int64_t useful,
                  MemoryPlan& plan)
       : options_(options),
@@ -265,13 +264,13 @@ class DeviceSlotPlan {
   }
 
  private:
-  // Slots for what so many sequences fill.
+  // Slots that the open blocks of `sequences` sequences and a step fill.
   std::int64_t to_fill(std::int64_t sequences) const {
     const std::int64_t rows = std::max(options_.max_num_batched_tokens, options_.max_num_seqs);
     return std::min(kvcache::max_write_slots(sequences, rows, options_.block_size), plan_.blocks);
   }
 
-  // By default a quarter of the room, and at least what one sequence needs.
+  // By default a quarter of the slots, and at least what one sequence needs.
   std::int64_t room_to_fill() const {
     if (options_.resident_blocks) return std::max(slots_ - *options_.resident_blocks, to_fill(1));
     return std::max(slots_ / 4, to_fill(1));
@@ -309,7 +308,7 @@ class DeviceSlotPlan {
 
   const EngineOptions& options_;
   const MemoryBudget& memory_budget_;
-  const std::int64_t slots_;  // that there is room for
+  const std::int64_t slots_;  // that fit on the device
   const std::int64_t useful_;
   const std::string budget_;
   MemoryPlan& plan_;

@@ -1,4 +1,4 @@
-// Of caches whose blocks lie in host memory.
+// Memory plans of caches whose blocks are in host memory.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -28,7 +28,8 @@ TEST_CASE("host memory: blocks are as large as transfers, or as the longest sequ
   EngineOptions options = layerwise();
   CHECK(options.block_size == 4096);
   CHECK(options.preemption == Preemption::recompute);
-  CHECK(options.max_num_batched_tokens == kModelLimit + 4);  // a whole prompt, and everybody's row
+  CHECK(options.max_num_batched_tokens == kModelLimit + 4);  // a whole prompt, and a row of every
+                                                             // other sequence
   options.max_model_len = 100;
   CHECK(resolve_options(options, kModelLimit).block_size == 112);
   options.max_model_len = 8000;
@@ -132,8 +133,8 @@ TEST_CASE("chunked: what the device has room for stays there, or what was asked 
     const std::vector<RankMemory> ranks = {chunked_gpu(kGiB), chunked_gpu(fixed)};
     return plan_memory(options, kModelLimit, DeviceKind::cuda, ranks);
   };
-  // Four sequences of ten blocks each; so many may fill ten at once: one of each is open, a step
-  // fills one of each and two more.
+  // Four sequences of ten blocks each. Ten sequences can fill blocks at the same time: each has one
+  // open block, and a step fills one of each and two more.
   MemoryPlan plan = planned(kGiB);
   CHECK(plan.blocks == 40);
   CHECK(plan.device_slots == 40);
@@ -142,11 +143,11 @@ TEST_CASE("chunked: what the device has room for stays there, or what was asked 
   CHECK(plan.notes.back() ==
         "KV cache: 40 blocks of 4096 tokens, all of them on the device; none is written to the "
         "host; prompts share whole blocks alone (--transfer-block)");
-  plan = planned(93 * kGiB);  // of 108; the rank with the least decides
+  plan = planned(93 * kGiB);  // of 108; the rank with the smallest free memory limits
   CHECK(plan.device_slots == 29);
   CHECK(plan.resident_blocks == 23);
   CHECK_FALSE(plan.all_resident());
-  CHECK(plan.chunked_seqs == 2);  // in a quarter of the room
+  CHECK(plan.chunked_seqs == 2);  // in a quarter of the slots
   CHECK(plan.max_num_seqs == 4);
   REQUIRE(plan.notes.size() == 3);
   CHECK(plan.notes[0] ==
@@ -160,8 +161,8 @@ TEST_CASE("chunked: what the device has room for stays there, or what was asked 
   CHECK(plan.device_slots == 10);
   CHECK(plan.resident_blocks == 0);
   CHECK(plan.chunked_seqs == 4);
-  options.resident_blocks = 40;  // all of them, as auto would have it
-  plan = planned(87 * kGiB);     // room for them, and for one more
+  options.resident_blocks = 40;  // all of them, as `auto` would choose
+  plan = planned(87 * kGiB);     // enough slots for them, and for one more
   CHECK(plan.device_slots == 40);
   CHECK(plan.all_resident());
   CHECK(plan.chunked_seqs == 4);

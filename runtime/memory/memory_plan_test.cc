@@ -9,7 +9,7 @@ namespace nvllm::runtime {
 namespace {
 
 TEST_CASE("GPU: the cache takes what the wished part of its memory leaves beside all else") {
-  // 0.9 of 140 GiB is 126 GiB; less 16 of ours, 1 of CUDA's and 1 for graphs.
+  // 0.9 of 140 GiB is 126 GiB; minus 16 of our buffers, 1 of CUDA and 1 for graphs.
   const MemoryPlan got = plan({}, DeviceKind::cuda, {gpu()});
   CHECK(got.blocks == 108 * 1024);
   CHECK(got.max_model_len == kModelLimit);
@@ -34,9 +34,10 @@ TEST_CASE("GPU: memory of other programs is theirs, but not counted as ours") {
   shared.available -= 60 * kGiB;
   EngineOptions options;
   options.gpu_memory_utilization =
-      0.4;  // 56 GiB; less 16 of ours, at most 2 of CUDA's, 1 for graphs
+      0.4;  // 56 GiB; minus 16 of our buffers, at most 2 of CUDA, 1 for graphs
   CHECK(plan(options, DeviceKind::cuda, {shared}).blocks == 37 * 1024);
-  options.gpu_memory_utilization = 0.9;  // more than is free: that, less graphs and the reserve
+  options.gpu_memory_utilization = 0.9;  // more than is free: the free memory minus graphs and the
+                                         // reserve
   CHECK(plan(options, DeviceKind::cuda, {shared}).blocks == 62 * 1024 - 256);
 }
 

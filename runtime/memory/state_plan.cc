@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kPart = 4;
 
-// Of every rank, in the memory of so many blocks.
+// How many states every rank can hold in the memory of `blocks` blocks.
 std::int64_t fitting(std::span<const RankMemory> ranks, std::int64_t blocks) {
   std::uint64_t fit = std::numeric_limits<std::int32_t>::max();
   for (const RankMemory& rank : ranks) {

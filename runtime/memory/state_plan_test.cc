@@ -11,7 +11,7 @@
 namespace nvllm::runtime {
 namespace {
 
-// A CPU whose cache takes so many MiB, of which a block takes one, and a sequence's states eight.
+// A CPU with a cache of `mib` MiB; a block takes one MiB, a sequence's states eight.
 std::vector<RankMemory> machine(std::int64_t mib) {
   RankMemory rank = cpu();
   rank.available = 4 * static_cast<std::uint64_t>(mib) * kMiB;
@@ -58,7 +58,7 @@ TEST_CASE("states: --max-model-len comes before snapshots") {
   CHECK(none.notes.front() ==
         "prefix caching is off: there is no room for snapshots of linear attention's states, of 8 "
         "MiB; pass --state-snapshots, or a smaller --max-model-len");
-  // By default a sequence is as long as what is left.
+  // By default the maximum length is what the rest of the memory holds.
   CHECK(plan_of({}, 1000).state_snapshots == 31);
   CHECK(plan_of({}, 1000).max_model_len == (1000 - 248) * 16);
 }

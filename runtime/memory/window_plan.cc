@@ -24,7 +24,7 @@ class WindowPlan {
     const std::int64_t half = fitting(Blocks{}, {.all = 0, .windows = 1}) / 2;
     const std::int64_t min_windows = std::min(windows_of_longest_, each);
     if (all_beside(min_windows) < blocks_of_longest_) {
-      // It is refused, or the longest sequence becomes shorter.
+      // Either the options are refused later, or the maximum length becomes shorter.
       return options_.max_model_len ? min_windows
                                     : std::max(min_windows, std::min({needed_by(1), half, each}));
     }
@@ -32,9 +32,9 @@ class WindowPlan {
     if (const std::int64_t longest = max_longest_sequences(); longest > 0)
       blocks = std::max(blocks, needed_by(longest));
     blocks = std::min(blocks, fitting({.all = blocks_of_longest_}, {.all = 0, .windows = 1}));
-    // Memory that ranks share is cut to whole blocks, of either kind.
+    // Memory that ranks share is divided into whole blocks of either kind.
     while (blocks > min_windows && all_beside(blocks) < blocks_of_longest_) --blocks;
-    // What is requested in bytes is taken: prefixes of either group may stay for longer.
+    // A size requested in bytes is used entirely: prefixes of either group may stay longer.
     const std::int64_t useful = options_.max_num_seqs * blocks_of_longest_;
     if (options_.kv_cache_memory_bytes && all_beside(blocks) > useful)
       blocks += fitting({.all = useful, .windows = blocks}, {.all = 1, .windows = 1});
@@ -51,7 +51,7 @@ class WindowPlan {
            static_cast<std::uint64_t>(blocks.windows) * rank.window_block;
   }
 
-  // How often `more` fits beside what is taken.
+  // How many times `more` fits beside `taken`.
   std::int64_t fitting(const Blocks& taken, const Blocks& more) const {
     std::vector<RankMemory> ranks(ranks_.begin(), ranks_.end());
     for (RankMemory& rank : ranks) {
@@ -64,13 +64,13 @@ class WindowPlan {
     return fitting({.all = 0, .windows = windows}, {.all = 1, .windows = 0});
   }
 
-  // By so many of the longest sequences, one step's rows among them.
+  // Blocks that `sequences` of the longest sequences need, including one step's rows.
   std::int64_t needed_by(std::int64_t sequences) const {
     const std::int64_t chunk = divide_up(options_.max_num_batched_tokens, options_.block_size);
     return std::min(sequences * windows_of_longest_ + chunk, sequences * blocks_of_longest_);
   }
 
-  // How many of the longest sequences fit at a time, up to max_num_seqs.
+  // How many of the longest sequences fit at the same time, up to max_num_seqs.
   std::int64_t max_longest_sequences() const {
     std::int64_t fit = 0, none = options_.max_num_seqs + 1;  // none: does not fit
     while (fit + 1 < none) {

@@ -1,10 +1,10 @@
-// How the memory of a paged cache is divided where its layers are two groups: those that keep all
-// tokens, and those with a window, which keep no more than that (kvcache/window_blocks.h).
+// Divides the memory of a paged cache between two groups of layers: those that keep all tokens, and
+// those with a window, which keep only the window (kvcache/window_blocks.h).
 //
-// Memory that one group does not need, the other cannot use. Long sequences need many blocks of the
-// former and few of the latter; short ones, within the window, as many of these as of those. So the
-// group of windows gets
-//   1. no more than leaves room for one sequence of the longest length;
+// One group cannot use memory that the other does not need. Long sequences need many blocks of the
+// first group and few of the second; sequences shorter than the window need equally many of both.
+// So the window group gets
+//   1. at most as much as still lets one sequence of maximum length fit;
 //   2. what it needs when as many sequences of that length run as fit at all; or, if that is more,
 //   3. windows of max_num_seqs sequences and a step's rows, but not more than half of the memory.
 // By 2 and 3 at least half as many of the longest sequences fit as could with any other division;
@@ -19,12 +19,12 @@
 
 namespace nvllm::runtime {
 
-// Blocks of the group of windows, of every rank. options: resolved. window: tokens.
+// Number of blocks of the window group on every rank. options: resolved. window: tokens.
 std::int64_t choose_window_blocks(const EngineOptions& options, std::int64_t model_limit,
                                   DeviceKind device, std::span<const RankMemory> ranks,
                                   std::int64_t window);
 
-// What remains beside so many blocks of the group of windows: they count as `fixed`.
+// The ranks' memory with this many blocks of the window group, which count as `fixed`.
 std::vector<RankMemory> ranks_beside_windows(std::span<const RankMemory> ranks,
                                              std::int64_t window_blocks);
 

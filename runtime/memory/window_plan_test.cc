@@ -16,8 +16,8 @@ namespace {
 constexpr std::int64_t kWindow = 128;
 constexpr std::int64_t kOfWindow = 9;  // blocks of 16 tokens
 
-// A CPU whose cache takes `blocks` MiB, of which a block of the group of all tokens takes one, and
-// one of windows so many.
+// A CPU with a cache of `mib` MiB; a block of the group with all tokens takes one MiB, a block of
+// the window group window_mib.
 struct Machine {
   std::int64_t mib = 0, window_mib = 1;
 
@@ -76,7 +76,8 @@ TEST_CASE("groups: sequences within the window need as many blocks of either") {
 }
 
 TEST_CASE("groups: windows take no more than half where memory is short") {
-  // 256 windows and a step would take more than all of it, those of three sequences a seventh.
+  // 256 windows and a step would take more than the whole cache, those of three sequences a
+  // seventh.
   EngineOptions options = options_of(256, 512);
   options.max_model_len = 16'000;
   const MemoryPlan got = plan_of(options, {.mib = 4000, .window_mib = 10});
@@ -123,8 +124,8 @@ TEST_CASE("groups: in less than two windows a sequence has as much of either") {
   CHECK(got.max_model_len == got.blocks * 16);
 }
 
-// Whatever the machine: as many of the longest sequences fit as in half of the memory, in any
-// division of that; and the plan is one that the scheduler can run.
+// On any machine: as many of the longest sequences fit as would in half of the memory with the best
+// division; and the scheduler can run the plan.
 TEST_CASE("groups: at least half of the longest sequences that could fit at a time do") {
   for (const std::int64_t window_mib : {1, 2, 5}) {
     for (const std::int64_t mib : {30, 100, 500, 1000, 3000, 4000}) {

@@ -18,7 +18,7 @@
 namespace nvllm::runtime {
 namespace {
 
-// Values that an error offers are multiples of it, to be easy to read.
+// Values suggested in errors are multiples of this, to be easy to read.
 constexpr std::int64_t kStep = 256;
 
 // An option that decides how much memory a runner takes.
@@ -28,7 +28,8 @@ struct Knob {
   void (*set)(RunnerOptions& options, std::int64_t value);
 };
 
-// part_rows: a prompt is a step, and --max-num-batched-tokens how much of it is computed at a time.
+// If part_rows is set, a prompt is one step, and --max-num-batched-tokens limits the rows computed
+// at a time.
 constexpr Knob kKnobs[] = {
     {"--max-num-batched-tokens",
      [](const RunnerOptions& options) {
@@ -51,7 +52,7 @@ constexpr Knob kKnobs[] = {
 
 using BytesOf = std::function<std::size_t(const RunnerOptions&)>;
 
-// The largest value below the present one with which the runner fits; 0: none does.
+// The largest value below the present one with which the runner fits; 0: none.
 std::int64_t max_fitting_value(const Knob& knob, const RunnerOptions& options,
                                std::size_t available, const BytesOf& bytes_of) {
   const auto fits = [&](std::int64_t steps) {
@@ -59,7 +60,7 @@ std::int64_t max_fitting_value(const Knob& knob, const RunnerOptions& options,
     knob.set(less, steps * kStep);
     return bytes_of(less) <= available;
   };
-  // In steps: `low` fits, `high` does not.
+  // In units of kStep: `low` fits, `high` does not.
   std::int64_t low = 0, high = (knob.get(options) - 1) / kStep + 1;
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
@@ -68,7 +69,7 @@ std::int64_t max_fitting_value(const Knob& knob, const RunnerOptions& options,
   return low * kStep;
 }
 
-// "pass ..." one option, or the first at its minimum and the second; "" if that does not help.
+// "pass ..." one option, or the first at its minimum and the second; "" if neither is enough.
 std::string fix_for(RunnerOptions options, std::size_t available, const BytesOf& bytes_of) {
   std::string fix = "pass ";
   for (const Knob& knob : kKnobs) {
@@ -86,7 +87,7 @@ std::size_t results_bytes(const RunnerOptions& options) {
                                : 0;
 }
 
-// In a pipeline the last stage samples.
+// In a pipeline only the last stage samples.
 std::size_t sampler_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
   if (!decoder.has_head()) return 0;
   return layers::Sampler::bytes(decoder.head().stride(), decoder.config().vocab_size,
@@ -99,13 +100,13 @@ std::size_t overlap_memory_bytes(const model::Decoder& decoder, const RunnerOpti
                             decoder.config().hidden_size, decoder.dtype());
 }
 
-// On the CPU, GEMMs with large M keep a packed copy of their inputs, in float32, from the first one
-// on. Groups of a grouped GEMM do so one after the other, but small ones together, up to kTogether
+// On the CPU, GEMMs with large M keep a packed float32 copy of their inputs from the first one on.
+// A grouped GEMM packs its groups one after the other, but small groups together, up to kTogether
 // rows.
 std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
   const model::ModelConfig& config = decoder.config();
   const model::LinearAttentionConfig& linear = config.linear_attention;
-  // (Segments of what ranks sum over may make a rank's share any part of it.)
+  // Fixed summation segments (--invariant tp) may make a rank's share any size.
   const layers::Shard shard = decoder.shard();
   const auto share = [&](std::int64_t size) {
     return shard.tp_invariant ? size : divide_up(size, shard.ranks);
@@ -119,7 +120,7 @@ std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& opt
                                         share(config.intermediate_size_of(config.layers - 1)),
                                         of_experts, share(config.mixture.shared_intermediate_size),
                                         share(linear.key_heads) * group * linear.value_head_dim});
-  constexpr std::int64_t kPadding = 64;  // of rows and inputs, at most
+  constexpr std::int64_t kPadding = 64;  // maximum padding of rows and inputs
   constexpr std::int64_t kTogether = 512;
   std::int64_t rows = options.decoder_limits().rows_at_once();
   rows = std::max(rows, std::min(rows * config.mixture.experts_per_token, kTogether));
@@ -143,7 +144,7 @@ std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& opti
                         DeviceKind device) {
   if (device == DeviceKind::cpu) return packed_bytes(decoder, options);
   if (!options.graphs) return 0;
-  // What a driver takes for an instantiated graph: its kernels' parameters and launch descriptions.
+  // Driver memory per instantiated graph: kernel parameters and launch descriptions.
   constexpr std::size_t kGraph = 64 << 10, kNode = 2 << 10;
   constexpr std::int64_t kLayerNodes = 12, kBesideMlpNodes = 16, kPerLayerNodes = 8,
                          kOtherNodes = 64;
@@ -158,7 +159,7 @@ std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& opti
 void require_states(const model::Decoder& decoder, std::int64_t sequences, std::size_t available) {
   const std::size_t needed = model::DecoderMemory::state_bytes(decoder, sequences);
   if (needed <= available) return;
-  // Half of it is left for activations and the cache.
+  // Half of the memory is left for activations and the cache.
   const std::size_t fits = available / 2 / model::DecoderMemory::state_bytes(decoder, 1);
   fail("the states of linear attention of ", sequences, " sequences need ", format_bytes(needed),
        ", there are ", format_bytes(available), " beside the weights; ",

@@ -18,7 +18,7 @@ RunnerOptions options_of(std::int64_t length, std::int64_t rows, std::int64_t pa
   return options;
 }
 
-// Of a stream of rows, and of activations of those that are computed at a time.
+// The residual stream of all rows, and activations of the rows computed at a time.
 std::size_t bytes_of(const RunnerOptions& options) {
   const std::int64_t at_once =
       options.part_rows > 0 ? options.part_rows : options.max_num_batched_tokens;

@@ -15,7 +15,7 @@ layers::Shard shard_in(const OpenModel& model, layers::Shard shard) {
   return shard;
 }
 
-// The seed of a dummy's random values, which are the same in every run.
+// The seed of a dummy model's random values, which are the same in every run.
 constexpr std::uint64_t kDummySeed = 0;
 
 }  // namespace
@@ -81,8 +81,7 @@ void ModelRank::await_bound() {
 LoadState ModelRank::await_load(std::int64_t limit_ns) {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, Nanoseconds(limit_ns), [this] { return done_; });
-  // A rank of a group that breaks later leaves without destructors: no thread is left behind until
-  // then.
+  // When a group fails later, its ranks exit without destructors, so the thread must be joined now.
   if (done_ && thread_.joinable()) {
     lock.unlock();
     thread_.join();
@@ -107,10 +106,10 @@ WeightFault ModelRank::weight_fault_of(std::uint64_t index) {
 
 namespace {
 
-// How long a call that waits for the ranks takes at most; less where the step timeout is short.
+// Maximum duration of one call that waits for the ranks; less if the step timeout is short.
 constexpr Nanoseconds kRound = std::chrono::milliseconds(50);
 constexpr Nanoseconds kBetweenPushes = 2 * kRound;
-// A round that took longer than this was stopped in between (Ctrl-Z); no rank is to blame for that.
+// A round that took longer was suspended (Ctrl-Z); that is not a rank's fault.
 constexpr Nanoseconds kLongestRound = 4 * kRound;
 
 LoadState sum_of(const std::vector<LoadState>& states) {
@@ -183,7 +182,7 @@ void ModelLoading::await_all() {
   }
 }
 
-// A call for each: one for all of a large model would take longer than a step may.
+// One call per parameter: a single call for a large model would exceed the step timeout.
 void ModelLoading::add_checksums(std::vector<RankLoad>& ranks) {
   for (std::uint64_t index = 0;; ++index) {
     const auto sums = caller_.call<ParameterChecksum>("checksum_of", index);

@@ -1,5 +1,5 @@
 // Loading a model: ModelRank loads one rank's part, ModelLoading waits for all ranks on rank 0 and
-// reports their progress to the launcher. Above them are the messages that they exchange.
+// reports their progress to the launcher. The messages that they exchange come first.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@
 
 namespace nvllm::runtime {
 
-// Of one rank, in bytes of its parameters.
+// One rank's progress, in bytes of its parameters.
 struct LoadState {
   std::uint64_t bytes = 0;
   std::uint64_t total = 0;
@@ -35,7 +35,7 @@ struct LoadState {
   }
 };
 
-// One rank's load, from its start until its parameters could be used. Times in now_ns().
+// Times of one rank's load, from its start until its parameters can be used, in now_ns().
 struct LoadTimes {
   std::int64_t started_ns = 0;
   std::int64_t loaded_ns = 0;
@@ -62,7 +62,7 @@ struct ParameterChecksum {
 struct RankLoad {
   RankReport report;
   LoadTimes times;
-  std::vector<ParameterChecksum> checksums;  // none unless asked for
+  std::vector<ParameterChecksum> checksums;  // empty unless requested
 
   template <class Archive>
   void serialize(Archive& archive) {
@@ -70,35 +70,36 @@ struct RankLoad {
   }
 };
 
-// ModelRank: one rank's part of a model. It loads on a thread of its own, so that the rank can
-// start its communicator, give signs of life and say how far it is, all at the same time. Used by
-// the rank's main thread.
+// ModelRank: one rank's part of a model. It loads in a thread of its own, so that meanwhile the
+// rank can start its communicator, keep its heartbeat and report progress. Used by the rank's main
+// thread.
 class ModelRank {
  public:
-  // Starts to load. Both must outlive it.
+  // Starts loading. Both model and backend must outlive it.
   ModelRank(const OpenModel& model, layers::Shard shard, layers::Stage stage, Backend& backend);
   ModelRank(const ModelRank&) = delete;
   ModelRank& operator=(const ModelRank&) = delete;
-  ~ModelRank();  // waits until loading has ended
+  ~ModelRank();  // waits until loading ends
 
-  // Binds what rank 0 calls on all ranks. The first call throws what loading threw.
+  // Binds the methods that rank 0 calls on all ranks. The first call throws the error of loading,
+  // if any.
   void bind(ipc::Registry& methods);
 
   const OpenModel& model() const { return model_; }
   const model::Decoder& decoder() const { return decoder_; }
-  // Waits until the parameters have their memory, though perhaps not their values.
+  // Waits until the parameters are allocated; their values may still be loading.
   void await_bound();
 
  private:
-  void load();  // the thread's
+  void load();  // runs in thread_
 
   // Returns when loading has ended, or after the limit.
   LoadState await_load(std::int64_t limit_ns);
-  // Call these two only after the load.
+  // Call the next two only after the load.
   LoadTimes load_times() const { return times_; }
-  // The checksum of parameter `index`; without a name if there are no more parameters.
+  // The checksum of parameter `index`; its name is empty past the last parameter.
   ParameterChecksum checksum_of(std::uint64_t index);
-  // Whether parameter `index` holds what is no number (weight_check.h).
+  // Whether parameter `index` contains NaN or infinity (weight_check.h).
   WeightFault weight_fault_of(std::uint64_t index);
 
   const OpenModel& model_;
@@ -112,17 +113,18 @@ class ModelRank {
   std::condition_variable changed_;
   bool bound_ = false;  // guarded by mutex_, as are the next two
   bool done_ = false;
-  std::exception_ptr error_;  // why it failed
+  std::exception_ptr error_;  // set if loading failed
   std::thread thread_;
 };
 
-// LoadWatch: finds a rank whose load has made no progress for longer than a limit.
+// LoadWatch: detects a rank whose load has made no progress for longer than a limit.
 class LoadWatch {
  public:
   LoadWatch(int ranks, Nanoseconds limit)
       : ranks_(static_cast<std::size_t>(ranks)), limit_(limit) {}
 
-  // Checks the states of all ranks, `since` the last check. An Error names the rank that hangs.
+  // Checks the states of all ranks; `since`: time since the last check. An Error names the rank
+  // that hangs.
   void check(const std::vector<LoadState>& states, Nanoseconds since);
 
  private:
@@ -134,17 +136,17 @@ class LoadWatch {
   Nanoseconds limit_;
 };
 
-// ModelLoading: rank 0's side. The ranks load by themselves from their start on; this waits for
-// them, tells the launcher how far they are, and fails if a rank makes no progress. Used by rank
-// 0's main thread. Every rank has bound a ModelRank and its report (rank_report.h).
+// ModelLoading: rank 0's side. The ranks start loading by themselves; this class waits for them,
+// reports their progress to the launcher, and fails if a rank makes no progress. Used by rank 0's
+// main thread. Every rank has bound a ModelRank and its report (rank_report.h).
 class ModelLoading {
  public:
-  // All must outlive it.
+  // All arguments must outlive this object.
   ModelLoading(ipc::Member& me, ipc::GroupCaller& caller, ipc::RequestServer& server)
       : me_(me), caller_(caller), server_(server) {}
 
-  // "load": takes a bool, whether checksums are wanted, returns a RankLoad of every rank, and
-  // pushes a LoadState of all ranks together, "load_state", ten times a second.
+  // "load": takes a bool (whether checksums are wanted), returns a RankLoad of every rank, and
+  // pushes "load_state", the sum of all ranks' LoadStates, ten times a second.
   void bind(ipc::Registry& requests);
 
   // Waits for all ranks, and pushes as "load" does.

@@ -13,7 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Looks at the same states again and again, for so long; what it threw, or "fine".
+// Checks the same states repeatedly for `time`; returns the error, or "fine".
 std::string after(LoadWatch& watch, const std::vector<LoadState>& states, Nanoseconds time) {
   constexpr Nanoseconds kRound = milliseconds(100);
   try {
@@ -43,7 +43,7 @@ TEST_CASE("who gets on, however slowly, and who is done may take any time") {
 
 TEST_CASE("time in which everything was stopped is no rank's") {
   LoadWatch watch(1, seconds(2));
-  // A round counts as a fifth of a second at most.
+  // A round counts as at most a fifth of a second.
   for (int i = 0; i < 5; ++i) watch.check({{1, 9, false}}, seconds(3600));
   CHECK(after(watch, {{1, 9, false}}, milliseconds(900)) == "fine");
   CHECK(after(watch, {{1, 9, false}}, seconds(1)) != "fine");

@@ -20,11 +20,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a path turned out to be.
+// What a path refers to.
 struct Place {
   enum class Kind { folder, config, gguf };
   Kind kind = Kind::folder;
-  std::string config_path;  // of the config.json; of a GGUF file, itself
+  std::string config_path;  // path of the config.json, or of the GGUF file
 };
 
 Place find_place(const std::string& path) {
@@ -48,7 +48,7 @@ Place find_place(const std::string& path) {
   return {path.ends_with(".gguf") ? Place::Kind::gguf : Place::Kind::config, path};
 }
 
-// What cannot be looked at is an error: a folder that this user may not read, a link to itself.
+// A path that cannot be accessed is an error: a folder without permission, a link to itself.
 bool is_there(const std::string& path) {
   std::error_code error;
   const bool there = fs::exists(path, error);
@@ -99,7 +99,7 @@ OpenModel open_model(const ModelOptions& options) {
   model.dummy = options.format == LoadFormat::dummy;
   std::string config_path = place.config_path;
   std::string text;
-  // A dummy needs a config alone; so does who looks at one.
+  // A dummy model, or a caller that only inspects, needs no more than a config.json.
   const bool has_config = place.kind == Place::Kind::config ||
                           (place.kind == Place::Kind::folder && is_there(config_path));
   if ((model.dummy && has_config) || place.kind == Place::Kind::config) {
@@ -121,7 +121,7 @@ OpenModel open_model(const ModelOptions& options) {
                  : model::default_generation_config(model.config);
   model.dtype = choose_dtype(options, model.config);
   model.quantization = options.quantization;
-  // Who asks for float32 asks for more than integers of 8 bits give.
+  // A request for float32 asks for more precision than 8-bit activations have.
   if (model.dtype == DType::f32) model.quantization.weight_only = true;
   if (model.dummy) model.checkpoint.reset();
   if (model.checkpoint) {
@@ -141,7 +141,7 @@ OpenModel open_model(const ModelOptions& options) {
 
 namespace {
 
-// Of the experts that a token does not choose.
+// Elements of the experts that a token does not select.
 std::uint64_t inactive_elements(const model::ModelConfig& config) {
   const model::MixtureConfig& mixture = config.mixture;
   const std::int64_t inactive = mixture.experts - mixture.experts_per_token;
@@ -157,7 +157,7 @@ std::uint64_t elements_of(const model::Decoder& decoder) {
   return sum;
 }
 
-// The rows of a tensor that a rank owns; none: it has nothing of it.
+// The rows of a tensor that a rank owns; empty: none.
 layers::Range rows_of(const RankDescription& rank, const std::string& tensor) {
   for (const ParameterDescription& parameter : rank.parameters) {
     for (const layers::Slice& slice : parameter.slices) {
@@ -167,7 +167,7 @@ layers::Range rows_of(const RankDescription& rank, const std::string& tensor) {
   return {};
 }
 
-// Of a layer's experts: which the rank has something of, and which part of each.
+// The experts of a layer of which the rank has a part, and which part.
 void describe_experts(RankDescription& rank, const model::TensorNames& names,
                       const model::MixtureConfig& mixture, std::int64_t layer) {
   for (std::int64_t expert = 0; expert < mixture.experts; ++expert) {
@@ -205,7 +205,7 @@ RankDescription describe_rank(const OpenModel& model, layers::Shard shard, Devic
   rank.heads = decoder.heads().q;
   rank.kv_heads = decoder.heads().kv;
   rank.state_bytes = model::DecoderMemory::state_bytes(decoder, 1);
-  // Told by the slices themselves, so that it cannot differ from what is loaded.
+  // Derived from the slices themselves, so that it cannot differ from what is loaded.
   const model::TensorNames& names = model.config.names;
   const model::MixtureConfig& mixture = model.config.mixture;
   for (std::int64_t layer = 0; layer < model.config.layers; ++layer) {

@@ -21,27 +21,27 @@ namespace nvllm::runtime {
 struct OpenModel {
   std::string path;
   model::ModelConfig config;
-  model::GenerationConfig generation;  // of the file beside the config.json; a GGUF file has none
+  model::GenerationConfig generation;  // from the file beside config.json; a GGUF file has none
   DType dtype = DType::bf16;
   model::QuantizationChoice quantization;
-  bool dummy = false;  // loaded, it has random weights
-  // Absent: dummy, or a config.json alone.
+  bool dummy = false;  // loaded with random weights
+  // Absent for a dummy, or if there is only a config.json.
   std::optional<model::Checkpoint> checkpoint;
-  bool tp_invariant = false;  // layers::Shard: how ranks divide it
+  bool tp_invariant = false;  // see layers::Shard
 };
 
-// Decides which of a decoder's parameters are kept quantized, before they get their memory.
+// Decides which of a decoder's parameters stay quantized, before they are allocated.
 void choose_quantization(const model::Decoder& decoder, const OpenModel& model, DeviceKind device);
 
-// Errors of every kind are one line that names the file. The checkpoint's tensors are those of the
-// configuration, by name and shape.
+// Every Error is one line that names the file. The checkpoint's tensors match the configuration by
+// name and shape.
 OpenModel open_model(const ModelOptions& options);
 
-// An Error if the model cannot be divided into so many pipeline stages.
+// An Error if the model cannot be divided into `stages` pipeline stages.
 void check_pipeline(const OpenModel& model, int stages);
 
-// ModelDescription: what there is to say of a model without loading it: how large it is, and which
-// part of it every rank owns.
+// ModelDescription: what is known of a model without loading it: its size, and which part of it
+// every rank owns.
 
 struct ParameterDescription {
   std::string name;
@@ -52,14 +52,14 @@ struct ParameterDescription {
 };
 
 struct RankDescription {
-  // Of the whole model's; empty: this rank owns none.
+  // Ranges of the whole model's; empty: this rank owns none.
   layers::Range heads, kv_heads, intermediate, vocabulary;
-  layers::Range experts;              // that it has something of
-  layers::Range expert_intermediate;  // what that is of each
+  layers::Range experts;              // experts of which it has a part
+  layers::Range expert_intermediate;  // the part that it has of each
   std::uint64_t elements = 0;         // of all its parameters
   std::uint64_t bytes = 0;            // the sum of the parameters' own
-  std::uint64_t allocated = 0;        // that the memory for them takes
-  std::uint64_t state_bytes = 0;      // of a sequence, in layers with linear attention
+  std::uint64_t allocated = 0;        // memory that is allocated for them
+  std::uint64_t state_bytes = 0;      // per sequence, in layers with linear attention
   std::vector<ParameterDescription> parameters;
 };
 
@@ -69,8 +69,8 @@ struct StoredBytes {
 };
 
 struct CheckpointDescription {
-  std::string summary;                         // "2 safetensors files in DIR"; empty: there is none
-  std::map<std::string, std::uint64_t> files;  // path, bytes
+  std::string summary;                         // "2 safetensors files in DIR"; empty: no checkpoint
+  std::map<std::string, std::uint64_t> files;  // path -> bytes
   std::map<std::string, StoredBytes> encodings;  // "BF16"
   StoredBytes all;
 };
@@ -81,7 +81,7 @@ struct ModelDescription {
   DType dtype = DType::bf16;
   bool dummy = false;
   std::uint64_t elements = 0;         // of the whole model's parameters; tied ones count once
-  std::uint64_t active_elements = 0;  // of them, those that a token needs: not all experts
+  std::uint64_t active_elements = 0;  // elements used per token: without unselected experts
   CheckpointDescription checkpoint;
   std::vector<RankDescription> ranks;
 };
@@ -89,7 +89,7 @@ struct ModelDescription {
 // "default", "linear", "dynamic", "yarn", "llama3"
 const char* name_of(layers::RopeConfig::Type type);
 
-// As it would be on so many devices of that kind.
+// Describes the model as divided over `ranks` devices of this kind.
 ModelDescription describe_model(const OpenModel& model, int ranks, DeviceKind device);
 
 }  // namespace nvllm::runtime

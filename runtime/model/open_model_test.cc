@@ -25,7 +25,7 @@ constexpr const char* kConfig = R"({"architectures": ["LlamaForCausalLM"], "hidd
     "num_key_value_heads": 3, "vocab_size": 515, "max_position_embeddings": 64,
     "torch_dtype": "float32"})";
 
-// A folder with that config.json, which goes with the object.
+// A temporary folder with this config.json.
 class Folder {
  public:
   explicit Folder(const std::string& config = kConfig) {
@@ -221,7 +221,7 @@ TEST_CASE("the parts of all ranks are the whole, at any number of ranks") {
       CHECK(rank.heads.begin == heads);
       CHECK((rank.heads.size() == 0 || rank.intermediate.begin == intermediate));
       CHECK(rank.vocabulary.begin == vocabulary);
-      // Whole groups of three, or all of them within the one KV head that is there.
+      // Whole groups of three heads, or all within the only KV head.
       CHECK(rank.kv_heads.begin == rank.heads.begin / 3);
       CHECK(rank.kv_heads.end == (rank.heads.end + 2) / 3);
       heads = rank.heads.end;

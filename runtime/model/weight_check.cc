@@ -14,10 +14,10 @@ constexpr std::int64_t kPieceElements = std::int64_t{1} << 20;
 
 struct BadElement {
   std::int64_t index = 0;
-  bool nan = false;  // else infinite
+  bool nan = false;  // otherwise infinity
 };
 
-// exponent: the bits of the exponent, all set in NaN and infinity alone; mantissa: the bits below.
+// exponent: mask of the exponent bits, which are all set only in NaN and infinity.
 template <typename Bits>
 std::optional<BadElement> find_bad(const Bits* elements, std::int64_t count, Bits exponent) {
   constexpr std::int64_t kBlock = 4096;
@@ -56,7 +56,7 @@ std::optional<BadElement> find_bad(const void* elements, std::int64_t count, DTy
     case DType::i32:
     case DType::i64: break;
   }
-  return std::nullopt;  // every pattern of bits is a number
+  return std::nullopt;  // every bit pattern is a number
 }
 
 std::optional<BadElement> find_bad(const TensorView& tensor, Backend& backend,
@@ -80,7 +80,7 @@ std::optional<BadElement> find_bad(const TensorView& tensor, Backend& backend,
   return std::nullopt;
 }
 
-// "model.norm.weight holds NaN at [7]": the tensor and the place are the checkpoint's.
+// "model.norm.weight holds NaN at [7]": name and index are those of the checkpoint's tensor.
 std::string describe(const layers::Parameter& parameter, const BadElement& bad) {
   const char* const holds = bad.nan ? " holds NaN" : " holds infinity";
   const std::int64_t columns = parameter.shape.size() < 2 ? 1 : parameter.shape[1];
@@ -94,7 +94,7 @@ std::string describe(const layers::Parameter& parameter, const BadElement& bad) 
   return parameter.name + holds;
 }
 
-// "model.layers.0.mlp.up_proj.weight holds NaN in output 7": of a quantized weight's row.
+// "model.layers.0.mlp.up_proj.weight holds NaN in output 7": for a row of a quantized weight.
 std::string describe_output(const layers::Parameter& parameter, std::int64_t row,
                             const char* what) {
   for (const layers::Slice& slice : parameter.slices) {

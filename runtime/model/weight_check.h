@@ -1,6 +1,6 @@
-// Finds weights that are no numbers. A checkpoint that was damaged, or quantized badly, makes every
-// logit NaN; then nobody knows where that came from. Weights are looked at when this has happened,
-// not while they load: loading goes at the speed of the files.
+// Finds NaN and infinity in weights. A checkpoint that was damaged, or quantized badly, makes every
+// logit NaN without a hint at the cause. Weights are checked after that has happened, not while
+// they load: loading runs at the speed of the files.
 #pragma once
 
 #include <optional>
@@ -12,19 +12,18 @@
 
 namespace nvllm::runtime {
 
-// "model.norm.weight holds NaN at [7]", with the name and the place of the checkpoint's tensor:
-// about the first element of the parameter that is NaN or infinite. Waits for the device.
+// Describes the first element of the parameter that is NaN or infinite, by name and index of the
+// checkpoint's tensor: "model.norm.weight holds NaN at [7]". Waits for the device.
 std::optional<std::string> weight_fault(const layers::Parameter& parameter, Backend& backend);
 
-// Rank 0's side: the first fault of any rank; empty: all weights of all ranks are finite. All ranks
-// have bound their ModelRank. One call for each parameter: one for all would take longer than a
-// step may.
+// Rank 0's side: the first fault on any rank; empty: all weights are finite. All ranks have bound
+// their ModelRank. Each parameter is one call: a single call for all would exceed the step timeout.
 std::string find_weight_fault(ipc::GroupCaller& caller);
 
-// What a rank answers about one of its parameters.
+// A rank's reply about one of its parameters.
 struct WeightFault {
-  bool there = false;  // it has such a parameter
-  std::string text;    // empty: it is fine
+  bool there = false;  // the rank has such a parameter
+  std::string text;    // empty: no fault
 
   template <class Archive>
   void serialize(Archive& archive) {

@@ -1,6 +1,6 @@
-// Chunked offload in the runner: transformers' continuations with any ring, blocks and chunks;
-// bytes moved as predicted; copies that take their time change nothing, and each wait that is left
-// out is missed.
+// Chunked offload in the runner: transformers' continuations with any ring, block and chunk size;
+// the predicted number of bytes is copied; delayed copies do not change results, and tests fail if
+// any of the waits is left out.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -31,7 +31,7 @@ TEST_CASE(
   };
   for (const Case& each : {Case{1, 2, true}, Case{1, 2, false}, Case{1, 3, true}, Case{1, 4, false},
                            Case{1, 8, true}, Case{1, 5, false}, Case{1, 16, true}, Case{2, 3, true},
-                           Case{3, 6, true}, Case{4, 2, false}}) {  // one has no heads
+                           Case{3, 6, true}, Case{4, 2, false}}) {  // one rank has no heads
     RANKS_OR_SKIP(each.ranks);
     CAPTURE(each.ranks);
     CAPTURE(each.ring);
@@ -44,8 +44,8 @@ TEST_CASE(
   }
 }
 
-// Of a prompt in blocks of 4 tokens, most of which come through the ring, and of some tokens behind
-// it.
+// Log-probabilities of a prompt in blocks of 4 tokens, most of which are read through the ring, and
+// of some tokens after it.
 std::vector<float> logprobs_by(DeviceRank& rank, const GoldenModel& golden,
                                const RunnerTestOptions& options) {
   RunnerUnderTest runner(rank, golden, options);
@@ -74,7 +74,8 @@ TEST_CASE("chunked: no bit depends on the ring from 16 slots on, or on when copi
       options.hooks = slow_at_random(static_cast<unsigned>(ring));
       CHECK(logprobs_by(rank, golden, options) == right);
     }
-    CHECK(logprobs_by(rank, golden, chunked(4, 4)) != right);  // other parts
+    CHECK(logprobs_by(rank, golden, chunked(4, 4)) != right);  // attention in other parts gives
+                                                               // other bits
   });
 }
 
@@ -154,14 +155,15 @@ TEST_CASE("chunked: copies that take any time change nothing") {
   });
 }
 
-// A wait, in steps that need it: how long copies take, so that who does not wait is early.
+// A wait, and steps that need it: `time` says how long copies take, so that work which does not
+// wait runs too early.
 struct LeftOut {
   OffloadWait wait;
   std::chrono::microseconds load, write;
-  void (*run)(RunnerUnderTest&, const GoldenModel&);  // slot 0 gets the last prompt and some tokens
+  void (*run)(RunnerUnderTest&, const GoldenModel&);  // slot 0 runs the last prompt and some tokens
 };
 
-// Decoding, in graphs, and prompts in turn.
+// Alternates prefill, and decode in graphs.
 void run_in_turn(RunnerUnderTest& runner, const GoldenModel& golden) {
   runner.start(0, golden.prompts[2].ids);
   runner.prefill(40);
@@ -170,15 +172,15 @@ void run_in_turn(RunnerUnderTest& runner, const GoldenModel& golden) {
   for (int i = 0; i < 3; ++i) runner.rows(0, 1).rows(1, 33).step();
   runner.end(1);
   for (int i = 0; i < 4; ++i) {
-    runner.decode(3);  // two of them graphs
+    runner.decode(3);  // two of them are graphs
     runner.start(1, golden.prompts[2].ids).rows(0, 1).rows(1, 33).step();
     runner.end(1);
   }
   runner.decode(4);
 }
 
-// Others fill every slot that there is while a sequence's first blocks are on their way out. None
-// of them loads anything, or its loads would have waited for these blocks.
+// Other sequences fill all device slots while a sequence's first blocks are being written out. None
+// of them loads anything, since its loads would wait for these blocks.
 void run_short_prompts(RunnerUnderTest& runner, const GoldenModel& golden) {
   const std::vector<std::int32_t>& prompt = golden.prompts[2].ids;
   const std::vector<std::int32_t> other(prompt.rbegin(), prompt.rbegin() + 33);
@@ -204,12 +206,12 @@ std::vector<LeftOut> all_waits() {
   };
 }
 
-// Their tokens, by graphs and without them in turn.
+// Runs alternate between graphs and no graphs.
 std::string wrong_without(DeviceRank& rank, const GoldenModel& golden, std::size_t which,
                           std::uint32_t left_out, int run) {
   const LeftOut each = all_waits()[which];
   RunnerTestOptions options = chunked(2, 16);
-  options.slots = 2;  // few slots, which are soon used again
+  options.slots = 2;  // few slots, so that they are reused soon
   options.rows = 40;
   options.logit_rows = 40;
   options.graphs = run % 2 == 0;

@@ -9,10 +9,10 @@
 namespace nvllm::runtime {
 namespace {
 
-// With few sequences, attention spreads the tokens of one over the more multiprocessors the longer
-// it may be. Short sequences have graphs of their own, so that they do not pay for combining many
-// parts. (kernels/attention/sm80/attention.cu: the number grows up to 2,048 tokens, and there is
-// one part where sequences times KV heads fill the GPU.)
+// With few sequences, attention splits a sequence over more multiprocessors the longer it may be.
+// Short sequences have graphs of their own, so that they do not pay for combining many splits.
+// (kernels/attention/sm80/attention.cu: the number of splits grows up to 2,048 tokens, and is one
+// if sequences times KV heads fill the GPU.)
 constexpr std::int64_t kShort = 1024, kFewSequences = 64;
 
 }  // namespace

@@ -1,9 +1,10 @@
-// DecodeGraphs: the captured steps of a runner. A step of one row per sequence is padded to one of
-// few sizes and runs as a graph; a size's first step runs as it is, so that whatever a kernel needs
-// to be there (loaded code, a choice of algorithm) is there when the second one is captured.
+// DecodeGraphs: the captured graphs of a runner's decode steps. A step of one row per sequence is
+// padded to one of few sizes and runs as a graph. The first step of each size runs uncaptured, so
+// that everything kernels need (loaded code, a choice of algorithm) exists when the second one is
+// captured.
 //
-// A capture costs a millisecond or two, mostly while the device is at work on the step before; so
-// it is done when a size comes, and a start does not wait for any.
+// A capture costs one or two milliseconds, mostly hidden behind the device's previous step; so
+// graphs are captured on demand, and startup does not wait for them.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +18,14 @@ namespace nvllm::runtime {
 
 class DecodeGraphs {
  public:
-  // What distinguishes a graph from others.
+  // The key of a graph.
   struct Kind {
     std::int64_t sequences = 0;
     std::int64_t max_kv_length = 0;
-    // Whether the graph samples, and with what (layers::SampleStep).
+    // Whether the graph samples, and with which kernels (layers::SampleStep).
     bool samples = false, penalties = false, top_k_top_p = false;
-    std::uint64_t cache_graph_key = 0;  // kvcache::StepPlan; graphs of any other but the newest go
+    std::uint64_t cache_graph_key = 0;  // kvcache::StepPlan; graphs with another key than the
+                                        // newest are destroyed
     auto operator<=>(const Kind&) const = default;
   };
 
@@ -33,16 +35,16 @@ class DecodeGraphs {
         max_length_(max_length),
         max_graphs_(max_graphs(max_sequences, max_length)) {}
 
-  // The kind for a step of so many sequences, the longest of so many tokens, that does not sample.
+  // The kind of a step of `sequences` sequences, the longest of `longest` tokens, without sampling.
   Kind kind_of(std::int64_t sequences, std::int64_t longest) const;
 
-  // Enqueues `work`, which depends on nothing but the kind and the device's memory. Once there are
-  // max_graphs() graphs no other ones are captured.
+  // Enqueues `work`, which depends on nothing but the kind and device memory. Once there are
+  // max_graphs() graphs, no more are captured.
   void run(const Kind& kind, Stream& stream, const std::function<void()>& work);
 
   std::int64_t captured() const { return captured_; }
 
-  // How many graphs there may be: each size and length with two ways of sampling.
+  // Maximum number of graphs: each size and length with two kinds of sampling.
   static std::int64_t max_graphs(std::int64_t max_sequences, std::int64_t max_length);
 
  private:
@@ -50,11 +52,11 @@ class DecodeGraphs {
   const std::int64_t max_sequences_, max_length_, max_graphs_;
   std::int64_t captured_ = 0;
   std::uint64_t cache_graph_key_ = 0;
-  std::map<Kind, std::unique_ptr<Graph>> graphs_;  // nullptr: has run once
+  std::map<Kind, std::unique_ptr<Graph>> graphs_;  // nullptr: has run once, uncaptured
 };
 
-// The size that a decode step of so many sequences is padded to: 1, 2, 4, 8, then multiples of 8,
-// from 64 on of 16, and never more than max_sequences.
+// The size to which a decode step is padded: 1, 2, 4, 8, then multiples of 8, from 64 on multiples
+// of 16, and at most max_sequences.
 std::int64_t padded_sequences(std::int64_t sequences, std::int64_t max_sequences);
 
 }  // namespace nvllm::runtime

@@ -24,11 +24,12 @@
 namespace nvllm::runtime {
 namespace {
 
-// With fewer rows GEMMs are bound by reading weights, and nothing is left to choose.
+// With fewer rows GEMMs are bound by reading weights, so there is nothing to tune.
 constexpr std::int64_t kMinRows = 17;
 constexpr std::int64_t kMinPromptRows = 512;
 
-// A KV cache without memory: keys and values go nowhere, and attention leaves its output as it is.
+// A KV cache without memory: keys and values are discarded, and attention leaves its output
+// unchanged.
 class NoCache final : public kvcache::ViewCache {
  public:
   explicit NoCache(const model::Decoder& decoder) {
@@ -80,7 +81,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kHeader = "nvllm GEMM tuning, version 1\n";
-// Name and header of the file before it was renamed.
+// Name and header of the file in earlier versions.
 constexpr const char* kOldName = "products.txt";
 constexpr std::string_view kOldHeader = "nvllm products, version 1\n";
 constexpr std::uintmax_t kMaxBytes = 64 << 20;
@@ -89,7 +90,7 @@ bool is_text(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
 }
 
-// Adds the configuration of a line, given without its end. False: it has none.
+// Parses a line (without newline) and adds its configuration. False: it is malformed.
 bool parse_line(std::string_view line, kernels::GemmConfigurations& configurations) {
   const std::size_t tab = line.find('\t');
   if (tab == std::string_view::npos) return false;
@@ -99,7 +100,7 @@ bool parse_line(std::string_view line, kernels::GemmConfigurations& configuratio
   return true;
 }
 
-// The file's text; empty if it is not there.
+// The file's text; empty if there is no such file.
 std::string text_of(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -125,7 +126,7 @@ GemmTuningCache::Contents parse(std::string_view text) {
   while (!text.empty()) {
     ++number;
     const std::size_t end = text.find('\n');
-    const bool whole = end != std::string_view::npos;  // else it was cut off
+    const bool whole = end != std::string_view::npos;  // otherwise it was truncated
     if (!whole || !parse_line(text.substr(0, end), contents.configurations)) {
       if (bad++ == 0) first_bad = number;
     }
@@ -146,8 +147,8 @@ std::string format(const kernels::GemmConfigurations& configurations) {
   return text;
 }
 
-// Waits for the lock. Where there are no locks, a file that two runs write at once has what one of
-// them added.
+// Waits for the lock. On file systems without locks, concurrent writers may lose each other's
+// entries.
 UniqueFd lock(const std::string& path) {
   constexpr int kTries = 500;
   constexpr useconds_t kBetweenUs = 10'000;

@@ -88,7 +88,7 @@ TEST_CASE("a path that is no file is told of when read, and an error when writte
   put(folder.path("file"), "");
   const GemmTuningCache below_a_file(folder.path("file/gemm_tuning.txt"));
   CHECK_THROWS_AS(below_a_file.add({{"a", "1"}}), Error);
-  // Nothing is left of the attempts.
+  // No temporary file is left.
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
     const std::string name = entry.path().filename();
     const bool expected =

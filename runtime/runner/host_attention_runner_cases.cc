@@ -1,6 +1,6 @@
-// Attention by the host's cores in the runner: transformers' continuations whatever their share;
-// bytes moved, and read where they are, as predicted; what takes its time changes nothing, and each
-// wait that is left out is missed.
+// CPU attention in the runner: transformers' continuations with any share of the blocks; the
+// predicted number of bytes is copied, and read in place; delays do not change results, and tests
+// fail if any of the waits is left out.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -83,7 +83,7 @@ TEST_CASE("host attention: the cores' blocks do not cross, and prompts' blocks d
       double share;
       std::int64_t taken_of_8;
     };
-    // Of 8 blocks, those that make max(taken / share, left / (1 - share)) least.
+    // The number of the 8 blocks that minimizes max(taken / share, left / (1 - share)).
     for (const Case& each : {Case{0.3, 2}, Case{0.5, 4}, Case{1, 8}}) {
       CAPTURE(each.share);
       RunnerUnderTest runner(rank, golden, with_share(each.share));
@@ -123,7 +123,7 @@ TEST_CASE(
     const KvTraffic after = runner.runner().kv_traffic();
     const auto own = static_cast<std::uint64_t>(2 * (length / block - shared));
     REQUIRE(own > shared);
-    // All of them are less than half of what there is only if few are shared.
+    // Half of all distinct blocks, unless many are shared.
     const std::uint64_t taken = (own + shared) / 2;
     CHECK(after.by_host - before.by_host == taken * bytes);
     CHECK(after.to_device - before.to_device == (own + shared - taken) * bytes);
@@ -131,7 +131,7 @@ TEST_CASE(
     runner.finish();
     CHECK(why_not_golden(prompt, runner.tokens(0), 0) == "");
     CHECK(runner.tokens(0).size() >= 30);
-    runner.end(0).decode(10);  // the other one goes on reading what it computed
+    runner.end(0).decode(10);  // the other sequence goes on reading its blocks
     runner.finish();
     CHECK(why_not_golden(prompt, runner.tokens(1), 0) == "");
     CHECK(runner.tokens(1).size() >= 40);
@@ -161,8 +161,7 @@ TEST_CASE("host attention: copies and calls that take any time change nothing") 
   });
 }
 
-// A wait to leave out, with the time that calls of the cores and write-outs take, so that it is
-// missed.
+// A wait to leave out, and the delays of CPU calls and write-outs with which leaving it out shows.
 struct LeftOut {
   OffloadWait wait;
   std::chrono::microseconds call, write;
@@ -176,8 +175,8 @@ std::vector<LeftOut> all_waits() {
           {OffloadWait::combine_of_host, some, none}};
 }
 
-// What is wrong with the tokens that come without these waits. Not in graphs, to which a stream
-// belongs only by these waits.
+// Describes the wrong tokens without these waits. Runs without graphs, because a stream becomes
+// part of a capture only through these waits.
 std::string wrong_without(DeviceRank& rank, const GoldenModel& golden, std::size_t which,
                           std::uint32_t left_out, int /*run*/) {
   const LeftOut each = all_waits()[which];

@@ -11,7 +11,7 @@
 namespace nvllm::runtime {
 namespace {
 
-constexpr int kTimedSteps = 10;  // more than may be in flight
+constexpr int kTimedSteps = 10;  // more than can be in flight
 
 }  // namespace
 
@@ -48,12 +48,12 @@ ModelRunner::ModelRunner(const model::Decoder& decoder, Backend& backend, Stream
   }
 }
 
-// The device must be done with the memory before it is freed. If it does not get done, the process
-// is about to end anyway.
+// The device must be done with the memory before it is freed. If it fails, the process is about to
+// end anyway.
 ModelRunner::~ModelRunner() {
   try {
     stream_.synchronize_for(std::chrono::seconds(10));
-  } catch (const std::exception&) {  // reported before, or of no interest any more
+  } catch (const std::exception&) {  // already reported, or no longer relevant
   }
 }
 
@@ -100,7 +100,7 @@ void ModelRunner::step(const StepMessage& message) {
   if (sender_) sender_->send(sampled, stream_);
 }
 
-// Everything but the rows, in the message's order.
+// Applies everything but the rows, in the message's order.
 void ModelRunner::follow(const StepMessage& message) {
   slots_.follow(message);
   for (const std::uint32_t slot : message.ended) cache_->end_sequence(slot);
@@ -116,7 +116,7 @@ layers::Sampled ModelRunner::run(std::uint64_t number, std::span<const StepPart>
   StepShape shape = shape_of(parts);
   shape.window_group = options_.window_group > 0;
   const layers::SampleStep required = required_sampling(parts);
-  // Every sequence has one row, which samples: the rows are the sequences and the logits.
+  // Every sequence has one row and samples: sequences, rows and logits correspond.
   const bool decodes = shape.max_query_rows == 1 && shape.logit_rows == shape.rows;
   const kvcache::StepPlan plan =
       begin_cache_step(number, parts, options_.graphs && decodes && !starts_);
@@ -133,7 +133,7 @@ layers::Sampled ModelRunner::run(std::uint64_t number, std::span<const StepPart>
   return sampled;
 }
 
-// In the batch's order, which is the staging's: the sequences that sample come first.
+// In the order of the batch and the staging: sequences that sample come first.
 kvcache::StepPlan ModelRunner::begin_cache_step(std::uint64_t number,
                                                 std::span<const StepPart> parts, bool may_capture) {
   sequences_.clear();
@@ -159,8 +159,7 @@ layers::Sampled ModelRunner::run_as_graph(std::span<const StepPart> parts, StepS
   const std::int64_t rows = shape.rows;
   DecodeGraphs::Kind kind = graphs_.kind_of(shape.sequences, shape.max_kv_length);
   kind.cache_graph_key = cache_graph_key;
-  // Sampling with logprobs, which few requests want, would need a graph for each number of
-  // alternatives.
+  // Sampling with logprobs, which few requests use, would need a graph per number of alternatives.
   kind.samples = sampler_ && required.logprobs < 0;
   kind.penalties = kind.samples && required.penalties;
   kind.top_k_top_p = kind.samples && required.top_k_top_p;
@@ -189,12 +188,12 @@ void ModelRunner::load(std::span<const StepPart> parts, const StepShape& shape) 
 std::optional<layers::LogitsCall> ModelRunner::forward(const StepShape& shape) {
   staging_.make_input(shape, *cache_, stream_);
   layers::Batch batch = staging_.batch(shape);
-  // The one sequence lies in one block, so kernels need not look up its blocks.
+  // The only sequence is in a single block, so kernels need no block table.
   if (options_.kv_mode == KvMode::contiguous) batch.block_table = {};
   return decoder_.forward_to_head(batch, *cache_, memory_, device());
 }
 
-// What the rows of a step require of the sampler.
+// The sampling features that the step's rows require.
 layers::SampleStep ModelRunner::required_sampling(std::span<const StepPart> parts) {
   layers::SampleStep required;
   for (const StepPart& part : parts) {

@@ -1,10 +1,10 @@
-// ModelRunner: one rank's half of every step. It follows the step messages, keeps each slot's
-// sequence on its device, and enqueues forward pass and sampling. It runs ahead of its device:
-// step() returns when the work is enqueued.
+// ModelRunner: one rank's part of every step. It applies the step messages, keeps the state of each
+// slot's sequence on its device, and enqueues forward pass and sampling. It is asynchronous: step()
+// returns when the work is enqueued.
 //
 // The tokens that a step samples stay on the device, where the next step reads them. The inputs of
-// a step (positions, slots, tables) are computed on the device, too, from a few numbers per
-// sequence, so a step costs one small copy to the device, and decode steps are captured graphs.
+// a step (positions, slots, block tables) are also computed on the device from a few numbers per
+// sequence, so a step costs one small copy to the device, and decode steps run as captured graphs.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,9 @@
 
 namespace nvllm::runtime {
 
-// How a runner reaches those of other ranks.
+// How a runner communicates with the runners of other ranks.
 struct Peers {
-  // Of the stage's ranks, also if it has one; nullptr: one rank in all.
+  // Between the stage's ranks, even if there is only one; nullptr: one rank in total.
   ipc::Communicator* communicator = nullptr;
   ipc::StageLink* link = nullptr;  // nullptr: one stage
 };
@@ -44,9 +44,10 @@ struct Peers {
 // Used by the rank's main thread.
 class ModelRunner {
  public:
-  // Allocates everything but the cache, workspace_bytes() in all: activations, sampler, step input,
-  // results. The decoder's parameters are bound, though perhaps not filled yet. All must outlive
-  // it. progress: called from some thread as the device gets on in steps that may take minutes.
+  // Allocates workspace_bytes(): activations, sampler, step input and results, but not the cache.
+  // The decoder's parameters are bound, though perhaps not yet loaded. All arguments must outlive
+  // the runner. progress: called from some thread as the device advances in steps that may take
+  // minutes.
   ModelRunner(const model::Decoder& decoder, Backend& backend, Stream& stream, const Peers& peers,
               const RunnerOptions& options, Trace* trace = nullptr,
               std::function<void()> progress = {});
@@ -57,32 +58,33 @@ class ModelRunner {
   kvcache::BlockShape block_shape() const { return cache_.block_shape(); }
   CacheBytes cache_bytes() const { return cache_.bytes(); }
 
-  // GEMM configurations that earlier runs measured (kernels::Gemm::adopt). Before the first step.
+  // Adopts GEMM configurations that earlier runs measured (kernels::Gemm::adopt). Call before the
+  // first step.
   void adopt(kernels::GemmConfigurations configurations);
-  // Measures the missing ones for steps of this size; between steps, after the weights have been
-  // loaded. A collective call.
+  // Measures the missing configurations for steps of this size. Call between steps, after the
+  // weights have been loaded. A collective call.
   void tune_gemms(const TunedSize& size);
-  // Which configurations are known, and which were measured.
+  // Known configurations, and those measured in this run.
   GemmTuningReport gemm_tuning();
 
-  // RunnerOptions::overlap_rows: makes what overlapping needs. Without it, or where the
-  // communicator gains nothing by it, no step is overlapped. A collective call.
+  // Allocates what overlapping needs (RunnerOptions::overlap_rows). Without this call, or if the
+  // communicator gains nothing from it, no step is overlapped. A collective call.
   void open_overlap();
 
-  // Once, before the first step, after the weights have been loaded; see RunnerCache::make().
+  // Call once, before the first step, after the weights have been loaded; see RunnerCache::make().
   void make_cache(const CacheSize& size, std::vector<float> kv_scales = {});
   // See RunnerCache::commit().
   void commit_cache() { cache_.commit(progress_); }
 
-  // Bytes between this rank's device and the host, of all steps so far.
+  // Bytes copied between this rank's device and the host in all steps so far.
   kvcache::KvTraffic kv_traffic() const;
 
   // Enqueues a step. A collective call; the messages must be the same on all ranks.
   void step(const StepMessage& message);
 
-  // keeps_results: of the oldest step whose result was not taken.
+  // keeps_results: the oldest step whose result has not been taken.
   bool result_ready();
-  StepResult take_result();  // waits for it; a stuck peer is an Error with its name
+  StepResult take_result();  // waits for it; throws an Error that names a stuck peer
 
  private:
   void follow(const StepMessage& message);
@@ -92,11 +94,11 @@ class ModelRunner {
   layers::Sampled run_as_graph(std::span<const StepPart> parts, StepShape shape,
                                std::uint64_t cache_graph_key, const layers::SampleStep& required);
   void load(std::span<const StepPart> parts, const StepShape& shape);
-  // All but the LM-head GEMM, which is returned; nothing on stages without it.
+  // The forward pass up to the LM-head GEMM, which is returned; nullopt on stages without a head.
   std::optional<layers::LogitsCall> forward(const StepShape& shape);
   model::Device device() { return {stream_, *gemm_, peers_.communicator, peers_.link, progress_}; }
   layers::SampleStep required_sampling(std::span<const StepPart> parts);
-  // head: the GEMM that makes the logits; nullptr: they are there.
+  // head: the GEMM that computes the logits; nullptr: they are computed already.
   layers::Sampled sample(const StepShape& shape, std::int64_t rows,
                          const layers::SampleStep& required, const layers::LogitsCall* head);
 
@@ -116,12 +118,12 @@ class ModelRunner {
   DecodeGraphs graphs_;
   StepTimer timer_;
   RunnerCache cache_;
-  std::optional<StateStore> states_;  // with the cache
+  std::optional<StateStore> states_;  // created with the cache
   std::optional<StepResults> results_;
   std::optional<ResultSender> sender_;            // on the first rank of a pipeline's last stage
-  std::vector<kvcache::StepSequence> sequences_;  // of the step; kept for its memory
+  std::vector<kvcache::StepSequence> sequences_;  // of the step; kept to reuse its memory
   bool starts_ = false;                           // whether a sequence starts with this step
-  TensorView tokens_;  // where the sampler leaves the tokens of every step
+  TensorView tokens_;                             // receives the tokens that every step samples
 };
 
 }  // namespace nvllm::runtime

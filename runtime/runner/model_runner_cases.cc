@@ -1,6 +1,6 @@
-// The runner against transformers' continuations: sequences alone and together, in chunks, in
-// graphs, with steps ahead, in slots and blocks that others had before, swapped out and in, with
-// shared prefixes.
+// The runner against transformers' continuations: sequences alone and together, chunked, in graphs,
+// with steps enqueued ahead, in reused slots and blocks, swapped out and in, and with shared
+// prefixes.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -69,7 +69,7 @@ TEST_CASE("chunks of any size give the same tokens") {
   });
 }
 
-// What a cache needs beside its blocks and the ring that they come through.
+// The part of a cache's memory that does not depend on its blocks, ring included.
 std::size_t fixed_bytes(DeviceRank& rank, const GoldenModel& golden, KvMode mode,
                         KvCacheDtype dtype) {
   const RunnerTestOptions options{.kv_mode = mode, .kv_cache_dtype = dtype};
@@ -117,7 +117,7 @@ TEST_CASE("blocks of other sizes give the same tokens") {
   });
 }
 
-// What slot's tokens are, against a prompt's continuation; on rank 0.
+// Checks the slot's tokens against a prompt's continuation, on rank 0.
 void check_tokens(DeviceRank& rank, RunnerUnderTest& runner, std::uint32_t slot,
                   const GoldenModel::Prompt& prompt, std::size_t min_tokens) {
   if (rank.member.rank() > 0) return;
@@ -184,12 +184,12 @@ TEST_CASE("a sequence that is swapped out and in again goes on as before") {
     runner.start(1, prompts[0].ids).rows(0, 1).rows(1, 7).step();
     runner.decode(8);
     runner.finish();
-    // Ten tokens were sampled; the tenth has not been computed yet.
+    // Ten tokens were sampled; the tenth has not been processed yet.
     std::vector<std::int32_t> known = prompts[1].ids;
     known.insert(known.end(), prompts[1].continuation.begin(),
                  prompts[1].continuation.begin() + 10);
     const std::int64_t blocks = runner.swap_out(0);
-    // Somebody else uses the blocks meanwhile, from the very step on.
+    // Another sequence uses the blocks meanwhile, from the same step on.
     runner.start(2, prompts[2].ids).rows(2, 150).rows(1, 1).step();
     runner.decode(2);
     runner.end(2);
@@ -236,7 +236,7 @@ TEST_CASE("a shared prefix gives the same tokens, also within the step that comp
     runner.start(3, prompt.ids, {prefix.begin(), prefix.begin() + 4}).rows(3, 86);
     runner.rows(0, 1).rows(1, 1).step();
     runner.decode(10);
-    runner.end(0);  // the others keep its blocks
+    runner.end(0);  // the others still hold its blocks
     runner.decode(20);
     runner.finish();
     check_tokens(rank, runner, 1, prompt, 32);
@@ -252,7 +252,8 @@ TEST_CASE("a sequence of one row shares a block that another one's row fills in 
     const auto length = static_cast<std::int64_t>(prompt.ids.size());
     std::vector<std::int32_t> longer = prompt.ids;
     longer.insert(longer.end(), prompt.continuation.begin(), prompt.continuation.end());
-    const std::int64_t whole = (length / 16 + 1) * 16;  // the first block that answers fill
+    const std::int64_t whole = (length / 16 + 1) * 16;  // the first block that generated tokens
+                                                        // fill
     runner.start(0, prompt.ids).rows(0, length).step();
     runner.decode(static_cast<int>(whole - 1 - length));
     longer.resize(static_cast<std::size_t>(whole) + 1);
@@ -270,7 +271,7 @@ TEST_CASE("more new blocks than fit into a step's message to the device reach it
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
     const GoldenModel golden("qwen3-uneven");
-    // A step has room for a sequence's table of 224 blocks and one block for each slot.
+    // A step can send a sequence's table of 224 blocks, and one block per slot.
     RunnerUnderTest runner(rank, golden, {.rows = 8, .blocks = 900, .block_size = 1});
     const auto& prompt = golden.prompts[2];
     runner.start(3, prompt.ids);
@@ -285,7 +286,7 @@ TEST_CASE("more new blocks than fit into a step's message to the device reach it
   });
 }
 
-// llama-dynamic has 3 heads; qwen3-uneven 9, in 3 groups.
+// llama-dynamic has 3 heads; qwen3-uneven has 9, in 3 groups.
 TEST_CASE("a rank may have few heads or none") {
   RANKS_OR_SKIP(4);
   testing::run_on_devices(4, [](DeviceRank& rank) {
@@ -310,11 +311,11 @@ TEST_CASE("a rank that takes no part in a step is named") {
     }
     std::string what;
     try {
-      runner.step();  // may wait for the device, where kernels are loaded as they are first used
+      runner.step();  // may wait for the device, where kernels are loaded at their first use
       runner.runner().take_result();
-    } catch (const Error& error) {  // on a GPU the collective itself says it
+    } catch (const Error& error) {  // on a GPU the collective itself reports it
       what = error.what();
-      rank.member.group().abort(what);  // as a worker does with what ends it
+      rank.member.group().abort(what);  // as a worker does with an error that ends it
     }
     CHECK(what.find("rank 1") != std::string::npos);
   };
@@ -361,7 +362,7 @@ TEST_CASE("a trace has every step on the host and on the device") {
     runner.start(0, golden.prompts[0].ids).rows(0, 7).step();
     runner.decode(9);
     runner.finish();
-    runner.decode(1);  // sees what has ended
+    runner.decode(1);  // reads the blocks of the sequence that ended
     runner.finish();
     std::vector<std::uint64_t> host, device;
     std::int64_t last_ns = 0;

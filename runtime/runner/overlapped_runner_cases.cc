@@ -1,5 +1,5 @@
-// Steps whose sums over the ranks are overlapped: the same tokens as steps at once, whoever is in
-// them and wherever they are cut in two; on CPUs the same bits.
+// Steps with overlapped all-reduces: the same tokens as undivided steps, whichever sequences they
+// contain and wherever they are split; on CPUs the same bits.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -24,7 +24,7 @@ RunnerTestOptions overlapped(DType dtype = DType::f32) {
   return {.dtype = dtype, .overlap_rows = 2};
 }
 
-// On CPUs overlapped sums are what GPUs with peer memory make of them; on GPUs they are these.
+// On CPUs, emulates the overlapped sums of GPUs with peer memory; on GPUs they are real.
 OwnRowsCommunicator* overlap_on_cpu(DeviceRank& rank) {
   if (testing::device_under_test() != DeviceKind::cpu) return nullptr;
   auto own_rows =
@@ -64,7 +64,8 @@ TEST_CASE("overlapped: bfloat16 on 2 ranks") {
   continues_all(2, DType::bf16);
 }
 
-// Log-probabilities of three prompts' tokens, which come in chunks, and of some tokens after them.
+// Log-probabilities of three prompts' tokens, which are prefilled in chunks, and of some tokens
+// after them.
 std::vector<float> logprobs(DeviceRank& rank, const GoldenModel& golden,
                             const RunnerTestOptions& options, std::int64_t chunk) {
   RunnerUnderTest runner(rank, golden, options);
@@ -106,7 +107,7 @@ TEST_CASE("overlapped: on CPUs the same bits as at once") {
   });
 }
 
-// What three sequences sample of which one comes when the others decode.
+// The tokens of three sequences, one of which starts while the others decode.
 std::vector<std::vector<std::int32_t>> tokens_beside_decoding(DeviceRank& rank,
                                                               const GoldenModel& golden,
                                                               const RunnerTestOptions& options) {

@@ -1,5 +1,5 @@
-// Chunked offload in the runner, where blocks stay on the device: the same continuations, bytes
-// moved as predicted, and slots that come back.
+// Chunked offload with blocks that stay on the device: the same continuations, the predicted number
+// of bytes copied, and slots that are reused.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ TEST_CASE(
   };
   for (const Case& each : {Case{1, 14, 2, true}, Case{1, 14, 2, false}, Case{1, 1, 2, true},
                            Case{1, 5, 3, false}, Case{2, 14, 2, true}, Case{2, 3, 2, true},
-                           Case{3, 8, 2, false}, Case{4, 4, 2, true}}) {  // one has no heads
+                           Case{3, 8, 2, false}, Case{4, 4, 2, true}}) {  // one rank has no heads
     RANKS_OR_SKIP(each.ranks);
     CAPTURE(each.ranks);
     CAPTURE(each.resident);
@@ -45,7 +45,7 @@ TEST_CASE("resident: what stays is written to the host once, and never comes bac
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
     const GoldenModel golden(kModel);
-    for (const std::int64_t resident : {13, 11, 1}) {  // all of them; not all
+    for (const std::int64_t resident : {13, 11, 1}) {  // all of them; some
       CAPTURE(resident);
       check_traffic(rank, golden, resident);
     }
@@ -75,11 +75,11 @@ TEST_CASE(
         const auto& blocks = runner.blocks(0);
         runner.start(1, prompt.ids, {blocks.begin(), blocks.begin() + shared});
         runner.keep(first_stays ? 0 : 14).rows(1, length - shared * block).step();
-        // What the first one has computed and not kept is still there, in slots that nobody else
+        // The first sequence's blocks that were not kept are still in slots that no other sequence
         // needed.
         CHECK(to_device() == 0);
         runner.rows(0, 1).rows(1, 1).step();
-        CHECK(to_device() == 0);  // both read the blocks of the one that keeps them
+        CHECK(to_device() == 0);  // both read blocks of the sequence that keeps them
         runner.decode(12);
         runner.end(first_stays ? 0 : 1);
         const std::uint64_t before = to_device();
@@ -113,7 +113,7 @@ TEST_CASE("resident: a prefix that is only on the host comes back once") {
     const std::uint64_t bytes = runner.runner().block_shape().kv_bytes();
     runner.start(0, prompt.ids).keep(0);
     runner.prefill(40);
-    // Others take every slot that was free.
+    // Other sequences take every slot that was free.
     for (int i = 0; i < 3; ++i) {
       runner.start(1, golden.prompts[2].ids);
       while (runner.blocks(1).size() < 9) runner.rows(1, 16).step();
@@ -148,8 +148,8 @@ TEST_CASE("resident: sequences come and go, and copies take any time") {
   });
 }
 
-// One of three slots after the other gets another sequence, which begins with what a running one
-// has computed or not, and keeps some blocks or none, in as few slots of the device as can do.
+// Each of three slots in turn gets another sequence, whose prefix a running sequence has computed
+// or not, and which keeps some blocks or none, with the smallest possible number of device slots.
 TEST_CASE("resident: slots come back from hundreds of sequences that come and go at random") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {

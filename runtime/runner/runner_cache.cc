@@ -79,8 +79,8 @@ std::size_t RunnerCache::sparse_bytes(bool layerwise) const {
   return kvcache::SparseCache::bytes(quest_limits(0), sparse_limits(), layerwise);
 }
 
-// By default the ranks of GPUs, which may all be near the same cores, share them; the ranks of CPUs
-// have been given their share already.
+// By default the ranks of GPUs share the cores, as all may be near the same ones; the ranks of CPUs
+// have already been assigned their share.
 int RunnerCache::host_threads() const {
   if (options_.host_threads > 0) return static_cast<int>(options_.host_threads);
   const int ranks = backend_.kind() == DeviceKind::cpu ? 1 : decoder_.shard().ranks;
@@ -107,7 +107,7 @@ kvcache::ChunkedOptions RunnerCache::chunked_options(std::int64_t blocks, std::i
           .hooks = options_.offload_hooks};
 }
 
-// Without linear attention or shared keys and values a layer of the cache is a layer of the model.
+// Without linear attention or shared keys and values, each layer of the cache is one of the model.
 std::vector<bool> RunnerCache::layers_in_window_group() const {
   std::vector<bool> windows;
   for (std::int64_t layer = 0; layer < decoder_.config().layers; ++layer)
@@ -150,7 +150,7 @@ CacheBytes RunnerCache::bytes() const {
                          static_cast<std::size_t>(options_.max_num_seqs) * sizeof(std::int32_t)};
 }
 
-// Of scales that a checkpoint may have; a model without them leaves this free.
+// Memory for the scales that a checkpoint may have; a model without them leaves it unused.
 std::size_t RunnerCache::scale_bytes() const {
   const kvcache::BlockShape shape = block_shape();
   return is_fp8()
@@ -219,7 +219,7 @@ void RunnerCache::commit(const std::function<void()>& progress) {
   if (paged_windows_ != nullptr) paged_windows_->commit(progress);
 }
 
-// Puts a sparse cache over the storage if a policy wants one. A chunked cache asks the policies
+// Wraps the storage in a sparse cache if a policy needs one. A chunked cache calls the policies
 // itself.
 template <typename Storage>
 void RunnerCache::use(std::unique_ptr<Storage> storage, std::int64_t blocks) {

@@ -1,5 +1,5 @@
 // RunnerCache: a rank's KV cache, in the mode and with the sparse attention policies that its
-// options say.
+// options request.
 #pragma once
 
 #include <cstddef>
@@ -24,24 +24,23 @@
 
 namespace nvllm::runtime {
 
-// Bytes of a cache: for each block on the device and on the host (0: none there), for each of the
-// device's slots, and beside them on the device; and for each block of the group of windows, if
-// there is one.
+// Bytes of a cache: per block on the device and on the host (0: none there), per device slot, per
+// block of the window group (0: none), and independent of these (`fixed`).
 struct CacheBytes {
   std::size_t block = 0, host_block = 0, fixed = 0, device_slot = 0, window_block = 0;
 };
 
-// How much of everything a cache gets.
+// The number of blocks and slots that a cache gets.
 struct CacheSize {
-  std::int64_t blocks = 0;       // on the device, or in host memory if the mode keeps them there
-  std::int64_t host_blocks = 0;  // to swap to; none where blocks are in host memory
-  // Likewise of the group of windows (RunnerOptions::window_group).
+  std::int64_t blocks = 0;       // on the device, or in host memory in modes that keep them there
+  std::int64_t host_blocks = 0;  // for swapping; 0 if blocks are in host memory
+  // The same for the window group (RunnerOptions::window_group).
   std::int64_t window_blocks = 0, host_window_blocks = 0;
-  // Chunked: slots for whole blocks (kvcache/chunked/device_slots.h), and whether every block has
-  // one of its own for good.
+  // Chunked mode: slots for whole blocks (kvcache/chunked/device_slots.h), and whether every block
+  // has its own permanent slot.
   std::int64_t device_slots = 0;
   bool all_resident = false;
-  // Of models with linear attention: places for states, on the device and on the host
+  // Models with linear attention: slots for states, on the device and on the host
   // (runtime/runner/state_store.h).
   std::int64_t state_snapshots = 0, host_states = 0;
 
@@ -55,28 +54,29 @@ struct CacheSize {
 // Used by the rank's main thread.
 class RunnerCache {
  public:
-  // Allocates prompt_policy_bytes(), and no cache yet. All must outlive it.
+  // Allocates prompt_policy_bytes(), but no cache yet. All arguments must outlive this object.
   RunnerCache(const model::Decoder& decoder, Backend& backend, Stream& stream,
               const RunnerOptions& options);
 
-  // What the policy of --prefill-attention needs, however large the cache becomes.
+  // Memory of the --prefill-attention policy, which does not depend on the size of the cache.
   static std::size_t prompt_policy_bytes(const model::Decoder& decoder,
                                          const RunnerOptions& options, DeviceKind device);
 
   kvcache::BlockShape block_shape() const;
   CacheBytes bytes() const;
 
-  // Makes the cache, once. kv_scales: of a cache of E4m3, [layers][2][this rank's KV heads]; empty:
-  // all are 1.
+  // Creates the cache; call once. kv_scales: for an E4m3 cache, [layers][2][this rank's KV heads];
+  // empty: all are 1.
   void make(const CacheSize& size, std::vector<float> kv_scales = {});
   bool made() const { return cache_ != nullptr; }
-  // Touches the memory of a paged cache that lies in the host's, so that it is really there.
+  // Touches the memory of a paged cache in host memory, so that it is physically allocated.
   void commit(const std::function<void()>& progress);
 
-  // The cache that was made.
+  // The cache; valid after make().
   kvcache::KvCache& operator*() const { return *cache_; }
   kvcache::KvCache* operator->() const { return cache_.get(); }
-  // Copies blocks to the host and back, where sequences can be swapped; elsewhere all are empty.
+  // Copies blocks to the host and back in modes with swapping; in other modes there are none to
+  // copy.
   void swap(const StepMessage& message);
 
  private:
@@ -104,12 +104,12 @@ class RunnerCache {
   Backend& backend_;
   Stream& stream_;
   const RunnerOptions& options_;
-  std::vector<float> scales_;  // of a cache of E4m3, on the host; empty: none
+  std::vector<float> scales_;  // of an E4m3 cache, on the host; empty: none
   Buffer device_scales_;
   std::unique_ptr<kvcache::PromptPolicy> prompt_policy_;  // nullptr: none
-  std::unique_ptr<kvcache::KvCache> storage_;             // under a sparse cache
+  std::unique_ptr<kvcache::KvCache> storage_;             // wrapped by a sparse cache
   std::unique_ptr<kvcache::KvCache> cache_;
-  // If it is the storage: sequences can be swapped. And of the group of windows, if there is one.
+  // The storage if sequences can be swapped; and that of the window group, if there is one.
   kvcache::PagedCache* paged_ = nullptr;
   kvcache::PagedCache* paged_windows_ = nullptr;
 };

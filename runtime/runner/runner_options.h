@@ -1,8 +1,8 @@
-// RunnerOptions: what rank 0 sends to every rank to make a runner with.
+// RunnerOptions: the options with which rank 0 has every rank create its runner.
 //
-// They are not EngineOptions, which say what the user wants: here every automatic choice has been
-// made (resolve_options() of memory/memory_plan.h, and the engine's setup), and a runner knows
-// nothing of policies that only rank 0's scheduler follows.
+// They differ from EngineOptions, which hold what the user requests: here every automatic choice
+// has been resolved (resolve_options() of memory/memory_plan.h, and the engine's setup), and
+// policies that only rank 0's scheduler follows are left out.
 #pragma once
 
 #include <algorithm>
@@ -22,15 +22,15 @@ struct RunnerOptions {
   std::int64_t max_num_seqs = 0;
   std::int64_t max_num_batched_tokens = 0;
   std::int64_t max_logit_rows = 0;
-  std::int64_t block_size = 0;  // contiguous: of the one block that there is
+  std::int64_t block_size = 0;  // contiguous mode: tokens of the only block
   bool graphs = true;
-  bool keeps_results = false;  // rank 0: copies the results of steps to the host
-  // Steps that may be enqueued without their results being taken; in a pipeline one for each stage.
+  bool keeps_results = false;  // on rank 0: copies the results of steps to the host
+  // Maximum steps enqueued whose results have not been taken; in a pipeline one per stage.
   int steps_ahead = 2;
   KvMode kv_mode = KvMode::paged;
   KvCacheDtype kv_cache_dtype = KvCacheDtype::automatic;
-  // Not 0: layers with a window are a group of the cache with blocks of their own, in which they
-  // keep no more than so many tokens and a step's rows (kvcache/window_blocks.h). Paged alone.
+  // Not 0: layers with a window form a group of the cache with its own blocks, which keeps only
+  // this many tokens and a step's rows (kvcache/window_blocks.h). Paged mode only.
   std::int64_t window_group = 0;
   // As in EngineOptions.
   std::int64_t ring_slots = 16;
@@ -40,13 +40,13 @@ struct RunnerOptions {
   PrefillAttention prefill_attention = PrefillAttention::full;
   DecodeAttention decode_attention = DecodeAttention::full;
   bool invariant = false;  // layers::Context
-  // Not 0: a step's rows go through each layer so many at a time, before the next layer; memory for
-  // activations is made for so many.
+  // Not 0: each layer processes a step's rows in parts of this size before the next layer starts;
+  // activations are allocated for one part.
   std::int64_t part_rows = 0;
-  // Not 0: a step of at least so many rows, but for decode steps, goes through the layers in two
-  // parts, whose sums over the ranks are overlapped. With part_rows == 0 alone.
+  // Not 0: a prefill step of at least this many rows is split into two micro-batches whose
+  // all-reduces are overlapped. Requires part_rows == 0.
   std::int64_t overlap_rows = 0;
-  kvcache::OffloadHooks offload_hooks = {};  // of tests
+  kvcache::OffloadHooks offload_hooks = {};  // for tests
 
   template <class Archive>
   void serialize(Archive& archive) {
@@ -56,11 +56,11 @@ struct RunnerOptions {
             window_group, overlap_rows);
   }
 
-  // Sizes of the largest step, in which every slot has a row: rows, rows whose logits are wanted,
-  // and blocks of a sequence's table.
+  // Sizes of the largest step, in which every slot has a row: rows, rows with logits, and blocks of
+  // a sequence's table.
   std::int64_t rows() const { return std::max(max_num_batched_tokens, max_num_seqs); }
   std::int64_t logit_rows() const { return std::max(max_logit_rows, max_num_seqs); }
-  // Of a part whose sums are overlapped.
+  // Rows of a micro-batch.
   std::int64_t overlapped_part_rows() const { return divide_up(rows(), 2); }
   std::int64_t table_blocks() const { return divide_up(max_model_len, block_size); }
 

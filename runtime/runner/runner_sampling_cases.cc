@@ -1,5 +1,5 @@
-// What the runner tells the sampler: whose rules and tokens belong to which row, in steps of all
-// kinds.
+// The runner's input to the sampler: rules and tokens of the right sequence for each row, in all
+// kinds of steps.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ struct GoldenRow {
   double log_sum;
 };
 
-// Logits may be off by 1e-3 (model/golden_cases.cc), so their log-sum-exp too.
+// Logits may be off by 1e-3 (model/golden_cases.cc), so their log-sum-exp may be, too.
 constexpr double kLogprobOff = 2e-3;
 
 std::string compare(const GoldenRow& right, const TokenLogprobs& got, std::int32_t token,
@@ -57,8 +57,8 @@ std::string compare(const GoldenRow& right, const TokenLogprobs& got, std::int32
   return {};
 }
 
-// The first prompt's log-probabilities, and the first token sampled, with others beside it that
-// want less or more.
+// Checks the first prompt's log-probabilities and its first sampled token, in steps with other
+// sequences that request fewer or more of them.
 void check_logprobs(DeviceRank& rank, std::int64_t chunk) {
   const GoldenModel golden("qwen3-uneven");
   const auto& prompt = golden.prompts[0];
@@ -114,7 +114,7 @@ TEST_CASE(
   }
 }
 
-// Rules that look back at all tokens, filter and sample.
+// Rules with penalties that need all tokens, filters and sampling.
 layers::SamplingRules demanding(std::uint64_t seed) {
   layers::SamplingRules rules;
   rules.temperature = 0.8f;
@@ -127,7 +127,7 @@ layers::SamplingRules demanding(std::uint64_t seed) {
   return rules;
 }
 
-// The tokens of a sequence with such rules in slot 2, whatever is done to it on the way.
+// The tokens of a sequence with such rules in slot 2; `prefill` may disturb it in any way.
 template <typename Prefill>
 std::vector<std::int32_t> sample(DeviceRank& rank, const RunnerTestOptions& options,
                                  const Prefill& prefill) {
@@ -164,7 +164,7 @@ TEST_CASE(
       const auto right = sample(rank, {.graphs = false, .steps_ahead = 0}, alone);
       CHECK(sample(rank, {.steps_ahead = 2}, alone) == right);
       CHECK(sample(rank, {}, with_a_prefix) == right);
-      // Others sample on while slot 2's prompt is not done: its own tokens are what counts.
+      // Other sequences sample while slot 2 is still in prefill: only its own tokens count.
       CHECK(sample(rank, {}, in_company) == right);
       if (rank.member.rank() == 0) CHECK(right.size() == 31);
     });

@@ -1,4 +1,4 @@
-// What a rank knows of its slots, out of messages alone.
+// What a rank derives about its slots from messages alone.
 #include "runtime/runner/slot_table.h"
 
 #include <doctest/doctest.h>
@@ -172,7 +172,7 @@ TEST_CASE("a size runs once as it is, then as a graph") {
   CHECK(graphs.captured() == 1);
   run(4, 1024);  // of the same kind
   CHECK(enqueued == 2);
-  run(4, 1025);  // may be longer
+  run(4, 1025);  // may be longer than the short kind
   CHECK(enqueued == 3);
   CHECK(ran == 7);
 }

@@ -1,5 +1,5 @@
 // States of linear attention in the runner, against transformers' continuations: sequences that
-// begin behind a snapshot of another one's states, or have theirs on the host for a while.
+// resume from a snapshot of another one's states, or whose states are swapped out for a while.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -15,7 +15,7 @@ using testing::DeviceRank;
 constexpr const char* kModels[] = {"qwen35-dense", "qwen3next"};
 constexpr std::int64_t kPrefix = 48;  // three blocks
 
-// On one and two ranks, and on five: with more ranks than key heads some keep no states.
+// On one and two ranks, and on five: with more ranks than key heads some ranks keep no states.
 template <typename Body>
 void with_models(const Body& body) {
   RANKS_OR_SKIP(1);
@@ -35,9 +35,9 @@ std::vector<kvcache::BlockId> blocks_of_prefix(RunnerUnderTest& runner, std::uin
   return {blocks.begin(), blocks.begin() + kPrefix / 16};
 }
 
-// Slot 0 computes `first`, and leaves a snapshot behind its first kPrefix tokens. Slot 1 begins
-// with it, and with blocks of the second golden prompt. What is wrong with how it goes on; on rank
-// 0.
+// Slot 0 computes `first`, and saves a snapshot after its first kPrefix tokens. Slot 1 starts from
+// it, and continues with blocks of the second golden prompt. Returns how its continuation differs
+// from the golden one, on rank 0.
 std::string wrong_behind_snapshot_of(DeviceRank& rank, const GoldenModel& golden,
                                      const std::vector<std::int32_t>& first) {
   const auto& prompt = golden.prompts[1];
@@ -46,7 +46,7 @@ std::string wrong_behind_snapshot_of(DeviceRank& rank, const GoldenModel& golden
   runner.start(0, first).rows(0, kPrefix).copy_states({.save = {{0, 1}}});
   runner.start(2, prompt.ids).rows(2, length).step();
   const std::int64_t rest = static_cast<std::int64_t>(first.size()) - kPrefix;
-  runner.rows(0, rest).rows(2, 1).step();  // what comes later is not in the snapshot
+  runner.rows(0, rest).rows(2, 1).step();  // later tokens are not in the snapshot
   runner.start(1, prompt.ids, blocks_of_prefix(runner, 2)).copy_states({.restore = {{1, 1}}});
   runner.rows(1, length - kPrefix).rows(0, 1).step();
   runner.decode(20);
@@ -84,7 +84,7 @@ TEST_CASE("a place is read by the step that overwrites it") {
   });
 }
 
-// Returns the tokens after the return, on rank 0.
+// Returns the tokens after swapping in, on rank 0.
 std::vector<std::int32_t> swapped_out_and_in(DeviceRank& rank, const GoldenModel& golden,
                                              const StateCopies& back) {
   const auto& prompts = golden.prompts;
@@ -94,7 +94,7 @@ std::vector<std::int32_t> swapped_out_and_in(DeviceRank& rank, const GoldenModel
   runner.finish();
   std::vector<std::int32_t> known = prompts[1].ids;
   known.insert(known.end(), prompts[1].continuation.begin(), prompts[1].continuation.begin() + 10);
-  // Somebody else has the slot, and so the place of its states, from the very step on.
+  // Another sequence takes the slot, and so the place of its states, from the same step on.
   const std::int64_t blocks = runner.swap_out(0);
   runner.copy_states({.swap_out = {{0, 1}}});
   runner.start(0, prompts[2].ids).rows(0, 150).step();

@@ -31,7 +31,7 @@ std::byte* StateStore::host_state(std::int32_t number, Direction direction) {
   return static_cast<std::byte*>(buffer.data());
 }
 
-// place: state_bytes_ of memory; on a rank without heads there is none, and nothing to copy.
+// place: state_bytes_ of memory; on a rank without heads it is empty, and nothing is copied.
 void StateStore::copy(std::int32_t slot, std::byte* place, Direction direction, Stream& stream) {
   memory_.for_each_state_piece(slot, [&](void* piece, std::size_t bytes) {
     if (direction == Direction::from_slot) {

@@ -1,6 +1,6 @@
-// StateStore: one rank's copies of the states that linear attention keeps of sequences: snapshots
-// on the device, behind which other sequences begin (kvcache/state_snapshots.h), and in host memory
-// those of sequences that are swapped out. It copies as the step messages say.
+// StateStore: one rank's copies of the states of linear attention: snapshots on the device, from
+// which other sequences resume (kvcache/state_snapshots.h), and states of swapped-out sequences in
+// host memory. The step messages determine what is copied.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,18 @@
 
 namespace nvllm::runtime {
 
-// Used by the rank's main thread. Everything is enqueued, in the stream's order.
+// Used by the rank's main thread. All copies are enqueued, in the stream's order.
 class StateStore {
  public:
-  // Takes snapshots * DecoderMemory::state_bytes(decoder, 1) of the device, to the byte. Ledger:
-  // "linear attention snapshots" (device), "swapped linear attention states" (pinned). A place on
-  // the host gets its memory when it is first copied to. `memory` must outlive it.
+  // Takes exactly snapshots * DecoderMemory::state_bytes(decoder, 1) of device memory. Ledger:
+  // "linear attention snapshots" (device), "swapped linear attention states" (pinned). A host place
+  // is allocated when it is first copied to. `memory` must outlive it.
   StateStore(const model::Decoder& decoder, const model::DecoderMemory& memory, Backend& backend,
              std::int64_t snapshots, std::int64_t host_states);
 
-  // Before a step's rows: to the host, from there, and from snapshots.
+  // Copies before a step's rows: to the host, from the host, and from snapshots.
   void load(const StateCopies& copies, Stream& stream);
-  // Behind them: to snapshots.
+  // Copies after a step's rows: to snapshots.
   void save(const StateCopies& copies, Stream& stream);
 
  private:
@@ -40,7 +40,7 @@ class StateStore {
   const std::size_t state_bytes_;
   const std::int64_t snapshots_;
   Buffer snapshot_memory_;
-  std::vector<Buffer> host_;  // empty until needed
+  std::vector<Buffer> host_;  // allocated at first use
 };
 
 }  // namespace nvllm::runtime

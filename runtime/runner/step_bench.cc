@@ -1,6 +1,5 @@
-// What a step costs rank 0 and every rank on the host, beside the device's work: messages written
-// and read, and a step followed and staged. Per step of 256 sequences that decode, one in 16 with a
-// new block.
+// Host time of a step on rank 0 and on every rank: writing and reading messages, applying and
+// staging a step. Measured per decode step of 256 sequences, one in 16 of which gets a new block.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
@@ -19,7 +18,7 @@ namespace {
 constexpr std::uint32_t kSequences = 256;
 constexpr std::int64_t kBlockSize = 16, kMaxLength = 40960, kPrompt = 1000;
 
-// All sequences start, with blocks for all that comes.
+// Starts all sequences, with all blocks that they will need.
 StepMessage first_message(std::int64_t blocks) {
   StepMessage message;
   message.number = 1;
@@ -88,10 +87,10 @@ void BM_StageDecodeStep(benchmark::State& state) {
     for (std::uint32_t slot = 0; slot < kSequences; ++slot) slots[slot].computed = length = kPrompt;
     state.ResumeTiming();
   }
-  stream->synchronize();  // copies read what goes now
+  stream->synchronize();  // pending copies read memory that is freed next
 }
 
-// Registers all cases when the program starts.
+// Registers all benchmarks at program start.
 const bool registered = [] {
   benchmark::RegisterBenchmark("step_message/decode:256", [](benchmark::State& state) {
     BM_StepMessage(state, decode_message());

@@ -19,7 +19,7 @@ std::size_t bytes_of(std::int64_t rows, std::int64_t max_logprobs) {
          Scratch::bytes_of(DType::i32, rows, max_logprobs) * 2;
 }
 
-// Of the results, those that there are, in the order in which they cross a stage link.
+// Visits the results that are present, in the order in which they cross a stage link.
 template <typename Each>
 void for_each(layers::Sampled& sampled, const Each& each) {
   for (TensorView* const tensor : {&sampled.tokens, &sampled.logprob, &sampled.rank,
@@ -51,7 +51,7 @@ ResultSender::~ResultSender() {
   link_.drop_results();
 }
 
-// The memory is free again: rank 0 takes the results of so many steps before it sends another one.
+// The buffer is free again: rank 0 takes the results of that step before it sends another one.
 void ResultSender::send(const layers::Sampled& sampled, Stream& stream) {
   Step& step = steps_[next_];
   next_ = (next_ + 1) % steps_.size();
@@ -94,11 +94,11 @@ StepResults::StepResults(Backend& backend, std::int64_t logit_rows, std::int64_t
   if (backend.kind() != DeviceKind::cpu) copies_ = backend.create_stream(StreamPriority::high);
 }
 
-// Nobody writes to the memory any more when it goes.
+// The copies must have ended before the memory is freed.
 StepResults::~StepResults() {
   try {
     if (copies_ != nullptr) copies_->synchronize_for(std::chrono::seconds(10));
-  } catch (const std::exception&) {  // it was told, or nobody wants to know
+  } catch (const std::exception&) {  // already reported
   }
 }
 
@@ -139,7 +139,7 @@ void StepResults::enqueue_copies_from_here(Pending& pending, std::int32_t buffer
     backend_.copy(here, tensor.data, tensor.bytes(), on);
     tensor.data = here;
   };
-  // The next step overwrites them.
+  // The next step overwrites these.
   copy(pending.sampled.logprob, stream);
   copy(pending.sampled.rank, stream);
   copy(pending.sampled.top_ids, stream);
@@ -160,7 +160,7 @@ bool StepResults::ready() const {
   if (count_ == 0) return false;
   const Pending& oldest = pending_[oldest_];
   if (link_ == nullptr) return oldest.copied->reached();
-  // The last stage sends nothing of a step that neither samples nor has log-probabilities.
+  // The last stage sends nothing for a step that neither samples nor has log-probabilities.
   layers::Sampled results = oldest.sampled;
   bool has_any = false;
   for_each(results, [&](const TensorView&) { has_any = true; });
@@ -234,7 +234,7 @@ StepTimer::StepTimer(Trace* trace, Backend& backend, Stream& stream, int steps) 
 void StepTimer::begin(std::uint64_t step, Stream& stream) {
   if (trace_ == nullptr) return;
   collect();
-  if (count_ == steps_.size()) {  // nobody has waited for so long: the oldest goes unseen
+  if (count_ == steps_.size()) {  // timings were not collected in time: drop the oldest
     oldest_ = (oldest_ + 1) % steps_.size();
     --count_;
   }
@@ -256,8 +256,8 @@ void StepTimer::collect() {
     };
     const std::int64_t begin = at(*timed.begin), end = at(*timed.end);
     trace_->add_span("device", "step", begin, end, timed.step);
-    // Intervals are single floats: short ones are exact. The old anchor's event serves this place
-    // now.
+    // Intervals are single-precision floats, which are exact enough when short. The old anchor's
+    // event is reused.
     anchor_ns_ = end;
     std::swap(anchor_, timed.end);
     oldest_ = (oldest_ + 1) % steps_.size();

@@ -1,12 +1,13 @@
-// StepResults: the results of steps, on their way from the device to rank 0's host. Each step's
-// results are copied to pinned memory behind it, and read when they are there. StepTimer: the
-// device's time for each step.
+// StepResults: results of steps on their way from the device to rank 0's host. Each step's results
+// are copied to pinned memory after it, and read once they are there. StepTimer: device time of
+// each step.
 //
-// A copy to the host takes ten microseconds, for which the next step must not wait: a step leaves
-// its tokens in the next of several device buffers (kernels/pointwise/copy.h), from where another
+// A copy to the host takes ten microseconds, which the next step must not wait for. So steps write
+// their tokens to several device buffers in turn (kernels/pointwise/copy.h), from which another
 // stream copies them.
 //
-// With pipeline stages the results are on the last stage's device, and come through the stage link.
+// With pipeline stages the results are on the last stage's device, and arrive through the stage
+// link.
 #pragma once
 
 #include <cstddef>
@@ -25,18 +26,18 @@
 
 namespace nvllm::runtime {
 
-// ResultSender: on the first rank of the last stage, sends the results of steps to rank 0's
+// ResultSender: sends the results of steps from the first rank of the last stage to rank 0's
 // StepResults. Used by one thread.
 class ResultSender {
  public:
-  // Memory as StepResults has, for as many steps as may be in flight.
+  // Allocates as StepResults does, for `buffers` steps in flight.
   ResultSender(Backend& backend, std::int64_t logit_rows, std::int64_t max_logprobs, int buffers,
                ipc::StageLink& link);
   ~ResultSender();
   ResultSender(const ResultSender&) = delete;
   ResultSender& operator=(const ResultSender&) = delete;
 
-  // Enqueues it behind the stream's work, which waits neither for rank 0 nor for the host.
+  // Enqueues the send after the stream's work, which waits neither for rank 0 nor for the host.
   void send(const layers::Sampled& sampled, Stream& stream);
 
  private:
@@ -51,38 +52,38 @@ class ResultSender {
   std::size_t next_ = 0;
 };
 
-// What results so many rows of logits will give there; logprobs: as in layers::SampleStep.
+// The shapes of the results of `rows` rows of logits; logprobs: as in layers::SampleStep.
 layers::Sampled shape_of_results(std::int64_t rows, std::int32_t logprobs);
 
 // Used by one thread.
 class StepResults {
  public:
-  // Pinned memory ("step results") for `buffers` steps of so many logit rows with so many
-  // alternatives. link: by which they come; nullptr: they are on this rank's device.
+  // Allocates pinned memory ("step results") for `buffers` steps of `logit_rows` rows with
+  // max_logprobs alternatives. link: delivers the results; nullptr: they are on this rank's device.
   StepResults(Backend& backend, std::int64_t logit_rows, std::int64_t max_logprobs, int buffers,
               ipc::StageLink* link = nullptr);
   ~StepResults();
   StepResults(const StepResults&) = delete;
   StepResults& operator=(const StepResults&) = delete;
 
-  // Device memory that one takes ("step results").
+  // Device memory of one object ("step results").
   static std::size_t bytes(std::int64_t logit_rows, int buffers);
 
-  // The buffer that the tokens of the step that is added next belong in.
+  // The buffer to which the next step writes its tokens.
   std::int32_t next_buffer() const;
   // [buffers, logit rows], int32, on the device.
   TensorView buffers() const { return buffers_; }
-  // Enqueues the copies of a step's results. sampled: nothing if no logits were wanted; where they
-  // come by the link, their shapes.
+  // Enqueues the copies of a step's results. sampled: empty if no logits were computed; with a
+  // link, only its shapes are used.
   void enqueue_copies(std::uint64_t number, std::span<const StepPart> parts, SlotTable& slots,
                       const layers::Sampled& sampled, Stream& stream);
 
-  bool ready() const;  // the oldest step's are there
-  // The oldest step's. Waits for it.
+  bool ready() const;  // whether the oldest step's results have arrived
+  // Returns the oldest step's results; waits for them.
   StepResult take_oldest(Stream& stream, ipc::Communicator* communicator);
 
  private:
-  // A sequence's share of a step.
+  // One sequence's part of a step.
   struct Part {
     StepPart rows;
     std::int32_t logprobs = -1, prompt_logprobs = -1;
@@ -104,24 +105,24 @@ class StepResults {
   ipc::StageLink* const link_;
   Buffer tokens_;
   TensorView buffers_;
-  std::unique_ptr<Stream> copies_;  // nullptr: copies are the step's own, on a CPU
+  std::unique_ptr<Stream> copies_;  // nullptr on a CPU, where copies are part of the step
   std::vector<Pending> pending_;
   std::size_t oldest_ = 0, count_ = 0;
 };
 
-// StepTimer: the device's time for each step, for a trace. Without a trace it does nothing.
+// StepTimer: the device time of each step, for a trace. It does nothing without a trace.
 
 // Used by one thread, with one stream.
 class StepTimer {
  public:
-  // steps: that may be under way, and one more. Waits for the stream, if there is a trace.
+  // steps: maximum number in flight, plus one. Waits for the stream, if there is a trace.
   StepTimer(Trace* trace, Backend& backend, Stream& stream, int steps);
 
-  // Around the work of a step; that of the step before has ended begin()s.
+  // Call around a step's work; the previous step must have ended.
   void begin(std::uint64_t step, Stream& stream);
   void end(Stream& stream);
 
-  // Enters the steps that the device has run since into the trace.
+  // Adds the steps that the device has completed since to the trace.
   void collect();
 
  private:
@@ -133,7 +134,7 @@ class StepTimer {
   Trace* trace_;
   std::vector<Timed> steps_;
   std::size_t oldest_ = 0, count_ = 0;
-  // The clocks' common point: an event that was reached at this time.
+  // Common point of the two clocks: an event that was reached at anchor_ns_.
   std::unique_ptr<Event> anchor_;
   std::int64_t anchor_ns_ = 0;
 };

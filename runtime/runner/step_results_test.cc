@@ -1,4 +1,4 @@
-// When rank 0 of a pipeline may take a step's results.
+// When rank 0 of a pipeline can take a step's results.
 #include "runtime/runner/step_results.h"
 
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@
 namespace nvllm::runtime {
 namespace {
 
-// The first stage's end: results come when the test says so.
+// The first stage's end of a link: results arrive when the test says so.
 class ResultsAlone final : public ipc::StageLink {
  public:
   void send(TensorView, Stream&) override { FAIL("nothing is sent"); }

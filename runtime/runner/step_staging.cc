@@ -13,15 +13,15 @@ namespace {
 
 using layers::Scratch;
 
-// New blocks of one step at most: a decode step brings one per slot, a prompt's chunk as many as it
-// fills, and a long cached prefix its table.
+// Maximum new blocks in one step: a decode step adds one per slot, a prefill chunk as many as it
+// fills, and a long cached prefix its whole table.
 std::int64_t max_blocks(const RunnerOptions& options) {
   const std::int64_t blocks =
       options.max_num_seqs + std::max(options.rows(), options.table_blocks());
   return options.window_group > 0 ? 2 * blocks : blocks;
 }
 
-// Of the largest step.
+// Words of the largest step.
 std::int64_t max_words(const RunnerOptions& options) {
   const StepShape largest{.sequences = options.max_num_seqs,
                           .rows = options.rows(),
@@ -41,7 +41,7 @@ std::int32_t narrow(std::int64_t value) {
   return static_cast<std::int32_t>(value);
 }
 
-// Also throws what went wrong on the way to it.
+// Also throws errors of the work before the event.
 void wait_for(const Event& event, ipc::Communicator* communicator) {
   if (communicator != nullptr && !event.reached()) communicator->wait(event);
   event.synchronize();
@@ -90,8 +90,8 @@ StepStaging::StepStaging(Backend& backend, const RunnerOptions& options)
   for (int i = 0; i <= options.steps_ahead; ++i) loaded_.push_back(backend.create_event());
 }
 
-// Waits until few enough steps are on their way. The words could be written at once; but no rank
-// goes further ahead of its device, and this is where it learns of errors there.
+// Waits until few enough steps are in flight. The words could be written at once; but this limits
+// how far a rank runs ahead of its device, and reports errors of the device.
 std::int32_t* StepStaging::begin(ipc::Communicator* communicator) {
   wait_for(*loaded_[next_], communicator);
   return staged_.data();
@@ -242,8 +242,8 @@ layers::SampleStep StepStaging::sample_step(const StepShape& shape, std::int64_t
   step.positions = ints(at.sample_positions, rows);
   step.targets = ints(at.targets, rows);
   step.history = history;
-  // Rows that sample are the first, in the order of the sequences; those behind them have no slot,
-  // so that their tables are not read.
+  // Sampling rows come first, in the order of the sequences; the rows after them have no slot, so
+  // their tables are not read.
   step.block_table = block_table_.rows(0, rows);
   return step;
 }
@@ -352,7 +352,7 @@ void RowParts::cut(std::span<const StepPart* const> sequences, std::int64_t max_
   std::int64_t rows = 0;
   for (const StepPart* const sequence : sequences) rows += sequence->rows;
   if (rows <= max_rows) return;
-  std::int64_t row = 0;  // of the batch
+  std::int64_t row = 0;  // index in the batch
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     const StepPart& sequence = *sequences[s];
     for (std::int64_t done = 0; done < sequence.rows;) {

@@ -1,6 +1,6 @@
-// StepStaging: sends a step's numbers to the device. A step is written as one row of words, which
-// travel with the kernel launch that sends them; what the forward pass reads is made of them on the
-// device (kernels/pointwise/step_input.h).
+// StepStaging: sends a step's input to the device. A step is written as one array of 32-bit words,
+// passed as kernel parameters; the device derives the forward pass's input from them
+// (kernels/pointwise/step_input.h).
 //
 //   StepShape, StepLayout   how many numbers a step has, and where each lies in its words
 //   StepWriter              writes the words, sequence by sequence
@@ -25,22 +25,22 @@
 
 namespace nvllm::runtime {
 
-// How many of everything a step has; a captured graph's includes padding. Where the numbers lie
-// follows from it alone.
+// How many sequences, rows, etc. a step has; a captured graph's shape includes padding. It alone
+// determines the layout of the words.
 struct StepShape {
   std::int64_t sequences = 0;
   std::int64_t rows = 0;
   std::int64_t logit_rows = 0;
   std::int64_t max_query_rows = 0;
   std::int64_t max_kv_length = 0;
-  bool all_logits = false;    // every row's logits are wanted, in order
-  bool window_group = false;  // there are tables of the group of windows, too
+  bool all_logits = false;    // logits of every row are computed, in order
+  bool window_group = false;  // block tables of the window group are included
 };
 
 // The shape of a step without padding.
 StepShape shape_of(std::span<const StepPart> parts);
 
-// Where a step's numbers lie, in words of 32 bits (see kernels::StepInput and layers::SampleStep).
+// Word offsets of a step's parts (see kernels::StepInput and layers::SampleStep).
 struct StepLayout {
   explicit StepLayout(const StepShape& shape)
       : result_buffer(0),
@@ -61,36 +61,35 @@ struct StepLayout {
 
   std::int64_t result_buffer;  // StepResults::next_buffer()
   std::int64_t slots, query_start, first_position, first_token, first_block, block_start;
-  std::int64_t first_window_block, window_block_start;  // of the group of windows, if there is one
+  std::int64_t first_window_block, window_block_start;  // of the window group, if there is one
   std::int64_t logit_rows, sample_slots, sample_positions, targets;
-  std::int64_t tokens;  // of rows whose token is known to the host
-  // New ones; only as many as there are travel. Those of the group of windows come behind all
-  // others.
+  std::int64_t tokens;  // of rows whose token the host knows
+  // New blocks; only as many words as there are blocks are sent. Those of the window group come
+  // last.
   std::int64_t blocks;
 };
 
 // Writes a step of this shape, sequence by sequence: those that sample, then the others, then
-// padding. So the logits of a sequence that samples have its number.
+// padding. So the logits of a sequence that samples have the sequence's index.
 class StepWriter {
  public:
-  // max_blocks: how many new blocks there is room for.
+  // max_blocks: how many new blocks fit.
   StepWriter(std::int32_t* words, const StepShape& shape, std::int64_t max_blocks);
 
-  // A sequence's rows, what is wanted of their logits, and its new blocks, which then count as
-  // sent.
+  // Adds a sequence's rows, which logits they need, and its new blocks, which then count as sent.
   void add(const StepPart& part, SlotSequence& sequence);
-  // Only new blocks of a sequence, as many as there is room for.
+  // Adds only a sequence's new blocks, as many as fit.
   void add_blocks(std::uint32_t slot, SlotSequence& sequence);
-  // Pads up to the shape, with one row each.
+  // Pads to the shape, with sequences of one row.
   void pad();
-  // Then, if there is a group of windows: a sequence's new blocks there, as many as there is room
-  // for, in the order of the sequences.
+  // Call last, in the order of the sequences, if there is a window group: adds a sequence's new
+  // blocks there, as many as fit.
   void add_window_blocks(SlotSequence& sequence);
-  // Returns how many words the step has.
+  // Returns the number of words written.
   std::size_t finish();
 
  private:
-  // As many of the blocks that were not sent as there is room for.
+  // Appends the blocks that were not sent yet, as many as fit.
   void append_new_blocks(const std::vector<kvcache::BlockId>& blocks, std::int64_t& sent);
   // blocks_of: the sequence whose new blocks are sent; nullptr: none.
   void add_sequence(std::int32_t slot, std::int64_t first, std::int64_t rows, std::int64_t token,
@@ -106,21 +105,20 @@ class StepWriter {
   std::int64_t window_sequences_ = 0;
 };
 
-// Cuts a step's rows into parts of at most max_rows, for a pass that takes all rows through one
-// layer before it goes on to the next, or overlaps two parts (model/decoder.h). Used by one thread;
-// kept for its memory.
+// Splits a step's rows into parts of at most max_rows, for a pass in which each layer processes all
+// parts before the next layer starts, or overlaps two parts (model/decoder.h). Used by one thread;
+// kept to reuse its memory.
 class RowParts {
  public:
-  // Words that the parts of a step take at most: each sequence is in one part, and in one more for
-  // each cut.
+  // Maximum words of a step's parts: each sequence is in one part, plus one more for each cut.
   static std::int64_t max_words(std::int64_t sequences, std::int64_t rows, std::int64_t max_rows);
 
-  // The sequences in the batch's order. No parts if one is enough.
+  // sequences: in the batch's order. There are no parts if one is enough.
   void cut(std::span<const StepPart* const> sequences, std::int64_t max_rows);
 
-  // For each part its query_start, then its kv_length.
+  // For each part its query_start, followed by its kv_length.
   std::span<const std::int32_t> words() const { return words_; }
-  // The parts, with their words at this address.
+  // The parts, whose words are at this address.
   std::span<const layers::BatchPart> at(std::int32_t* words);
 
  private:
@@ -128,28 +126,28 @@ class RowParts {
 
   std::vector<std::int32_t> words_, starts_, lengths_;
   std::vector<layers::BatchPart> parts_;
-  layers::BatchPart part_;  // that is being filled
+  layers::BatchPart part_;  // the part being filled
 };
 
-// The device keeps each slot's block table and last token. A sequence's new blocks go to its table
-// with the next step that has rows of it. Used by one thread, with one stream.
+// The device keeps each slot's block table and last token. A sequence's new blocks are added to its
+// table by the next step that has rows of it. Used by one thread, with one stream.
 class StepStaging {
  public:
-  // steps_ahead + 1 steps may be on their way to the device; one more waits for the first.
+  // steps_ahead + 1 steps may be in flight to the device; the next one waits for the first.
   StepStaging(Backend& backend, const RunnerOptions& options);
 
-  // Whether steps are cut in two from RunnerOptions::overlap_rows on; at first they are.
+  // Whether steps of at least RunnerOptions::overlap_rows rows are split in two; initially true.
   void set_overlap(bool overlap) { overlap_ = overlap; }
 
-  // Device memory that one takes ("step input").
+  // Device memory of one object ("step input").
   static std::size_t bytes(const RunnerOptions& options);
 
-  // Sends a step. result_buffer: where its tokens belong (StepResults::next_buffer()).
+  // Sends a step. result_buffer: receives its tokens (StepResults::next_buffer()).
   void load(std::span<const StepPart> parts, SlotTable& slots, const StepShape& shape,
             std::int32_t result_buffer, const kvcache::KvCache& cache, Stream& stream,
             ipc::Communicator* communicator);
 
-  // Enqueues what makes the batch of a step, for any step of this shape.
+  // Enqueues the kernel that computes the batch of a step, for any step of this shape.
   void make_input(const StepShape& shape, const kvcache::KvCache& cache, Stream& stream) const;
   // The batch of the step that was loaded last.
   layers::Batch batch(const StepShape& shape);
@@ -163,36 +161,35 @@ class StepStaging {
   }
 
  private:
-  // How many rows of such a step make a part.
+  // Rows per part of such a step.
   std::int64_t part_rows(const StepShape& shape) const;
   std::int32_t* begin(ipc::Communicator* communicator);
   void send(std::size_t words, Stream& stream);
-  // Sends new blocks to the tables in steps without rows, until no more are new than one step has
-  // room for.
+  // Sends new blocks to the tables in steps without rows, until the rest fits in one step.
   void send_blocks(std::span<const StepPart> parts, SlotTable& slots, const kvcache::KvCache& cache,
                    Stream& stream, ipc::Communicator* communicator);
   TensorView ints(std::int64_t first, std::int64_t count) const;
-  // The arguments of the kernel that reads what was sent. The group of windows has a call of its
-  // own, with its blocks; what else it makes is the same once more.
+  // The arguments of the kernel that reads the words. The window group has a call of its own, with
+  // its blocks; its other outputs are the same.
   kernels::StepInput input(const StepShape& shape, const kvcache::KvCache& cache) const;
   kernels::StepInput window_input(const StepShape& shape, const kvcache::KvCache& cache) const;
 
   const bool window_group_;
-  const std::int64_t max_blocks_;                // new ones in one step
+  const std::int64_t max_blocks_;                // new blocks in one step
   const std::int64_t part_rows_, overlap_rows_;  // as in RunnerOptions
   bool overlap_ = true;
   RowParts parts_;
-  std::vector<std::int32_t> staged_;            // the step that is being written
+  std::vector<std::int32_t> staged_;            // the step being written
   std::vector<std::unique_ptr<Event>> loaded_;  // of the last steps, in a ring
   std::size_t next_ = 0;
   Buffer memory_;
-  std::int32_t* words_ = nullptr;       // what was staged, on the device
-  std::vector<const StepPart*> order_;  // the sequences of a step as they are in its batch
-  std::size_t parts_at_ = 0;            // where the words of the parts are
+  std::int32_t* words_ = nullptr;       // the staged words on the device
+  std::vector<const StepPart*> order_;  // a step's sequences in the order of its batch
+  std::size_t parts_at_ = 0;            // offset of the parts' words
   TensorView last_tokens_, table_;
-  // Of the group of windows, if there is one.
+  // For the window group, if there is one.
   TensorView window_table_, window_slot_mapping_, window_block_table_;
-  TensorView tokens_, positions_, slot_mapping_, kv_length_, block_table_;  // as large as they get
+  TensorView tokens_, positions_, slot_mapping_, kv_length_, block_table_;  // of maximum size
 };
 
 }  // namespace nvllm::runtime

@@ -1,5 +1,5 @@
-// The rank that the scheduler's simulation trusts: it notices what would make a real one answer
-// wrongly.
+// The mock rank that the scheduler's simulation relies on detects everything that would make a real
+// rank produce wrong results.
 #include "runtime/scheduler/testing/mock_rank.h"
 
 #include <doctest/doctest.h>
@@ -47,7 +47,7 @@ StepMessage next_step(std::vector<StepRows> rows) {
   return message;
 }
 
-// What is wrong with the second of two steps; nothing, if nothing is.
+// The error that the second of two steps yields; empty: none.
 std::string wrong(const StepMessage& second) {
   MockRank rank(kLimits, {});
   CHECK(rank.step(first_step()).tokens.empty());
@@ -112,8 +112,8 @@ TEST_CASE("rows without a block, without a token, without a sequence, beyond the
   CHECK(wrong(next_step({})) == "step 2 has no rows");
 }
 
-// Slot 0 has three tokens and leaves a snapshot behind two of them; then slot 1 starts with these
-// tokens computed, and states that come from `copies`. What is wrong with that.
+// Slot 0 has three tokens and saves a snapshot after two of them; then slot 1 starts with `tokens`
+// computed and states from `copies`. Returns the error; empty: none.
 std::string wrong_with_states(std::vector<std::int32_t> tokens, const StateCopies& copies) {
   SchedulerLimits limits = kLimits;
   limits.states = {.kept = true, .snapshots = 2, .snapshot_tokens = 2, .host = 1};

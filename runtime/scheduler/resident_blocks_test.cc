@@ -27,7 +27,7 @@ TEST_CASE("places that were promised are taken, and come back with the others") 
   CHECK(resident.free() == 4);
   CHECK(resident.reserve(Blocks{2}, 9) == 4);
   for (const kvcache::BlockId block : {3, 4, 5}) resident.add(block);
-  resident.release(Blocks{2, 3, 4, 5, 6, 7}, 4);  // the last two did not stay
+  resident.release(Blocks{2, 3, 4, 5, 6, 7}, 4);  // the last two were not reserved
   CHECK(resident.free() == 4);
 }
 
@@ -36,7 +36,7 @@ TEST_CASE("a block that several keep takes one place, until the last of them lea
   CHECK(resident.reserve(Blocks{0, 1}, 2) == 2);
   CHECK(resident.reserve(Blocks{0, 1, 2}, 4) == 4);
   CHECK(resident.free() == 0);
-  CHECK(resident.reserve(Blocks{0, 1, 5}, 3) == 2);  // its prefix costs nothing
+  CHECK(resident.reserve(Blocks{0, 1, 5}, 3) == 2);  // its shared prefix needs no slots
   resident.release(Blocks{0, 1}, 2);
   CHECK(resident.free() == 0);
   resident.release(Blocks{0, 1, 2}, 4);

@@ -1,4 +1,4 @@
-// Scheduler::schedule(): which rows a step computes, by either of the two policies.
+// Scheduler::schedule(): chooses the rows of a step, by either of the two policies.
 #include <algorithm>
 #include <utility>
 
@@ -9,8 +9,8 @@
 namespace nvllm::runtime {
 namespace {
 
-// Prefill first: after so many steps of prefill in a row, one step decodes. Without it, a stream of
-// answers of one token would stop everybody else.
+// Prefill first: after this many prefill steps in a row, one step decodes. Otherwise a stream of
+// requests for one token would starve all others.
 constexpr std::int64_t kMaxPrefillsInARow = 16;
 
 }  // namespace
@@ -36,8 +36,8 @@ std::optional<StepMessage> Scheduler::schedule() {
   return finish_step();
 }
 
-// A step is either all prefill or all decode. A sequence that was swapped out while it decoded
-// comes back with the latter.
+// A step is either all prefill or all decode. A sequence that was swapped out during decode is
+// admitted by a decode step.
 void Scheduler::schedule_prefill_first() {
   const bool decode_owed = prefills_in_a_row_ >= kMaxPrefillsInARow &&
                            std::any_of(running_.begin(), running_.end(),
@@ -57,7 +57,7 @@ void Scheduler::schedule_prefill_first() {
   }
 }
 
-// Of a step: all that it may hold, but no more than a stage's share of the sequences.
+// A step's budget: its maximum, but no more than a stage's share of the sequences.
 void Scheduler::start_budget() {
   budget_ = whole_budget();
   if (limits_.stages == 1) return;
@@ -95,11 +95,11 @@ void Scheduler::schedule_prefills() {
   }
 }
 
-// Admits waiting sequences in their order, and none past one that has to wait: for results that are
-// due to it, for blocks, or for rows.
+// Admits waiting sequences in order, and stops at the first that must wait: for pending results,
+// blocks, or rows.
 void Scheduler::admit_waiting(Admit which) {
-  // Every running sequence that may grow can have one more block before one has to be preempted for
-  // it; else a sequence admitted now might be preempted at once. The last token is stored nowhere.
+  // Reserves one more block for every running sequence that may grow; otherwise a sequence admitted
+  // now might be preempted immediately. The last token has no keys and values.
   const auto grows = [](const Sequence* sequence) {
     return sequence->max_length - 1 > sequence->capacity;
   };
@@ -107,8 +107,7 @@ void Scheduler::admit_waiting(Admit which) {
   while (!waiting_.empty() && !free_slots_.empty() && budget_.rows > 0 && budget_.prompts > 0) {
     Sequence& next = *waiting_.front();
     if (next.results_due > 0) return;
-    // It might share blocks of the prompt that this step computes in part, and its rows would come
-    // first.
+    // It might share blocks of the prompt that this step chunks, and its rows would come first.
     if (limits_.whole_prompts && prompt_cut_) return;
     if (which != Admit::any && next.decodes() != (which == Admit::decode)) return;
 
@@ -134,8 +133,8 @@ void Scheduler::admit_waiting(Admit which) {
   }
 }
 
-// Gets a block for the sequence's next row, if need be by preempting newer ones. False: it was the
-// newest, and is preempted itself.
+// Gets a block for the sequence's next row, if necessary by preempting newer ones. False: it was
+// the newest, and was preempted itself.
 bool Scheduler::grow_or_preempt(Sequence& sequence) {
   while (!memory_.grow(sequence, sequence.computed + 1, message_)) {
     NVLLM_CHECK(running_.size() > 1, "sequence ", sequence.id, " does not fit alone");
@@ -151,17 +150,17 @@ std::int64_t Scheduler::rows_that_fit(const Sequence& sequence, std::int64_t com
   const std::int64_t left = sequence.length() - computed;
   const std::int64_t rows = std::min(left, budget.rows);
   const std::int64_t logprobs = sequence.prompt_logprob_rows(computed, rows);
-  if (logprobs > budget.logits) return budget.logits;  // rows that give prompt logprobs come first
+  if (logprobs > budget.logits) return budget.logits;  // rows with prompt logprobs come first
   if (rows == left && logprobs == budget.logits) return rows - 1;  // the last row samples
   return rows;
 }
 
-// Whether all that is left of it fits in a step of its own.
+// Whether the rest of it fits in a step of its own.
 bool Scheduler::fits_whole(const Sequence& sequence, std::int64_t computed) const {
   return rows_that_fit(sequence, computed, whole_budget()) == sequence.length() - computed;
 }
 
-// With pipeline stages: what was sampled since the sequence was sent.
+// With pipeline stages: sends tokens sampled since the sequence was last sent.
 void Scheduler::send_tokens(Sequence& sequence) {
   if (limits_.stages == 1) return;
   for (; sequence.sent < sequence.known(); ++sequence.sent) {
@@ -170,9 +169,9 @@ void Scheduler::send_tokens(Sequence& sequence) {
   }
 }
 
-// Of so many rows as many as there are before a snapshot of states, and as the group of windows has
-// blocks for. If it has fewer, newer sequences wait for the next step: no prompt is complete before
-// an older one. (Behind a snapshot little is left of a prompt, so others need not wait for that.)
+// Limits `rows` to the next snapshot of states, and to the blocks of the window group. If blocks
+// limit it, newer sequences wait for the next step: no prompt completes before an older one. (After
+// a snapshot little of a prompt is left, so others need not wait for that.)
 void Scheduler::schedule_prefill(Sequence& sequence, std::int64_t rows) {
   rows = memory_.rows_to_snapshot(sequence, rows);
   const std::int64_t in_window = memory_.rows_in_window(sequence);
@@ -216,7 +215,7 @@ StepMessage Scheduler::finish_step() {
   statistics_.restored_states += message.states.restore.size();
   statistics_.swapped_states += message.states.swap_out.size();
 
-  // A sequence that reaches max_length with this step no longer needs slot and blocks: the last
+  // A sequence that reaches max_length in this step no longer needs its slot and blocks: the last
   // token has no row.
   for (const DueResult& due : step_.due) {
     Sequence& sequence = *due.sequence;

@@ -22,9 +22,9 @@ Scheduler::Scheduler(const SchedulerLimits& limits)
   slot_ended_.resize(static_cast<std::size_t>(slots_));
 }
 
-// --- Requests in, results back ---
+// --- Requests and results ---
 
-// Tokens that the sequence may have in all. At least one more than the prompt, or an Error.
+// Maximum tokens of the sequence. At least one more than the prompt; otherwise an Error.
 std::int64_t Scheduler::max_length(const Sequence& sequence) const {
   const std::int64_t prompt = sequence.known();
   const std::int64_t cache = limits_.blocks * limits_.block_size;
@@ -107,7 +107,7 @@ std::vector<SequenceOutput> Scheduler::complete(const StepResult& result) {
   return outputs;
 }
 
-// Returns whether the sequence ends with this token.
+// Returns whether this token ends the sequence.
 bool Scheduler::append_token(Sequence& sequence, const StepResult::Token& sampled,
                              SequenceOutput& output) {
   --sequence.pending;
@@ -153,9 +153,9 @@ SchedulerStatistics Scheduler::statistics() const {
   return now;
 }
 
-// --- A sequence's way from state to state ---
+// --- State transitions of a sequence ---
 
-// The first that waits gets a slot and blocks.
+// Gives the first waiting sequence a slot and blocks.
 void Scheduler::start_running(Sequence& sequence) {
   waiting_.pop_front();
   running_.push_back(&sequence);
@@ -180,10 +180,11 @@ void Scheduler::start_running(Sequence& sequence) {
        .resident = static_cast<std::int32_t>(sequence.resident)});
 }
 
-// The newest that runs gives up its slot and blocks. It waits before all others, since none of them
-// is older.
+// Takes slot and blocks from the newest running sequence. It waits first in line, since all waiting
+// sequences are newer.
 void Scheduler::preempt(Sequence& sequence) {
-  // Copies to the host come first in a message: they must not go to blocks that others come from.
+  // Copies to the host come first in a message: they must not overwrite host blocks that others are
+  // copied from.
   NVLLM_CHECK(message_.swap_in.empty() && message_.windows.swap_in.empty(), "step ",
               statistics_.steps + 1);
   const std::int64_t computed = sequence.computed;
@@ -203,7 +204,7 @@ void Scheduler::preempt(Sequence& sequence) {
   ++statistics_.preemptions;
 }
 
-// Slot and blocks are free from the next step on: steps enqueued before still use them.
+// Slot and blocks are free from the next step on: steps already enqueued still use them.
 void Scheduler::stop_running(Sequence& sequence) {
   memory_.free(sequence);
   release_slot(sequence);
@@ -226,7 +227,7 @@ void Scheduler::finish(Sequence& sequence) {
   if (sequence.results_due > 0) finished_.push_back(std::move(node.mapped()));
 }
 
-// A finished sequence goes when no result of it is due any more, so that no DueResult points to it.
+// A finished sequence is destroyed when no result is due, so that no DueResult points to it.
 void Scheduler::destroy_if_done(Sequence& sequence) {
   if (sequence.results_due > 0) return;
   const auto found = std::find_if(finished_.begin(), finished_.end(),
@@ -246,8 +247,8 @@ void Scheduler::check_invariants() const {
     newest = sequence->arrival;
     ++taken.at(sequence->slot);
     NVLLM_CHECK_LT(sequence->length(), sequence->max_length);
-    // Not where a step that only decodes may come between the chunks of a prompt, and not where
-    // rows end at snapshots.
+    // Does not hold if a decode-only step may run between the chunks of a prompt, or if chunks end
+    // at snapshots.
     NVLLM_CHECK(limits_.scheduling == Scheduling::prefill_first || limits_.states.snapshots > 0 ||
                     all.empty() || all.back()->decodes() || !sequence->decodes(),
                 "sequence ", sequence->id, " decodes before an older one");

@@ -1,4 +1,4 @@
-// The host's work for a step: schedule(), the message's bytes, complete(). Time per step of all
+// Host time of a step: schedule(), serializing the message, complete(). Measured per step of all
 // sequences.
 #include <benchmark/benchmark.h>
 
@@ -22,7 +22,7 @@ constexpr std::int64_t kLength = 4096;
 SchedulerLimits limits_for(std::int64_t sequences) {
   return {.max_model_len = kLength,
           .max_num_seqs = sequences,
-          .max_num_batched_tokens = sequences * 2 * kBlockSize,  // all prompts in a step
+          .max_num_batched_tokens = sequences * 2 * kBlockSize,  // all prompts in one step
           .max_logit_rows = sequences,
           .blocks = sequences * (kLength / kBlockSize + 1),
           .block_size = kBlockSize,
@@ -36,7 +36,7 @@ void add_sequences(Scheduler& scheduler, std::int64_t count, SequenceId& next_id
   for (std::int64_t i = 0; i < count; ++i) {
     Sequence sequence;
     sequence.id = ++next_id;
-    // Lengths that differ, so that blocks are appended in every step, to some.
+    // Lengths differ, so that every step appends blocks to some sequences.
     const auto prompt = static_cast<std::int32_t>(8 + i % kBlockSize);
     for (std::int32_t token = 0; token < prompt; ++token)
       sequence.tokens.push_back(static_cast<std::int32_t>(next_id * 31) + token);
@@ -47,7 +47,7 @@ void add_sequences(Scheduler& scheduler, std::int64_t count, SequenceId& next_id
   }
 }
 
-// What a rank would give back, without a model.
+// The results that a rank would return, without a model.
 class Results {
  public:
   void follow(const StepMessage& message) {
@@ -85,7 +85,7 @@ void decode(benchmark::State& state) {
   ipc::ArchiveWriter bytes;
   std::size_t message_bytes = 0;
   for (auto _ : state) {
-    if (scheduler.idle()) {  // all at their length
+    if (scheduler.idle()) {  // all have reached their length
       state.PauseTiming();
       while (scheduler.in_flight() > 0) scheduler.complete(results.take());
       add_sequences(scheduler, sequences, next_id);
@@ -111,7 +111,7 @@ void decode(benchmark::State& state) {
 }
 BENCHMARK(decode)->Arg(1)->Arg(16)->Arg(256)->Arg(1024)->Unit(benchmark::kMicrosecond);
 
-// Prompts that come in, all of a step.
+// Prompts that arrive and finish prefill in one step.
 void admit_prompts(benchmark::State& state) {
   const std::int64_t sequences = state.range(0);
   SequenceId next_id = 0;

@@ -1,4 +1,4 @@
-// Who is next, and what a step holds.
+// The order of sequences, and the contents of a step.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -194,7 +194,8 @@ TEST_CASE("answers to one prompt share its blocks from their first step on") {
     CHECK(output.cached_tokens == (output.id == 1 ? 0 : 16));
   const SchedulerStatistics now = group.scheduler.statistics();
   CHECK(now.prefix.hit_tokens == 32);
-  CHECK(now.total_blocks - now.free_blocks == 4 + 3);  // four shared ones, and each one's last
+  CHECK(now.total_blocks - now.free_blocks == 4 + 3);  // four shared ones, and one of their own
+                                                       // each
 }
 
 TEST_CASE("what one sequence samples others find, as soon as it fills a block") {

@@ -1,7 +1,7 @@
-// Random workloads through the scheduler and a rank that believes nothing: tiny caches, long
-// prompts, shared prefixes, aborts, stops, both policies, both kinds of preemption, up to two steps
-// ahead. Everybody must get what a model without batches and blocks gives, in bounded time, and
-// leave nothing behind.
+// Random workloads through the scheduler and a mock rank that verifies everything: tiny caches,
+// long prompts, shared prefixes, aborts, stops, both policies, both kinds of preemption, up to two
+// steps ahead. Every sequence must get the tokens of a model without batches and blocks, in bounded
+// time, and leave no resources allocated.
 //
 // NVLLM_STRESS=10 runs ten times as many; NVLLM_SIMULATION_SEED=N only that one.
 #include <doctest/doctest.h>
@@ -45,7 +45,7 @@ class Random {
   std::uint64_t state_;
 };
 
-// What is seen of a sequence from outside, and what must come of it.
+// A sequence as seen from outside, and its expected output.
 struct Watched {
   Sequence given;
   std::vector<std::int32_t> expected;
@@ -63,12 +63,12 @@ struct Workload {
   SchedulerLimits limits;
   MockModel model;
   std::vector<Sequence> arrivals;
-  std::int64_t max_in_flight = 0;  // steps, when another one is scheduled
+  std::int64_t max_in_flight = 0;  // in-flight steps when another one is scheduled
   std::int64_t arrival_percent = 0, abort_percent = 0, wait_percent = 0;
 };
 
-// Some layers alone have the window, and are a group of their own with any number of blocks that
-// is enough for one sequence.
+// Only some layers have the window, and form a group with a random number of blocks that is enough
+// for one sequence.
 void as_group(Random& random, SchedulerLimits& limits) {
   const std::int64_t needed =
       std::min(kvcache::window_blocks(limits.window, limits.block_size), limits.blocks);
@@ -101,7 +101,7 @@ SchedulerLimits random_limits(Random& random) {
   return limits;
 }
 
-// Some layers have linear attention. Random numbers of their own leave other workloads as they are.
+// Some layers have linear attention. A separate random generator leaves other workloads unchanged.
 void add_states(std::uint64_t seed, SchedulerLimits& limits) {
   Random random(seed ^ 0x57a7e);
   if (limits.window > 0 || limits.window_group.window > 0 || random.chance(40)) return;
@@ -159,7 +159,7 @@ Workload random_workload(std::uint64_t seed, std::int64_t stages) {
   return workload;
 }
 
-// One sequence at a time, token by token.
+// Computes the expected output: one sequence at a time, token by token.
 void answer_alone(Watched& watched, const Workload& workload) {
   const SchedulerLimits& limits = workload.limits;
   const auto prompt = static_cast<std::int64_t>(watched.given.tokens.size());
@@ -184,7 +184,7 @@ void require(bool good, const std::string& what) {
 
 class Simulation {
  public:
-  // stages: of a pipeline; more than one: as many steps are in flight.
+  // stages: pipeline stages, which is also the number of steps in flight if more than one.
   explicit Simulation(std::uint64_t seed, std::int64_t stages = 1)
       : workload_(random_workload(seed, stages)),
         random_(seed ^ 0x5eed),
@@ -193,7 +193,7 @@ class Simulation {
     std::reverse(workload_.arrivals.begin(), workload_.arrivals.end());
   }
 
-  // An Error says what went wrong.
+  // Throws an Error that describes the failure.
   void run() {
     while (!workload_.arrivals.empty() || !scheduler_.idle()) {
       if (random_.chance(workload_.arrival_percent)) arrive();
@@ -261,7 +261,7 @@ class Simulation {
     if (!results_.empty()) complete();
   }
 
-  // Nobody starts before somebody who came earlier.
+  // No sequence starts before an older one.
   void check_order() {
     for (const SequenceId id : scheduler_.started()) {
       require(id > last_started_, "somebody was overtaken");
@@ -333,7 +333,8 @@ class Simulation {
   SequenceId last_started_ = 0;
 };
 
-// A failed check ends the program; this says in which simulation. Doctest's own handler follows.
+// A failed CHECK ends the program; this handler prints the seed first. Doctest's own handler runs
+// next.
 volatile std::sig_atomic_t seed_at_work = 0;
 struct sigaction handler_before;
 
@@ -386,7 +387,7 @@ void simulate(std::uint64_t simulations, const std::function<std::int64_t(std::u
   }
   sigaction(SIGABRT, &handler_before, nullptr);
   if (only != 0) return;
-  // The workloads are hard enough to mean something.
+  // The workloads are hard enough to be meaningful.
   CHECK(preemptions > last / 2);
   CHECK(swapped > last / 2);
   CHECK(recomputed > last);
@@ -401,8 +402,8 @@ TEST_CASE("random workloads: everybody's answer is what it is alone, and nothing
   simulate(kSimulations, [](std::uint64_t) { return 1; });
 }
 
-// A sequence that comes back from the host may lose a block to its window at once, and another one
-// that comes back in the same step gets it.
+// A sequence that is swapped in may lose a block to its window at once, and another one that is
+// swapped in by the same step gets it.
 TEST_CASE("two sequences that are swapped in by one step get a block each") {
   for (const std::uint64_t seed : {31703, 72620, 80771, 95178}) {
     CAPTURE(seed);

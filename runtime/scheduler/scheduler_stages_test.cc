@@ -1,4 +1,4 @@
-// Steps of a pipeline: which sequences they hold, and how many of them are in flight.
+// Steps in a pipeline: the sequences in them, and how many are in flight.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -20,7 +20,7 @@ std::set<std::uint32_t> slots(const Rows& rows) {
   return slots;
 }
 
-// So many sequences that decode, with nothing in flight.
+// Starts `count` decoding sequences, with nothing in flight.
 void start_decoding(Group& group, std::int64_t count) {
   for (std::int64_t id = 1; id <= count; ++id) {
     group.scheduler.add(sequence(static_cast<SequenceId>(id), 3));
@@ -80,7 +80,7 @@ TEST_CASE("prompts that come together go into different steps") {
 
 TEST_CASE("a prompt's chunks follow each other without a result") {
   Group group(staged(3));
-  group.scheduler.add(sequence(1, 150));  // of 64 rows each
+  group.scheduler.add(sequence(1, 150));  // 64 rows each
   group.schedule();
   group.schedule();
   group.schedule();

@@ -1,5 +1,5 @@
-// Linear attention: where snapshots of states are taken, who begins from them, and what preemption
-// does with states.
+// Linear attention: where snapshots of states are taken, which sequences resume from them, and how
+// preemption treats states.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::vector<std::int32_t> joined(std::vector<std::int32_t> tokens,
   return tokens;
 }
 
-// Runs it to its end. How many tokens it began with, and how many snapshots it left.
+// Runs a sequence to its end. How many tokens it started with, and how many snapshots it saved.
 struct Run {
   std::int64_t computed = 0, saved = 0;
   bool operator==(const Run&) const = default;
@@ -92,7 +92,7 @@ TEST_CASE(
     "states: an answer's newest snapshot replaces the one before, and the next turn finds it") {
   Group group(with_states());
   const std::vector<std::int32_t> prompt = sequence(1, 5).tokens;
-  // Behind 16, 32 and 48 tokens; behind 64 the answer is over.
+  // After 16, 32 and 48 tokens; after 64 the sequence ends.
   CHECK(run(group, sequence_of(1, prompt, 60)) == Run{0, 3});
   const std::vector<std::int32_t> all = joined(prompt, group.answers[1]);
   const std::vector<std::int32_t> next = sequence(2, 5).tokens;
@@ -119,7 +119,7 @@ TEST_CASE("states: without places for snapshots no prefix is shared") {
   CHECK(run(group, sequence_of(2, tokens)) == Run{0, 0});
 }
 
-// Two sequences that cannot both be complete in the cache.
+// Two sequences that do not both fit completely in the cache.
 SchedulerStatistics preempted(std::int64_t host_states) {
   SchedulerLimits limits = with_states();
   limits.blocks = 12;

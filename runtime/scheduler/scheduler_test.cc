@@ -1,6 +1,6 @@
-// What the scheduler promises, one promise at a time: preemption, steps ahead, aborts, messages.
-// Who is next is scheduler_policy_test's, that everything fits together
-// scheduler_simulation_test's.
+// The scheduler's guarantees, one per test: preemption, steps ahead, aborts, messages.
+// scheduler_policy_test covers the order of sequences, scheduler_simulation_test their
+// combinations.
 #include "runtime/scheduler/scheduler.h"
 
 #include <doctest/doctest.h>
@@ -84,7 +84,7 @@ TEST_CASE("one step ahead: a stop that is found late costs one row, and its toke
   group.schedule();
   group.schedule();
   group.complete();
-  group.schedule();  // though the second token ends it
+  group.schedule();  // although the second token ends it
   CHECK(group.complete().at(0).finish == FinishReason::stop);
   CHECK(group.scheduler.idle());
   CHECK(group.complete().empty());
@@ -97,7 +97,7 @@ TEST_CASE("no token: the sequence ends without one, and the others go on") {
     group.scheduler.add(sequence(1, 5, max_tokens));
     group.scheduler.add(sequence(2, 5, 10));
     group.schedule();
-    group.schedule();  // with the one that has no token, unless it is at its length
+    group.schedule();  // includes the sequence without a token, unless it has its length
     const auto outputs = group.complete([](StepResult& result) {
       for (StepResult::Token& token : result.tokens) {
         if (token.slot == 0) token.token = -1;
@@ -199,7 +199,7 @@ TEST_CASE("blocks before the window are free while a sequence goes on") {
     return now.total_blocks - now.free_blocks;
   };
   group.step();
-  CHECK(used() == 10);  // rows 0 to 15: nothing is before their windows
+  CHECK(used() == 10);  // rows 0 to 15: no block is before their windows
   group.step();
   CHECK(used() == 9);  // row 16 attends to token 7 and later ones
   group.step();
@@ -231,7 +231,7 @@ TEST_CASE("what is swapped out without its first blocks goes on without them, an
   limits.window = 20;
   limits.blocks = limits.resident_blocks = 16;
   Group group(limits);
-  // The third has left blocks behind when the first two have grown so that it must go.
+  // The third is preempted when the first two have grown, and leaves cached blocks behind.
   group.scheduler.add(sequence(1, 4, 40));
   group.scheduler.add(sequence(2, 4, 40));
   group.scheduler.add(sequence(3, 30, 30));
@@ -255,7 +255,7 @@ TEST_CASE("blocks are kept free for those who run and may need one more, and for
   limits.blocks = 4;
   limits.block_size = 16;
   Group fits(limits);
-  // A block each, also for the last token, which is stored nowhere.
+  // One block each suffices, because the last token is not stored.
   for (SequenceId id = 1; id <= 4; ++id) fits.scheduler.add(sequence(id, 8, id % 2 == 0 ? 8 : 9));
   fits.step();
   CHECK(fits.rows().size() == 4);

@@ -1,4 +1,4 @@
-// Two groups of layers: those with a window have blocks of their own, and keep no more than that.
+// Two groups of layers: those with a window have blocks of their own, and keep only the window.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace nvllm::runtime {
 namespace {
 
-// Blocks of 4 tokens, and so many of the group of windows.
+// Blocks of 4 tokens, of which the window group has `blocks`.
 SchedulerLimits with_group(std::int64_t window, std::int64_t blocks) {
   SchedulerLimits limits = roomy();
   limits.resident_blocks = limits.blocks;
@@ -31,7 +31,8 @@ TEST_CASE("a long prompt in chunks and its answer hold a window and a chunk, nev
   while (!group.scheduler.idle()) {
     const bool prompt = group.answers[1].empty();
     group.step();
-    // At most tokens of 16 rows and the 9 before the first of these, in blocks of 4; then one row.
+    // At most the tokens of 16 rows and the 9 before the first of these, in blocks of 4; then one
+    // row.
     CHECK(used(group) <= (prompt ? 7 : 4));
   }
   CHECK(group.answers[1].size() == 100);
@@ -50,7 +51,7 @@ TEST_CASE("a sequence goes on in a group that has room for no more than its wind
 }
 
 TEST_CASE("nobody is admitted whose window has no room, and nobody who runs waits for any") {
-  SchedulerLimits limits = with_group(8, 12);  // of 3 blocks each, and 3 for a chunk
+  SchedulerLimits limits = with_group(8, 12);  // 3 blocks for each sequence, and 3 for a chunk
   Group group(limits);
   for (SequenceId id = 1; id <= 5; ++id) group.scheduler.add(sequence(id, 20, 60));
   std::int64_t max_running = 0;
@@ -65,21 +66,21 @@ TEST_CASE("nobody is admitted whose window has no room, and nobody who runs wait
 }
 
 TEST_CASE("a prompt that the group of windows cuts is complete before a newer one that is short") {
-  SchedulerLimits limits = with_group(8, 12);  // of 3 blocks each; one chunk takes 9 at most
+  SchedulerLimits limits = with_group(8, 12);  // 3 blocks for each sequence; a chunk takes 9 at
+                                               // most
   Group group(limits);
   group.scheduler.add(sequence(1, 100, 5));
   group.scheduler.add(sequence(2, 2, 5));
   group.step();
   CHECK(group.rows().size() == 1);
   while (!group.scheduler.idle()) {
-    group.step();  // checks that no newer one decodes before
+    group.step();  // checks that no newer one decodes earlier
     if (!group.answers[2].empty()) CHECK(!group.answers[1].empty());
   }
   CHECK(group.answers[2].size() == 5);
 }
 
-// How many tokens of its prompt a second sequence with the same one finds, after others came
-// between.
+// How many tokens of its prompt a second sequence finds cached, if others ran in between.
 std::int64_t found_after(std::int64_t others, std::int64_t window_blocks) {
   Group group(with_group(8, window_blocks));
   group.scheduler.add(sequence(1, 40, 1));
@@ -100,7 +101,7 @@ std::int64_t found_after(std::int64_t others, std::int64_t window_blocks) {
 TEST_CASE("a prefix is found while the group of windows has what is before its end, not longer") {
   CHECK(found_after(0, 100) == 36);
   CHECK(found_after(8, 100) == 36);  // the blocks of 9 prompts fit
-  CHECK(found_after(9, 100) == 36);  // the first blocks are gone, those of the window are there
+  CHECK(found_after(9, 100) == 36);  // the first blocks are evicted, those of the window are cached
   CHECK(found_after(12, 100) == 0);  // the other group still has all blocks
 }
 
@@ -108,7 +109,7 @@ TEST_CASE("a prefix ends where the group of windows has its window") {
   Group group(with_group(8, 20));
   group.scheduler.add(sequence(1, 40, 1));
   group.run();
-  // 15 new blocks take the ten that hold nothing, and five that do, the prompt's last ones first.
+  // 15 new blocks take the ten free ones, and five cached ones, the prompt's last ones first.
   group.scheduler.add(sequence(2, 60, 1));
   group.run();
   Sequence longer = sequence(1, 41, 1);

@@ -13,7 +13,7 @@
 namespace nvllm::runtime {
 namespace {
 
-// Takes a host block for each of these, which are copied there.
+// Allocates a host block for each of these blocks, and adds the copies.
 void copy_out(std::span<const kvcache::BlockId> blocks, HostBlocks& free_host,
               std::vector<kvcache::BlockId>& host, std::vector<kvcache::BlockCopy>& copies) {
   for (const kvcache::BlockId block : blocks) {
@@ -22,14 +22,14 @@ void copy_out(std::span<const kvcache::BlockId> blocks, HostBlocks& free_host,
   }
 }
 
-// A prefix of keys and values alone is of no use to linear attention.
+// Linear attention cannot resume from keys and values alone.
 bool caches_prefixes(const SchedulerLimits& limits) {
   return limits.prefix_caching && (!limits.states.kept || limits.states.snapshots > 0);
 }
 
 }  // namespace
 
-// Nothing is allocated when a sequence is swapped.
+// Reserves memory, so that swapping allocates nothing.
 HostBlocks::HostBlocks(std::int64_t count) {
   free_.reserve(static_cast<std::size_t>(count));
   given_back_.reserve(static_cast<std::size_t>(count));
@@ -85,13 +85,13 @@ SequenceMemory::SequenceMemory(const SchedulerLimits& limits)
                                                 .chunk_rows = limits.max_num_batched_tokens});
 }
 
-// A sequence that left its first blocks behind goes on without them.
+// A sequence that already freed its first blocks cannot use the prefix cache.
 bool SequenceMemory::looks_up(const Sequence& sequence) const {
   return prefix_caching_ && !sequence.wants_prompt_logprobs() && sequence.blocks_before_host == 0;
 }
 
-// A prefix from the cache: behind it the group of windows must have what the next row attends to,
-// and linear attention its states. A sequence that was swapped brings these along, of where it was.
+// Looks up a prefix in the cache: after it the window group must have what the next row attends to,
+// and linear attention a snapshot. A swapped sequence has its own of both at its position.
 SequenceMemory::Prefix SequenceMemory::find_prefix(const Sequence& sequence) const {
   if (!looks_up(sequence)) return {};
   Prefix prefix{.tokens = kvcache::BlockManager::kAnyLength};
@@ -156,7 +156,7 @@ void SequenceMemory::allocate(Sequence& sequence, StepMessage& message) {
   for (auto i = static_cast<std::size_t>(device_.blocks_for(cached));
        i < sequence.host_blocks.size(); ++i) {
     const kvcache::BlockId to = blocks[i + static_cast<std::size_t>(left_behind)];
-    // A sequence that came before in this message may have lost the block again, to its window.
+    // An earlier sequence in this message may have freed the block again, because of its window.
     if (window_ > 0) {
       std::erase_if(message.swap_in, [&](const kvcache::BlockCopy& copy) { return copy.to == to; });
     }
@@ -232,7 +232,7 @@ void SequenceMemory::append_window_to_message(const Sequence& sequence, std::int
     message.windows.blocks.push_back({.slot = sequence.slot, .block = std::max(block, 0)});
 }
 
-// The states come from where the computed tokens come from; without any they begin as zeros.
+// The states come from the same place as the computed tokens; without any they start as zeros.
 void SequenceMemory::allocate_state(Sequence& sequence, const Prefix& prefix,
                                     StepMessage& message) {
   const auto slot = static_cast<std::int32_t>(sequence.slot);
@@ -286,7 +286,8 @@ void SequenceMemory::take_snapshot(Sequence& sequence, StepMessage& message) {
   publish_snapshots(sequence);
 }
 
-// Those whose tokens are in the prefix cache now. The newest of an answer replaces the one before.
+// Publishes snapshots whose tokens are in the prefix cache now. The newest one of generated tokens
+// replaces the previous one.
 void SequenceMemory::publish_snapshots(Sequence& sequence) {
   std::erase_if(sequence.snapshots_due, [&](const Sequence::Snapshot& due) {
     if (due.tokens > sequence.committed) return false;
@@ -312,7 +313,7 @@ void SequenceMemory::commit(Sequence& sequence) {
 }
 
 void SequenceMemory::free_unseen(const Sequence& sequence) {
-  // Penalties look back at all tokens, which lie in the blocks, too (kvcache::KvCache::tokens()).
+  // Penalties need all tokens, which are also stored in the blocks (kvcache::KvCache::tokens()).
   if (window_ == 0 || sequence.rules.changes_logits()) return;
   const std::int64_t unseen = sequence.computed + 1 - window_;
   if (unseen > 0) device_.release_first(sequence.id, unseen / device_.block_size());
@@ -397,7 +398,7 @@ void SequenceMemory::check_invariants(std::span<const Sequence* const> sequences
     NVLLM_CHECK_LE(sequence->computed, sequence->capacity);
     const std::int64_t released = device_.released_of(sequence->id);
     expected += static_cast<std::int64_t>(blocks.size()) - released;
-    // No row that is still to be scheduled attends to what was freed.
+    // No row that is still to be scheduled attends to freed blocks.
     const std::int64_t unseen = std::max<std::int64_t>(sequence->computed + 1 - window_, 0);
     NVLLM_CHECK_LE(released * device_.block_size(), unseen);
     const auto own = std::min(static_cast<std::int64_t>(blocks.size()), sequence->resident);

@@ -1,8 +1,8 @@
-// What rank 0 tells every rank for one step, and what a step gives back.
+// StepMessage, which rank 0 broadcasts for each step, and StepResult, which a step returns.
 //
-// A step message is a delta: ranks remember each slot's sequence (how many tokens it has, how many
-// of them are computed, its blocks), so a steady decode step says next to nothing. A rank's state
-// follows from the messages alone, so all ranks are always of one mind.
+// A step message is a delta: ranks keep each slot's sequence (its tokens, how many of them are
+// computed, its blocks), so a steady decode step is almost empty. A rank's state follows from the
+// messages alone, so all ranks always agree.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@
 
 namespace nvllm::runtime {
 
-// A sequence takes a slot: a new one, or one that was preempted and comes back.
+// A sequence starts in a slot: a new one, or a preempted one that resumes.
 struct SlotStart {
   std::uint32_t slot = 0;
-  // All that are known: the prompt, and what was generated before.
+  // All known tokens: the prompt, and what was generated before.
   std::vector<std::int32_t> tokens;
-  // So many of those are in its blocks already (cached prefix, swapped in); less than all.
+  // How many of them are in its blocks already (cached prefix, swapped in); less than all.
   std::int32_t computed = 0;
   layers::SamplingRules rules;
-  std::int32_t prompt_logprobs = -1;  // of the prompt's tokens that are computed now; -1: none
-  std::int32_t resident = 0;          // chunked: of its first blocks, so many stay on the device
+  std::int32_t prompt_logprobs = -1;  // for the prompt tokens computed now; -1: none
+  std::int32_t resident = 0;          // chunked: how many of its first blocks stay on the device
 
   template <class Archive>
   void serialize(Archive& archive) {
@@ -32,32 +32,32 @@ struct SlotStart {
   }
 };
 
-// A slot's sequence gets one more block at the end of its table.
+// Appends a block to the table of a slot's sequence.
 struct BlockAppend {
   std::uint32_t slot = 0;
   kvcache::BlockId block = 0;
 };
 
-// With pipeline stages: the token that was sampled last in a slot. Only the last stage's devices
-// have seen it; on all stages it counts as one of SlotStart::tokens from now on.
+// With pipeline stages: the token sampled last in a slot, which only the last stage's devices have.
+// On all stages it counts as one of SlotStart::tokens from now on.
 struct SlotToken {
   std::uint32_t slot = 0;
   std::int32_t token = 0;
 };
 
-// So many next tokens of a slot's sequence are computed. They are those of SlotStart::tokens while
-// there are any left, then the token that was sampled last: one row. The last row of a sequence
-// samples a token if it is the last that is known.
+// Computes this many next tokens of a slot's sequence: those of SlotStart::tokens while any are
+// left, then the token that was sampled last (one row). The last row samples a token if it reads
+// the last known token.
 struct StepRows {
   std::uint32_t slot = 0;
   std::uint32_t rows = 0;
 };
 
-// Blocks of the layers with a window that are a group of their own (kvcache/window_blocks.h): the
-// same as in StepMessage of that group's blocks.
+// Changes to the blocks of the window group (kvcache/window_blocks.h), with the same meaning as in
+// StepMessage.
 struct WindowBlocksDelta {
   std::vector<kvcache::BlockCopy> swap_out, swap_in;
-  std::vector<BlockAppend> blocks;  // of a block that was released already: block 0
+  std::vector<BlockAppend> blocks;  // block 0 if the block was already released
 
   bool empty() const { return swap_out.empty() && swap_in.empty() && blocks.empty(); }
   template <class Archive>
@@ -66,19 +66,18 @@ struct WindowBlocksDelta {
   }
 };
 
-// A copy of all states that linear attention keeps of a sequence.
+// A copy of all states of linear attention of one sequence.
 struct StateCopy {
   std::int32_t from = 0, to = 0;
 };
 
-// Copies of such states between slots, places of snapshots (kvcache/state_snapshots.h) and places
-// in host memory. Each slot, and each place but those of `save`, is copied to once.
+// Copies of states between slots, snapshots (kvcache/state_snapshots.h) and host memory. Each slot
+// is the target of one copy, and so is each other place, except in `save`.
 struct StateCopies {
   std::vector<StateCopy> swap_out = {};  // slot to host
   std::vector<StateCopy> swap_in = {};   // host to slot
   std::vector<StateCopy> restore = {};   // snapshot to slot
-  std::vector<StateCopy> save =
-      {};  // slot to snapshot, behind the step's rows, one after the other
+  std::vector<StateCopy> save = {};      // slot to snapshot, after the step's rows, in order
 
   bool empty() const {
     return swap_out.empty() && swap_in.empty() && restore.empty() && save.empty();
@@ -89,10 +88,10 @@ struct StateCopies {
   }
 };
 
-// In the order in which it is followed.
+// Ranks apply the members in this order.
 struct StepMessage {
   std::uint64_t number = 0;                  // 1, 2, ...
-  std::vector<std::uint32_t> ended;          // slots that are free from now on
+  std::vector<std::uint32_t> ended;          // free from now on
   std::vector<kvcache::BlockCopy> swap_out;  // device to host
   std::vector<kvcache::BlockCopy> swap_in;   // host to device
   std::vector<SlotStart> started;
@@ -100,13 +99,13 @@ struct StepMessage {
   std::vector<SlotToken> tokens;
   WindowBlocksDelta windows;
   StateCopies states;
-  // One row of each slot of the last step, in its order, but the ended ones.
+  // One row for each slot of the last step, in its order, except ended ones.
   bool same_rows = false;
   std::vector<StepRows> rows;  // otherwise: these
 
   template <class Archive>
   void serialize(Archive& archive) {
-    // Of windows and states nothing travels where nothing is new, as in models without them.
+    // Windows and states are sent only if they change.
     constexpr std::uint8_t kSameRows = 1, kWindows = 2, kStates = 4;
     auto flags =
         static_cast<std::uint8_t>((same_rows ? kSameRows : 0) | (windows.empty() ? 0 : kWindows) |
@@ -123,11 +122,11 @@ struct StepResult {
   struct Token {
     std::uint32_t slot = 0;
     std::int32_t token = 0;  // -1: no logit is a number
-    TokenLogprobs logprobs;  // empty unless asked for
+    TokenLogprobs logprobs;  // empty unless requested
   };
   struct PromptLogprobs {
     std::uint32_t slot = 0;
-    std::vector<TokenLogprobs> tokens;  // of this step's rows: of the token after each
+    std::vector<TokenLogprobs> tokens;  // for each of this step's rows: about the token after it
   };
   std::uint64_t number = 0;
   std::vector<Token> tokens;

@@ -1,5 +1,5 @@
-// A step message's way from rank 0 to three other ranks that spin: its bytes, and how long it takes
-// from before it is encoded until the last of them has read it all. Of 256 sequences.
+// Sending a step message from rank 0 to three other ranks that busy-wait: its size, and the time
+// from before it is encoded until all of them have read it completely. For 256 sequences.
 //
 //   steady    all decode, and one in 16 gets a block
 //   changing  the same, but one in 16 ends and a new one with a prompt of 16 tokens replaces it, so
@@ -47,7 +47,7 @@ void send_steps(benchmark::State& state, const StepMessage& message) {
   ipc::ArchiveWriter writer;
   ipc::measure_calls(state, 3, ipc::kForEver, Nanoseconds(0), [&](ipc::RingWriter& ring) {
     writer.clear();
-    writer(std::uint8_t{1}, std::uint64_t{1});  // as GroupCaller begins a message
+    writer(std::uint8_t{1}, std::uint64_t{1});  // the header that GroupCaller writes
     ipc::write_call(writer, "step", message);
     ring.send(writer.bytes());
   });

@@ -15,9 +15,9 @@
 namespace nvllm::runtime {
 namespace {
 
-constexpr std::size_t kMaxFailures = 20;  // that are told; one is usually followed by many
+constexpr std::size_t kMaxFailures = 20;  // that are reported; one is usually followed by many
 
-constexpr int kMessages = 1000;  // of which the median is taken
+constexpr int kMessages = 1000;  // the result is their median
 
 constexpr std::array kTypes = {DType::f32, DType::bf16, DType::f16};
 constexpr std::array kOperations = {
@@ -25,7 +25,7 @@ constexpr std::array kOperations = {
     Operation::gather,     Operation::broadcast,      Operation::all_reduce_rms_norm,
 };
 
-// Whether every rank must hold the same bits afterwards.
+// Whether the result must have the same bits on every rank.
 bool same_everywhere(Operation operation) {
   return operation != Operation::reduce_scatter && operation != Operation::gather;
 }
@@ -73,7 +73,7 @@ SelftestResult Selftest::run(double seconds) {
   if (seconds > 0) keep_going(seconds);
   add_row("calls checked", static_cast<double>(checks_), "");
   add_row("collectives checked", static_cast<double>(collectives_), "");
-  result_.ranks = caller_.call<RankReport>("report");  // again: with the memory taken since
+  result_.ranks = caller_.call<RankReport>("report");  // again, with the memory allocated since
   return std::move(result_);
 }
 
@@ -110,7 +110,7 @@ void Selftest::check_calls() {
   }
 }
 
-// Empty, one slot, many slots, and more than all of a ring's slots together; both ways.
+// Empty, one slot, many slots, and more than all slots of a ring together; in both directions.
 void Selftest::check_large_messages() {
   for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{4096},
                                  std::size_t{1} << 20, (std::size_t{4} << 20) + 13}) {
@@ -128,7 +128,8 @@ void Selftest::check_large_messages() {
   }
 }
 
-// A method that throws on one rank fails the call with that rank's words, and nothing else is lost.
+// A method that throws on one rank fails the call with that rank's error text, and has no other
+// effect.
 void Selftest::check_failures() {
   for (int rank = 0; rank < me_.size(); ++rank) {
     std::string message = "no error";
@@ -182,7 +183,7 @@ void Selftest::check_collectives() {
         check_collective(which);
       }
     }
-    // Several times what the staging memory holds.
+    // Several times the size of the staging memory.
     CollectiveCase large{
         .operation = operation, .elements = 1'000'000 / ranks * ranks + ranks, .columns = 1};
     large.seed = fresh_seed();
@@ -193,7 +194,7 @@ void Selftest::check_collectives() {
 }
 
 void Selftest::measure_calls() {
-  // From rank 0's hand to the others'. Paced, so that messages do not queue up. Ranks of other
+  // The latency from rank 0 to the others. Paced, so that messages do not queue up. Ranks on other
   // boxes have other clocks.
   const int here = me_.group().ranks_of(me_.group().box());
   if (here > 1) {

@@ -1,5 +1,5 @@
-// Selftest: what rank 0 runs when the launcher asks for "selftest". It checks typed calls and every
-// collective on all ranks, measures both, and keeps going for as long as it is asked to.
+// Selftest: rank 0's handler of the launcher's "selftest" call. It verifies typed calls and every
+// collective on all ranks, measures both, and repeats the checks for the requested time.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +20,11 @@ namespace nvllm::runtime {
 // Used by rank 0's main thread. Every rank has bound a SelftestRank.
 class Selftest {
  public:
-  // Both must outlive it.
+  // Both arguments must outlive it.
   Selftest(ipc::Member& me, ipc::GroupCaller& caller) : me_(me), caller_(caller) {}
 
   void bind(ipc::Registry& requests);
-  // seconds: how long to keep going after the checks and measurements.
+  // seconds: how long to repeat checks after the first checks and measurements.
   SelftestResult run(double seconds);
 
  private:
@@ -36,20 +36,21 @@ class Selftest {
   void measure_collectives();
   void keep_going(double seconds);
 
-  // One collective on all ranks, its results compared with what must come out and with each other.
+  // Runs one collective on all ranks, and compares the results with the expected ones and each
+  // other.
   void check_collective(const CollectiveCase& which);
-  // Counts a check; notes a failure.
+  // Counts a check; records a failure.
   void expect(bool good, const std::string& what);
   void add_row(const std::string& name, double value, const std::string& unit);
-  // A seed that has not been used before.
+  // A seed that was not used before.
   std::uint64_t fresh_seed();
 
   ipc::Member& me_;
   ipc::GroupCaller& caller_;
   SelftestResult result_;
   bool on_gpu_ = false;
-  std::uint64_t checks_ = 0;       // of calls
-  std::uint64_t collectives_ = 0;  // that were checked
+  std::uint64_t checks_ = 0;       // number of calls
+  std::uint64_t collectives_ = 0;  // number of collectives checked
   std::uint64_t seed_ = 0;
 };
 
@@ -57,7 +58,7 @@ class Selftest {
 // thread.
 class SelftestRank {
  public:
-  // All must outlive it.
+  // All arguments must outlive it.
   SelftestRank(ipc::Member& me, Backend& backend, ipc::Communicator& communicator, Stream& stream);
 
   void bind(ipc::Registry& methods);
@@ -71,16 +72,16 @@ class SelftestRank {
   std::vector<std::byte> make_bytes(std::uint64_t count, std::uint64_t seed);
   int fail_on(int rank);
 
-  // How long control messages took to get here.
+  // The latencies of control messages to this rank.
   void note_arrival(std::int64_t sent_ns, std::vector<std::byte> padding);
   std::vector<double> take_arrivals();
 
   // Collectives.
   CollectiveOutcome run_collective(CollectiveCase which);
-  double time_all_reduce(TimingCase which);  // seconds for each
+  double time_all_reduce(TimingCase which);  // seconds per call
 
   CollectiveOutcome run_rms_norm(const CollectiveCase& which);
-  // `count` elements of memory on the device, number `slot` of those in use at the same time.
+  // `count` elements of device memory; `slot` distinguishes tensors used at the same time.
   TensorView device_tensor(int slot, DType dtype, std::int64_t count);
   void to_device(TensorView to, const std::vector<float>& values);
   std::vector<float> from_device(TensorView from, std::uint64_t* bits);
@@ -90,7 +91,7 @@ class SelftestRank {
   ipc::Communicator& communicator_;
   Stream& stream_;
   std::vector<double> arrivals_;  // seconds
-  std::vector<Buffer> buffers_;   // by slot, grown when more is needed
+  std::vector<Buffer> buffers_;   // by slot, grown on demand
   Buffer staging_;                // pinned
 };
 

@@ -45,7 +45,7 @@ std::vector<float> values_for(const CollectiveCase& which, std::uint64_t purpose
 }
 
 std::vector<float> input_of(const CollectiveCase& which, int rank) {
-  // A rank holds the parts of all ranks where the operation scatters them; see SelftestRank.
+  // For operations that scatter, each rank's input has a part for every rank; see SelftestRank.
   return values_for(which, static_cast<std::uint64_t>(rank), which.elements);
 }
 
@@ -100,8 +100,8 @@ Expectation expected_of(const CollectiveCase& which, int rank, int ranks) {
 std::string compare(const CollectiveCase& which, int ranks, const Expectation& expected,
                     const std::vector<float>& got) {
   for (std::size_t i = 0; i < expected.values.size(); ++i) {
-    // Each of ranks - 1 additions and the last rounding is off by one unit of the sum so far at
-    // most.
+    // Each of ranks - 1 additions, and the last rounding, may be off by one unit of the partial
+    // sum.
     const float allowed =
         expected.magnitude.empty()
             ? 0

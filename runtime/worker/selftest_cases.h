@@ -1,5 +1,5 @@
-// Messages of a selftest, between the launcher, rank 0 and the other ranks; and the values that its
-// collectives work on.
+// Messages of a selftest between the launcher, rank 0 and the other ranks; and the input values of
+// its collectives.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ struct SelftestRow {
 struct SelftestResult {
   std::vector<RankReport> ranks;
   std::vector<SelftestRow> rows;
-  std::vector<std::string> failures;  // empty: all is well
+  std::vector<std::string> failures;  // empty: no failures
 
   template <class Archive>
   void serialize(Archive& archive) {
@@ -36,7 +36,7 @@ struct SelftestResult {
   }
 };
 
-// A value of every kind that the archive knows.
+// A value of every type that archives support.
 struct Sample {
   std::int64_t number = 0;
   double fraction = 0;
@@ -74,7 +74,7 @@ constexpr const char* name_of(Operation operation) {
   return "?";
 }
 
-// One collective on fresh values, which every rank can compute for all ranks from the seed.
+// One collective on new values, which every rank can compute for all ranks from the seed.
 struct CollectiveCase {
   Operation operation = Operation::all_reduce;
   DType dtype = DType::f32;
@@ -82,7 +82,7 @@ struct CollectiveCase {
   std::int64_t columns = 1;   // of all_reduce_rms_norm; divides elements
   int root = 0;
   std::uint64_t seed = 0;
-  // Whole numbers, whose sums are exact in every type and order; else fractions.
+  // Integers, whose sums are exact in every type and order; otherwise fractions.
   bool whole_numbers = true;
 
   template <class Archive>
@@ -101,7 +101,7 @@ struct CollectiveOutcome {
   }
 };
 
-// How to measure an all-reduce.
+// Parameters for measuring an all-reduce.
 struct TimingCase {
   std::int64_t elements = 0;
   DType dtype = DType::bf16;
@@ -115,17 +115,17 @@ struct TimingCase {
   }
 };
 
-// The values are functions of a seed, so that every rank can compute what the others hold, and what
-// must come out.
+// Values are functions of a seed, so that every rank can compute the inputs of the others and the
+// expected results.
 
 // A hash of bytes, for comparing results of different ranks.
 std::uint64_t hash_bytes(const void* data, std::size_t bytes);
 
-// What rank `rank` puts into the collective: whole numbers from -8 to 8, or fractions between -1
-// and 1, rounded to the case's type.
+// The input of rank `rank`: integers from -8 to 8, or fractions between -1 and 1, rounded to the
+// case's type.
 std::vector<float> input_of(const CollectiveCase& which, int rank);
 
-// The same kind of values for another purpose of the same case (weights, residuals).
+// Values of the same kind for other uses in the same case (weights, residuals).
 std::vector<float> values_for(const CollectiveCase& which, std::uint64_t purpose,
                               std::int64_t count);
 
@@ -134,11 +134,11 @@ struct Expectation {
   std::vector<float> magnitude;  // sums of absolute values; empty: the result is exact
 };
 
-// What rank `rank` gets out of the collective (all but all_reduce_rms_norm); on ranks that get
-// nothing, nothing.
+// The result on rank `rank` (for all operations but all_reduce_rms_norm); empty on ranks that get
+// none.
 Expectation expected_of(const CollectiveCase& which, int rank, int ranks);
 
-// Compares; empty if all is well, else a description of the first wrong element.
+// Compares; returns a description of the first wrong element, or an empty string.
 std::string compare(const CollectiveCase& which, int ranks, const Expectation& expected,
                     const std::vector<float>& got);
 

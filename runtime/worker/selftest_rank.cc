@@ -12,7 +12,7 @@
 namespace nvllm::runtime {
 namespace {
 
-// Purposes of values beside the ranks' inputs; see values_for().
+// Values besides the ranks' inputs; see values_for().
 enum Purpose : std::uint64_t { kWeights = 1000, kResiduals };
 
 void store(DType dtype, void* to, const std::vector<float>& values) {
@@ -90,7 +90,7 @@ TensorView SelftestRank::device_tensor(int slot, DType dtype, std::int64_t count
   const std::size_t bytes =
       std::max<std::size_t>(256, static_cast<std::size_t>(count) * size_of(dtype));
   if (buffers_[index].bytes() < bytes) {
-    buffers_[index] = Buffer();  // first, so that both are never needed at once
+    buffers_[index] = Buffer();  // first, so that both are never allocated at the same time
     buffers_[index] = backend_.allocate(MemoryKind::device, bytes, "selftest");
   }
   return TensorView(buffers_[index].data(), dtype, {count});
@@ -101,7 +101,7 @@ void SelftestRank::to_device(TensorView to, const std::vector<float>& values) {
     staging_ = backend_.allocate(MemoryKind::pinned, to.bytes(), "selftest");
   store(to.dtype, staging_.data(), values);
   backend_.copy(to.data, staging_.data(), to.bytes(), stream_);
-  stream_.synchronize();  // the staging memory is used again at once
+  stream_.synchronize();  // the staging memory is reused immediately
 }
 
 std::vector<float> SelftestRank::from_device(TensorView from, std::uint64_t* bits) {
@@ -136,7 +136,7 @@ CollectiveOutcome SelftestRank::run_collective(CollectiveCase which) {
                                      : TensorView();
       communicator_.gather(out, in, which.root, stream_);
       break;
-    case Operation::all_reduce_rms_norm: break;  // above
+    case Operation::all_reduce_rms_norm: break;  // handled above
   }
   CollectiveOutcome outcome;
   const Expectation expected = expected_of(which, me_.rank(), ranks);
@@ -170,7 +170,7 @@ CollectiveOutcome SelftestRank::run_rms_norm(const CollectiveCase& which) {
   const std::vector<float> got = from_device(args.out, &out_bits);
   outcome.bits = split_mix(outcome.bits) + out_bits;
 
-  // Whole numbers: the new residual is exact. The norm's own sum may be taken in any order.
+  // Integers: the new residual is exact. The norm's own sum may be computed in any order.
   const std::vector<float> sum = expected_of(which, me_.rank(), me_.size()).values;
   const auto columns = static_cast<std::size_t>(which.columns);
   for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
@@ -199,7 +199,7 @@ double SelftestRank::time_all_reduce(TimingCase which) {
   const std::int64_t columns = which.columns > 0 ? which.columns : which.elements;
   const std::int64_t rows = which.elements / columns;
   TensorView x = device_tensor(0, which.dtype, which.elements);
-  // Zeros stay zeros however often they are summed.
+  // Zeros stay zeros, however often they are summed.
   for (int slot : {0, 1, 2, 3}) {
     const TensorView tensor = device_tensor(slot, which.dtype, which.elements);
     backend_.fill(tensor.data, 0, tensor.bytes(), stream_);
@@ -220,7 +220,7 @@ double SelftestRank::time_all_reduce(TimingCase which) {
     }
   };
 
-  // On a GPU as the engine runs them: in graphs.
+  // On a GPU in graphs, as the engine runs them.
   constexpr int kPerGraph = 10;
   std::unique_ptr<Graph> graph;
   once();

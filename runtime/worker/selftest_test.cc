@@ -14,7 +14,7 @@
 namespace nvllm::runtime {
 namespace {
 
-// Works, but spoils one element of every all_reduce of more than one element.
+// Wraps a communicator, but changes one element of every all_reduce of more than one element.
 class Spoiling final : public ipc::ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
@@ -58,7 +58,7 @@ TEST_CASE("a selftest of sound ranks has no failures and a row for everything it
     for (const SelftestRow& row : result.rows) {
       CAPTURE(row.name);
       CHECK(row.value > 0);
-      CHECK(row.name.find("64 MiB") == std::string::npos);  // that is for GPUs
+      CHECK(row.name.find("64 MiB") == std::string::npos);  // measured on GPUs only
     }
   });
 }

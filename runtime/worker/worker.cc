@@ -29,50 +29,51 @@ namespace {
 
 using Variables = std::span<const std::pair<const char*, const char*>>;
 
-// What NCCL does for nobody here. A server that tells its state (RAS) has a port that others can
-// reach. NVLink multicast (NVLS) is no use for so few GPUs, and hosts have lost their GPUs by it.
+// NCCL features that are never useful here. The status server (RAS) opens a port that other hosts
+// can reach. NVLink multicast (NVLS) gains nothing with so few GPUs, and hosts have lost their GPUs
+// by it.
 constexpr std::pair<const char*, const char*> kNccl[] = {
     {"NCCL_RAS_ENABLE", "0"},
     {"NCCL_NVLS_ENABLE", "0"},
 };
-// What NCCL need not look for on one box: other hosts' networks and plugins. It starts earlier, and
-// none of its ports can be reached from outside. Between boxes the network is NCCL's own choice.
+// On one box, NCCL need not search for networks of other hosts and plugins. It starts faster, and
+// none of its ports can be reached from outside. Between boxes NCCL chooses the network itself.
 constexpr std::pair<const char*, const char*> kNcclOnOneBox[] = {
     {"NCCL_IB_DISABLE", "1"},    {"NCCL_NET", "Socket"},        {"NCCL_SOCKET_IFNAME", "lo"},
     {"NCCL_NET_PLUGIN", "none"}, {"NCCL_TUNER_PLUGIN", "none"}, {"NCCL_PROFILER_PLUGIN", "none"},
 };
 
-// A user's own settings count.
+// Settings of the user take precedence.
 void set_unless_set(Variables variables) {
   for (const auto& [variable, value] : variables) ::setenv(variable, value, 0);
 }
 
-// Before the first call into CUDA or NCCL, and before there are threads.
+// Call before the first use of CUDA or NCCL, and before other threads exist.
 void set_environment(int rank, int boxes, const WorkerOptions& options) {
   if (options.device != DeviceKind::cuda) return;
   ::setenv("CUDA_VISIBLE_DEVICES", options.gpus.at(static_cast<std::size_t>(rank)).c_str(), 1);
-  // The driver creates contexts one after the other, and the channels for its usual eight
-  // connections are half of a context's time: with two, four GPUs start 0.4 s earlier. A rank works
-  // in few streams.
+  // The driver creates contexts one after the other, and the channels for the default eight
+  // connections take half of a context's time: with two connections, four GPUs start 0.4 s earlier.
+  // A rank uses few streams.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "2", 0);
   set_unless_set(kNccl);
   if (boxes == 1) set_unless_set(kNcclOnOneBox);
 }
 
-// Makes the rank's device. Where NCCL is needed, another thread already loads it: either takes a
-// tenth of a second.
+// Creates the rank's device. If NCCL is needed, another thread loads it at the same time: each
+// takes a tenth of a second.
 std::unique_ptr<Backend> start_device(const WorkerOptions& options, int boxes) {
   std::optional<std::jthread> loading;
   if (options.device == DeviceKind::cuda && (options.collectives == "nccl" || boxes > 1)) {
-    // What fails in it fails again where it can be told.
+    // A failure here recurs in create_communicator, which reports it.
     loading = start_thread<std::jthread>("to load NCCL with", [] { load_nccl(); });
   }
   return create_backend(options.device);
 }
 
-// CPU ranks split the cores. A GPU's rank runs beside its GPU and takes its memory there, where
-// copies are quickest; if the system does not let it choose, it gets what its cores are given, and
-// `doctor` says so.
+// CPU ranks divide the cores. A GPU's rank runs on cores near its GPU and allocates its memory
+// there, where copies are fastest; if the system does not permit that, it keeps the default, and
+// `doctor` reports it.
 void choose_place(int rank, int ranks, const Backend& backend) {
   if (backend.kind() == DeviceKind::cpu) {
     run_on_cores(share_of_cores(allowed_cores(), rank, ranks));
@@ -82,25 +83,25 @@ void choose_place(int rank, int ranks, const Backend& backend) {
   }
 }
 
-// Leaves what the error was for others to read.
+// Stores the error for other processes to read.
 void record(ipc::Member& me, const std::exception& error) {
   const bool no_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
   const char* const words =
       no_memory ? "the system refuses more memory; free some, or raise the limit (ulimit -v)"
                 : error.what();
   me.set_last_words(words);
-  // Aborted: somebody else's doing, which the launcher tells.
+  // GroupAborted has its cause elsewhere, which the launcher reports.
   if (dynamic_cast<const ipc::GroupAborted*>(&error) == nullptr) log_error(words);
 }
 
-// Until the launcher wants the group to stop. `engine_rank`: nullptr without a model.
+// Serves until the launcher asks the group to stop. `engine_rank`: nullptr without a model.
 void serve(ipc::Member& me, const ipc::Registry& methods, EngineRank* engine_rank) {
   if (me.rank() > 0) return ipc::GroupServer(me, methods).serve();
   ipc::GroupCaller caller(me, methods);
   Selftest selftest(me, caller);
   ipc::RequestServer server(me);
   ModelLoading loading(me, caller, server);
-  ipc::Registry requests;  // that the launcher calls on rank 0
+  ipc::Registry requests;  // called by the launcher on rank 0
   selftest.bind(requests);
   loading.bind(requests);
   if (engine_rank == nullptr) {
@@ -113,7 +114,7 @@ void serve(ipc::Member& me, const ipc::Registry& methods, EngineRank* engine_ran
   caller.stop();
 }
 
-// Which part of each of its layers a rank has, and which layers.
+// The rank's part of each of its layers, and its layers.
 layers::Shard shard_of(const ipc::Member& me, int stages) {
   const int ranks = me.size() / stages;
   return {.rank = me.rank() % ranks, .ranks = ranks};
@@ -132,7 +133,7 @@ void live(ipc::Member& me, const WorkerOptions& options) {
   choose_place(me.rank() - group.first_rank(group.box()), group.ranks_of(group.box()), *backend);
   const std::unique_ptr<Stream> stream = backend->create_stream();
   start.backend_ns = now_ns();
-  // A GPU is filled while its communicator comes to be; on the CPU both want the cores.
+  // On GPUs, weights load while the communicator is created; on the CPU both need the cores.
   std::optional<ModelRank> model;
   const auto load = [&] {
     if (options.model == nullptr) return;
@@ -151,7 +152,7 @@ void live(ipc::Member& me, const WorkerOptions& options) {
   start.communicator_ns = now_ns();
   if (options.device == DeviceKind::cpu) load();
 
-  ipc::Registry methods;  // that rank 0 calls on every rank
+  ipc::Registry methods;  // called by rank 0 on every rank
   SelftestRank selftest_rank(me, *backend, *communicator, *stream);
   selftest_rank.bind(methods);
   std::optional<EngineRank> engine_rank;
@@ -168,8 +169,8 @@ void live(ipc::Member& me, const WorkerOptions& options) {
   try {
     serve(me, methods, engine_rank ? &*engine_rank : nullptr);
   } catch (const std::exception& error) {
-    // The group is broken, and so may be what is under way on the device: nothing is worth waiting
-    // for any more, as destructors would.
+    // The group has failed, and work on the device may never end: exit without destructors, which
+    // would wait for it.
     record(me, error);
     me.set_phase(ipc::Phase::ended);
     std::fflush(nullptr);

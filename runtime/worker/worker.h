@@ -1,4 +1,4 @@
-// Worker: the life of one rank, from its fork to its end.
+// Worker: the process of one rank, from fork to exit.
 //
 //   join the group -> device -> stream -> communicator -> ready
 //                            -> the model's weights, at the same time
@@ -18,16 +18,15 @@ namespace nvllm::runtime {
 
 struct WorkerOptions {
   DeviceKind device = DeviceKind::cpu;
-  std::vector<std::string> gpus;  // of each rank, as values for CUDA_VISIBLE_DEVICES;
-                                  // of ranks on other boxes there are none
+  std::vector<std::string> gpus;  // CUDA_VISIBLE_DEVICES of each rank of this box
   std::string collectives = "auto";
   LogLevel log_level = LogLevel::info;
   const OpenModel* model = nullptr;  // to be loaded; must outlive the worker
-  int stages = 1;  // of a pipeline: rank = stage * ranks of a stage + number there
+  int stages = 1;  // pipeline stages: rank = stage * ranks per stage + rank in the stage
 };
 
-// Runs in the forked process, whose only thread the caller is. The result is the process's exit
-// code: 0, or 1 after an Error, which then stands in the rank's record as its last words.
+// Runs in the forked process, in which the caller is the only thread. Returns the process's exit
+// code: 0, or 1 after an Error, which the rank's record then holds.
 int run_worker(const ipc::Group& group, int rank, const WorkerOptions& options);
 
 }  // namespace nvllm::runtime

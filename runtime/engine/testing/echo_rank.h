@@ -1,4 +1,4 @@
-// EchoRank: a stand-in for rank 0, which answers each prompt at once with its own tokens.
+// EchoRank: a mock of rank 0, which answers each prompt immediately with the prompt's tokens.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -19,7 +19,7 @@
 
 namespace nvllm::runtime {
 
-// Answers a request with the tokens of its prompt, one update each: `per_update` of them at a time.
+// Answers a request with the tokens of its prompt, `per_update` of them in each update.
 class Echo {
  public:
   Echo(ipc::RequestServer& server, std::size_t per_update)
@@ -67,7 +67,7 @@ class Echo {
   std::uint64_t requests_ = 0;
 };
 
-// Rank 0 as a process of its own, until it is told to stop.
+// Rank 0 as a separate process, which runs until it is asked to stop.
 class EchoRank {
  public:
   explicit EchoRank(std::size_t per_update, Nanoseconds step_timeout = std::chrono::seconds(60))

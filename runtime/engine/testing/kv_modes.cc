@@ -33,7 +33,7 @@ std::vector<Request> requests_of(const OpenModel& model, const std::vector<std::
           random() % static_cast<std::uint32_t>(model.config.vocab_size)));
     }
     request.sampling.temperature = 0;
-    request.sampling.repetition_penalty = 1.2f;  // looks back at all tokens
+    request.sampling.repetition_penalty = 1.2f;  // needs all tokens
     request.sampling.max_tokens.reset();
     request.sampling.ignore_eos = true;
     request.sampling.logprobs = 0;
@@ -64,7 +64,7 @@ EngineOptions layerwise(std::int64_t buffers, std::int64_t chunk) {
   options.kv_buffers = buffers;
   options.max_num_batched_tokens = chunk;
   options.kv_offloading_bytes = std::int64_t{64} << 20;
-  options.resident_blocks = 0;  // chunked: everything crosses
+  options.resident_blocks = 0;  // chunked mode: every block is copied
   return options;
 }
 

@@ -31,7 +31,7 @@ std::vector<std::int32_t> RandomRequests::prompt() {
   std::vector<std::int32_t> all;
   if (below(2) == 0) all = prefixes_[static_cast<std::size_t>(below(std::ssize(prefixes_)))];
   const std::int64_t room = shapes_.max_prompt - std::ssize(all);
-  // Mostly short, now and then as long as they may be.
+  // Mostly short, sometimes of maximum length.
   const std::vector<std::int32_t> rest =
       tokens(1 + below(below(4) == 0 ? room : std::min<std::int64_t>(room, 16)));
   all.insert(all.end(), rest.begin(), rest.end());
@@ -67,7 +67,7 @@ void RandomRequests::choose_penalties(SamplingParams& sampling,
     allowed.erase(std::unique(allowed.begin(), allowed.end()), allowed.end());
   }
   if (chance(0.2)) {
-    // Some that begin as the prompt ends.
+    // Some stop words start as the prompt ends.
     for (std::int64_t i = below(5); i >= 0; --i) {
       std::vector<std::int32_t> word = tokens(1 + below(2));
       if (below(2) == 0) word.insert(word.begin(), prompt.back());

@@ -1,5 +1,5 @@
-// Requests of every kind: long and short, alone and with common beginnings, with any features
-// together.
+// Random requests: long and short, alone and with common prefixes, with any combination of
+// features.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,14 @@ struct RequestShapes {
   std::int64_t vocabulary = 0;
   std::int64_t max_prompt = 120;  // tokens
   std::int64_t max_answer = 24;
-  double features = 1;  // how likely each feature is, of its usual probability
+  double features = 1;  // factor on each feature's usual probability
 };
 
 class RandomRequests {
  public:
   RandomRequests(const RequestShapes& shapes, std::uint32_t seed);
 
-  // All numbers in it come from here: the same requests from the same seed, wherever they are
-  // asked.
+  // All random numbers of a request are generated here: the same seed yields the same requests.
   Request next();
   std::vector<Request> next(std::int64_t count);
 

@@ -21,7 +21,8 @@ namespace {
 
 constexpr Nanoseconds kPoll = std::chrono::milliseconds(200);
 
-// One for each rank. With fewer GPUs than ranks these share them, as in run_on_devices().
+// One device per rank. If there are fewer GPUs than ranks, ranks share them, as in
+// run_on_devices().
 std::vector<std::string> gpus_of(int ranks) {
   const std::vector<std::string> gpus = visible_gpus();
   std::vector<std::string> all;

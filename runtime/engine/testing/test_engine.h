@@ -1,6 +1,6 @@
-// TestEngine: an engine of real worker processes, as a launcher has it, for tests; and all answers
-// to some requests at once. Link the test with //testing:cpu_ranks or //testing:cuda_ranks: they
-// say on which devices the ranks run.
+// TestEngine: an engine of real worker processes, started as the launcher does, for tests. run()
+// returns all answers to a list of requests. Link the test with //testing:cpu_ranks or
+// //testing:cuda_ranks: they choose the devices of the ranks.
 //
 //   TestEngine engine(model, 2, {.max_num_seqs = 8});
 //   for (const auto& answers : engine.run(requests)) ...
@@ -33,20 +33,21 @@ struct Answer {
   std::string kv_mode;
 };
 
-// By request, in their order, and by index below its n.
+// Indexed by request, in order, then by answer (below the request's n).
 using Answers = std::vector<std::vector<Answer>>;
 
-// The workers of a group. A thread waits for their ends, and aborts the group at the first bad one.
+// The worker processes of a group. A thread waits for their exits, and aborts the group at the
+// first failure.
 class WorkerProcesses {
  public:
-  // Forks them. The caller has no other threads.
+  // Forks them. The caller must have no other threads.
   WorkerProcesses(const ipc::Group& group, const OpenModel& model, int stages);
-  ~WorkerProcesses();  // kills what is left
+  ~WorkerProcesses();  // kills the remaining processes
   WorkerProcesses(const WorkerProcesses&) = delete;
   WorkerProcesses& operator=(const WorkerProcesses&) = delete;
 
   const std::vector<pid_t>& pids() const { return pids_; }
-  // Waits for all; what was wrong with the first that did not end well, or nothing.
+  // Waits for all; returns the first failure, or an empty string.
   std::string wait();
 
  private:
@@ -58,11 +59,11 @@ class WorkerProcesses {
   std::jthread watcher_;
 };
 
-// Used by one thread, the process's main thread, before there are others.
+// Used by one thread, the process's main thread; constructed before other threads exist.
 class TestEngine {
  public:
-  // Forks the ranks and waits until the engine is open. The model must outlive it. stages: of a
-  // pipeline, of so many ranks each.
+  // Forks the ranks and waits until the engine is open. The model must outlive it. stages: pipeline
+  // stages, each of `ranks` ranks.
   TestEngine(const OpenModel& model, int ranks, const EngineOptions& options, int stages = 1);
 
   const EngineInfo& info() const { return info_; }
@@ -70,15 +71,15 @@ class TestEngine {
   const ipc::Group& group() const { return group_; }
   const std::vector<pid_t>& pids() const { return workers_.pids(); }
 
-  // All at the same time, under numbers from this one on.
+  // Runs all requests concurrently, under ids that start at first_id.
   Answers run(const std::vector<Request>& requests, std::uint64_t first_id = 1);
 
-  // For tests that submit requests of their own: waits for updates, and puts them with what came of
-  // their requests before.
+  // For tests that submit requests themselves: waits for updates and adds them to the answers so
+  // far.
   using Book = std::map<std::uint64_t, std::vector<Answer>>;
   void poll_into(Book& book);
 
-  // Ends the ranks in order; an Error if one did not end well.
+  // Shuts the ranks down; throws an Error if one failed.
   void stop();
 
  private:
@@ -89,8 +90,8 @@ class TestEngine {
   EngineInfo info_;
 };
 
-// Of an engine with these options on one rank, without anything that is clever: one request at a
-// time, no prefix cache, no graphs, no step ahead.
+// The answers of an engine with these options on one rank without optimizations: one request at a
+// time, no prefix cache, no graphs, no step enqueued ahead.
 Answers plain_answers(const OpenModel& model, const std::vector<Request>& requests,
                       EngineOptions options);
 

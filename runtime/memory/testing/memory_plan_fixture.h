@@ -1,4 +1,4 @@
-// Machines to plan memory for, and what is said of them.
+// Machines to plan memory for.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace nvllm::runtime {
 inline constexpr std::uint64_t kMiB = std::uint64_t{1} << 20, kGiB = std::uint64_t{1} << 30;
 inline constexpr std::int64_t kModelLimit = 40960;
 
-// An H200 with 16 GiB of ours on it, and 1 GiB that CUDA took.
+// An H200 with 16 GiB of our buffers, and 1 GiB that CUDA took.
 inline RankMemory gpu() {
   return {.total = 140 * kGiB,
           .available = 123 * kGiB,

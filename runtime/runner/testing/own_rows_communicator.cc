@@ -9,7 +9,7 @@
 namespace nvllm::runtime {
 namespace {
 
-constexpr unsigned char kVoid = 0x7b;  // of bytes that nobody may read
+constexpr unsigned char kVoid = 0x7b;  // poisons bytes that must not be read
 
 }  // namespace
 
@@ -37,7 +37,7 @@ void OwnRowsCommunicator::begin_reduce_scatter(ipc::OverlappedRows rows, TensorV
   backend_.copy(in(sent_, rows, x).data, x.data, x.bytes(), stream);
 }
 
-// The residual of rows that other ranks own comes from where they would have it.
+// The residual of rows that other ranks own is read where these ranks would have it.
 void OwnRowsCommunicator::begin_all_gather(ipc::OverlappedRows rows, const kernels::RmsNorm& args,
                                            ipc::Gathered gathered, Stream& stream) {
   REQUIRE(under_way_.at(static_cast<std::size_t>(rows.slot)).data == args.x.data);
@@ -48,7 +48,7 @@ void OwnRowsCommunicator::begin_all_gather(ipc::OverlappedRows rows, const kerne
   const auto own = [&](TensorView tensor) { return tensor.rows(begin, end - begin); };
   const TensorView sums = in(sums_of_rows_, rows, args.x);
 
-  // Everybody's sum is gathered from its owners: zeros where this rank has none.
+  // The sum of all ranks is gathered from its owners: zeros in rows that this rank does not own.
   backend_.fill(sums.data, 0, sums.bytes(), stream);
   if (begin < end) {
     backend_.copy(own(sums).data, own(args.residual).data, own(sums).bytes(), stream);

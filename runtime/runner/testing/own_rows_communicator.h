@@ -1,7 +1,7 @@
-// OwnRowsCommunicator: overlapped sums on any backend as GPUs with peer memory have them: a part is
-// sent as it is at the first call, the residual is up to date only in rows that the rank owns, and
-// results lie in other memory. Who reads anything else than what Communicator promises gets values
-// that no layer gives.
+// OwnRowsCommunicator: overlapped sums on any backend that behave as on GPUs with peer memory: a
+// part is sent in its state at the first call, the residual is up to date only in rows that the
+// rank owns, and results are in separate memory. Code that relies on more than Communicator
+// promises reads values that no layer produces.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ class OwnRowsCommunicator final : public ipc::ForwardingCommunicator {
   OwnRowsCommunicator(std::unique_ptr<ipc::Communicator> whole, Backend& backend)
       : ForwardingCommunicator(std::move(whole)), backend_(backend) {}
 
-  int sums() const { return sums_; }  // overlapped ones, so far
+  int sums() const { return sums_; }  // number of overlapped sums so far
 
   void begin_reduce_scatter(ipc::OverlappedRows rows, TensorView x, Stream& stream) override;
   void begin_all_gather(ipc::OverlappedRows rows, const kernels::RmsNorm& args,
@@ -27,7 +27,7 @@ class OwnRowsCommunicator final : public ipc::ForwardingCommunicator {
   bool open_overlap(std::int64_t slot_rows, std::int64_t columns, DType dtype) override;
 
  private:
-  // Of the rows of a slot, in memory of this communicator.
+  // The rows of a slot, in this communicator's memory.
   TensorView in(const Buffer& memory, ipc::OverlappedRows rows, const TensorView& like) const;
 
   Backend& backend_;

@@ -20,7 +20,7 @@ GoldenModel::GoldenModel(const std::string& name)
       config(model::parse_config(checkpoint.config_json(), "", name)) {
   std::ifstream file("tests/data/golden-models/" + name + "/expected.json");
   const auto json = read_json(file);
-  // With dynamic NTK scaling it is the one table for all lengths.
+  // With dynamic NTK scaling, the runs that use one table for all lengths.
   const auto& runs = json.contains("static") ? json["static"] : json["prompts"];
   for (std::size_t i = 0; i < runs.size(); ++i) {
     prompts.push_back({json["prompts"][i]["ids"], runs[i]["continuation"], runs[i]["margins"]});
@@ -71,7 +71,7 @@ RunnerUnderTest::RunnerUnderTest(testing::DeviceRank& rank, const GoldenModel& g
                        options.slots * options.resident,
        .state_snapshots = options.state_snapshots,
        .host_states = options.host_states});
-  // Neighbours in a sequence are no neighbours in memory.
+  // Consecutive blocks of a sequence are not adjacent in memory.
   for (std::size_t i = 0; i < free_.size(); ++i) {
     free_[i] = static_cast<kvcache::BlockId>(i * 23 % free_.size());
   }
@@ -136,7 +136,7 @@ RunnerUnderTest& RunnerUnderTest::swap_in(std::uint32_t slot,
                                           std::int64_t blocks) {
   start(slot, tokens);
   Sequence& sequence = sequences_[slot];
-  sequence.computed = sequence.known - 1;  // the last one sampled has not been computed
+  sequence.computed = sequence.known - 1;  // the last sampled token has not been processed
   message_.started.back().computed = static_cast<std::int32_t>(sequence.computed);
   for (std::int64_t i = 0; i < blocks; ++i) {
     grow(slot, (i + 1) * options_.block_size);
@@ -172,7 +172,7 @@ RunnerUnderTest& RunnerUnderTest::copy_states(const StateCopies& copies) {
 }
 
 void RunnerUnderTest::step() {
-  // As the scheduler says it: nothing, where the rows are those of the last step.
+  // As the scheduler's messages: empty if the rows are those of the last step.
   std::vector<std::uint32_t> again, now;
   for (const std::uint32_t slot : last_rows_) {
     const bool ended = std::count(message_.ended.begin(), message_.ended.end(), slot) > 0;
@@ -236,7 +236,7 @@ std::string why_not_golden(const GoldenModel::Prompt& prompt,
                            const std::vector<std::int32_t>& tokens, float margin) {
   for (std::size_t i = 0; i < std::min(tokens.size(), prompt.continuation.size()); ++i) {
     if (tokens[i] == prompt.continuation[i]) continue;
-    if (prompt.margins[i] <= margin) return {};  // what follows is another text
+    if (prompt.margins[i] <= margin) return {};  // from here on the texts may differ
     return str("token ", i, " is ", tokens[i], ", not ", prompt.continuation[i], ", of margin ",
                prompt.margins[i]);
   }

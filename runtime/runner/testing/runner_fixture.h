@@ -1,5 +1,5 @@
 // For tests of the runner: models with known continuations, and sequences that are driven through a
-// runner by step messages alone. Every rank makes the same messages; tokens come back on rank 0.
+// runner by step messages alone. Every rank creates the same messages; rank 0 gets the tokens.
 //
 //   const GoldenModel golden("qwen3-uneven");
 //   RunnerUnderTest runner(rank, golden, {.graphs = true});
@@ -24,11 +24,11 @@
 
 namespace nvllm::runtime {
 
-// A model of tests/data/golden-models and what transformers' greedy choice makes of its prompts.
+// A model of tests/data/golden-models and transformers' greedy continuations of its prompts.
 struct GoldenModel {
   struct Prompt {
     std::vector<std::int32_t> ids, continuation;
-    std::vector<float> margins;  // between the best logit and the second, for each token
+    std::vector<float> margins;  // difference of the best two logits, for each token
   };
 
   explicit GoldenModel(const std::string& name);
@@ -37,7 +37,7 @@ struct GoldenModel {
   model::Checkpoint checkpoint;
   model::ModelConfig config;
   std::vector<Prompt> prompts;
-  std::vector<float> logits;  // of all the first prompt's rows
+  std::vector<float> logits;  // of all rows of the first prompt
 };
 
 struct RunnerTestOptions {
@@ -53,7 +53,7 @@ struct RunnerTestOptions {
   KvMode kv_mode = KvMode::paged;
   KvCacheDtype kv_cache_dtype = KvCacheDtype::automatic;
   std::int64_t ring_slots = 2;
-  std::int64_t resident = 0;  // chunked: so many blocks of every sequence stay on the device
+  std::int64_t resident = 0;  // chunked: how many blocks of every sequence stay on the device
   std::optional<double> host_attention = 0.0;
   std::int64_t host_threads = 2;
   std::int64_t overlap_rows = 0;
@@ -61,7 +61,7 @@ struct RunnerTestOptions {
   Trace* trace = nullptr;
 };
 
-// The most likely token, always.
+// Always the most likely token.
 layers::SamplingRules greedy();
 
 class RunnerUnderTest {
@@ -74,35 +74,37 @@ class RunnerUnderTest {
   ModelRunner& runner() { return *runner_; }
   const model::Decoder& decoder() const { return decoder_; }
 
-  // Parts of the next step's message. A sequence takes a slot. `prefix`: blocks whose tokens are
-  // the sequence's first ones, computed already.
+  // Parts of the next step's message. Starts a sequence in a slot. `prefix`: blocks that already
+  // hold the sequence's first tokens.
   RunnerUnderTest& start(std::uint32_t slot, const std::vector<std::int32_t>& tokens,
                          const std::vector<kvcache::BlockId>& prefix = {},
                          const layers::SamplingRules& rules = greedy(),
                          std::int32_t prompt_logprobs = -1);
-  // The sequence that has just been started keeps so many blocks on the device, at most
+  // The sequence that was just started keeps this many blocks on the device, at most
   // RunnerTestOptions::resident.
   RunnerUnderTest& keep(std::int64_t blocks);
   RunnerUnderTest& end(std::uint32_t slot);
-  // The slot's blocks go to the host and are free; another one may have them back. Returns how
-  // many.
+  // Swaps the slot's blocks out to the host and frees them; any slot may swap them in again.
+  // Returns their number.
   std::int64_t swap_out(std::uint32_t slot);
   RunnerUnderTest& swap_in(std::uint32_t slot, const std::vector<std::int32_t>& tokens,
                            std::int64_t blocks);
   RunnerUnderTest& rows(std::uint32_t slot, std::int64_t rows);
-  // Copies of states of linear attention.
+  // Copies states of linear attention.
   RunnerUnderTest& copy_states(const StateCopies& copies);
 
-  // Enqueues it; takes results until no more than steps_ahead are left.
+  // Enqueues the step; takes results until at most steps_ahead are left.
   void step();
-  // So many steps of one row of each slot in use.
+  // `steps` steps with one row for each slot in use.
   void decode(int steps);
-  // Whatever is left of what was started, in chunks of at most so many rows a step and sequence.
+  // Processes the remaining tokens of all sequences, in chunks of at most `chunk` rows per
+  // sequence.
   void prefill(std::int64_t chunk);
   // Takes all results.
   void finish();
 
-  // What a slot's sequence has sampled so far, its blocks, and results that had more than tokens.
+  // Tokens that a slot's sequence has sampled so far, its blocks, and results with
+  // log-probabilities.
   const std::vector<std::int32_t>& tokens(std::uint32_t slot) { return sequences_[slot].sampled; }
   const std::vector<kvcache::BlockId>& blocks(std::uint32_t slot) {
     return sequences_[slot].blocks;
@@ -114,7 +116,8 @@ class RunnerUnderTest {
     std::int64_t known = 0, computed = 0;
     std::vector<kvcache::BlockId> blocks, swapped;
     std::vector<std::int32_t> sampled;
-    std::uint64_t first_step = 0;  // results of steps before are of the slot's last sequence
+    std::uint64_t first_step = 0;  // results of earlier steps belong to the slot's previous
+                                   // sequence
   };
 
   void take();
@@ -136,8 +139,8 @@ class RunnerUnderTest {
   std::vector<StepResult> results_;
 };
 
-// Why tokens are not the golden ones: the first other token, unless the choice was closer than
-// `margin`; empty: they are.
+// Describes the first token that differs from the golden ones, unless the margin there was below
+// `margin`; empty: none.
 std::string why_not_golden(const GoldenModel::Prompt& prompt,
                            const std::vector<std::int32_t>& tokens, float margin);
 

@@ -22,7 +22,7 @@ using kvcache::OffloadWait;
 using kvcache::Transfer;
 using testing::DeviceRank;
 
-// As model/golden_cases.cc has it for transformers' own bfloat16.
+// The tolerance of model/golden_cases.cc for transformers' own bfloat16.
 float margin_of(DType dtype) {
   return dtype == DType::f32 ? 0.0f : 0.4f;
 }
@@ -35,11 +35,11 @@ std::string number_of(OffloadWait wait) {
   return str(static_cast<int>(wait));
 }
 
-// Names the wait to leave out.
+// Environment variable: index of the wait to leave out.
 constexpr const char* kVariable = "NVLLM_LEAVE_OUT";
 
-// What find_races() starts: the steps of one wait without it, or those of all waits with all of
-// them.
+// The subprocess of find_races(): runs the steps of one wait without it, or the steps of all waits
+// with all waits.
 void run_without(const std::string& number, const char* model,
                  const std::vector<OffloadWait>& waits, const WrongWithout& wrong) {
   constexpr int kRuns = 16;
@@ -50,8 +50,7 @@ void run_without(const std::string& number, const char* model,
       if (number == "none") {
         CHECK(wrong(rank, golden, i, 0, 0) == "");
       } else if (number == number_of(waits[i])) {
-        // Also behind wrong tokens: which runs have a race in them that shows is a matter of who is
-        // late.
+        // Continues after wrong tokens: a race shows only in some runs, depending on timing.
         for (int run = 0; run < kRuns; ++run) wrong(rank, golden, i, bit_of(waits[i]), run);
       }
     }
@@ -76,8 +75,8 @@ void check_traffic(DeviceRank& rank, const GoldenModel& golden, std::int64_t res
   options.resident = resident;
   RunnerUnderTest runner(rank, golden, options);
   kvcache::KvTraffic expected;
-  // A step of rows [first, first + rows): it reads the full blocks before them, and writes those
-  // that they fill.
+  // A step of rows [first, first + rows) reads the full blocks before them, and writes those that
+  // they complete.
   const auto expect = [&](std::int64_t first, std::int64_t rows) {
     const std::int64_t full = first / kBlock, filled = (first + rows) / kBlock - full;
     const std::uint64_t bytes = runner.runner().block_shape().kv_bytes();
@@ -107,7 +106,7 @@ std::string continue_all(DeviceRank& rank, const GoldenModel& golden,
   RunnerUnderTest runner(rank, golden, options);
   for (std::uint32_t i = 0; i < golden.prompts.size(); ++i) runner.start(i, golden.prompts[i].ids);
   runner.prefill(chunk);
-  // Whoever was done first waits for the others.
+  // Sequences that finish early wait for the others.
   runner.decode(kDecodeSteps);
   runner.finish();
   if (traffic != nullptr) *traffic = runner.runner().kv_traffic();
@@ -125,7 +124,7 @@ void come_and_go(RunnerUnderTest& runner, const std::vector<GoldenModel::Prompt>
   runner.start(2, prompts[2].ids).rows(2, 150).step();
   runner.start(0, prompts[0].ids).rows(2, 1).rows(0, 7).step();
   runner.decode(5);
-  runner.end(2);  // while steps with it are under way
+  runner.end(2);  // while steps with it are in flight
   runner.start(1, prompts[1].ids).rows(0, 1).rows(1, 30).step();
   runner.start(2, prompts[1].ids).rows(1, 3).rows(2, 33).rows(0, 1).step();
   runner.decode(10);
@@ -174,7 +173,7 @@ void check_waits_are_missed(const char* model, const std::vector<OffloadWait>& w
     const GoldenModel golden(model);
     for (std::size_t i = 0; i < waits.size(); ++i) {
       CAPTURE(static_cast<int>(waits[i]));
-      // Where the tokens of all runs are right by chance the machine was slow at the wrong time.
+      // If the tokens of all runs are right by chance, the machine was slow at the wrong moment.
       bool missed = false;
       for (int run = 0; run < runs && !missed; ++run) {
         missed = !wrong(rank, golden, i, bit_of(waits[i]), run).empty();

@@ -1,5 +1,5 @@
-// What several tests let runners do: whole runs, sequences that come and go, copies that take their
-// time, and steps without a wait that they need.
+// Runner scripts shared by several tests: whole runs, sequences that start and end, delayed copies,
+// and steps without a wait that they need.
 #pragma once
 
 #include <chrono>
@@ -13,39 +13,39 @@
 
 namespace nvllm::runtime {
 
-inline constexpr int kDecodeSteps = 47;  // with the prompt's own token all of a continuation
+inline constexpr int kDecodeSteps = 47;  // with the prefill's own token a complete continuation
 
-// Keys and values in chunks, with room for all of a model's prompts.
+// Chunked mode, with enough blocks for all of a model's prompts.
 RunnerTestOptions chunked(std::int64_t ring_slots, std::int64_t block_size);
 
-// The last prompt of a model and all of its continuation, alone, in chunks of 16 tokens, of which
-// the first `resident` stay on the device. Checks the tokens, and after each part that as many
-// bytes have moved as blocks were read and filled.
+// Runs the last prompt of a model and its continuation alone, in chunks of 16 tokens; the first
+// `resident` blocks stay on the device. Checks the tokens, and after each part the bytes copied
+// against the blocks read and filled.
 void check_traffic(testing::DeviceRank& rank, const GoldenModel& golden, std::int64_t resident);
 
-// All prompts of a model together, in chunks: what is wrong with their continuations, on rank 0.
+// Runs all prompts of a model together, in chunks; describes wrong continuations, on rank 0.
 std::string continue_all(testing::DeviceRank& rank, const GoldenModel& golden,
                          const RunnerTestOptions& options, std::int64_t chunk,
                          kvcache::KvTraffic* traffic = nullptr);
 
-// Three slots whose sequences come and go in turns; slot 0 is free at the end, 1 and 2 have the
-// second prompt.
+// Starts and ends sequences in three slots; in the end slot 0 is free, and 1 and 2 have the second
+// prompt.
 void come_and_go(RunnerUnderTest& runner, const std::vector<GoldenModel::Prompt>& prompts);
 // The same, then the first prompt in slot 0, of which `keep` blocks stay on the device, and 20 more
 // steps: checks all tokens. There are 3 slots, 30 blocks, and 2 steps ahead.
 void check_come_and_go(testing::DeviceRank& rank, const GoldenModel& golden,
                        RunnerTestOptions options, std::int64_t keep = 0);
 
-// Copies and calls of the host begin after so long.
+// Delays copies and host calls by this time.
 kvcache::OffloadHooks slow(std::function<std::chrono::microseconds(kvcache::Transfer)> time);
 kvcache::OffloadHooks slow_at_random(unsigned seed);
 
-// What is wrong with the tokens of steps that need waits[which], without the waits whose bits are
-// set. run: how many there were before; runs may be of several kinds by turns.
+// Describes wrong tokens of steps that need waits[which], without the waits in the bit mask. run:
+// index of the run; kinds of runs may alternate.
 using WrongWithout = std::function<std::string(testing::DeviceRank& rank, const GoldenModel& golden,
                                                std::size_t which, std::uint32_t left_out, int run)>;
 
-// The waits of a table whose rows have one each.
+// The waits of a table that has one per row.
 template <typename Row>
 std::vector<kvcache::OffloadWait> waits_of(const std::vector<Row>& rows) {
   std::vector<kvcache::OffloadWait> waits;
@@ -53,11 +53,11 @@ std::vector<kvcache::OffloadWait> waits_of(const std::vector<Row>& rows) {
   return waits;
 }
 
-// Checks that without each of the waits in turn some of `runs` runs go wrong.
+// Checks for each wait that some of `runs` runs go wrong without it.
 void check_waits_are_missed(const char* model, const std::vector<kvcache::OffloadWait>& waits,
                             const WrongWithout& wrong, int runs);
-// The whole of a test case: ThreadSanitizer says nothing of any steps, and finds a race without
-// each of the waits.
+// A complete test case: ThreadSanitizer reports nothing for the steps as they are, and a race
+// without each of the waits.
 void find_races(const std::string& case_name, const char* model,
                 const std::vector<kvcache::OffloadWait>& waits, const WrongWithout& wrong);
 

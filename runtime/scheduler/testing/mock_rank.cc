@@ -90,7 +90,7 @@ void MockRank::copy_states(std::span<const StateCopy> copies, const Memory& from
   }
 }
 
-// A sequence's first rows begin without a state, whatever is there.
+// A sequence's first rows start without a state, whatever the slot contains.
 void MockRank::advance_state(const StepRows& rows) {
   const Slot& slot = taken(rows.slot);  // its rows are computed
   const std::int64_t first = slot.computed - rows.rows;
@@ -157,7 +157,7 @@ void MockRank::append_blocks(const StepMessage& message) {
   }
 }
 
-// All rows store what they compute before any of them attends.
+// All rows store their keys and values before any of them attends.
 void MockRank::store(const StepRows& rows) {
   Slot& slot = taken(rows.slot);
   require(slot.computed + rows.rows <= static_cast<std::int64_t>(slot.tokens.size()), "slot ",
@@ -223,7 +223,7 @@ void MockRank::attend(const StepRows& rows, StepResult& result) {
   ++logit_rows_;
 }
 
-// What stays on the device has its places there.
+// Blocks that stay on the device must have slots there.
 void MockRank::check_residents() const {
   std::set<kvcache::BlockId> kept;
   for (const Slot& slot : slots_) {

@@ -1,4 +1,4 @@
-// A scheduler and a rank that follows it, for tests that look at single steps.
+// A scheduler with a mock rank, for tests of single steps.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -39,12 +39,12 @@ inline Sequence sequence(SequenceId id, std::int32_t prompt, std::int32_t max_to
   return sequence;
 }
 
-// A scheduler and a rank that follows it.
+// A scheduler with a mock rank.
 class Group {
  public:
   explicit Group(const SchedulerLimits& limits) : scheduler(limits), rank_(limits, {}) {}
 
-  // The next step; there has to be one.
+  // The next step, which must exist.
   StepMessage schedule() {
     const auto message = scheduler.schedule();
     REQUIRE(message.has_value());
@@ -52,7 +52,7 @@ class Group {
     scheduler.check_invariants();
     return *message;
   }
-  // spoil: changes the result that the rank gave.
+  // spoil: changes the rank's result.
   std::vector<SequenceOutput> complete(const std::function<void(StepResult&)>& spoil = {}) {
     REQUIRE(!results_.empty());
     StepResult result = results_.front();
@@ -72,7 +72,7 @@ class Group {
     complete();
     return message;
   }
-  // To the end; `each`: of every message.
+  // Runs until no sequence is left; calls `each` for every message.
   void run(const std::function<void(const StepMessage&)>& each = [](const StepMessage&) {}) {
     while (!scheduler.idle()) each(step());
   }
