@@ -1,4 +1,4 @@
-// ArchiveWriter and ArchiveReader: how values become the bytes of a message and values again.
+// ArchiveWriter and ArchiveReader: serialize values to the bytes of a message, and back.
 //
 //   ArchiveWriter out;                 struct Request {
 //   out(std::string("echo"), 7);         std::vector<int> tokens;
@@ -6,11 +6,11 @@
 //   auto name = in.get<std::string>();   void serialize(Archive& archive) { archive(tokens); }
 //                                      };
 //
-// Both ends run the same build on the same machine, so numbers travel as they lie in memory; a
-// version at the front of each message refuses anything else. Known: bool, numbers, enums,
-// std::string, vector, array, optional, pair, tuple, map, structs with serialize(), and structs
-// declared kArchiveAsBytes. A writer also takes string_view, string literals and span, which are
-// read as string and vector.
+// Both ends run the same build on the same kind of machine, so numbers are sent in their memory
+// representation; a version at the start of each message rejects anything else. Supported: bool,
+// numbers, enums, std::string, vector, array, optional, pair, tuple, map, structs with serialize(),
+// and structs declared kArchiveAsBytes. A writer also takes string_view, string literals and span,
+// which are read as string and vector.
 #pragma once
 
 #include <array>
@@ -32,8 +32,8 @@ namespace nvllm::ipc {
 
 inline constexpr std::uint32_t kArchiveVersion = 0x4e56'0001;  // "NV", then the version
 
-// Says that a struct may be copied byte by byte: it holds no pointers, and every bit pattern is a
-// value.
+// Declares that a struct may be copied byte by byte: it holds no pointers, and every bit pattern is
+// a valid value.
 //   template <> inline constexpr bool kArchiveAsBytes<Token> = true;
 template <typename T>
 inline constexpr bool kArchiveAsBytes = false;
@@ -74,7 +74,7 @@ class ArchiveWriter {
  public:
   ArchiveWriter() { clear(); }
 
-  // Begins a new message in the same buffer.
+  // Starts a new message in the same buffer.
   void clear();
   std::span<const std::byte> bytes() const { return {buffer_.get(), size_}; }
 
@@ -136,13 +136,14 @@ class ArchiveWriter {
     }
   }
 
-  std::unique_ptr<std::byte[]> buffer_;  // not a vector: that would zero what is then overwritten
+  std::unique_ptr<std::byte[]> buffer_;  // not a vector, which would zero memory that is
+                                         // overwritten next
   std::size_t capacity_ = 0;
   std::size_t size_ = 0;
 };
 
-// Reads what a writer wrote, from bytes that must outlive it. Anything that does not fit the bytes
-// that are there is an Error; no length is believed before it was compared with what is left.
+// Reads what a writer wrote, from bytes that must outlive the reader. Malformed bytes are an Error;
+// every length is checked against the bytes that are left before it is used.
 class ArchiveReader {
  public:
   explicit ArchiveReader(std::span<const std::byte> bytes);
@@ -162,7 +163,8 @@ class ArchiveReader {
   void finish() const;
 
  private:
-  // Elements take at least one byte each (structs without members do not travel in containers).
+  // Every element takes at least one byte (structs without members are not supported in
+  // containers).
   std::size_t read_size(std::size_t bytes_per_element);
   const std::byte* take(std::size_t bytes);
   void read(bool& value);
@@ -193,7 +195,7 @@ class ArchiveReader {
         read(value[std::move(key)]);
       }
     } else if constexpr (Serializable<T, ArchiveReader>) {
-      constexpr int kDeepest = 64;  // a struct may hold vectors of itself
+      constexpr int kDeepest = 64;  // maximum nesting: a struct may hold vectors of itself
       if (++depth_ > kDeepest) fail_too_deep();
       value.serialize(*this);
       --depth_;

@@ -1,4 +1,4 @@
-// Any bytes are either a message or an Error; a message that was read writes itself again.
+// Any bytes are either a message or an Error; a message that was read is written identically.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -42,7 +42,7 @@ void read_everything(std::span<const std::byte> bytes) {
   again.finish();
 }
 
-// What rank 0's bytes can do to a worker: nothing but a reply.
+// Dispatches bytes from rank 0 on a worker, which must do no more than reply.
 void dispatch(std::span<const std::byte> bytes) {
   Registry registry;
   registry.bind("echo", [](const std::string& text, std::vector<int> numbers) {
@@ -63,7 +63,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const auto target : {nvllm::ipc::read_everything, nvllm::ipc::dispatch}) {
     try {
       target(bytes);
-    } catch (const nvllm::Error&) {  // the message says what is wrong with the bytes
+    } catch (const nvllm::Error&) {  // the bytes are malformed
     }
   }
   return 0;

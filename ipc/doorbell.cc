@@ -48,8 +48,8 @@ Doorbell::Sleeper::Sleeper(Doorbell& bell) : bell_(bell) {
 }
 
 void Doorbell::Sleeper::sleep(Nanoseconds limit) {
-  // Boost counts in the wall clock, which may be set while we sleep; whoever needs an exact
-  // deadline sleeps in slices and looks at the monotonic clock (Member::wait).
+  // Boost measures in the wall clock, which may be set while we sleep; callers that need an exact
+  // deadline sleep in slices and check the monotonic clock (Member::wait).
   const auto until = boost::posix_time::microsec_clock::universal_time() +
                      boost::posix_time::microseconds(limit.count() / 1000 + 1);
   try {

@@ -1,10 +1,9 @@
-// Walks through every interleaving of the doorbell's protocol (doorbell.h) and of broken variants
-// of it.
+// Explores every interleaving of the doorbell's protocol (doorbell.h) and of broken variants of it.
 //
 // The model has one waiter and two ringers. Each step is one atomic operation, as in the code, and
 // all are sequentially consistent, so every execution is an interleaving of steps. A state in which
-// nobody can move, but the waiter has not finished, is a lost wake-up. The waiter's sleep has no
-// time limit here: the protocol must do without.
+// no process can move, but the waiter has not finished, is a lost wake-up. The waiter's sleep has
+// no time limit here: the protocol must work without one.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -22,22 +21,22 @@ constexpr int kRingers = 2;
 struct Protocol {
   bool look_after_declaring = true;    // W2
   bool drain_before_declaring = true;  // W0 comes before W1, not between W2 and W3
-  bool exchange_sleeping = true;       // R2 resets the word it found; else it only reads it
+  bool exchange_sleeping = true;       // R2 resets the word it found; otherwise it only reads it
   bool condition_before_ring = true;   // R1 comes before R2
 };
 
 enum class Waiter : std::uint8_t { drain, declare, look, late_drain, sleep, withdraw, finished };
 enum class Ringer : std::uint8_t { store, load, exchange, post, late_store, done };
 
-// The waiter waits for `turns` events one after the other, each made by one store of each ringer.
+// The waiter waits for `turns` events in sequence, each made by one store of each ringer.
 struct State {
   Waiter waiter = Waiter::drain;
   std::array<Ringer, kRingers> ringers{};
-  std::array<std::uint8_t, kRingers> sent{};  // events that each ringer has stored
-  std::uint8_t waited = 0;                    // events that the waiter has finished waiting for
+  std::array<std::uint8_t, kRingers> sent{};  // events stored by each ringer
+  std::uint8_t waited = 0;                    // events that the waiter has waited for
   std::uint8_t sleeping = 0;
   std::uint8_t tokens = 0;
-  bool found = false;  // what W2 saw
+  bool found = false;  // the result of W2
 
   auto key() const { return std::tie(waiter, ringers, sent, waited, sleeping, tokens, found); }
   bool operator<(const State& other) const { return key() < other.key(); }
@@ -103,7 +102,7 @@ class Model {
         }
         break;
       case Waiter::sleep:
-        if (s.tokens == 0) return;  // sleeps on
+        if (s.tokens == 0) return;  // continues to sleep
         --s.tokens;
         s.waiter = Waiter::withdraw;
         break;

@@ -1,13 +1,14 @@
-// Group: what the processes of one launch share. The launcher creates it, then forks; each process
-// joins as a Member. It holds one record per rank (who is alive, doing what), the rings,
-// the staging memory of the CPU's collectives and an abort flag that ends every wait.
+// Group: the shared memory of the processes of one launch. The launcher creates it, then forks;
+// each process joins as a Member. It contains one record per rank (whether it is alive, and its
+// activity), the rings, the staging memory of CPU collectives, and an abort flag that ends every
+// wait.
 //
 //   Group group = Group::create({.size = 2});     // launcher, before fork()
 //   if (fork() == 0) { Member me = group.join(rank); ... }
 //   Member me = group.join(kLauncher);            // the launcher itself
 //
-// Nothing is left behind: the segment and the semaphores lose their names before create() returns,
-// and the processes inherit the mappings through fork().
+// Nothing remains after the processes end: the names of the segment and the semaphores are removed
+// before create() returns, and the processes inherit the mappings through fork().
 #pragma once
 
 #include <algorithm>
@@ -32,29 +33,29 @@
 namespace nvllm::ipc {
 
 inline constexpr int kMaxRanks = 8;
-inline constexpr int kLauncher = -1;  // the launcher's number in the group
-// The number of the process that carries memory to and from other boxes (mirror.h), where the group
-// spans several.
+inline constexpr int kLauncher = -1;  // the launcher's rank number
+// The rank number of the process that copies memory to and from other boxes (mirror.h), if the
+// group spans several.
 inline constexpr int kLink = kMaxRanks;
 
 struct GroupOptions {
   int size = 1;                                         // ranks, 1 to kMaxRanks
   Nanoseconds step_timeout = std::chrono::seconds(60);  // of every wait for a peer
   std::size_t staging_bytes = std::size_t{2} << 20;     // of each rank, for collectives on the CPU
-  // A group over several boxes (machines): how many ranks each has, in rank order. Empty: all are
-  // here.
+  // A group over several boxes (machines): the number of ranks on each, in rank order. Empty: all
+  // are on this one.
   std::vector<int> box_ranks = {};
-  int box = 0;  // this one
+  int box = 0;  // index of this box
 };
 
-// The group was aborted (a rank died, say) while this process waited. The message says why.
+// The group was aborted (for instance because a rank died) while this process waited. The message
+// gives the reason.
 class GroupAborted : public Error {
  public:
   using Error::Error;
 };
 
-// A peer did not do its part in time. The message names it, its pid, its last step and what it was
-// doing.
+// A peer did not respond in time. The message names it, its pid, its last step and its activity.
 class PeerTimeout : public Error {
  public:
   PeerTimeout(int peer, const std::string& message) : Error(message), peer_(peer) {}
@@ -68,28 +69,28 @@ enum class Phase : std::uint32_t { absent, starting, ready, stopping, ended };
 const char* name_of(Phase phase);
 
 // One activity of a process: a call (of its main thread) or a collective (of the thread that runs
-// its stream). Others can read it at any time, also after the process has died.
+// its stream). Others can read it at any time, even after the process has died.
 struct ActivitySnapshot {
   std::string text;           // "all_reduce 4096 float32"; empty: idle
-  std::uint64_t number = 0;   // how many such activities it has started
+  std::uint64_t number = 0;   // number of such activities started so far
   std::int64_t since_ns = 0;  // when this one began
 };
 
 using ActivityCell = TextCell<112>;
 
-// A rank's record as the launcher or a peer reads it.
+// A rank's record, as read by the launcher or a peer.
 struct RankSnapshot {
   int rank = 0;
   int pid = 0;  // 0: has not joined yet
   Phase phase = Phase::absent;
   std::uint64_t step = 0;
-  std::uint64_t progress = 0;     // how often it said that it got on within a step
-  std::int64_t heartbeat_ns = 0;  // when it last gave a sign of life (now_ns())
+  std::uint64_t progress = 0;     // number of progress reports within steps
+  std::int64_t heartbeat_ns = 0;  // time of its last heartbeat (now_ns())
   ActivitySnapshot call;
   ActivitySnapshot collective;
-  int waits_for = kNobody;  // the rank it is waiting for, or was when it gave up
-  std::string last_words;   // the error it ended with, if it could still say
-  // What its launcher has seen of it, for the launchers of other boxes: the status of waitpid(), or
+  int waits_for = kNobody;  // the rank it is waiting for, or waited for when it gave up
+  std::string last_words;   // the error with which it ended, if it could store it
+  // What its launcher has observed, for the launchers of other boxes: the status of waitpid(), or
   // one of these; and the signal that has stopped it, or 0.
   static constexpr int kRunning = -1, kEndedSomehow = -2;
   int wait_status = kRunning;
@@ -104,55 +105,55 @@ class Member;
 
 class Group {
  public:
-  // Throws an Error that names the fix if /dev/shm has no room or forbids writing, or if a size is
-  // out of range.
+  // Throws an Error that includes the fix if /dev/shm is full or not writable, or if a size is out
+  // of range.
   static Group create(const GroupOptions& options);
 
   Group(Group&&) noexcept;
   Group& operator=(Group&&) noexcept;
   ~Group();
 
-  // Makes this process the member of that rank, once per process and rank. It checks that the
-  // segment is whole and of this version.
+  // Makes this process the member with that rank, once per process and rank. Checks that the
+  // segment is complete and of this version.
   Member join(int rank) const;
 
   int size() const;
   Nanoseconds step_timeout() const;
   RankSnapshot snapshot(int rank) const;
 
-  // Which box has which ranks. One segment lies on each box, with the records, rings and staging
-  // memory of all ranks; what a rank of another box writes there comes by the mirror.
+  // The ranks of each box. Each box has a segment with the records, rings and staging memory of all
+  // ranks; the mirror copies what ranks of other boxes write there.
   int boxes() const;
   int box() const;
   int box_of(int rank) const;
   int first_rank(int box) const;
   int ranks_of(int box) const;
-  bool is_here(int rank) const;  // also the launcher and the link
-  // "box 1 (node17)"; without the name until set_box_name() has been called.
+  bool is_here(int rank) const;  // also true for the launcher and the link
+  // "box 1 (node17)"; without the name before set_box_name() is called.
   std::string box_text(int box) const;
   void set_box_name(int box, std::string_view name) const;
 
-  // Ends every wait in every process with GroupAborted(reason), now and from now on. The first
-  // reason counts. Callable from any member and any thread. box: where the reason comes from, if
-  // from another one.
+  // Ends every wait in every process with GroupAborted(reason), now and later. Only the first
+  // reason is stored. May be called by any member and thread. box: the box where the reason
+  // originated, if another one.
   static constexpr int kThisBox = -1;
   void abort(std::string_view reason, int box = kThisBox) const;
   bool aborted() const;
   std::string abort_reason() const;
-  int abort_box() const;  // kThisBox, or the box that the abort came from
+  int abort_box() const;  // kThisBox, or the box where the abort originated
 
-  // The launcher's: what it has seen of a worker, and that it has nothing more to tell about the
-  // group's end, so that the link may leave the others.
+  // For the launcher: records what it has observed of a worker, and that it will report nothing
+  // more about the group's end, so that the link may disconnect.
   void note_worker(int rank, int wait_status, int stopped_by) const;
   void note_told() const;
   bool told() const;
 
-  // The launcher's request that all end in order. It interrupts only waits that look at it, as
-  // RequestServer's does (rpc.h).
+  // The launcher's request for an orderly shutdown. It interrupts only waits that check it, such as
+  // RequestServer's (rpc.h).
   void request_stop() const;
   bool stop_requested() const;
 
-  // How many bytes of /dev/shm a group takes.
+  // Size of a group in /dev/shm.
   static std::size_t bytes_needed(const GroupOptions& options);
 
  private:
@@ -163,7 +164,7 @@ class Group {
   std::shared_ptr<Shared> shared_;
 };
 
-// One process of the group. Move-only; usable by several threads unless said otherwise.
+// One process of the group. Move-only; thread-safe unless stated otherwise.
 class Member {
  public:
   Member(Member&&) noexcept;
@@ -176,15 +177,15 @@ class Member {
 
   void set_phase(Phase phase);
   void set_step(std::uint64_t step);
-  // Tells that a long step makes progress, so that the step timeout begins again for everybody who
-  // waits for it. Callable from any thread.
+  // Reports progress within a long step, which restarts the step timeout of all processes that wait
+  // for this one. May be called by any thread.
   void note_progress();
   std::uint64_t progress() const;  // of this member
   void set_last_words(std::string_view text);
-  void beat();  // gives a sign of life; a Heartbeat does so regularly
+  void beat();  // updates the heartbeat; a Heartbeat calls it periodically
 
-  // Records what this process is doing for as long as the object lives, and then what it was doing
-  // before. Each activity belongs to one thread.
+  // Records the activity of this process for the lifetime of the object, then restores the previous
+  // one. Each kind of activity belongs to one thread.
   enum class Activity { call, collective };
   class ActivityScope {
    public:
@@ -199,10 +200,10 @@ class Member {
   };
 
   // Waits until ready() is true: spins for `spin`, then sleeps on the doorbell. ready() must become
-  // true only through a sequentially consistent store that is followed by a ring of that bell
-  // (doorbell.h). Throws GroupAborted, or, when the group's step timeout has passed, PeerTimeout
-  // naming `peer` and `what` was expected of it. Time in which this process itself was stopped does
-  // not count.
+  // true only by a sequentially consistent store that is followed by a ring of that bell
+  // (doorbell.h). Throws GroupAborted or, when the group's step timeout has passed, PeerTimeout,
+  // which names `peer` and `what` was expected of it. Time during which this process itself was
+  // stopped does not count.
   template <typename Ready>
   void wait(Doorbell& bell, Ready ready, int peer, const char* what, Nanoseconds spin = kSpin) {
     if (!wait_until(bell, Condition(ready), group().step_timeout(), spin, peer))
@@ -213,7 +214,7 @@ class Member {
   void wait_idle(Doorbell& bell, Ready ready, Nanoseconds spin = kSpin) {
     wait_until(bell, Condition(ready), Nanoseconds::max(), spin, RankSnapshot::kNobody);
   }
-  // Waits with a limit that is no error: returns false when it has passed.
+  // Waits with a limit that is not an error: returns false when it has passed.
   template <typename Ready>
   bool wait_for(Doorbell& bell, Ready ready, Nanoseconds limit, Nanoseconds spin = kSpin) {
     return wait_until(bell, Condition(ready), limit, spin, RankSnapshot::kNobody);
@@ -223,15 +224,15 @@ class Member {
 
   static constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
 
-  // Every rank gives a blob (up to kExchangeBytes) and gets all ranks' blobs, in rank order. A
-  // collective call of all ranks (not the launcher), for start-up: NCCL ids, CUDA IPC handles, "I
-  // could not".
+  // Exchanges a blob (up to kExchangeBytes) of every rank; returns all ranks' blobs, in rank order.
+  // A collective call of all ranks (not the launcher), for startup: NCCL ids, CUDA IPC handles,
+  // errors.
   static constexpr std::size_t kExchangeBytes = 1024;
   std::vector<std::vector<std::byte>> exchange(std::span<const std::byte> mine, const char* what);
 
-  // The memory through which collectives on the CPU move data: staging(r) is rank r's, in every
-  // process the same bytes; flags(r) are counters that rank r publishes there, zero at the start,
-  // one cache line each.
+  // The memory through which CPU collectives exchange data: staging(r) is rank r's, the same bytes
+  // in every process; flags(r) are counters that rank r publishes, initially zero, one cache line
+  // each.
   std::span<std::byte> staging(int rank) const;
   struct alignas(64) Flag {
     std::atomic<std::uint64_t> value;
@@ -239,19 +240,19 @@ class Member {
   static constexpr int kFlags = 8;
   std::span<Flag> flags(int rank) const;
   // The doorbell on which rank r's collective thread sleeps. For a rank of another box both bells
-  // are the link's, which then looks what there is to carry.
+  // are the link's, which then checks what there is to copy.
   Doorbell& collective_bell(int rank) const;
-  // The doorbell on which the main thread of a rank, or of the launcher, sleeps: it waits for rings
-  // and in exchange().
+  // The doorbell on which the main thread of a rank, or of the launcher, sleeps in rings and
+  // exchange().
   Doorbell& main_bell(int rank) const;
-  // The memory of the group's rings, zero at the start (ring_layout.h).
+  // The memory of the group's rings, initially zero (ring_layout.h).
   std::span<std::byte> channel_memory() const;
 
  private:
   friend class Group;
   struct State;
 
-  // A view of the caller's ready(), so that the waiting itself is compiled once.
+  // A type-erased view of the caller's ready(), so that the waiting code is compiled once.
   class Condition {
    public:
     template <typename Ready>
@@ -272,12 +273,12 @@ class Member {
   std::unique_ptr<State> state_;
 };
 
-// Heartbeat: a thread that gives a member's signs of life for as long as the object exists. It also
-// wakes the member's own sleepers now and then, to look at their deadlines.
+// Heartbeat: a thread that updates a member's heartbeat for as long as the object exists. It also
+// wakes the member's own sleepers periodically, so that they check their deadlines.
 class Heartbeat {
  public:
-  // Start it after fork(): threads are not inherited. The member must outlive it, and stay in
-  // place.
+  // Create it after fork(), since threads are not inherited. The member must outlive it, and must
+  // not be moved.
   explicit Heartbeat(Member& member);
   ~Heartbeat();
   Heartbeat(const Heartbeat&) = delete;
@@ -295,16 +296,16 @@ class Heartbeat {
   std::thread thread_;
 };
 
-// WaitClock: a deadline that does not count time in which this process was stopped (SIGSTOP, a
-// debugger, a suspended machine). A waiting process looks at the clock at least every kSlice; a gap
-// of more than kStopped between two looks means that it did not run, and moves the deadline by as
+// WaitClock: a deadline that excludes time during which this process was stopped (SIGSTOP, a
+// debugger, a suspended machine). A waiting process checks the clock at least every kSlice; a gap
+// of more than kStopped between two checks means that it did not run, and moves the deadline by as
 // much.
 class WaitClock {
  public:
   static constexpr Nanoseconds kSlice = std::chrono::milliseconds(200);
   static constexpr Nanoseconds kStopped = std::chrono::seconds(1);
 
-  // Nanoseconds::max(): without limit.
+  // Nanoseconds::max(): no limit.
   WaitClock(Nanoseconds limit, std::int64_t now)
       : start_(now),
         last_(now),
@@ -320,10 +321,10 @@ class WaitClock {
     if (deadline_ < std::numeric_limits<std::int64_t>::max() - gap) deadline_ += gap;
   }
 
-  // As of the last look:
+  // As of the last check:
   bool expired() const { return last_ >= deadline_; }
   Nanoseconds elapsed() const { return Nanoseconds(last_ - start_); }
-  // How long to sleep at most before looking again.
+  // Maximum sleep before the next check.
   Nanoseconds slice() const {
     return std::clamp(Nanoseconds(deadline_ - last_), Nanoseconds(0), kSlice);
   }

@@ -1,6 +1,6 @@
-// What lies in a group's segment, and how a process finds it. Internal to group.cc and member.cc.
-// The segment holds only lock-free atomics and plain bytes that one of them publishes, so no
-// process can leave it locked by dying.
+// The layout of a group's segment, and how a process accesses it. Internal to group.cc and
+// member.cc. The segment contains only lock-free atomics, and plain bytes that these publish, so a
+// process that dies cannot leave it locked.
 #pragma once
 
 #include <array>
@@ -39,7 +39,7 @@ struct alignas(64) ProcessRecord {
   TextCell<512> last_words;
 };
 
-// The sleeping words of a process's two doorbells, each in its own line.
+// The sleeping words of a process's two doorbells, each in its own cache line.
 struct ProcessBells {
   struct alignas(64) Line {
     Doorbell::Word sleeping;
@@ -49,8 +49,8 @@ struct ProcessBells {
 };
 
 // A process that aborts the group takes a ticket, writes its reason into that slot and tries to set
-// `aborted` to the slot's number + 1. One of them wins, with a whole reason, even if another dies
-// in the middle.
+// `aborted` to the slot's number + 1. Exactly one of them succeeds, with a complete reason, even if
+// another one dies midway.
 struct AbortState {
   static constexpr std::uint32_t kReasons = 16;
   struct Reason {
@@ -63,7 +63,7 @@ struct AbortState {
   std::array<std::atomic<std::int32_t>, kReasons> boxes;  // - Group::kThisBox, of each reason
 };
 
-// A rank's part in Member::exchange. Two blobs, used in turn: a rank comes to round r + 2 only
+// A rank's part in Member::exchange. Two blobs, used alternately: a rank reaches round r + 2 only
 // after all have published round r + 1, hence after all have read round r.
 struct alignas(64) ExchangeBox {
   std::atomic<std::uint64_t> published;  // rounds
@@ -81,12 +81,13 @@ struct RankMemory {
 
 struct GroupMemory {
   std::int32_t size;
-  std::int32_t cores;  // that the launcher could use when it made the group
+  std::int32_t cores;  // available to the launcher when it created the group
   std::int64_t step_timeout_ns;
   std::uint64_t staging_bytes;
   std::int32_t boxes;
   std::int32_t box;
-  std::array<std::int32_t, kMaxRanks + 1> first_ranks;  // of each box, and the number of ranks
+  std::array<std::int32_t, kMaxRanks + 1> first_ranks;  // of each box, followed by the number of
+                                                        // ranks
   std::array<TextCell<64>, kMaxRanks> box_names;
   AbortState abort;
   alignas(64) std::atomic<std::uint32_t> stop_wanted;
@@ -96,8 +97,8 @@ struct GroupMemory {
   std::array<RankMemory, kMaxRanks> ranks;
 };
 
-// Where the parts of the segment begin: GroupMemory, then the rings, then the staging memory of
-// each rank, each on pages of its own.
+// Offsets of the segment's parts: GroupMemory, then the rings, then the staging memory of each
+// rank, each on pages of its own.
 struct GroupLayout {
   static constexpr std::size_t kPage = 4096;
   static constexpr std::size_t round_up(std::size_t bytes) {
@@ -116,13 +117,13 @@ struct GroupLayout {
   }
 };
 
-// How one process reaches all that. Its members share the object.
+// A process's access to that memory, shared by its members.
 struct Group::Shared {
   Segment segment;
   GroupLayout layout;
-  std::vector<Doorbell> main_bells;        // of the launcher and the ranks that are here
+  std::vector<Doorbell> main_bells;        // of the launcher and the ranks on this box
   std::vector<Doorbell> collective_bells;  // likewise
-  std::optional<Doorbell> link_bell;       // where there are several boxes
+  std::optional<Doorbell> link_bell;       // if there are several boxes
 
   explicit Shared(const GroupOptions& options);
 
@@ -159,7 +160,7 @@ struct Group::Shared {
   }
 };
 
-// What the segment's header calls it.
+// The segment's kind in its header.
 inline constexpr const char* kGroupKind = "group";
 
 inline std::string name_of_rank(int rank) {

@@ -25,7 +25,7 @@ using testing::run_ranks;
 
 constexpr Nanoseconds kForEver = std::chrono::hours(1);
 
-// A counter that rank r publishes and that others wait for on their collective bells.
+// A counter that rank r publishes, for which others wait on their collective bells.
 std::atomic<std::uint64_t>& flag(const Member& me, int rank, std::size_t index = 0) {
   return me.flags(rank)[index].value;
 }
@@ -42,7 +42,7 @@ void await_flag(Member& me, int peer, std::uint64_t value, Nanoseconds spin = Me
       spin);
 }
 
-// For the parent: waits until something in a child has happened.
+// For the parent: waits until something has happened in a child.
 template <typename Ready>
 void poll_until(Ready ready) {
   const std::int64_t start = now_ns();
@@ -187,7 +187,7 @@ TEST_CASE("time in which the waiting process itself was stopped does not count")
   Member launcher = ranks.group().join(kLauncher);
   poll_until([&] { return ranks.group().snapshot(1).waits_for == 0; });
   ranks.signal(1, SIGSTOP);
-  usleep(2'500'000);  // far beyond the step timeout
+  usleep(2'500'000);  // far longer than the step timeout
   ranks.signal(1, SIGCONT);
   usleep(50'000);
   flag(launcher, 0, 1).store(1, std::memory_order_seq_cst);

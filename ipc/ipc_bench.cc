@@ -1,5 +1,5 @@
-// The control plane's speed. The figures to look at are the counters p50_us and p99_us: a message's
-// latency runs from before it is sent until the last reader has read all its bytes.
+// Latency of the control plane. The relevant figures are the counters p50_us and p99_us: a
+// message's latency, from before it is sent until the last reader has read all its bytes.
 //
 //   bazel run //ipc:ipc_bench -- --benchmark_format=json
 #include <benchmark/benchmark.h>
@@ -53,8 +53,8 @@ BENCHMARK(BM_BroadcastAsleep)
     ->Iterations(1000)
     ->UseManualTime();
 
-// What the system alone needs to wake as many sleeping processes: one semaphore each and no
-// message. The floor of BM_BroadcastAsleep.
+// The time in which the system alone wakes as many sleeping processes: one semaphore each and no
+// message. A lower bound for BM_BroadcastAsleep.
 void BM_SemaphoreAsleep(benchmark::State& state) {
   namespace bip = boost::interprocess;
   const Affinity affinity;
@@ -88,7 +88,7 @@ BENCHMARK(BM_SemaphoreAsleep)
     ->UseManualTime();
 
 // The same message through one boost::interprocess::message_queue per reader. Its readers block, as
-// it is meant to be used, or poll, as ours do.
+// intended by Boost, or poll, as ours do.
 void BM_MessageQueue(benchmark::State& state) {
   namespace bip = boost::interprocess;
   const bool poll = state.range(1) != 0;
@@ -192,7 +192,7 @@ void BM_GroupCreate(benchmark::State& state) {
 }
 BENCHMARK(BM_GroupCreate)->ArgName("ranks")->Arg(2)->Arg(8)->Unit(benchmark::kMillisecond);
 
-// What four servers with nothing to do, heartbeats included, take of one core.
+// The load of one core by four idle servers, including heartbeats.
 void BM_IdleGroup(benchmark::State& state) {
   constexpr int kSize = 5;
   const Group group = Group::create({.size = kSize});

@@ -1,4 +1,4 @@
-// What a process does in its group: its record, its waits, and exchange(). The group itself is in
+// A process's side of its group: its record, its waits, and exchange(). The group itself is in
 // group.cc.
 #include <sched.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@ struct Member::State {
   Group group;
   int rank;
   pid_t pid = getpid();
-  bool crowded;  // more ranks than cores: whoever spins holds up the one it waits for
+  bool crowded;  // more ranks than cores: spinning delays the rank being waited for
   std::uint64_t exchanges = 0;
   std::mutex last_words_mutex;
 
@@ -53,7 +53,7 @@ Member& Member::operator=(Member&& other) noexcept {
 }
 
 Member::~Member() {
-  // A child that inherited this object through fork() does not speak for its parent.
+  // A child that inherited this object through fork() must not write its parent's record.
   if (state_ && state_->pid == getpid()) set_phase(Phase::ended);
 }
 
@@ -100,7 +100,7 @@ Member::ActivityScope::ActivityScope(Member& member, Activity activity, std::str
 }
 
 Member::ActivityScope::~ActivityScope() {
-  // An outer activity goes on under its own number; the count itself never goes back once idle.
+  // An outer activity continues with its own number; the count itself never decreases once idle.
   const std::uint64_t number = before_.length != 0 ? before_.number : cell_.read().number;
   cell_.write(number, before_.since_ns, before_.view());
 }
@@ -123,9 +123,10 @@ bool Member::wait_until(Doorbell& bell, Condition ready, Nanoseconds limit, Nano
     return true;
   };
 
-  // A look at the clock costs as much as a few looks at the condition.
+  // Reading the clock costs as much as a few checks of the condition.
   constexpr int kSpins = 64;
-  constexpr Nanoseconds kAlone = std::chrono::microseconds(20);  // then others may need this core
+  constexpr Nanoseconds kAlone = std::chrono::microseconds(20);  // after that, others may need this
+                                                                 // core
   while (clock.elapsed() < spin && !clock.expired()) {
     for (int i = 0; i < kSpins; ++i) {
       cpu_relax();
@@ -235,8 +236,8 @@ void Heartbeat::run(Member& member) {
   std::unique_lock lock(mutex_);
   while (!stop_) {
     member.beat();
-    // Sleepers look at their deadline after a slice of the wall clock (doorbell.cc). If somebody
-    // has set that clock back, they look now.
+    // Sleepers check their deadline after a slice of the wall clock (doorbell.cc). If that clock
+    // was set back, this makes them check now.
     member.main_bell(member.rank()).ring();
     member.collective_bell(member.rank()).ring();
     stop_wanted_.wait_for(lock, pause, [this] { return stop_; });

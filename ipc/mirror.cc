@@ -16,7 +16,7 @@ std::int64_t age(std::int64_t since_ns, std::int64_t now) {
   return std::max<std::int64_t>(0, now - since_ns);
 }
 
-// A record as it crosses: times are ages.
+// A record as it is sent: times are ages.
 struct RecordMessage {
   std::int32_t pid = 0;
   std::uint32_t phase = 0;
@@ -81,7 +81,7 @@ GroupMirror::RingEnd GroupMirror::end_of(BroadcastRing ring) const {
   return {.ring = std::move(ring), .memory = memory, .next = 0, .waiting = {}};
 }
 
-// --- What has been written here ---
+// --- Collecting what was written on this box ---
 
 bool GroupMirror::arrived(const RingEnd& end) const {
   return end.slot().sequence.load(std::memory_order_seq_cst) > end.next;
@@ -181,7 +181,7 @@ void GroupMirror::collect_ring(RingEnd& end, Kind kind, int rank, Outboxes& out)
   if (any) link_.main_bell(end.ring.writer).ring();
 }
 
-// At most two are on their way, as for steps: round r + 1 is published after all have r.
+// At most two are in flight, as for steps: round r + 1 is published after all ranks have r.
 void GroupMirror::collect_blobs(int rank, Outboxes& out) {
   const ExchangeBox& box = group_.shared_->rank(rank).exchange;
   std::uint64_t& sent = sent_[static_cast<std::size_t>(rank)].blobs;
@@ -197,8 +197,8 @@ void GroupMirror::collect_blobs(int rank, Outboxes& out) {
   }
 }
 
-// ShmExchange says why at most two steps are on their way. The earlier one's data goes first and is
-// published with the later one's: who waits for the earlier one is content with that.
+// ShmExchange explains why at most two steps are in flight. The earlier one's data is sent first
+// and published with the later one's, which also satisfies those who wait for the earlier one.
 void GroupMirror::collect_steps(int rank, Outboxes& out) {
   const std::uint64_t published = flag(rank, kStepFlag);
   const auto step = static_cast<std::uint32_t>(published);
@@ -228,8 +228,8 @@ void GroupMirror::collect_data(int rank, std::uint32_t step, Outboxes& out) cons
                    staging.subspan(offset, bytes));
 }
 
-// At most two are on their way: the sender writes the next one when the receiver has taken one, and
-// hears of that through the receiver's link.
+// At most two are in flight: the sender writes the next one when the receiver has taken one, and
+// learns of that through the receiver's link.
 void GroupMirror::collect_pieces(int rank, Outboxes& out) {
   const int receiver = stages_.receiver_of(rank);
   if (!is_elsewhere(receiver)) return;
@@ -278,7 +278,7 @@ void GroupMirror::collect_end(Outboxes& out) const {
   append(out, {.kind = Kind::end}, {});
 }
 
-// --- What comes from elsewhere ---
+// --- Applying what other boxes sent ---
 
 bool GroupMirror::apply(int from, Bytes batch) {
   bool work = false;
@@ -321,7 +321,7 @@ void GroupMirror::apply_one(int from, const Header& header, Bytes payload) {
     case Kind::taken: return apply_taken(header);
     case Kind::record: return apply_record(header.rank, payload);
     case Kind::abort:
-      abort_sent_ = true;  // everybody gets it from where it began
+      abort_sent_ = true;  // every box gets it from where it originated
       return group_.abort({reinterpret_cast<const char*>(payload.data()), payload.size()}, from);
     case Kind::end: ended_[static_cast<std::size_t>(from)] = true; return;
   }
@@ -405,7 +405,7 @@ void GroupMirror::apply_piece(const Header& header, Bytes payload) {
   flags[kBytesFlags + header.first % kStageSlots].value.store(header.second,
                                                               std::memory_order_relaxed);
   flags[kSentFlag].value.store(header.first + 1, std::memory_order_seq_cst);
-  // Rank 0 takes results, in its main thread; the others hidden states, in their streams.
+  // Rank 0 takes results in its main thread; the others take hidden states in their streams.
   receiver == 0 ? link_.main_bell(receiver).ring() : link_.collective_bell(receiver).ring();
 }
 

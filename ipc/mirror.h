@@ -1,10 +1,10 @@
-// GroupMirror: carries what the ranks of a group write in shared memory from one box to the others.
+// GroupMirror: copies what the ranks of a group write to shared memory from one box to the others.
 //
-// A group over several boxes has a segment on each of them, laid out alike, with room for all
-// ranks. Every piece of it has one writer. On the writer's box it is written as ever; one process
-// of each box, the link (kLink), collects what is new there and sends it, and applies what comes
-// from other boxes at the same place in its own segment. So ring ends, exchange() and collectives
-// work without knowing about boxes: for a rank, a rank elsewhere is a slow neighbour.
+// A group over several boxes has a segment on each of them, with the same layout and memory for all
+// ranks. Every part of it has one writer. The writer writes to its own box's segment as usual; one
+// process of each box, the link (kLink), collects new data there and sends it, and writes data from
+// other boxes to the same place in its own segment. So rings, exchange() and collectives work
+// without knowing about boxes: a rank on another box just appears slow.
 //
 //   what                    from                       to
 //   calls ring              rank 0's box               all others, slot by slot
@@ -16,9 +16,9 @@
 //   pieces taken            the receiver's box         the sender's box, if another
 //   records, abort, end     each box                   all others, records at the heartbeat's pace
 //
-// Times in records cross as ages, since clocks of boxes differ. The mirror only packs and unpacks;
-// who carries the bytes must keep their order between two boxes (cluster/link_process.h). What is
-// carried of collectives and stage links is told by rank_memory_map.h.
+// Times in records are sent as ages, since the clocks of boxes differ. The mirror only packs and
+// unpacks; the transport must keep the order of bytes between two boxes (cluster/link_process.h).
+// rank_memory_map.h defines which data of collectives and stage links is copied.
 #pragma once
 
 #include <cstddef>
@@ -33,34 +33,34 @@
 
 namespace nvllm::ipc {
 
-// Used by the link's one thread.
+// Used by the link's only thread.
 class GroupMirror {
  public:
-  // What is to be sent to each box, by its number; this box's own stays empty.
+  // The bytes to send to each box, by its index; this box's own entry stays empty.
   using Outboxes = std::vector<std::vector<std::byte>>;
-  // collect() stops after so many bytes for a box, or a little more; there will be another call.
+  // collect() stops after about this many bytes for a box; another call continues.
   static constexpr std::size_t kBatchBytes = std::size_t{1} << 20;
 
-  // Of a group in so many pipeline stages. The member must outlive it.
+  // stages: of the pipeline. The member must outlive it.
   explicit GroupMirror(Member& link, int stages = 1);
 
   // Whether collect() has something to do.
   bool has_output() const;
-  // Appends what has been written here since the last call. The memory is free for its writers when
-  // this returns.
+  // Appends what has been written on this box since the last call. The writers may reuse the memory
+  // when it returns.
   void collect(Outboxes& out);
-  // Appends the records of the ranks that are here.
+  // Appends the records of this box's ranks.
   void collect_records(Outboxes& out) const;
-  // Appends that nothing more will come from this box.
+  // Appends that this box will send nothing more.
   void collect_end(Outboxes& out) const;
 
-  // Takes a batch that another box has collected. An Error if it cannot be right. False: there were
-  // only records in it, the sign of life of a box that may be idle.
+  // Applies a batch that another box has collected. An Error if it is malformed. False: it
+  // contained only records, the heartbeat of a box that may be idle.
   bool apply(int from, Bytes batch);
-  // Gives the rings what had no room when it came. True: some of it has been given.
+  // Writes messages to the rings that did not fit when they arrived. True: some were written.
   bool deliver();
 
-  // Whether nothing more will come from that box.
+  // Whether that box will send nothing more.
   bool ended(int box) const { return ended_[static_cast<std::size_t>(box)]; }
 
  private:
@@ -76,13 +76,13 @@ class GroupMirror {
     abort,
     end
   };
-  // What stands before each piece of a batch.
+  // Precedes each piece of a batch.
   struct Header {
-    std::uint32_t bytes = 0;  // that follow
+    std::uint32_t bytes = 0;  // number of bytes that follow
     Kind kind = Kind::end;
-    std::uint8_t rank = 0;  // whose memory it is
+    std::uint8_t rank = 0;  // whose memory it belongs to
     std::uint16_t unused = 0;
-    std::uint64_t first = 0, second = 0;  // as the kind has it
+    std::uint64_t first = 0, second = 0;  // meaning depends on the kind
   };
 
   // The link's end of a ring, slot by slot.
@@ -94,11 +94,11 @@ class GroupMirror {
       std::uint64_t message_bytes = 0, offset = 0;
       std::vector<std::byte> bytes;
     };
-    std::deque<Waiting> waiting;  // for room, where the link writes
+    std::deque<Waiting> waiting;  // messages that do not fit yet, if the link writes
 
     RingSlot& slot() const { return memory->slot(ring.shape, next); }
   };
-  // What has been sent of a rank that is here.
+  // What has been sent of a rank of this box.
   struct Sent {
     std::uint64_t blobs = 0;
     std::uint32_t step = 0;
@@ -113,8 +113,8 @@ class GroupMirror {
   void collect_data(int rank, std::uint32_t step, Outboxes& out) const;
   void collect_pieces(int rank, Outboxes& out);
   void collect_taken(int rank, Outboxes& out);
-  // Whether the ranks of this one's stage are on other boxes, too; whether a rank's neighbour is on
-  // one (of nobody it is not).
+  // Whether this rank's stage has ranks on other boxes; whether a neighbour is on another box
+  // (false for nobody).
   bool stage_is_split(int rank) const;
   bool is_elsewhere(int rank) const { return rank != StageMap::kNobody && !group_.is_here(rank); }
   void append_for_stage(int rank, Outboxes& out, const Header& header, Bytes payload) const;
@@ -138,9 +138,10 @@ class GroupMirror {
   Member& link_;
   const Group& group_;
   const StageMap stages_;
-  const int first_, end_;  // the ranks that are here
+  const int first_, end_;  // the ranks on this box
   RingEnd calls_;
-  std::vector<RingEnd> replies_;  // by rank - 1: read for ranks here, written for ranks elsewhere
+  std::vector<RingEnd> replies_;  // by rank - 1: the link reads for ranks here, and writes for
+                                  // ranks elsewhere
   std::vector<Sent> sent_;        // by rank
   std::vector<bool> ended_;       // by box
   bool abort_sent_ = false;

@@ -1,5 +1,5 @@
-// Groups over boxes, without boxes: each "box" is a group of its own on this machine, and the test
-// carries what their mirrors collect.
+// Groups over several boxes, simulated: each "box" is a group of its own on this machine, and the
+// test transports what their mirrors collect.
 #include "ipc/mirror.h"
 
 #include <doctest/doctest.h>
@@ -37,7 +37,7 @@ void expect(bool good, const std::string& what) {
   if (!good) fail(what);
 }
 
-// What rank `rank` puts in: fractions, so that another order of addition gives other bits.
+// The input of rank `rank`: fractions, so that another order of addition gives other bits.
 std::vector<float> values_of(int rank, std::size_t count) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -64,8 +64,8 @@ TensorView view(std::vector<float>& values) {
   return TensorView(values.data(), DType::f32, {std::ssize(values)});
 }
 
-// Sends tensors of these sizes through all stages, each of which sums over its ranks on the way; so
-// rank 0 gets a multiple of what it gave.
+// Sends tensors of these sizes through all stages, each of which sums over its ranks; so rank 0
+// receives a multiple of its input.
 void go_through_stages(Member& me, int stages, const std::vector<std::size_t>& sizes) {
   const StageMap map{.ranks = me.size(), .stages = stages};
   const auto backend = create_backend(DeviceKind::cpu);
@@ -194,8 +194,8 @@ TEST_CASE("exchange() gives every rank all blobs, round after round") {
 }
 
 TEST_CASE("what pipeline stages hand over crosses boxes in order, whatever its size") {
-  // Stages that fill boxes; one that is on both; two on the first box. Sums of 1, 2 and 4 equal
-  // numbers are exact.
+  // Stages that fill boxes; a stage that is on both; two stages on the first box. Sums of 1, 2 and
+  // 4 equal numbers are exact.
   for (const Shape& shape :
        {Shape{{1, 1}, 2}, {{2, 2}, 2}, {{1, 3}, 2}, {{3, 1}, 2}, {{2, 1}, 3}, {{4, 4}, 4}}) {
     CAPTURE(shape.box_ranks[0]);
@@ -209,7 +209,7 @@ TEST_CASE("what pipeline stages hand over crosses boxes in order, whatever its s
 }
 
 TEST_CASE("who waits for a stage on another box is woken") {
-  // Five pieces each. Without a bell a sleeper looks again after 200 ms.
+  // Five pieces each. Without a bell, a sleeper checks only after 200 ms.
   constexpr int kPasses = 30;
   constexpr std::size_t kCount = 10'000;
   CHECK(run_over_boxes(
@@ -230,7 +230,8 @@ TEST_CASE("who waits for a stage on another box is woken") {
                 link.receive(view(values), *stream);
                 computed->record(*stream);
                 stream->synchronize();
-                // Of its own: ThreadSanitizer does not see that rank 0 has it before it sends more.
+                // In a separate buffer: ThreadSanitizer does not see that rank 0 has it before more
+                // is sent.
                 link.send_result(view(results.emplace_back(values)), *computed);
               }
               stream->synchronize();
@@ -250,7 +251,7 @@ TEST_CASE("what a pipeline stage on one box sums up stays there") {
     const auto sum_up = [&](Member& me) {
       ShmExchange exchange(me, stages);
       std::vector<float> data = values_of(me.rank(), 100);
-      // With one stage this step is one that ranks elsewhere take part in.
+      // With one stage, ranks on other boxes take part in this step.
       if (stages == 1) me.flags(me.rank())[kStepFlag].value.store(1);
       for (int i = 0; stages == 2 && i < 20; ++i) {
         exchange.all_reduce(bytes_of(data), DType::f32, data.size());
@@ -291,7 +292,7 @@ TEST_CASE("a record crosses with ages, and with what its launcher has seen of it
   CHECK(seen.wait_status == SIGKILL);
   CHECK(seen.stopped_by == SIGSTOP);
   CHECK(seconds_since(seen.heartbeat_ns) < 1);
-  // Which of them has not joined.
+  // The message says which of them has not joined.
   CHECK(boxes.first.snapshot(1).pid == 0);
 }
 

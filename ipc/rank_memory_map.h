@@ -1,5 +1,5 @@
-// What collectives and the stage link keep where in a rank's flags and staging memory: they write
-// it (ipc/collective/shm), and the mirror carries it to other boxes (mirror.h).
+// The layout of a rank's flags and staging memory, as used by collectives and the stage link
+// (ipc/collective/shm), and by the mirror, which copies it to other boxes (mirror.h).
 #pragma once
 
 #include <cstddef>
@@ -10,20 +10,21 @@
 
 namespace nvllm::ipc {
 
-// Flags of a rank (Member::flags).
-inline constexpr std::size_t kStepFlag = 0;  // of collectives: 32 bits of the call's hash, the step
-// Two, by step % 2: 32 bits of where the step's data begins in the staging memory, its bytes. Where
-// the collective's ranks are on several boxes.
+// Indices of a rank's flags (Member::flags).
+inline constexpr std::size_t kStepFlag = 0;  // of collectives: 32 bits of the call's hash, then the
+                                             // step
+// Two flags, by step % 2: 32 bits of the offset of the step's data in the staging memory, then its
+// size in bytes. Used if the collective's ranks are on several boxes.
 inline constexpr std::size_t kStretchFlags = 1;
-// Of the stage link. A rank sends to one other and receives from one other, so one counter of each
-// is enough.
-inline constexpr std::size_t kSentFlag = 3;   // pieces that it has sent
-inline constexpr std::size_t kTakenFlag = 4;  // pieces that it has taken
-// Two, by slot: bytes of the tensor from the slot's piece on.
+// Flags of the stage link. A rank sends to one other and receives from one other, so one counter of
+// each is enough.
+inline constexpr std::size_t kSentFlag = 3;   // number of pieces sent
+inline constexpr std::size_t kTakenFlag = 4;  // number of pieces received
+// Two flags, by slot: the bytes of the tensor from the slot's piece on.
 inline constexpr std::size_t kBytesFlags = 5;
 
-// The stage link's part of each rank's staging memory, at its end, where the group is in several
-// stages: two slots, which pieces go through in turn.
+// The stage link's part at the end of each rank's staging memory, if the group has several stages:
+// two slots, which pieces use alternately.
 inline constexpr std::size_t kStageSlots = 2;
 inline std::size_t link_bytes(const Member& member, int stages) {
   constexpr std::size_t kLine = 64;
@@ -36,18 +37,18 @@ inline std::span<std::byte> stage_slot(const Member& member, int stages, int ran
   return member.staging(rank).last(bytes).subspan(piece % kStageSlots * slot, slot);
 }
 
-// Ranks of a pipeline: rank = stage * ranks of a stage + number within the stage. Each sends to the
-// rank of the next stage that has its number; the first one of the last stage to rank 0, and the
-// others of that stage to nobody.
+// Ranks of a pipeline: rank = stage * ranks per stage + number within the stage. Each rank sends to
+// the rank with the same number in the next stage; the first one of the last stage sends to rank 0,
+// and the others of that stage to nobody.
 struct StageMap {
   static constexpr int kNobody = -1;
-  int ranks = 1;   // of all stages
-  int stages = 1;  // that divide them
+  int ranks = 1;   // in all stages
+  int stages = 1;  // divides `ranks`
 
   int of_stage() const { return ranks / stages; }
   int first_of_stage(int rank) const { return rank / of_stage() * of_stage(); }
   int last_stage() const { return ranks - of_stage(); }  // its first rank
-  // The same rank of the stage after this one, and of the one before.
+  // The same rank in the next stage, and in the previous one.
   int next_of(int rank) const { return rank < last_stage() ? rank + of_stage() : kNobody; }
   int previous_of(int rank) const { return rank >= of_stage() ? rank - of_stage() : kNobody; }
   int receiver_of(int rank) const { return stages > 1 && rank == last_stage() ? 0 : next_of(rank); }

@@ -4,7 +4,7 @@
 //   registry.bind("add", [](int a, int b) { return a + b; });
 //
 // A call is a message: name, hash of the argument types, arguments (write_call). dispatch() runs it
-// and writes the answer: true and the result, or false and what went wrong.
+// and writes the reply: true and the result, or false and the error text.
 #pragma once
 
 #include <algorithm>
@@ -23,9 +23,9 @@
 
 namespace nvllm::ipc {
 
-// --- What a method's argument types are called, so that caller and callee can compare them ---
+// --- Names of argument types, by which caller and callee compare them ---
 
-// The type in which an argument arrives: text of any kind as string, a span as vector.
+// The type as which an argument is read: text of any kind as string, a span as vector.
 template <typename T>
 struct Canonical {
   using type = std::conditional_t<std::is_convertible_v<T, std::string_view>, std::string, T>;
@@ -60,7 +60,7 @@ std::string signature_text() {
   return text + ")";
 }
 
-// FNV-1a of that.
+// The FNV-1a hash of signature_text().
 template <typename... Args>
 constexpr std::uint64_t signature_hash() {
   std::uint64_t hash = 14695981039346656037U;
@@ -78,7 +78,7 @@ void write_call(ArchiveWriter& message, std::string_view method, const Args&... 
   message(method, signature_hash<Args...>(), args...);
 }
 
-// Binding is for start-up; afterwards dispatch() may be used by one thread at a time.
+// Bind only at startup; afterwards one thread at a time may use dispatch().
 class Registry {
  public:
   // The object must outlive the registry. A name can be bound once.
@@ -91,9 +91,9 @@ class Registry {
     add(std::move(name), std::function(std::move(callable)));
   }
 
-  // Runs the call that the message continues with. True: reply continues with true and the result.
-  // False: with false and a message; the method threw, is unknown, or takes other types. Errors
-  // that concern the whole group (GroupAborted, PeerTimeout) are not replies, they pass.
+  // Runs the call that follows in the message. True: appends true and the result to the reply.
+  // False: appends false and an error text; the method threw, is unknown, or takes other types.
+  // Errors that concern the whole group (GroupAborted, PeerTimeout) are rethrown instead.
   bool dispatch(ArchiveReader& message, ArchiveWriter& reply) const;
 
  private:
@@ -126,7 +126,7 @@ class Registry {
                 std::apply(function, std::move(args));
                 reply(true);
               } else {
-                // The result first: should the method throw, nothing of a success was written.
+                // Computed first: if the method throws, no part of a success has been written.
                 const auto result = std::apply(function, std::move(args));
                 reply(true, result);
               }

@@ -21,7 +21,7 @@ RingMemory& memory_of(const BroadcastRing& ring) {
   return *reinterpret_cast<RingMemory*>(ring.memory.data());
 }
 
-// Asks for all lines at once: read one after the other, each would cost a trip to the writer's
+// Prefetches all lines at once: read in sequence, each would cost a round trip to the writer's
 // cache.
 void prefetch_for_read(const std::byte* start, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(start + at);
@@ -30,7 +30,7 @@ void prefetch_for_read(const std::byte* start, std::size_t bytes) {
 // Longer messages keep the memory system busy enough by themselves.
 constexpr std::size_t kPrefetchBytes = 4096;
 
-// Walks through the bytes of several parts.
+// Iterates over the bytes of several parts.
 class Scatter {
  public:
   explicit Scatter(std::span<const Bytes> parts)
@@ -83,7 +83,7 @@ void RingWriter::send(std::span<const Bytes> parts) {
 }
 
 void RingWriter::send_until_stop(Bytes message) {
-  // A message that ended in the middle did so because of the stop: nobody waits for another.
+  // If a message was cut short by the stop, no reader waits for another one.
   if (broken_ && member_.group().stop_requested()) return;
   send(std::span<const Bytes>(&message, 1), Patience::until_stop);
 }
@@ -118,10 +118,10 @@ void RingWriter::send(std::span<const Bytes> parts, Patience patience) {
   if (total <= ring_.shape.slot_bytes) prepare_next_slot(static_cast<std::size_t>(total));
 }
 
-// After a message of one slot. Both steps together take a third off the time of 4 KiB: the readers
-// find the message in the shared cache, and the next one, likely as long, need not first be taken
-// away from the caches of those who read its slot one round ago. Longer messages are better off
-// without.
+// Called after a message of one slot. Both steps together save a third of the time for 4 KiB: the
+// readers find the message in the shared cache, and the lines of the next slot, whose message is
+// likely as long, need not first be invalidated in the caches of those who read it one round ago.
+// Longer messages are faster without this.
 void RingWriter::prepare_next_slot(std::size_t bytes) {
   const std::size_t touched = std::min(RingSlot::kHeaderBytes + bytes, kPrefetchBytes + kCacheLine);
   const auto* sent = reinterpret_cast<const std::byte*>(&memory_.slot(ring_.shape, next_ - 1));
@@ -235,7 +235,7 @@ Bytes RingReader::take_message() {
   }
 }
 
-// The fragment that has arrived, if it is the one that must come next.
+// The fragment that has arrived, if it is the expected one.
 Bytes RingReader::checked_fragment() {
   RingSlot& slot = this->slot();
   const std::uint64_t sequence = slot.sequence.load(std::memory_order_seq_cst);
@@ -268,7 +268,7 @@ BroadcastRing calls_ring(const Member& member) {
   for (int rank = 1; rank < member.size(); ++rank) {
     if (group.is_here(rank)) ring.readers.push_back(rank);
   }
-  // It reads for the ranks of all other boxes, and writes there in rank 0's stead.
+  // The link reads for the ranks of all other boxes, and writes there instead of rank 0.
   if (group.boxes() > 1 && group.box() == 0) ring.readers.push_back(kLink);
   return ring;
 }

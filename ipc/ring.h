@@ -3,12 +3,12 @@
 //
 // The writer fills slot n % slots and stores n + 1 into its sequence word; a reader that waits for
 // fragment n looks at that word, reads, and stores n + 1 into its own `released` word. The writer
-// reuses a slot only when every reader has released what lies in it. Both stores are sequentially
-// consistent, as the doorbell's argument asks (doorbell.h); being releases they also publish the
-// payload and the end of its reading. No process holds a lock, so none can die with one.
+// reuses a slot only when every reader has released its content. Both stores are sequentially
+// consistent, as the doorbell requires (doorbell.h); as releases they also publish the payload and
+// the end of its reading. There are no locks that a dying process could hold.
 //
-// A message that fits a slot is read in place. A longer one is cut into fragments that stream
-// through the ring, also if it is larger than the whole ring, and is put together at the reader.
+// A message that fits a slot is read in place. A longer one is split into fragments that stream
+// through the ring, even if it is larger than the whole ring, and is reassembled by the reader.
 #pragma once
 
 #include <cstddef>
@@ -26,10 +26,10 @@ namespace nvllm::ipc {
 
 using Bytes = std::span<const std::byte>;
 
-// What identifies a ring; all processes that use it have the same values.
+// Identifies a ring; all processes that use it have the same values.
 struct BroadcastRing {
   std::string name;  // "calls"
-  // RingMemory::bytes_needed(shape), 64-byte aligned, zero at the start.
+  // RingMemory::bytes_needed(shape) bytes, 64-byte aligned, initially zero.
   std::span<std::byte> memory;
   RingShape shape;
   int writer = 0;  // its rank, or kLauncher
@@ -37,7 +37,7 @@ struct BroadcastRing {
 
   static constexpr std::uint64_t kMaxMessageBytes = std::uint64_t{1} << 30;
 
-  // A number by which readers tell fragments of this ring from anything else.
+  // A number by which readers recognize fragments of this ring.
   std::uint32_t identity() const;
 };
 
@@ -46,20 +46,20 @@ class RingWriter {
  public:
   RingWriter(Member& member, BroadcastRing ring);
 
-  // Waits for room up to the group's step timeout; a PeerTimeout then names the slow reader. If it
-  // throws in the middle of a message, the readers never get the rest and the ring refuses further
-  // messages.
+  // Waits for free slots, up to the group's step timeout; a PeerTimeout then names the slow reader.
+  // If it throws in the middle of a message, the readers never get the rest and the ring rejects
+  // further messages.
   void send(Bytes message) { send(std::span<const Bytes>(&message, 1)); }
-  // Sends one message whose bytes lie in several places.
+  // Sends one message whose bytes are in several places.
   void send(std::span<const Bytes> parts);
-  // Sends a message, and waits for room as long as it takes. If the launcher wants the group to
-  // stop (Group::request_stop), the message, or the rest of it, is not sent.
+  // Sends a message, waiting for free slots without a time limit. If the launcher requests a stop
+  // (Group::request_stop), the message, or the rest of it, is not sent.
   void send_until_stop(Bytes message);
 
  private:
   enum class Patience { step_timeout, until_stop };
   void send(std::span<const Bytes> parts, Patience patience);
-  // False: the group is to stop.
+  // False: a stop was requested.
   bool wait_for_room(Patience patience);
   void prepare_next_slot(std::size_t bytes);
 
@@ -67,11 +67,11 @@ class RingWriter {
   BroadcastRing ring_;
   RingMemory& memory_;
   std::uint32_t identity_;
-  std::string expectation_;  // of a reader, for PeerTimeout
+  std::string expectation_;  // what a reader should do, for PeerTimeout
   std::vector<Doorbell*> bells_;
   std::uint64_t next_ = 0;      // the next fragment
-  std::uint64_t released_ = 0;  // all readers have released the fragments below, as last seen
-  bool broken_ = false;         // a message stopped in the middle
+  std::uint64_t released_ = 0;  // all readers have released the fragments below this, as last read
+  bool broken_ = false;         // a message was cut short
 };
 
 // Used by the main thread of a reading member, which must outlive it.
@@ -82,16 +82,15 @@ class RingReader {
   // The next message: valid until the next call of any of these. Throws PeerTimeout, naming the
   // writer, after the group's step timeout.
   Bytes receive(Nanoseconds spin = Member::kSpin);
-  // Receives the next message, and waits for it as long as it takes.
+  // Receives the next message, without a time limit.
   Bytes receive_idle(Nanoseconds spin = Member::kSpin);
-  // Waits likewise, but returns nothing once the launcher wants the group to stop
-  // (Group::request_stop).
+  // The same, but returns nothing once the launcher requests a stop (Group::request_stop).
   std::optional<Bytes> receive_until_stop(Nanoseconds spin = Member::kSpin);
-  // Returns nothing if the limit passes before the message begins.
+  // Returns nothing if no message starts within the limit.
   std::optional<Bytes> receive_for(Nanoseconds limit, Nanoseconds spin = Member::kSpin);
   // Returns nothing if no message has started.
   std::optional<Bytes> try_receive();
-  // Gives the last message's slot back before the next one is asked for.
+  // Releases the last message's slot before the next message is received.
   void release();
 
  private:
@@ -106,18 +105,17 @@ class RingReader {
   BroadcastRing ring_;
   RingMemory& memory_;
   std::uint32_t identity_;
-  std::string expectation_;  // of the writer, for PeerTimeout
-  std::size_t index_;        // among the readers
+  std::string expectation_;  // what the writer should do, for PeerTimeout
+  std::size_t index_;        // index among the readers
   Doorbell& own_bell_;
   Doorbell& writer_bell_;
   std::uint64_t next_ = 0;           // the next fragment
-  bool holds_slot_ = false;          // the last message lies in the slot of fragment next_
-  std::vector<std::byte> assembly_;  // of a message of several fragments
+  bool holds_slot_ = false;          // the last message is in the slot of fragment next_
+  std::vector<std::byte> assembly_;  // for messages of several fragments
 };
 
-// --- The fixed set of rings of a group; each process opens the ends that it uses ---
-// Where the group spans boxes, the link stands for the readers, or for the writer, that are
-// elsewhere (mirror.h).
+// --- The fixed set of rings of a group; each process opens the ends that it uses --- If the group
+// spans boxes, the link represents the readers, or the writer, on other boxes (mirror.h).
 
 // Rank 0 to all other ranks.
 BroadcastRing calls_ring(const Member& member);

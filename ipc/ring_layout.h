@@ -1,4 +1,4 @@
-// How a ring lies in shared memory; see ipc/ring.h for how it works.
+// The layout of a ring in shared memory; ipc/ring.h explains how it works.
 #pragma once
 
 #include <array>
@@ -10,19 +10,19 @@ namespace nvllm::ipc {
 
 struct RingShape {
   std::uint32_t slots = 0;       // a power of two
-  std::uint32_t slot_bytes = 0;  // of payload in each; a multiple of 64
+  std::uint32_t slot_bytes = 0;  // payload of each slot; a multiple of 64
 };
 
 inline constexpr int kMaxRingReaders = 8;
 
-// What each slot begins with. The payload follows in the same and the next cache lines, so that a
-// reader that sees the sequence number already has the first bytes on their way.
+// The header of each slot. The payload follows in the same and the next cache lines, so that for a
+// reader which sees the sequence number the first bytes are already in flight.
 struct alignas(64) RingSlot {
-  std::atomic<std::uint64_t> sequence;  // fragment n of the ring lies here once this is n + 1
+  std::atomic<std::uint64_t> sequence;  // n + 1 once the slot contains fragment n of the ring
   std::uint64_t message_bytes;          // of the whole message
   std::uint64_t offset;                 // of this fragment in it
-  std::uint32_t bytes;                  // of this fragment
-  std::uint32_t ring;                   // the ring's identity, against fragments of another one
+  std::uint32_t bytes;                  // size of this fragment
+  std::uint32_t ring;                   // the ring's identity, to detect fragments of another one
 
   static constexpr std::size_t kHeaderBytes = 40;
   std::byte* payload() { return reinterpret_cast<std::byte*>(this) + kHeaderBytes; }
@@ -30,8 +30,8 @@ struct alignas(64) RingSlot {
 static_assert(sizeof(RingSlot) == 64);
 
 struct RingMemory {
-  // Reader k has done with all fragments below this. One cache line each: readers do not disturb
-  // each other, and the writer looks only when it needs room.
+  // Reader k has released all fragments below this. One cache line each: readers do not disturb
+  // each other, and the writer reads it only when it needs free slots.
   struct alignas(64) Reader {
     std::atomic<std::uint64_t> released;
   };
@@ -50,7 +50,7 @@ struct RingMemory {
   }
 };
 
-// --- The rings of a group and where they lie in its segment (ring.h opens them) ---
+// --- The rings of a group and their offsets in its segment (ring.h opens them) ---
 
 // A step message is a few KiB and fits a slot; a prefill's token lists span some.
 inline constexpr RingShape kCallsShape{32, 16384};
@@ -64,7 +64,7 @@ struct ChannelsLayout {
   std::size_t results = 0;   // rank 0 to launcher
   std::size_t replies = 0;   // rank 1 to rank 0; then those of ranks 2, 3, ...
   std::size_t reply_stride = 0;
-  std::size_t bytes = 0;  // of all together
+  std::size_t bytes = 0;  // total size
 
   explicit constexpr ChannelsLayout(int size) {
     requests = calls + RingMemory::bytes_needed(kCallsShape);

@@ -111,8 +111,8 @@ TEST_CASE("the writer never gets further ahead than the slowest reader allows") 
       RingWriter writer(me, ring);
       for (std::uint64_t n = 0; n < kMessages; ++n) {
         writer.send(std::as_bytes(std::span(&n, 1)));
-        // Message n lies in the slot of message n - 8, which the reader gives back by asking for
-        // the next.
+        // Message n is in the slot of message n - 8, which the reader releases by receiving the
+        // next one.
         for (const int reader : {1, 2})
           CHECK(me.flags(reader)[0].value.load() + kShape.slots >= n + 1);
       }
@@ -130,8 +130,8 @@ TEST_CASE("the writer never gets further ahead than the slowest reader allows") 
   });
 }
 
-// In both tests each of 20 rounds pauses for 20 ms. A sleep ends after 200 ms by itself: were it
-// not for the bells, each round would take that long.
+// In both tests each of 20 rounds pauses for 20 ms. A sleep ends after 200 ms by itself: without
+// the bells, each round would take that long.
 TEST_CASE("a sleeping reader is woken by the message") {
   run_ranks(2, [](Member& me) {
     const BroadcastRing ring = test_ring(me, {4, 64});
@@ -223,7 +223,7 @@ TEST_CASE("readers of a writer that was killed in the middle of a message are fr
     }
     RingReader reader(me, ring);
     try {
-      if (me.rank() == 1) {  // holds the writer up, in the middle
+      if (me.rank() == 1) {  // blocks the writer in the middle of a message
         me.wait_idle(
             me.main_bell(1), [] { return false; }, std::chrono::hours(1));
       } else {
@@ -247,7 +247,7 @@ TEST_CASE("readers of a writer that was killed in the middle of a message are fr
   CHECK_MESSAGE(ends[2].clean(), ends[2].describe());
 }
 
-// A ring whose last message ended in the middle.
+// A ring whose last message was cut short.
 struct BrokenRing {
   Group group = Group::create({.size = 2, .step_timeout = std::chrono::milliseconds(20)});
   Member zero = group.join(0);
@@ -265,7 +265,7 @@ TEST_CASE_FIXTURE(BrokenRing, "a ring whose last message ended in the middle tak
 TEST_CASE_FIXTURE(
     BrokenRing,
     "what is to be sent until the stop is dropped only where nobody can read it any more") {
-  // Without a stop it is lost, which must be told.
+  // Without a stop the message is lost, which must be reported.
   CHECK(error_of([&] { writer.send_until_stop(pattern(1, 0)); }) == kBroken);
   group.request_stop();
   writer.send_until_stop(pattern(1, 0));

@@ -9,12 +9,12 @@
 namespace nvllm::ipc {
 namespace {
 
-// What the record says: "call echo".
+// The activity in the record: "call echo".
 std::string activity(std::string_view method) {
   return str("call ", method);
 }
 
-// How long the launcher waits between two looks at its children.
+// How often the launcher checks its children while it waits.
 constexpr Nanoseconds kSupervise = std::chrono::milliseconds(10);
 
 }  // namespace
@@ -40,7 +40,7 @@ void GroupCaller::send() {
   if (member_.size() > 1) calls_.send(request_.bytes());
 }
 
-// Runs the request on this rank, exactly as the others do: from its bytes.
+// Runs the request on this rank from its serialized form, as the others do.
 void GroupCaller::run_here() {
   ArchiveReader call(request_.bytes());
   call.get<Kind>();
@@ -75,7 +75,7 @@ void GroupCaller::collect(int rank) {
     ArchiveReader reply(reader.receive());
     const bool of_this_call = reply.get<std::uint64_t>() == number_;
     if (!reply.get<bool>()) failures_.push_back({rank, reply.get<std::string>()});
-    if (!of_this_call) continue;  // a cast before it, which failed
+    if (!of_this_call) continue;  // from an earlier cast, which failed
     replies_.push_back(reply);
     return;
   }
@@ -96,7 +96,7 @@ void GroupCaller::check() {
 void GroupCaller::throw_failures() {
   if (failures_.empty()) return;
   const std::vector<Failure> failures = std::exchange(failures_, {});
-  // One reason, mostly: then the first rank speaks for the others.
+  // Usually all ranks have the same reason: then only the first rank's is reported.
   constexpr std::size_t kMaxText = 200;
   std::string message;
   std::size_t told = 0;
@@ -124,12 +124,12 @@ GroupServer::GroupServer(Member& member, const Registry& registry)
       calls_(member, calls_ring(member)),
       replies_(member, replies_ring(member, member.rank())),
       spin_(Member::kSpin),
-      // Who has only a core or two needs them for the work itself.
+      // On machines with few cores, the work itself needs them.
       longest_spin_(std::thread::hardware_concurrency() >= 4 ? std::chrono::milliseconds(5)
                                                              : Member::kSpin) {}
 
-// While work is flowing, the next call comes after about as long as the last one took to come: so
-// long it pays to spin. When nothing came for longer than that, spinning is for nothing.
+// While calls arrive regularly, the next one arrives after about as long as the last one did:
+// spinning for that long pays off. If the last one took longer than the limit, spinning is useless.
 Bytes GroupServer::next_call() {
   const std::int64_t start = now_ns();
   const Bytes call = calls_.receive_idle(spin_);

@@ -1,4 +1,4 @@
-// Calls of methods in other processes of the group.
+// Remote procedure calls between processes of the group.
 //
 // GroupCaller and GroupServer: rank 0 calls a method on all ranks at once.
 //
@@ -9,8 +9,8 @@
 //
 // A call is broadcast, run by rank 0 too, and every rank's reply is collected in rank order. A
 // method that fails on some ranks makes the call throw RemoteError; the group stays usable. An
-// error that concerns the group itself (GroupAborted, PeerTimeout), wherever it is thrown, leaves
-// call() and serve() at once; the process should then report it and end.
+// error that concerns the group itself (GroupAborted, PeerTimeout), wherever it is thrown, is
+// rethrown by call() and serve(); the process should then report it and exit.
 //
 // RequestClient and RequestServer: the launcher calls a method on rank 0, through the requests ring
 // and the results ring.
@@ -20,7 +20,7 @@
 //   rank 0:    RequestServer server(member);  server.serve(registry);
 //              server.push("progress", 0.5);                    // from within a method
 //
-// The launcher sends long work and follows its events:
+// For long work, the launcher sends a request and receives its events:
 //   const std::uint64_t id = client.send("generate", prompt);
 //   while (auto event = client.receive_event(limit)) ...
 #pragma once
@@ -55,12 +55,12 @@ class RemoteError : public Error {
 // Used by rank 0's main thread.
 class GroupCaller {
  public:
-  // Both must outlive it.
+  // Both arguments must outlive it.
   GroupCaller(Member& member, const Registry& local);
 
-  // Calls the method on all ranks. Return is void or what the method returns; the result holds
-  // every rank's, in rank order. The arguments must have the very types that the method takes (text
-  // of any kind goes as std::string, a span as std::vector).
+  // Calls the method on all ranks. Return is void or the method's return type; the result holds
+  // every rank's value, in rank order. The argument types must match the method's exactly (text of
+  // any kind counts as std::string, a span as std::vector).
   template <typename Return, typename... Args>
   auto call(std::string_view method, const Args&... args) {
     begin(Kind::call);
@@ -74,7 +74,7 @@ class GroupCaller {
   }
 
   // Calls the method on all ranks without waiting for the others. If it fails somewhere, a later
-  // call() or check() throws the RemoteError; the next call() at the latest.
+  // call() or check() throws the RemoteError, at the latest the next call().
   template <typename... Args>
   void cast(std::string_view method, const Args&... args) {
     begin(Kind::cast);
@@ -84,7 +84,7 @@ class GroupCaller {
 
   // Throws a RemoteError if a cast is known to have failed.
   void check();
-  // How many bytes the last call or cast sent to the others.
+  // Size of the last call or cast, as sent to the others.
   std::size_t last_message_bytes() const { return request_.bytes().size(); }
 
   // Makes all ranks leave serve().
@@ -129,10 +129,10 @@ class GroupCaller {
 // Used by the main thread of ranks 1..N-1.
 class GroupServer {
  public:
-  // Both must outlive it.
+  // Both arguments must outlive it.
   GroupServer(Member& member, const Registry& registry);
 
-  // Runs what rank 0 calls until it says stop. Between calls it waits without a time limit.
+  // Runs rank 0's calls until its stop(). Between calls it waits without a time limit.
   void serve();
 
  private:
@@ -161,7 +161,7 @@ class RequestEvent {
  public:
   enum class Kind : std::uint8_t { reply, push };
 
-  // A message of the results ring; takes a copy of its bytes.
+  // Copies the bytes of a message of the results ring.
   explicit RequestEvent(Bytes message);
   RequestEvent(RequestEvent&&) = default;  // not copyable: values_ looks into bytes_
   RequestEvent& operator=(RequestEvent&&) = default;
@@ -169,10 +169,11 @@ class RequestEvent {
   Kind kind() const { return kind_; }
   std::uint64_t id() const { return id_; }             // reply: of the request
   const std::string& name() const { return name_; }    // push: "progress"
-  bool good() const { return good_; }                  // reply: the method did not fail
-  const std::string& error() const { return error_; }  // reply: what it failed with
+  bool good() const { return good_; }                  // reply: whether the method succeeded
+  const std::string& error() const { return error_; }  // reply: its error text
 
-  // The values: the method's result, or what was pushed. Throws RequestError if the method failed.
+  // Reads the values: the method's result, or the pushed ones. Throws RequestError if the method
+  // failed.
   template <typename... T>
   void read(T&... values) const {
     if (!good_) throw RequestError(error_);
@@ -189,7 +190,7 @@ class RequestEvent {
 
  private:
   std::vector<std::byte> bytes_;
-  ArchiveReader values_;  // of bytes_, which stay where they are when this object moves
+  ArchiveReader values_;  // of bytes_, whose address does not change when this object is moved
   Kind kind_;
   std::uint64_t id_ = 0;
   std::string name_;
@@ -200,12 +201,12 @@ class RequestEvent {
 // Used by the launcher's main thread.
 class RequestClient {
  public:
-  // `supervise` is called every few milliseconds while a call() waits, and may throw to end it.
+  // `supervise` is called every few milliseconds while call() waits, and may throw to end it.
   explicit RequestClient(Member& launcher, std::function<void()> supervise = {});
 
-  // Calls a method of rank 0 and waits for its reply. Throws RequestError if it fails there,
-  // PeerTimeout if nothing at all has come from rank 0 for the step timeout. Pushed events are kept
-  // for receive_event().
+  // Calls a method of rank 0 and waits for its reply. Throws RequestError if the method fails
+  // there, PeerTimeout if rank 0 has sent nothing at all for the step timeout. Pushed events are
+  // kept for receive_event().
   template <typename Return, typename... Args>
   Return call(std::string_view method, const Args&... args) {
     const RequestEvent reply = await_reply(send(method, args...));
@@ -216,7 +217,7 @@ class RequestClient {
     }
   }
 
-  // Asks for a method and returns the id that its reply will have.
+  // Requests a method and returns the id that its reply will have.
   template <typename... Args>
   std::uint64_t send(std::string_view method, const Args&... args) {
     request_.clear();
@@ -226,11 +227,11 @@ class RequestClient {
     return last_id_;
   }
 
-  // The next reply or pushed event, in the order in which rank 0 sent them; nothing if there is
-  // none within the limit. With a limit of 0 it only looks.
+  // The next reply or pushed event, in the order in which rank 0 sent them; nothing if none arrives
+  // within the limit. A limit of 0 does not wait.
   std::optional<RequestEvent> receive_event(Nanoseconds limit);
 
-  // Makes serve() return once the request it is working on is done.
+  // Makes serve() return once its current request is done.
   void stop() { member_.group().request_stop(); }
 
  private:
@@ -241,7 +242,7 @@ class RequestClient {
   RingWriter requests_;
   RingReader results_;
   ArchiveWriter request_;
-  std::deque<RequestEvent> kept_;  // came while a call waited for something else
+  std::deque<RequestEvent> kept_;  // arrived while a call waited for another one
   std::uint64_t last_id_ = 0;
 };
 
@@ -250,18 +251,18 @@ class RequestServer {
  public:
   explicit RequestServer(Member& rank0);
 
-  // Runs the launcher's requests until it wants the group to stop. Waits without a time limit.
+  // Runs the launcher's requests until it requests a stop. Waits without a time limit.
   void serve(const Registry& registry);
-  // Waits for the next one, without a time limit, and runs it. False: the group is to stop.
+  // Waits for the next request, without a time limit, and runs it. False: a stop was requested.
   bool serve_next(const Registry& registry);
-  // Waits for the next one at most so long, and runs it. False: none came.
+  // Waits for the next request up to the limit, and runs it. False: none arrived.
   bool serve_next_for(const Registry& registry, Nanoseconds limit);
-  // Runs those that have arrived, without waiting: for a loop that has work of its own.
+  // Runs requests that have arrived, without waiting: for a loop that has other work.
   void serve_pending(const Registry& registry);
   bool stop_requested() const { return member_.group().stop_requested(); }
 
-  // Sends the launcher an event, also while a request runs. Waits without a time limit for a
-  // launcher that is slow to read: the user may be reading.
+  // Sends the launcher an event, also while a request runs. Waits without a time limit if the
+  // launcher is slow to read: the user may have paused its output.
   template <typename... T>
   void push(std::string_view name, const T&... values) {
     push_.clear();

@@ -1,4 +1,4 @@
-// Calls through a whole group: rank 0 calls, the others serve; and the launcher's front end.
+// Calls in a whole group: rank 0 calls, the others serve; and the launcher's requests.
 #include "ipc/rpc.h"
 
 #include <doctest/doctest.h>

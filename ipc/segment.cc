@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kShmFolder = "/dev/shm";
 
-// The fix for an error that shm_open gave.
+// The fix for an error of shm_open.
 std::string explain(int error) {
   switch (error) {
     case EACCES:
@@ -78,7 +78,8 @@ void check_header(const SegmentHeader& header, std::size_t bytes, const std::str
 struct Segment::Mapping {
   std::string name;
   bip::mapped_region region;
-  pid_t owner = 0;  // the process that removes the name; 0: the name is gone, or another's
+  pid_t owner = 0;  // the process that removes the name; 0: the name is removed already, or another
+                    // process does it
 
   const SegmentHeader& header() const {
     return *static_cast<const SegmentHeader*>(region.get_address());
@@ -107,7 +108,7 @@ Segment Segment::create(std::size_t payload_bytes, std::string_view kind, Name a
     auto mapping = std::make_unique<Mapping>();
     mapping->name = name;
     mapping->owner = getpid();
-    Segment segment(std::move(mapping));  // from here on the name is removed whatever happens
+    Segment segment(std::move(mapping));  // from here on the name is removed in any case
     if (after == Name::removed) segment.unlink();
     reserve(object.get_mapping_handle().handle, bytes);
     bip::mapped_region(object, bip::read_write, 0, bytes).swap(segment.mapping_->region);

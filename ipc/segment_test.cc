@@ -70,7 +70,7 @@ std::string in_child(const std::function<std::string()>& function) {
   return status == 0 ? text : str("child ended with status ", status);
 }
 
-// Gives the calling process a /dev/shm of its own. Returns why that is not possible here, or "".
+// Gives the calling process its own /dev/shm. Returns why that is not possible here, or "".
 std::string own_dev_shm(const char* options) {
   const uid_t user = geteuid();
   const gid_t group = getegid();
@@ -87,7 +87,7 @@ std::string own_dev_shm(const char* options) {
   return "";
 }
 
-// Gives up the right to write where permissions forbid it.
+// Drops the capability to write despite permissions.
 bool drop_capabilities() {
   struct {
     std::uint32_t version = 0x20080522;  // _LINUX_CAPABILITY_VERSION_3
@@ -244,7 +244,7 @@ TEST_CASE("a read-only /dev/shm is one clear line") {
   CHECK(has(message, "remount,rw"));
 }
 
-// A folder in place of /dev/shm, with files of the age and mode that a test gives them.
+// A folder instead of /dev/shm, with files of given ages and modes.
 class Names {
  public:
   Names() {
@@ -254,7 +254,7 @@ class Names {
   }
   ~Names() { std::filesystem::remove_all(folder_); }
 
-  // The file, open.
+  // Creates the file and returns it open.
   UniqueFd make(const std::string& name, double age = 0, unsigned mode = 0600) const {
     UniqueFd file(open(path(name).c_str(), O_CREAT | O_RDWR | O_CLOEXEC, mode));
     timespec then{};
@@ -303,7 +303,7 @@ TEST_CASE("names of other pid namespaces, and of none, are swept if nobody has t
     CHECK(sweep_stale_names(names.folder()) == 0);
   }
   CHECK(sweep_stale_names(names.folder()) == 3);
-  names.make(other);  // it may be opened the next moment
+  names.make(other);  // it may be opened at any moment
   CHECK(sweep_stale_names(names.folder()) == 0);
 }
 

@@ -1,4 +1,4 @@
-// Names in /dev/shm: who owns one, and what is left of owners that were killed.
+// Names in /dev/shm: who owns them, and removing those of owners that were killed.
 #include <dirent.h>
 #include <fcntl.h>
 #include <semaphore.h>
@@ -25,17 +25,17 @@ namespace nvllm::ipc {
 namespace {
 
 constexpr std::string_view kPrefix = "nvllm-";
-// How the C library calls the file of a semaphore with that name.
+// Prefix of the file of a named semaphore in the C library.
 constexpr std::string_view kSemaphore = "sem.";
 
-// Nothing is 0 but what is not known.
+// 0 means unknown.
 struct Owner {
   std::uint64_t pid_namespace = 0;
   std::uint64_t pid = 0;
   std::uint64_t started = 0;  // clock ticks after the machine's start
 };
 
-// Empty if there is no such process, or if it has ended and nobody has asked how.
+// Empty if there is no such process, or if it is a zombie.
 std::optional<std::uint64_t> start_of(std::uint64_t pid) {
   const std::string text = system_text(str("/proc/", pid, "/stat"));
   // "pid (any name) state ...": the start is the 22nd field, the state the third.
@@ -49,7 +49,7 @@ std::optional<std::uint64_t> start_of(std::uint64_t pid) {
   return start;
 }
 
-// All 0 where /proc is missing or tells of other processes than this one's pid namespace.
+// All 0 if /proc is missing or belongs to another pid namespace.
 Owner this_process() {
   struct stat about {};
   std::array<char, 32> self{};
@@ -60,7 +60,7 @@ Owner this_process() {
   return {about.st_ino, pid, start_of(pid).value_or(0)};
 }
 
-// As new_name() writes it; empty if the name is of another form.
+// Parses a name of new_name(); empty if it has another form.
 std::optional<Owner> owner_of(std::string_view name) {
   name.remove_prefix(kPrefix.size());
   Owner owner;
@@ -74,13 +74,13 @@ std::optional<Owner> owner_of(std::string_view name) {
   return owner;
 }
 
-// Whether no process at all has the file open or mapped for writing. The kernel gives a lease for
-// writing to nobody else then; it is given back at once. Empty where there are no leases.
+// Whether no process has the file open or mapped for writing: only then does the kernel grant a
+// write lease, which is returned immediately. Empty if leases are not supported.
 std::optional<bool> unused(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file) return std::nullopt;
-  // If somebody opens the file meanwhile, this process gets a signal; SIGIO, the usual one, would
-  // end it.
+  // If another process opens the file meanwhile, this process gets a signal; the default, SIGIO,
+  // would terminate it.
   ::fcntl(file.get(), F_SETSIG, SIGURG);
   if (::fcntl(file.get(), F_SETLEASE, F_WRLCK) == 0) {
     ::fcntl(file.get(), F_SETLEASE, F_UNLCK);
@@ -96,8 +96,8 @@ double age_of(const struct stat& about) {
          1e-9 * static_cast<double>(now.tv_nsec - about.st_mtim.tv_nsec);
 }
 
-// sem_open() makes "sem.XXXXXX" and gives it its name when it is whole. Such a file is known for
-// one of ours by its mode.
+// sem_open() creates "sem.XXXXXX" and renames it when it is complete. The mode identifies such a
+// file as ours.
 bool is_unnamed_semaphore(std::string_view file, const struct stat& about) {
   constexpr std::size_t kRandom = 6;
   return file.starts_with(kSemaphore) && file.size() == kSemaphore.size() + kRandom &&
@@ -107,7 +107,7 @@ bool is_unnamed_semaphore(std::string_view file, const struct stat& about) {
 
 bool is_stale(std::string_view file, const std::string& path, const struct stat& about,
               const Owner& self) {
-  // In seconds: longer than it takes to open what was made, and longer than a name ever lives.
+  // In seconds: longer than opening a new file takes, and longer than any name exists.
   constexpr double kOpened = 1, kForgotten = 60;
   const auto nobody_has_it = [&] {
     return age_of(about) > kOpened && unused(path).value_or(age_of(about) > kForgotten);

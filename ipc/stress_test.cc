@@ -1,6 +1,6 @@
 // Millions of messages and wake-ups with random pauses on both sides.
 //
-// NVLLM_STRESS=20 in the environment makes everything 20 times as long (bazel test
+// NVLLM_STRESS=20 in the environment multiplies the work by 20 (bazel test
 // --test_env=NVLLM_STRESS=20 --test_timeout=3600 //ipc:stress_test).
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -49,8 +49,7 @@ std::uint64_t mix(std::uint64_t value) {
   return value ^ (value >> 29);
 }
 
-// Message number n: 1 to 12 words that depend on n and their place, n first. Some are larger than a
-// slot.
+// Message number n: 1 to 12 words that depend on n and their index, n first. Some exceed a slot.
 struct Message {
   std::array<std::uint64_t, 64> words;
   std::size_t size = 0;
@@ -85,7 +84,7 @@ void write_messages(Member& me, const Load& load) {
   }
 }
 
-// Returns how many messages were not what they should be.
+// Returns how many messages were wrong.
 std::uint64_t read_messages(Member& me, const Load& load) {
   RingReader reader(me, stress_ring(me, load.shape));
   Random random(static_cast<std::uint64_t>(me.rank()));
@@ -110,8 +109,8 @@ void run_load(int readers, const Load& load) {
   });
 }
 
-// The same with the ranks as threads of this process: ThreadSanitizer sees no further than one
-// process.
+// The same with the ranks as threads of this process, because ThreadSanitizer cannot look across
+// processes.
 void run_load_in_threads(int readers, const Load& load) {
   const Group group = Group::create({.size = readers + 1});
   std::vector<std::thread> threads;
@@ -130,8 +129,8 @@ void run_load_in_threads(int readers, const Load& load) {
   CHECK(wrong.load() == 0);
 }
 
-// Two sides wake each other in turn through bare doorbells, whose sleep has practically no limit
-// here: a lost wake-up cannot hide behind the end of a slice.
+// Two sides wake each other alternately through bare doorbells, whose sleep has practically no
+// limit here: a lost wake-up cannot be hidden by the end of a slice.
 void ping_pong(Member& me, std::uint64_t turns) {
   const int peer = 1 - me.rank();
   std::atomic<std::uint64_t>& mine = me.flags(me.rank())[0].value;

@@ -1,7 +1,7 @@
-// TextCell: a short text in shared memory that one thread writes and anybody reads, at any time,
-// also after the writer's death in the middle of a write.
+// TextCell: a short text in shared memory that one thread writes and any process reads, at any
+// time, even after the writer has died in the middle of a write.
 //
-// There are two versions; `published` counts, and its lowest bit says which of them is whole. The
+// There are two versions; `published` is a counter whose lowest bit selects the complete one. The
 // writer fills the other one and then publishes it, so it never waits and never leaves a
 // half-written version published. A reader takes a copy of version published & 1 and accepts it if
 // `published` has not changed: that version is written to again only after the next one was
@@ -20,7 +20,8 @@
 
 namespace nvllm::ipc {
 
-// Bytes: the longest text; a longer one is cut. Zeroed memory is a valid empty cell.
+// Bytes: maximum length of the text; longer ones are truncated. Zeroed memory is a valid empty
+// cell.
 template <std::size_t Bytes>
 class alignas(64) TextCell {
   static_assert(Bytes % 8 == 0);
@@ -36,7 +37,7 @@ class alignas(64) TextCell {
     std::string_view view() const { return {text.data(), std::min<std::size_t>(length, Bytes)}; }
   };
 
-  // By one thread at a time.
+  // Called by one thread at a time.
   void write(std::uint64_t number, std::int64_t since_ns, std::string_view text) {
     text = text.substr(0, Bytes);
     const std::uint64_t next = published_.load(std::memory_order_relaxed) + 1;
@@ -52,8 +53,8 @@ class alignas(64) TextCell {
     published_.store(next, std::memory_order_release);
   }
 
-  // Against a writer that never pauses it gives up after many attempts and returns the last copy,
-  // which may then mix two texts.
+  // If the writer never pauses, it gives up after many attempts and returns the last copy, which
+  // may then mix two texts.
   Value read() const {
     Value value;
     for (int attempt = 0; attempt < 10'000; ++attempt) {

@@ -8,7 +8,7 @@
 namespace nvllm::ipc {
 namespace {
 
-constexpr std::size_t kVectorBytes = 16;  // what kernels load at once
+constexpr std::size_t kVectorBytes = 16;  // size of a kernel's vector load
 
 bool summable(DType type) {
   return type == DType::f32 || type == DType::bf16 || type == DType::f16;
@@ -41,7 +41,7 @@ void check_root(const CallSite& site, const char* operation, int root) {
   }
 }
 
-// `large` holds size() parts as big as `small`, of one type.
+// `large` holds size() parts of the shape and type of `small`.
 void check_parts(const CallSite& site, const char* operation, const char* large_name,
                  const TensorView& large, const char* small_name, const TensorView& small) {
   if (large.dtype != small.dtype) {
@@ -54,7 +54,7 @@ void check_parts(const CallSite& site, const char* operation, const char* large_
   }
 }
 
-// The small tensor may be part number `rank` of the large one (in place), or lie apart from it.
+// The small tensor may be part `rank` of the large one (in place); otherwise they must not overlap.
 void check_overlap(const CallSite& site, const char* operation, const TensorView& large,
                    const TensorView& small) {
   const auto large_begin = reinterpret_cast<std::uintptr_t>(large.data);

@@ -9,7 +9,7 @@
 
 namespace nvllm::ipc {
 
-// Where a call happens: rank `rank` of `size`, on streams of `device`.
+// Context of a call: rank `rank` of `size`, on streams of `device`.
 struct CallSite {
   int rank = 0;
   int size = 1;
@@ -26,9 +26,9 @@ void check_gather(const CallSite& site, const TensorView& out, const TensorView&
                   const Stream& stream);
 void check_broadcast(const CallSite& site, const TensorView& data, int root, const Stream& stream);
 void check_barrier(const CallSite& site, const Stream& stream);
-// Checks, before anything is sent, also what kernels::rms_norm requires, and that rows of whole
-// 16-byte vectors begin at multiples of 16 bytes: ranks that judged by their own addresses could
-// take different algorithms, and wait in vain.
+// Checks before anything is sent, including the requirements of kernels::rms_norm, and that rows
+// which are multiples of 16 bytes start at such multiples: if each rank decided by its own
+// addresses, ranks could choose different algorithms and deadlock.
 void check_all_reduce_rms_norm(const CallSite& site, const kernels::RmsNorm& args,
                                const Stream& stream);
 

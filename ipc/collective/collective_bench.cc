@@ -1,16 +1,16 @@
-// How long collectives take. Each benchmark forks its ranks, which measure; the parent only
-// reports, and never touches CUDA. Times are of the slowest rank.
+// Latency of collectives. Each benchmark forks its ranks, which measure; the parent only reports,
+// and never uses CUDA. Times are those of the slowest rank.
 //
 //   collective_bench --benchmark_format=json
 //
-// Counters: us (per call), ranks, bytes (of a rank's tensor); on the CPU memcpy_us, what it took
-// both processes at once to copy as many bytes, and to_memcpy, the ratio (limit: 2 for 1 MiB on 2
-// ranks), min_..., the same of the shortest times, which other work on the machine does not
-// touch; handover_us, what it took both at once to copy what the other had just written, the least
-// that any exchange through shared memory can take, and to_handover (up to 1 MiB: the staging
-// memory must hold it). shm/handover/... does the same after each kind of stores
-// (shm/copy_methods.h), with put_us, what the writing took. On GPUs to_nccl, the ratio to NCCL's
-// all_reduce of as many bytes in the same run.
+// Counters: us (per call), ranks, bytes (of a rank's tensor); on the CPU memcpy_us, the time in
+// which both processes concurrently copy as many bytes, and to_memcpy, the ratio (limit: 2 for 1
+// MiB on 2 ranks); min_..., the same for the shortest times, which other work on the machine does
+// not affect; handover_us, the time in which both processes concurrently copy what the other has
+// just written, a lower bound for any exchange through shared memory, and to_handover (up to 1 MiB,
+// because the data must fit in the staging memory). shm/handover/... measures the same after each
+// kind of stores (shm/copy_methods.h), with put_us, the time of the writes. On GPUs to_nccl, the
+// ratio to NCCL's all_reduce of as many bytes in the same run.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -70,7 +70,7 @@ void barrier(Communicator& comm, std::byte*, std::byte*, std::size_t, Stream& st
   comm.barrier(stream);
 }
 
-// Of one rank, in microseconds: what the calls took in the middle, and the shortest.
+// One rank's call times in microseconds: median and minimum.
 struct Times {
   double median = 0;
   double min = 0;
@@ -89,7 +89,7 @@ Times summary(std::vector<double> times) {
   return {median(times), *std::min_element(times.begin(), times.end())};
 }
 
-// Of several ranks: the slowest.
+// The slowest of several ranks.
 Times slowest_of(const Times& a, const Times& b) {
   return {std::max(a.median, b.median), std::max(a.min, b.min)};
 }
@@ -98,8 +98,8 @@ using Put = std::function<void(std::byte* to, const std::byte* from, std::size_t
 
 constexpr std::size_t kMaxHandedOver = std::size_t{1} << 20;
 
-// Each rank writes its staging memory, then copies the next rank's. No collective but barriers,
-// which leave that memory alone, may be running.
+// Each rank writes its staging memory, then copies the next rank's. No collective except barriers,
+// which do not use that memory, may be running.
 HandoverTimes time_handover(Member& member, Communicator& comm, Stream& stream, std::byte* data,
                             std::size_t bytes, const Put& put) {
   constexpr int kCalls = 200;
@@ -122,8 +122,8 @@ HandoverTimes time_handover(Member& member, Communicator& comm, Stream& stream, 
   return {summary(std::move(puts)), summary(std::move(takes))};
 }
 
-// Measures in the stream's own thread, so that handing work to it does not count: the time between
-// the ends of calls that are queued back to back.
+// Measures in the stream's own thread, so that enqueueing is not included: the time between the
+// ends of calls that are queued back to back.
 CpuTimes measure_cpu(Member& member, std::size_t bytes, const Operation& operation) {
   const int calls = static_cast<int>(
       std::clamp<std::size_t>((256u << 20) / std::max<std::size_t>(bytes, 1), 32, 1000));
@@ -159,7 +159,7 @@ CpuTimes measure_cpu(Member& member, std::size_t bytes, const Operation& operati
   auto collective = [&] { operation(*comm, at, to, bytes, *stream); };
   auto copy = [&] { stream->host_call([=] { std::memcpy(to, at, bytes); }); };
   CpuTimes times;
-  time_calls(collective);  // pages and caches
+  time_calls(collective);  // warms up pages and caches
   times.copy = time_calls(copy);
   times.call = time_calls(collective);
   if (bytes != 0 && bytes <= kMaxHandedOver) {

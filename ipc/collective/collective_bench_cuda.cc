@@ -1,10 +1,10 @@
 // The collectives of GPUs, each in a graph of kCalls calls that is replayed; see
-// collective_bench.cc. All sizes and methods of a number of GPUs are measured by one group of
-// processes, when the first of them is asked for; the benchmarks report what it found.
+// collective_bench.cc. For each number of GPUs, one group of processes measures all sizes and
+// methods when the first of these benchmarks runs; the benchmarks report its measurements.
 //
 // Counters: us (per call), to_nccl, the ratio to NCCL's time for the same collective and size (for
 // all_reduce_rms_norm: to NCCL's all_reduce alone), ranks, bytes as in peer/algorithm.h. start_ms
-// of nccl_start: ncclCommInitRank and all that goes with it.
+// of nccl_start: the time of ncclCommInitRank including its preparation.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ constexpr int kReplays = 20;
 constexpr int kSizes = 16;
 constexpr std::size_t kMinBytes = 2048;  // then doubled, up to 64 MiB
 
-// What is compared: the algorithms over peer memory, and NCCL.
+// The implementations compared: the algorithms over peer memory, and NCCL.
 struct Contender {
   const char* name;
   std::optional<Algorithm> algorithm;  // none: NCCL
@@ -48,14 +48,14 @@ constexpr const char* kCollectiveNames[kCollectives.size()] = {
 constexpr std::size_t kMaxBytes = kMinBytes << (kSizes - 1);
 constexpr unsigned char kPattern = 0x3c;  // 0.0115 in bf16 and fp32
 
-// Microseconds per call; 0: not measured. By collective, contender and size.
+// Microseconds per call by collective, contender and size; 0: not measured.
 struct GpuTimes {
   double call_us[kCollectives.size()][kContenders.size()][kSizes];
   double nccl_start_ms;
   double peer_start_ms;
 };
 
-// What makes no sense is not measured: far too much for a contender.
+// Combinations that would take far too long are not measured.
 bool is_measured(Collective collective, const Contender& contender, std::size_t bytes, int ranks) {
   constexpr std::size_t MiB = std::size_t{1} << 20;
   const bool reduces =
@@ -66,8 +66,8 @@ bool is_measured(Collective collective, const Contender& contender, std::size_t 
   return *contender.algorithm == Algorithm::one_shot ? !reduces || bytes <= 8 * MiB : reduces;
 }
 
-// The tensors of all calls. Their bytes make small numbers of every type; sums in place may grow
-// beyond all bounds, which takes no longer.
+// The tensors of all calls. Their bytes are small numbers in every type; sums in place may
+// overflow, which does not change the time.
 class Bench {
  public:
   explicit Bench(Backend& backend)
@@ -139,7 +139,8 @@ GpuTimes measure_rank(Member& member, const std::vector<std::string>& gpus) {
   setenv("CUDA_VISIBLE_DEVICES", gpus[static_cast<std::size_t>(member.rank())].c_str(), 1);
   const auto backend = create_backend(DeviceKind::cuda);
   GpuTimes times{};
-  member.exchange({}, "its GPU");  // so that nobody's start is waiting for somebody's driver
+  member.exchange({}, "its GPU");  // so that no rank's start time includes waiting for another
+                                   // rank's driver
   std::int64_t start = now_ns();
   NcclCommunicator nccl(member, *backend, kStages);
   times.nccl_start_ms = seconds_since(start) * 1e3;
@@ -165,7 +166,7 @@ GpuTimes measure_rank(Member& member, const std::vector<std::string>& gpus) {
   return times;
 }
 
-// Of the slowest rank; measured when first asked for.
+// Times of the slowest rank; measured at the first use.
 class GpuResults {
  public:
   GpuResults(int ranks, std::vector<std::string> gpus) : ranks_(ranks), gpus_(std::move(gpus)) {}

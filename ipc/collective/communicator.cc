@@ -17,8 +17,8 @@ namespace {
 }
 
 #ifdef NVLLM_CUDA
-// Whether a pipeline stage, of so many, has ranks on several boxes: then GPUs of no stage use peer
-// memory, because all ranks open it together.
+// Whether a pipeline stage has ranks on several boxes. Then the GPUs of no stage use peer memory,
+// because all ranks must open it together.
 bool stages_are_split(const Group& group, int stages) {
   const int of_stage = group.size() / stages;
   for (int box = 0; box < group.boxes(); ++box) {

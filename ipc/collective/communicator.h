@@ -6,9 +6,9 @@
 //   comm->all_reduce(hidden, *stream);
 //   comm->wait(*stream);            // or simply go on enqueueing
 //
-// Sums are taken in rank order in float32 and rounded once, so every rank gets the same bits, in
-// every run, whichever shm or peer path is taken. (NCCL chooses its own order; it is the same on
-// all ranks.)
+// Sums are computed in rank order in float32 and rounded once, so every rank gets the same bits in
+// every run, whichever algorithm of shm or peer is used. (NCCL chooses its own order, which is the
+// same on all ranks.)
 #pragma once
 
 #include <array>
@@ -24,14 +24,14 @@
 
 namespace nvllm::ipc {
 
-// Some rows of a tensor that ranks sum up while their streams do other work.
+// Rows of a tensor whose all-reduce overlaps with other work of the streams.
 struct OverlappedRows {
   static constexpr int kSlots = 2;
 
-  int slot = 0;                // which of the sums under way it is
-  std::int64_t first_row = 0;  // of the rows of all slots, which lie one behind the other
+  int slot = 0;                // index of the sum among those in flight
+  std::int64_t first_row = 0;  // within the rows of all slots, which are contiguous
 };
-// What all ranks have of such rows in the end: the norm, or the sum with its residual.
+// The result on all ranks: the normalized rows, or the sum including the residual.
 enum class Gathered { norm, sum };
 
 class Communicator {
@@ -48,75 +48,76 @@ class Communicator {
   virtual void reduce_scatter(TensorView out, TensorView in, Stream& stream) = 0;
   // out = the ranks' `in`, in rank order; out has size() times the elements of in.
   virtual void all_gather(TensorView out, TensorView in, Stream& stream) = 0;
-  // The same on the root only; elsewhere `out` is not read and may be empty.
+  // The same, but on the root only; on other ranks `out` is not read and may be empty.
   virtual void gather(TensorView out, TensorView in, int root, Stream& stream) = 0;
   // data = the root's data.
   virtual void broadcast(TensorView data, int root, Stream& stream) = 0;
-  // Later work of the stream runs after every rank's stream has come this far.
+  // Later work in the stream runs after every rank's stream has reached this point.
   virtual void barrier(Stream& stream) = 0;
 
-  // args.x summed over the ranks, then kernels::rms_norm of it with its residual: exactly the bits
-  // of all_reduce(args.x) followed by rms_norm(args), in one pass where that is faster. args.x may
-  // be overwritten. Tensors whose rows are multiples of 16 bytes begin at such a multiple.
+  // Sums args.x over the ranks, then applies kernels::rms_norm with its residual: exactly the bits
+  // of all_reduce(args.x) followed by rms_norm(args), fused if that is faster. args.x may be
+  // overwritten. If rows are multiples of 16 bytes, tensors must start at such multiples.
   virtual void all_reduce_rms_norm(const kernels::RmsNorm& args, Stream& stream) = 0;
 
-  // all_reduce_rms_norm in three calls, with other work of the stream between them, beside which
-  // rows travel: first to the rank that owns them (reduce-scatter), which sums and norms them, then
-  // to all (all-gather).
+  // all_reduce_rms_norm, split into three calls so that communication overlaps with other work
+  // enqueued between them. Rows are first sent to the rank that owns them (reduce-scatter), which
+  // sums and normalizes them, then to all ranks (all-gather).
   //
-  //   comm->begin_reduce_scatter(rows, x, stream);
-  //   ... other work ...
-  //   comm->begin_all_gather(rows, args, Gathered::norm, stream);  // args.x is x
-  //   ... other work ...
-  //   const TensorView normed = comm->finish_all_gather(rows, stream);
+  //     comm->begin_reduce_scatter(rows, x, stream);
+  //     ... other work ...
+  //     comm->begin_all_gather(rows, args, Gathered::norm, stream);  // args.x is x
+  //     ... other work ...
+  //     const TensorView normed = comm->finish_all_gather(rows, stream);
   //
-  // The bits are those of all_reduce_rms_norm(args). Until finish_all_gather() nobody writes what
-  // args name. Each slot goes through the three calls in turn. args.residual is up to date only in
-  // rows that this rank owns, the same ones for the same slot, first row and shape; Gathered::sum
-  // gives all of it. The result lies in args.out or args.residual or in memory of the communicator,
-  // where the next sums of these rows overwrite it; slots' results lie one behind the other.
+  // The bits are those of all_reduce_rms_norm(args). The tensors in args must not be modified until
+  // finish_all_gather(). The three calls of a slot must be made in this order, then again.
+  // args.residual is up to date only in rows that this rank owns, which are the same ones for the
+  // same slot, first row and shape; with Gathered::sum all rows are. The result is in args.out, in
+  // args.residual, or in memory of the communicator, where the next sums of these rows overwrite
+  // it; the results of all slots are contiguous.
   //
-  // Where nothing can be overlapped the second call does it all.
+  // If overlapping is not supported, the second call does all the work.
   virtual void begin_reduce_scatter(OverlappedRows rows, TensorView x, Stream& stream);
   virtual void begin_all_gather(OverlappedRows rows, const kernels::RmsNorm& args,
                                 Gathered gathered, Stream& stream);
   virtual TensorView finish_all_gather(OverlappedRows rows, Stream& stream);
-  // A collective call: makes the memory for that, for slots of at most so many rows. False on all
-  // ranks: nothing can be overlapped here. Memory of overlap_bytes().
+  // A collective call: allocates memory (at most overlap_bytes()) for overlapping, for slots of at
+  // most slot_rows rows. Returns false on all ranks if overlapping is not supported.
   virtual bool open_overlap(std::int64_t /*slot_rows*/, std::int64_t /*columns*/, DType /*dtype*/) {
     return false;
   }
 
-  // Waits for the stream's work as Stream::synchronize does, but never longer than the group's step
-  // timeout for a peer: then, or when the group is aborted, an Error that names the culprit.
+  // Waits for the stream's work as Stream::synchronize does, but for at most the group's step
+  // timeout for a peer: after that, or when the group is aborted, throws an Error that names the
+  // culprit.
   virtual void wait(Stream& stream) = 0;
-  // The same for the work that leads to an event, whatever was enqueued behind it.
+  // The same for the work before an event, regardless of work enqueued after it.
   virtual void wait(const Event& event) = 0;
 
-  // Ends collectives in flight and makes all later ones fail with the reason, here and on all
-  // ranks.
+  // Ends collectives in flight and makes all later ones fail with this reason, on all ranks.
   virtual void abort(const std::string& reason) = 0;
 
  private:
-  std::array<TensorView, OverlappedRows::kSlots> gathered_;  // by begin_all_gather()
+  std::array<TensorView, OverlappedRows::kSlots> gathered_;  // set by begin_all_gather()
 };
 
-// Device memory that open_overlap() takes at most, on each of so many GPUs.
+// Maximum device memory that open_overlap() allocates on each GPU.
 std::size_t overlap_bytes(int ranks, std::int64_t slot_rows, std::int64_t columns, DType dtype);
 
 struct CommunicatorOptions {
-  // Which implementation. On the CPU "auto" and "shm"; on CUDA "auto", "peer", "nccl". Anything
-  // else is an Error.
+  // The implementation: "auto" or "shm" on the CPU; "auto", "peer" or "nccl" on CUDA. Anything else
+  // is an Error.
   std::string implementation = "auto";
-  // The group's ranks are in so many stages of equally many neighbours, and a communicator is of
-  // those of one stage. More than one: beside a StageLink (stage_link.h).
+  // The number of pipeline stages, each of as many consecutive ranks; a communicator connects the
+  // ranks of one stage. If more than one, a StageLink (stage_link.h) is used besides.
   int stages = 1;
 };
 
 // A collective call of all ranks of the group. The result's rank() and size() are those within the
-// stage. On CUDA "auto" is peer memory, whose kernels measured faster than
-// NCCL's and start 0.4 s earlier; without peer access or CUDA IPC it falls back to NCCL and says so
-// in the log. Where a stage has ranks on several boxes it is NCCL.
+// stage. On CUDA, "auto" is peer memory, whose kernels are faster than NCCL's and start 0.4 s
+// earlier; without peer access or CUDA IPC it falls back to NCCL and logs that. If a stage has
+// ranks on several boxes, "auto" is NCCL.
 std::unique_ptr<Communicator> create_communicator(Member& member, Backend& backend,
                                                   const CommunicatorOptions& options);
 

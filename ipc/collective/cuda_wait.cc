@@ -10,7 +10,7 @@ namespace nvllm::ipc {
 namespace {
 
 constexpr Nanoseconds kLookEvery = std::chrono::milliseconds(20);
-// For kernels that were told to give up.
+// Time limit for kernels to end after they were asked to give up.
 constexpr Nanoseconds kLastChance = std::chrono::seconds(2);
 
 [[noreturn]] void fail_timed_out(const Member& member, int stages, Nanoseconds limit) {
@@ -20,8 +20,7 @@ constexpr Nanoseconds kLastChance = std::chrono::seconds(2);
                         " for a collective with ", member.group().snapshot(peer).describe()));
 }
 
-// Polls: what is waited for is mostly about to come, and an event cannot be waited for with a
-// limit.
+// Polls, because the work usually ends soon, and CUDA cannot wait for an event with a time limit.
 bool reached_within(const Event& event, Nanoseconds limit) {
   const std::int64_t end = now_ns() + limit.count();
   while (!event.reached()) {
@@ -47,16 +46,18 @@ void CudaCommunicator::wait_for(const DoneWithin& done_within) {
       clock = WaitClock(limit, now_ns());
     }
     try {
-      if (!done) member_.check_abort();  // its reason tells more than what follows from it
+      if (!done)
+        member_.check_abort();  // the abort's reason is more informative than its
+                                // consequences
       check();
       if (beside_ != nullptr) beside_->check();
       if (!done && clock.expired()) fail_timed_out(member_, stages_, limit);
     } catch (const Error& error) {
-      member_.group().abort(error.what());  // the first reason counts
+      member_.group().abort(error.what());  // only the first reason is stored
       give_up_all();
       try {
         done_within(kLastChance);
-      } catch (const Error&) {  // the first error is the one to tell
+      } catch (const Error&) {  // the first error is the one to report
       }
       throw;
     }
@@ -68,7 +69,7 @@ void CudaCommunicator::wait(Stream& stream) {
   last_.reset();
 }
 
-// Collectives behind the event are still in flight.
+// Collectives after the event are still in flight.
 void CudaCommunicator::wait(const Event& event) {
   wait_for([&](Nanoseconds limit) { return reached_within(event, limit); });
 }

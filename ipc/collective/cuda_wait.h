@@ -1,6 +1,5 @@
-// CudaCommunicator: what the communicators of GPUs (nccl, peer) have in common. They wait for a
-// stream without trusting the peers: a rank that has died or hangs must not make the others wait
-// for ever.
+// CudaCommunicator: shared by the communicators of GPUs (nccl, peer). Their waits do not depend on
+// the peers: a rank that has died or hangs must not block the others forever.
 #pragma once
 
 #include <optional>
@@ -14,13 +13,13 @@
 
 namespace nvllm::ipc {
 
-// Work on this rank's GPU that waits for other ranks, and is no collective: a StageLink's.
+// Work on this rank's GPU that waits for other ranks but is not a collective: that of a StageLink.
 class CudaWork {
  public:
   virtual ~CudaWork() = default;
-  // Throws if it has failed.
+  // Throws if the work has failed.
   virtual void check() = 0;
-  // Makes what is in flight end soon, without results. No later work may start.
+  // Makes work in flight end soon, without results. No later work may start.
   virtual void give_up() = 0;
 };
 
@@ -33,13 +32,13 @@ class CudaCommunicator : public Communicator {
   void wait(const Event& event) final;
   void abort(const std::string& reason) final;
 
-  // What the waits look at, and end with their own, from now on; nullptr: nothing.
+  // Other work that the waits check, and end together with collectives; nullptr: none.
   void set_beside(CudaWork* work) { beside_ = work; }
-  // Makes all work in flight end soon, without results, the collectives' and what is beside.
+  // Makes all work in flight end soon, without results: collectives and the work of set_beside().
   void give_up_all();
 
  protected:
-  // Of the ranks of this rank's stage, of so many.
+  // Connects the ranks of this rank's stage; stages: of the pipeline.
   CudaCommunicator(Member& member, Backend& backend, int stages)
       : member_(member),
         backend_(backend),
@@ -49,12 +48,12 @@ class CudaCommunicator : public Communicator {
 
   // Throws if a collective has failed.
   virtual void check() = 0;
-  // Makes collectives in flight end soon, without results. No later one may start.
+  // Makes collectives in flight end soon, without results. No later ones may start.
   virtual void give_up() = 0;
   // How long wait() waits for a peer.
   virtual Nanoseconds wait_limit() const { return member_.group().step_timeout(); }
 
-  // Notes in this rank's record which collective it enqueues, until somebody has waited for it.
+  // Records the collective being enqueued in this rank's record, until it has been waited for.
   void note_collective(std::string_view text) {
     last_.emplace(member_, Member::Activity::collective, text);
   }
@@ -63,12 +62,12 @@ class CudaCommunicator : public Communicator {
   Backend& backend_;
   const int stages_;
   const CallSite site_;  // within the stage
-  const int first_;      // rank of the stage
+  const int first_;      // first rank of the stage
 
  private:
-  // done_within(limit): whether what is waited for has come, waiting so long at most. If a
-  // collective fails, the group is aborted, or wait_limit() has passed: aborts the group, ends what
-  // is in flight and throws an Error that names the culprit.
+  // done_within(limit): whether the awaited work is done, waiting at most `limit`. If a collective
+  // fails, the group is aborted, or wait_limit() has passed: aborts the group, ends work in flight
+  // and throws an Error that names the culprit.
   template <typename DoneWithin>
   void wait_for(const DoneWithin& done_within);
 

@@ -5,8 +5,8 @@
 namespace nvllm::ipc {
 namespace {
 
-// Of those from ranks[first] on, `count` of them, the one with the smallest amount of something, if
-// that is smaller than that of ranks[self]; else kNobody.
+// Among the `count` ranks from ranks[first] on, the one with the smallest amount, if that is less
+// than the amount of ranks[self]; otherwise kNobody.
 template <typename Amount>
 int one_behind(const std::vector<RankSnapshot>& ranks, int self, int first, int count,
                const Amount& amount_of) {
@@ -19,7 +19,7 @@ int one_behind(const std::vector<RankSnapshot>& ranks, int self, int first, int 
   return smallest == own ? RankSnapshot::kNobody : smallest->rank;
 }
 
-// Another rank whose main thread is in a call since before that time.
+// Another rank whose main thread has been in a call since before that time.
 int one_in_a_call(const std::vector<RankSnapshot>& ranks, int self, std::int64_t before_ns) {
   int longest = RankSnapshot::kNobody;
   for (const RankSnapshot& rank : ranks) {

@@ -23,7 +23,7 @@ namespace {
 using testing::RankProcesses;
 using testing::run_ranks;
 
-// Before a rank touches CUDA. With fewer GPUs than ranks several ranks share one.
+// Call before a rank uses CUDA. If there are fewer GPUs than ranks, ranks share them.
 void take_gpu(const Member& me, const std::vector<std::string>& gpus) {
   setenv("CUDA_VISIBLE_DEVICES", gpus[static_cast<std::size_t>(me.rank()) % gpus.size()].c_str(),
          1);
@@ -49,7 +49,7 @@ struct Rig {
   TensorView view(std::size_t offset, std::size_t bytes) const {
     return {device.as_bytes() + offset, DType::u8, {static_cast<std::int64_t>(bytes)}};
   }
-  // Nothing is on its way from or to this rank any more.
+  // Waits until nothing is in flight from or to this rank.
   void settle() {
     communicator->wait(*stream);
     member.exchange({}, "the end of its part");
@@ -73,7 +73,7 @@ struct Rig {
   Memory device, host;
 };
 
-// The byte at this place of tensor number `tensor`, for the rank with this number in its stage.
+// Byte number `place` of tensor number `tensor`, for the rank with this number in its stage.
 unsigned char byte_of(std::size_t tensor, std::size_t place, int rank) {
   std::uint64_t x = tensor * 0x9e3779b97f4a7c15u + place + static_cast<std::uint64_t>(rank) * 7919;
   x ^= x >> 33;
@@ -81,8 +81,8 @@ unsigned char byte_of(std::size_t tensor, std::size_t place, int rank) {
   return static_cast<unsigned char>(x >> 40);
 }
 
-// Sends tensors of these sizes, from these offsets on, through all stages, one after the other.
-// Returns what is wrong in the last stage.
+// Sends tensors with these offsets and sizes through all stages in order. Returns a description of
+// errors in the last stage.
 struct Piece {
   std::size_t offset, bytes;
 };
@@ -127,8 +127,8 @@ std::vector<Piece> random_pieces(int count, std::size_t max_bytes) {
   return pieces;
 }
 
-// Values go through all stages one after the other, with few waits of the host. late: a stage that
-// now and then comes late.
+// Sends values through all stages in order, with few host waits. late: a stage that is delayed at
+// times.
 void hand_over_often(Rig& rig, int rounds, int late) {
   const TensorView value(rig.device.data(), DType::f32, {64});
   for (int round = 0; round < rounds; ++round) {
@@ -163,7 +163,7 @@ const GroupOptions kImpatient{.step_timeout = std::chrono::seconds(2)};
 
 const CommunicatorOptions kPeer{.implementation = "peer", .stages = 2};
 
-// What both links promise: runs it for each.
+// Runs a test with each of the two links.
 void with_each_link(int stages, const std::function<void(const CommunicatorOptions&)>& run) {
   for (const char* link : {"peer", "nccl"}) {
     MESSAGE(std::string(link));
@@ -226,7 +226,7 @@ TEST_CASE("gpu: stages of two ranks hand over beside their collectives") {
       }
       rig.backend->copy(host, value.data, value.bytes(), *rig.stream);
       rig.settle();
-      // Stage 0 sums up 1 + 2; stage 1 has got that 100 times, and summed up the first two.
+      // Stage 0 sums 1 + 2; stage 1 received the result 100 times, and summed the first two.
       CHECK(std::count(host, host + 1000, 3.0f) == 1000);
     });
   });
@@ -318,7 +318,7 @@ TEST_CASE("gpu: a stage that does not come is named by the deadline") {
   // More than NCCL has in flight.
   constexpr std::size_t kBytes = std::size_t{64} << 20;
   with_each_link(2, [&](const CommunicatorOptions& options) {
-    for (const bool sends : {false, true}) {  // what the other one waits with
+    for (const bool sends : {false, true}) {  // whether the other rank waits in a send or a receive
       CAPTURE(sends);
       run_ranks(
           2,
@@ -396,7 +396,7 @@ TEST_CASE("gpu: a killed stage ends the others' wait once the group is aborted")
 }
 
 TEST_CASE("gpu: two stages that share a GPU hand over to each other") {
-  // Slow, since they take turns on it, but it needs only one GPU, so memory checkers can run it.
+  // Slow, since ranks take turns on the GPU, but it needs only one, so memory checkers can run it.
   GPUS_OR_SKIP(gpus, 1);
   run_ranks(2, [&](Member& me) {
     Rig rig(me, {gpus[0]}, kPeer);

@@ -25,7 +25,7 @@ TestSetup on_gpus(const std::string& implementation) {
   return {DeviceKind::cuda, implementation, implementation == "peer"};
 }
 
-// Before a rank touches CUDA. With fewer GPUs than ranks several ranks share one.
+// Call before a rank uses CUDA. If there are fewer GPUs than ranks, ranks share them.
 void take_gpu(const Member& me, const std::vector<std::string>& gpus) {
   setenv("CUDA_VISIBLE_DEVICES", gpus[static_cast<std::size_t>(me.rank()) % gpus.size()].c_str(),
          1);
@@ -33,8 +33,7 @@ void take_gpu(const Member& me, const std::vector<std::string>& gpus) {
 
 constexpr CallLimits kSmall{.elements = 20'000};
 
-// Fused rows in two trips, whatever their size, up to `max_elements` elements: more than an area
-// holds.
+// Fused two-shot, with rows of any length, up to `max_elements` elements: more than an area holds.
 void fused_in_two_trips(Rig& rig, std::uint64_t seed, std::int64_t max_elements) {
   auto* const peer = dynamic_cast<PeerCommunicator*>(rig.comm.get());
   if (peer == nullptr) return;
@@ -51,8 +50,8 @@ void fused_in_two_trips(Rig& rig, std::uint64_t seed, std::int64_t max_elements)
   peer->force({});
 }
 
-// What every implementation must do. Starting the processes takes longer than most of it, so one
-// group goes through all, in this order.
+// The tests for every implementation. Starting the processes takes longer than most of them, so one
+// group runs them all, in this order.
 struct Check {
   const char* name;
   void (*run)(Rig& rig, std::uint64_t seed);
@@ -96,14 +95,14 @@ constexpr Check kChecks[] = {
      }},
     {"wrong arguments are refused",
      [](Rig& rig, std::uint64_t) { suite::refuses_wrong_arguments(rig); }},
-    // The last one: it leaves the group aborted.
+    // Must be last: it leaves the group aborted.
     {"abort() ends the collectives of all ranks with its reason",
      [](Rig& rig, std::uint64_t) {
        if (rig.comm->size() > 1) suite::ends_when_aborted(rig);
      }},
 };
 
-// On 1, 2 and 4 GPUs, as far as there are so many.
+// On 1, 2 and 4 GPUs, as far as available.
 void passes_all_checks(const std::string& implementation) {
   const std::vector<std::string> gpus = visible_gpus();
   if (gpus.empty()) SKIP_TEST("needs 1 GPU, found 0");
@@ -129,8 +128,8 @@ void passes_all_checks(const std::string& implementation) {
 enum class Sum { plain, fused, overlapped };
 constexpr const char* kSumNames[] = {"plain", "fused", "overlapped"};
 
-// Calls a collective again and again: all_reduce, the fused one in two trips, or in three calls.
-// before(call): what comes before each.
+// Runs a collective repeatedly: all_reduce, the fused two-shot, or the fused one in three calls.
+// before(call) runs before each.
 void reduce_for_ever(Rig& rig, Sum sum, const std::function<void(int)>& before) {
   constexpr std::int64_t kRows = 8, kColumns = 1024;
   const std::size_t bytes = (2 * kRows + 1) * kColumns * sizeof(float);
@@ -187,7 +186,7 @@ TEST_CASE("gpu: an unknown implementation is refused") {
 }
 
 TEST_CASE("gpu: peer between two processes that share a GPU") {
-  // Slow, since they take turns on it, but it needs only one GPU, so memory checkers can run it.
+  // Slow, since ranks take turns on the GPU, but it needs only one, so memory checkers can run it.
   const std::vector<std::string> gpus = visible_gpus();
   if (gpus.empty()) SKIP_TEST("needs 1 GPU, found 0");
   const std::uint64_t seed = fresh_seed();

@@ -1,5 +1,5 @@
-// Collectives and stage links of GPUs of two boxes. Each rank is a process that sees one GPU; NCCL
-// is told that the boxes are two machines, so it joins them by a network.
+// Collectives and stage links between GPUs of two boxes. Each rank is a process that sees one GPU;
+// NCCL is configured to treat the boxes as two machines, so it connects them over a network.
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
@@ -40,7 +40,7 @@ struct Rig {
         host(backend->allocate(MemoryKind::pinned, kCount * sizeof(float), "test")),
         tensor(device.data(), DType::f32, {kCount}) {}
 
-  // Before the rank touches CUDA. Ranks of a box have different GPUs.
+  // Call before the rank uses CUDA. Ranks of one box have different GPUs.
   static void settle_in(const Member& me, const std::vector<std::string>& gpus) {
     const auto gpu = static_cast<std::size_t>(me.rank()) % gpus.size();
     ::setenv("CUDA_VISIBLE_DEVICES", gpus[gpu].c_str(), 1);
@@ -49,7 +49,7 @@ struct Rig {
   }
 
   float* values() const { return static_cast<float*>(host.data()); }
-  // factor * (i + round), exact in float32, is what the tensor gets.
+  // The tensor's element i is factor * (i + round), exact in float32.
   static float value(std::int64_t i, int round, int factor) {
     return static_cast<float>(factor * (static_cast<int>(i) + round));
   }
@@ -57,7 +57,7 @@ struct Rig {
     for (std::int64_t i = 0; i < kCount; ++i) values()[i] = value(i, round, factor);
     backend->copy(device.data(), values(), tensor.bytes(), *stream);
   }
-  // Waits for the stream, too.
+  // Also waits for the stream.
   void expect_values(int round, int factor) {
     backend->copy(values(), device.data(), tensor.bytes(), *stream);
     communicator->wait(*stream);
@@ -67,7 +67,7 @@ struct Rig {
            value(i, round, factor));
     }
   }
-  // Nothing is on its way from or to this rank any more.
+  // Waits until nothing is in flight from or to this rank.
   void end() {
     communicator->wait(*stream);
     member.exchange({}, "the end of its part");
@@ -83,7 +83,7 @@ struct Rig {
   TensorView tensor;
 };
 
-// Sums up with all ranks of the stage, in a captured graph.
+// All-reduces over the stage's ranks, in a captured graph.
 void reduce_often(Rig& rig) {
   const int ranks = rig.communicator->size(), rank = rig.communicator->rank();
   rig.put(0, rank + 1);
@@ -99,8 +99,8 @@ void reduce_often(Rig& rig) {
   rig.end();
 }
 
-// Two stages: the tensor goes from the first to the second in a captured graph, and its first
-// numbers come back to rank 0's host as a step's result.
+// Two stages: the tensor is sent from the first to the second in a captured graph, and its first
+// numbers return to rank 0's host as a step's result.
 void pass_often(Rig& rig) {
   constexpr std::size_t kResult = 64;
   const int number = rig.communicator->rank() + 1;
@@ -136,7 +136,7 @@ void pass_often(Rig& rig) {
 TEST_CASE("gpu: NCCL sums up over the ranks of two boxes") {
   const std::vector<std::string> gpus = visible_gpus();
   if (gpus.empty()) SKIP_TEST("needs 1 GPU, found 0");
-  // With one GPU a rank on each box: two ranks of a box must not share it.
+  // With one GPU, each box has one rank: two ranks of a box must not share a GPU.
   const std::vector<int> box_ranks = gpus.size() < 2 ? std::vector{1, 1} : std::vector{1, 2};
   CHECK(run_over_boxes(
             [&](Member& me) {

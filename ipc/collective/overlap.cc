@@ -1,4 +1,4 @@
-// all_reduce_rms_norm in three calls (communicator.h) where nothing is overlapped.
+// all_reduce_rms_norm in three calls (communicator.h), without overlap.
 #include <utility>
 
 #include "base/check.h"

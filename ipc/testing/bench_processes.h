@@ -1,5 +1,5 @@
-// What benchmarks of messages between processes share: children on cores of their own, and how long
-// a message takes until the last of them has read it.
+// Shared by benchmarks of messages between processes: children on cores of their own, and the
+// latency of a message until the last of them has read it.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -18,10 +18,11 @@ namespace nvllm::ipc {
 
 inline constexpr Nanoseconds kForEver = std::chrono::hours(1);
 
-// Pins the calling process to core number `index`, if each of `count` processes can have its own.
+// Pins the calling process to core number `index`, if there is a core for each of `count`
+// processes.
 void pin(std::size_t index, std::size_t count);
 
-// Lets this process run anywhere again when it goes.
+// Restores the CPU affinity of this process at the end.
 class Affinity {
  public:
   Affinity() { sched_getaffinity(0, sizeof(before_), &before_); }
@@ -48,7 +49,7 @@ class Children {
   std::vector<pid_t> pids_;
 };
 
-// What a reader publishes once it has read a whole message.
+// What a reader publishes after it has read a whole message.
 struct alignas(64) Stamp {
   std::atomic<std::uint64_t> messages;
   std::atomic<std::int64_t> time_ns;
@@ -79,7 +80,7 @@ class Latencies {
 void measure(benchmark::State& state, const std::vector<Stamp*>& stamps, Nanoseconds pause,
              const std::function<void()>& send);
 
-// The calling process is rank 0 and sends on the calls ring; ranks 1.. read it.
+// The calling process is rank 0 and sends on the calls ring; ranks from 1 on read it.
 void measure_calls(benchmark::State& state, int readers, Nanoseconds spin, Nanoseconds pause,
                    const std::function<void(RingWriter&)>& send);
 

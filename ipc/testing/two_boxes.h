@@ -1,5 +1,5 @@
-// A group over two boxes, without boxes: each "box" is a group of its own on this machine, and the
-// test carries what their mirrors collect.
+// A group over two boxes, simulated: each "box" is a group of its own on this machine, and the test
+// transports what their mirrors collect.
 #pragma once
 
 #include <signal.h>
@@ -39,7 +39,7 @@ struct Boxes {
   Group& of(int rank) { return rank < shape.box_ranks[0] ? first : second; }
 };
 
-// Both mirrors, with nothing between them.
+// Both mirrors, connected directly.
 class Carrier {
  public:
   explicit Carrier(Boxes& boxes)
@@ -71,8 +71,8 @@ class Carrier {
   GroupMirror mirrors_[2];
 };
 
-// Runs the body on each rank, in a process of its own, and carries until all have ended. What the
-// ranks that failed said.
+// Runs the body on each rank, in a process of its own, and transports until all have ended. Returns
+// the errors of the ranks that failed.
 inline std::string run_over_boxes(const std::function<void(Member&)>& body,
                                   const Shape& shape = {}) {
   Boxes boxes(shape);

@@ -17,15 +17,15 @@
 namespace nvllm::ipc {
 namespace {
 
-// How long a communicator waits for its peers when it ends normally.
+// How long a communicator waits for its peers in a normal shutdown.
 constexpr Nanoseconds kFinalizeLimit = std::chrono::seconds(2);
-// How long after a peer's connection has ended its launcher may need to tell why.
+// How long a launcher may need to report why a peer's connection ended.
 constexpr Nanoseconds kReasonLimit = std::chrono::seconds(1);
 
-// The first rank of each communicator makes its id. All ranks exchange whether they could load
-// NCCL, so that all fail or none.
+// The first rank of each communicator creates its id. All ranks exchange whether they could load
+// NCCL, so that either all fail or none.
 ncclUniqueId agree_on_id(Member& member, int first) {
-  // NVLink multicast has cost hosts their GPUs. A user's own setting counts.
+  // NVLink multicast has cost hosts their GPUs. A setting of the user takes precedence.
   setenv("NCCL_NVLS_ENABLE", "0", 0);
   ncclUniqueId id{};
   std::string problem;
@@ -55,8 +55,7 @@ ncclUniqueId agree_on_id(Member& member, int first) {
   return id;
 }
 
-// A rank that has died is seen first by those that are connected with it; who it is, and how it
-// died, its launcher tells all.
+// Connected ranks notice first that a rank has died; which one and how is reported by its launcher.
 void await_reason(const Member& member) {
   const std::int64_t end = now_ns() + kReasonLimit.count();
   do {
@@ -142,13 +141,13 @@ void NcclComm::check() {
   if (state != ncclSuccess && state != ncclInProgress) fail_nccl(state, "NCCL's work");
 }
 
-// ncclCommAbort() also frees the communicator, for which it waits until the GPU is idle.
+// ncclCommAbort() also frees the communicator, and waits until the GPU is idle for that.
 void NcclComm::give_up() {
   ncclComm_t const comm = std::exchange(comm_, nullptr);
   if (comm == nullptr) return;
   try {
     ending_ = start_thread<std::jthread>("to end NCCL with", [comm] { ncclCommAbort(comm); });
-  } catch (const Error&) {  // no thread can be had
+  } catch (const Error&) {  // no thread could be started
     ncclCommAbort(comm);
   }
 }

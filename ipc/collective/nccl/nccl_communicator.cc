@@ -31,7 +31,7 @@ NcclCommunicator::NcclCommunicator(Member& member, Backend& backend, int stages)
   backend.fill(token_.data(), 0, sizeof(float), *stream);
   stream->synchronize();
   if (member.group().boxes() == 1) return;
-  // Connects the boxes, so that what is wrong between them shows now and not in the first step.
+  // Connects the boxes, so that connection errors occur now and not in the first step.
   barrier(*stream);
   wait(*stream);
 }

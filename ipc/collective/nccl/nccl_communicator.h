@@ -1,5 +1,5 @@
-// The Communicator of NCCL: for GPUs that do not see each other's memory, such as those of boxes,
-// and to compare with.
+// The NCCL Communicator: for GPUs without access to each other's memory, such as those of several
+// boxes, and as a baseline.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ namespace nvllm::ipc {
 
 class NcclCommunicator final : public CudaCommunicator {
  public:
-  // A collective call, of all stages, that starts NCCL within each. Throws, on all ranks, if NCCL
-  // cannot be loaded on one of them.
+  // A collective call of all stages, which starts NCCL within each. Throws on all ranks if one of
+  // them cannot load NCCL.
   NcclCommunicator(Member& member, Backend& backend, int stages);
 
   std::string name() const override { return "nccl"; }
@@ -30,7 +30,7 @@ class NcclCommunicator final : public CudaCommunicator {
   void give_up() override { comm_.give_up(); }
   void begin(std::string_view text);
 
-  Buffer token_;  // what barriers sum up
+  Buffer token_;  // the operand of barriers
   NcclComm comm_;
 };
 

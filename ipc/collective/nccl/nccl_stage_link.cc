@@ -25,7 +25,7 @@ NcclStageLink::NcclStageLink(Member& member, Backend& backend, int stages,
       comm_(member, {.first = 0, .size = member.size()}, stages) {}
 
 NcclStageLink::~NcclStageLink() {
-  // Its memory is freed when also the communicator's work has ended.
+  // Its memory is freed once the communicator's work has ended, too.
   if (member_.group().aborted()) communicator_.give_up_all();
   communicator_.set_beside(nullptr);
 }

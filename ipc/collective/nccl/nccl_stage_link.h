@@ -1,5 +1,6 @@
-// The StageLink of GPUs that do not see each other's memory, as those of several boxes: hidden
-// states go from GPU to GPU by NCCL, results through shared memory and its mirror, as on CPUs.
+// The StageLink of GPUs without access to each other's memory, such as those of several boxes:
+// hidden states are sent from GPU to GPU by NCCL, results through shared memory and its mirror, as
+// on CPUs.
 #pragma once
 
 #include <memory>
@@ -11,11 +12,11 @@
 
 namespace nvllm::ipc {
 
-// NCCL has no more than a few MiB in flight, and takes whatever comes: a stage waits sooner for the
-// next one than with peer memory, and stages that do not agree on a size end by a deadline.
+// NCCL buffers at most a few MiB and does not check sizes: a stage waits for the next one sooner
+// than with peer memory, and stages that disagree on a size end by a deadline.
 class NcclStageLink final : public StageLink, public CudaWork {
  public:
-  // A collective call. The communicator, which must outlive it, tells what fails on the device.
+  // A collective call. The communicator reports failures on the device; it must outlive the link.
   static std::unique_ptr<NcclStageLink> create(Member& member, Backend& backend, int stages,
                                                CudaCommunicator& communicator);
   ~NcclStageLink() override;
@@ -32,16 +33,15 @@ class NcclStageLink final : public StageLink, public CudaWork {
 
  private:
   NcclStageLink(Member& member, Backend& backend, int stages, CudaCommunicator& communicator);
-  // Connects with the neighbours, so that what is wrong between them shows now, and no step, nor a
-  // capture, has to do it.
+  // Connects to the neighbours, so that connection errors occur now, and not in a step or capture.
   void connect();
 
   Member& member_;
   Backend& backend_;
   CudaCommunicator& communicator_;
-  const int next_, previous_;  // of the neighbouring stages; StageMap::kNobody: none
+  const int next_, previous_;  // ranks in the neighbouring stages; StageMap::kNobody: none
   ShmStageLink results_;
-  NcclComm comm_;  // of all ranks
+  NcclComm comm_;  // between all ranks
 };
 
 }  // namespace nvllm::ipc

@@ -1,8 +1,9 @@
-// The two ends of a hand-over between pipeline stages (hand_over.h).
+// Kernels for the sender and the receiver of a hand-over between pipeline stages (hand_over.h).
 //
-// Only thread 0 of each block waits; the block then copies its share. No block waits for another of
-// its kernel, so a grid may be of any size. What other GPUs have written is read past L1; the fence
-// of each thread before the last block's store makes that store the last one that is seen.
+// Only thread 0 of each block waits; the block then copies its share. Blocks of a kernel do not
+// wait for each other, so a grid may have any size. Data written by other GPUs is read past L1;
+// each thread's fence before the last block's store makes that store the last one to become
+// visible.
 #include <algorithm>
 #include <cstdint>
 
@@ -44,7 +45,7 @@ __device__ bool has_failed(const LinkMemory& link) {
   return *reinterpret_cast<const volatile std::uint32_t*>(&link.control->failed) != 0;
 }
 
-// The first failure is told, with what describe() adds to the report.
+// Reports the first failure; describe() fills in the report.
 template <typename Describe>
 __device__ void fail(const LinkMemory& link, LinkReport::State state, bool sends,
                      std::uint64_t piece, const Describe& describe) {
@@ -57,8 +58,8 @@ __device__ void fail(const LinkMemory& link, LinkReport::State state, bool sends
   report->state = state;
 }
 
-// One look at the clock, since when the wait lasts, and now and then at what the host says, which
-// lies beyond PCIe. False: stop waiting.
+// Checks the deadline (the wait started at `since`) and, at intervals, the host's abort flag, which
+// must be read over PCIe. False: stop waiting.
 __device__ __noinline__ bool may_wait(const LinkMemory& link, std::uint64_t since, bool sends,
                                       std::uint64_t piece) {
   constexpr std::uint64_t kLookEvery = 1'000'000;
@@ -78,7 +79,7 @@ __device__ __noinline__ bool may_wait(const LinkMemory& link, std::uint64_t sinc
   return false;
 }
 
-// Waits until the counter, in this GPU's memory, is `wanted` or more. False: it was given up.
+// Waits until the counter, in this GPU's memory, reaches `wanted`. False: it gave up.
 __device__ bool await(const LinkMemory& link, const std::uint64_t* counter, std::uint64_t wanted,
                       bool sends, std::uint64_t piece) {
   constexpr unsigned kPollsPerLook = 64;
@@ -92,7 +93,7 @@ __device__ bool await(const LinkMemory& link, const std::uint64_t* counter, std:
   return true;
 }
 
-// This block's share of a piece. from: read past L1.
+// Copies this block's share of a piece. from: read past L1.
 __device__ void copy_share(unsigned char* to, const unsigned char* from, std::uint64_t bytes) {
   const std::uint64_t first = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::uint64_t step = std::uint64_t{gridDim.x} * blockDim.x;
@@ -119,8 +120,8 @@ __device__ void copy_share(unsigned char* to, const unsigned char* from, std::ui
   }
 }
 
-// Whether this block is the last of the grid to have done its share, which all others have then
-// done. Holds a __syncthreads(); the result is thread 0's.
+// Whether this block is the last of the grid to finish its share, so that all shares are done.
+// Contains a __syncthreads(); the result is valid in thread 0.
 __device__ bool is_last_block(std::uint32_t* ticket) {
   __threadfence_system();
   __syncthreads();

@@ -1,6 +1,6 @@
-// How a tensor goes from a GPU to the GPU of the next pipeline stage: through two slots of the
-// receiver's memory, in pieces. Kernels on both sides wait for each other by counters in device
-// memory; no host takes part, so a captured graph may hold both ends.
+// Sends a tensor from a GPU to the GPU of the next pipeline stage, in pieces, through two slots in
+// the receiver's memory. Kernels on both sides wait for each other by counters in device memory;
+// the host is not involved, so captured graphs may contain sends and receives.
 //
 // Each rank has a box, mapped by its neighbours through CUDA IPC: counters, then (all but the first
 // stage) two slots. Piece n, counted from 0 over all tensors, goes through slot n % 2:
@@ -10,12 +10,12 @@
 //   the receiver  waits until its `arrived` is n + 1 or more, copies the slot, then sets `taken`
 //                 in the sender's box to n + 1
 //
-// Every counter has one writer and one reader, and both wait on their own GPU's memory. `sent` and
-// `received`, which say what n is, are of the kernels, too: a graph is replayed with the same
+// Every counter has one writer and one reader, which waits on its own GPU's memory. The kernels
+// also keep `sent` and `received`, which determine n, because a graph is replayed with the same
 // arguments.
 //
-// A wait ends at the deadline, or when the host asks for it. Then `failed` is set: no kernel of the
-// link waits or copies any more, what it should have given is void, and the host reports.
+// A wait ends at the deadline, or when the host requests it. Then `failed` is set: no kernel of the
+// link waits or copies any more, its output is undefined, and the host reports the error.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ namespace nvllm::ipc::peer {
 inline constexpr std::uint64_t kLinkSlots = 2;
 inline constexpr std::size_t kLinkSlotBytes = std::size_t{32} << 20;
 
-// What `taken` has to be before piece n may be sent.
+// The value of `taken` that is required before sending piece n.
 constexpr std::uint64_t needed_before_send(std::uint64_t piece) {
   return piece < kLinkSlots ? 0 : piece + 1 - kLinkSlots;
 }
@@ -34,44 +34,44 @@ constexpr std::size_t link_slot_of(std::uint64_t piece) {
   return static_cast<std::size_t>(piece % kLinkSlots);
 }
 
-// The head of a box. Each writer has a line of its own.
+// The start of a box. Each writer has a cache line of its own.
 struct LinkCounters {
   struct alignas(128) FromPrevious {
     std::uint64_t arrived = 0;             // pieces
-    std::uint64_t bytes[kLinkSlots] = {};  // of the tensor that the piece in each slot is of
+    std::uint64_t bytes[kLinkSlots] = {};  // size of the tensor to which each slot's piece belongs
   } from_previous;
   struct alignas(128) FromNext {
     std::uint64_t taken = 0;  // pieces
   } from_next;
 };
 
-// A box is large enough to be an allocation of its own, as CUDA IPC shares whole allocations.
+// A box is large enough to be a separate allocation, because CUDA IPC shares whole allocations.
 inline constexpr std::size_t kLinkHeadBytes = std::size_t{2} << 20;
 constexpr std::size_t link_box_bytes(bool receives) {
   return kLinkHeadBytes + (receives ? kLinkSlots * kLinkSlotBytes : 0);
 }
 static_assert(sizeof(LinkCounters) <= kLinkHeadBytes);
 
-// In device memory, of this GPU's kernels alone.
+// In device memory, for this GPU's kernels only.
 struct LinkControl {
   std::uint64_t sent = 0, received = 0;  // pieces
-  // Blocks of the running kernel that are done.
+  // Number of blocks of the running kernel that are done.
   std::uint32_t send_ticket = 0, receive_ticket = 0;
   std::uint32_t failed = 0;
-  std::uint64_t next_look = 0;  // %globaltimer when somebody may read host memory again
+  std::uint64_t next_look = 0;  // %globaltimer from which host memory may be read again
 };
 
-// In pinned host memory: what the host tells the kernels (abort) and what they tell it.
+// In pinned host memory: the host's abort request, and the kernels' report.
 struct LinkReport {
   std::uint32_t abort = 0;
   enum State : std::uint32_t { none, timed_out, aborted, mismatched };
   std::uint32_t state = none;  // written last
-  std::uint32_t sends = 0;     // 1: what has failed is a send; 0: a receive
+  std::uint32_t sends = 0;     // 1: a send failed; 0: a receive
   std::uint64_t piece = 0;
-  std::uint64_t bytes = 0, expected = 0;  // mismatched: what came, and what was expected
+  std::uint64_t bytes = 0, expected = 0;  // mismatched: size received, and size expected
 };
 
-// Passed to each kernel by value. Boxes as this process sees them; nullptr: no such stage.
+// Passed to each kernel by value. Boxes at their addresses in this process; nullptr: no such stage.
 struct LinkMemory {
   unsigned char* own = nullptr;
   unsigned char* next = nullptr;

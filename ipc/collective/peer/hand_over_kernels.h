@@ -1,4 +1,4 @@
-// Launchers of the two ends of a hand-over (hand_over.h): one piece each.
+// Launchers of the two kernels of a hand-over (hand_over.h), for one piece each.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,7 @@
 
 namespace nvllm::ipc::peer {
 
-// bytes: of the piece, at most kLinkSlotBytes; tensor_bytes: of the whole tensor that it is of.
+// bytes: of the piece, at most kLinkSlotBytes; tensor_bytes: of the tensor to which it belongs.
 void launch_send_piece(const LinkMemory& link, const void* data, std::size_t bytes,
                        std::size_t tensor_bytes, cudaStream_t stream);
 void launch_receive_piece(const LinkMemory& link, void* data, std::size_t bytes,

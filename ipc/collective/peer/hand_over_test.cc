@@ -1,5 +1,5 @@
-// The order in which pieces go through the slots, with counters in ordinary memory and a thread at
-// each end. That kernels do the same is in gpu_stage_link_test.cc.
+// The order of pieces in the slots, with counters in ordinary memory and a thread for each end.
+// gpu_stage_link_test.cc tests that the kernels do the same.
 #include "ipc/collective/peer/hand_over.h"
 
 #include <doctest/doctest.h>

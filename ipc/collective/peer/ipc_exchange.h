@@ -1,5 +1,5 @@
-// What ranks exchange before they open each other's GPU memory through CUDA IPC: errors, so that
-// all of them go on or none, and handles.
+// What ranks exchange before they open each other's GPU memory through CUDA IPC: handles, and
+// errors, so that either all of them proceed or none.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,14 +14,14 @@
 
 namespace nvllm::ipc {
 
-// Runs the function; "" or what went wrong.
+// Runs the function; returns "" or the error text.
 template <typename Function>
 std::string error_of(Function function) {
   try {
     function();
     return "";
   } catch (const Error& error) {
-    cudaGetLastError();  // or the next call would report it
+    cudaGetLastError();  // clears the error, which the next call would report otherwise
     return error.what();
   }
 }
@@ -29,12 +29,12 @@ std::string error_of(Function function) {
 // Exchanges the errors of all ranks (empty: none). Returns the first one, with its rank.
 std::string first_error(Member& member, std::string mine);
 
-// Exchanges handles; of a rank that has an error there is none.
+// Exchanges handles; ranks with an error have none.
 std::vector<std::optional<cudaIpcMemHandle_t>> exchange_handles(Member& member,
                                                                 const cudaIpcMemHandle_t& mine,
                                                                 const std::string& error);
 
-// The memory of this rank, until cudaIpcCloseMemHandle().
+// Opens the memory of this rank; close it with cudaIpcCloseMemHandle().
 void* open_memory(int rank, const cudaIpcMemHandle_t& handle);
 
 }  // namespace nvllm::ipc

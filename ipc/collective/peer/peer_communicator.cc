@@ -21,7 +21,7 @@ std::vector<std::byte> blob_of(const void* data, std::size_t bytes) {
   return {begin, begin + bytes};
 }
 
-// What the ranks exchange before they open each other's memory.
+// Exchanged before the ranks open each other's memory.
 struct PeerInfo {
   cudaIpcMemHandle_t handle{};
   GpuCapabilities capabilities;
@@ -67,7 +67,8 @@ std::unique_ptr<PeerCommunicator> PeerCommunicator::create(Member& member, Backe
 }
 
 void PeerCommunicator::open_peers(std::string& why) {
-  // All of this before anybody may write: when the handles are known, the memory is cleared.
+  // All of this must precede the exchange of handles, after which other ranks may write to the
+  // memory: so it is cleared here.
   PeerInfo info;
   std::string error = error_of([&] {
     box_ = backend_.allocate(MemoryKind::device, peer::kAreas * peer::kAreaBytes, "collectives");
@@ -91,7 +92,7 @@ void PeerCommunicator::open_peers(std::string& why) {
     error = error_of([&] {
       for (int peer = 0; peer < site_.size; ++peer) {
         const auto& blob = infos[static_cast<std::size_t>(first_ + peer)];
-        if (blob.size() != sizeof(info)) continue;  // that rank has an error
+        if (blob.size() != sizeof(info)) continue;  // that rank had an error
         std::memcpy(&info, blob.data(), sizeof(info));
         capabilities.push_back(info.capabilities);
         if (peer == site_.rank) continue;

@@ -1,4 +1,4 @@
-// The Communicator of GPUs that see each other's memory: kernels that write into the peers' receive
+// The Communicator of GPUs that access each other's memory: its kernels write to the peers' receive
 // memory, mapped through CUDA IPC (peer_protocol.cuh).
 #pragma once
 
@@ -16,7 +16,7 @@ namespace nvllm::ipc {
 
 class PeerCommunicator final : public CudaCommunicator {
  public:
-  // A collective call, of all stages. nullptr on all ranks if one of them cannot; `why` then says
+  // A collective call of all stages. nullptr on all ranks if one of them fails; `why` then says
   // which and why.
   static std::unique_ptr<PeerCommunicator> create(Member& member, Backend& backend, int stages,
                                                   std::string& why);
@@ -37,7 +37,7 @@ class PeerCommunicator final : public CudaCommunicator {
   TensorView finish_all_gather(OverlappedRows rows, Stream& stream) override;
   bool open_overlap(std::int64_t slot_rows, std::int64_t columns, DType dtype) override;
 
-  // For measurements: this algorithm for all sizes, instead of what the table says.
+  // For measurements: uses this algorithm for all sizes, instead of the table.
   void force(std::optional<Algorithm> algorithm) { forced_ = algorithm; }
 
  private:
@@ -47,13 +47,13 @@ class PeerCommunicator final : public CudaCommunicator {
 
   void check() override;
   void give_up() override;
-  // Longer than the deadline of the kernels, which know better for whom they wait.
+  // Longer than the deadline of the kernels, which know better which peer they wait for.
   Nanoseconds wait_limit() const override;
 
   Algorithm algorithm(Collective collective, std::size_t bytes) const;
-  // The links for a kernel of that operation. Throws if the communicator cannot be used any more.
+  // The arguments of a kernel for that operation. Throws if the communicator has failed.
   peer::Links begin(peer::Operation operation, std::string_view text);
-  // False, and nothing done: not for this shape.
+  // False, without doing anything, if this shape is not supported.
   bool two_shot_rms_norm(const peer::Links& links, const kernels::RmsNorm& args, Stream& stream);
   void exchange(peer::Operation operation, const TensorView& text_of, void* out, const void* in,
                 std::size_t bytes, int root, Stream& stream);
@@ -62,9 +62,9 @@ class PeerCommunicator final : public CudaCommunicator {
   Buffer box_;                             // this rank's receive memory
   Buffer control_;                         // peer::Control
   Buffer report_;                          // peer::Report
-  std::array<void*, kMaxRanks> opened_{};  // the others' receive memory
+  std::array<void*, kMaxRanks> opened_{};  // the other ranks' receive memory
   peer::Links links_;
-  std::unique_ptr<RowExchange> rows_;  // of overlapped sums; nullptr: there are none
+  std::unique_ptr<RowExchange> rows_;  // of overlapped sums; nullptr: not opened
 };
 
 }  // namespace nvllm::ipc

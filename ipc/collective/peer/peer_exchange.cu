@@ -1,4 +1,4 @@
-// all_gather, gather, broadcast and barrier over peer memory: bytes that arrive as they were.
+// all_gather, gather, broadcast and barrier over peer memory: the data is copied unchanged.
 #include "ipc/collective/peer/peer_kernels.h"
 #include "ipc/collective/peer/peer_launch.cuh"
 
@@ -17,7 +17,7 @@ struct Exchange {
   bool in_aligned, out_aligned;  // to kDataBytes, every part
 };
 
-// Whether `from` has data for `to`; if not, it sends a token: one word that says nothing.
+// Whether `from` has data for `to`; if not, it sends a token, a word without data.
 __device__ __forceinline__ bool carries(Operation operation, int from, int to, int root) {
   switch (operation) {
     case Operation::all_gather: return true;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
       if (w != 0 && !carries(operation, links.rank, peer, p.root)) continue;
       put(box(links, call, peer) + seat(peer, links.rank) * p.words + w, word);
     }
-    // The own part, unless it is there already.
+    // Copies this rank's own part, unless it is in place.
     if (gathers && carries(operation, links.rank, links.rank, p.root) &&
         p.out + links.rank * p.stride != p.in) {
       store_bytes(p, links.rank, w, make_uint2(word.x, word.z));
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 std::size_t exchange_limit(int ranks) {
-  // Half of a word is data.
+  // Half of each word is data.
   return kAreaBytes / static_cast<std::size_t>(std::max(1, ranks - 1)) / sizeof(uint4) * kDataBytes;
 }
 

@@ -1,5 +1,5 @@
-// What the host side of the peer kernels shares: choosing a kernel's instance and its grid,
-// launching it, and the parameters of the kernels that fuse RMSNorm.
+// Shared host code of the peer kernels: choosing a kernel's instance and grid, and launching it;
+// and the parameters of the kernels fused with RMSNorm.
 #pragma once
 
 #include <algorithm>
@@ -14,20 +14,19 @@ namespace nvllm::ipc::peer {
 
 inline constexpr int kThreads = 512;
 
-// For `words` words, one per thread if they fit. Blocks wait for the blocks of equal number on
-// other GPUs, so all of a grid must be able to run at once: no more than one per multiprocessor.
+// The grid for `words` words, one per thread if they fit. Blocks wait for the blocks of equal index
+// on other GPUs, so all of a grid must run concurrently: at most one per multiprocessor.
 inline dim3 grid_for(const Links& links, std::int64_t words, int threads) {
   const std::int64_t wanted = (words + threads - 1) / threads;
   return dim3(static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 1, links.multiprocessors)));
 }
 
-// Few words: smaller blocks on more multiprocessors, each with its own path to the links.
+// For few words: smaller blocks on more multiprocessors, each with its own path to the links.
 inline int threads_for(std::int64_t words) {
   return words <= 128 * 64 ? 128 : words <= 128 * 128 ? 256 : kThreads;
 }
 
-// All kernels are launched by this. With links.hopper `cluster` blocks are a cluster;
-// otherwise it is 1.
+// Launches a kernel. With links.hopper, `cluster` blocks form a cluster; otherwise `cluster` is 1.
 template <typename... Params, typename... Args>
 void launch(const char* what, void (*kernel)(Links, Params...), const Links& links, dim3 grid,
             int threads, int cluster, cudaStream_t stream, const Args&... args) {
@@ -75,7 +74,7 @@ inline bool is_aligned(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address) % sizeof(uint4) == 0;
 }
 
-// Elements begin .. begin + kElements of a tensor that ends at `end`; zeros beyond.
+// Elements begin .. begin + kElements of a tensor that ends at `end`; zeros after it.
 template <typename T>
 __device__ __forceinline__ Vector<T> load_part(const T* data, std::int64_t begin, std::int64_t end,
                                                bool aligned) {
@@ -100,12 +99,12 @@ __device__ __forceinline__ void store_part(T* data, std::int64_t begin, std::int
   }
 }
 
-// --- What the two kernels of all_reduce and rms_norm in one have in common ---
+// --- Shared by the two kernels that fuse all_reduce with rms_norm ---
 
 inline constexpr int kMaxVectors = 2048;  // a row's: 32 KiB
 inline constexpr int kMaxChunks = kMaxVectors / 32;
 
-// Tensors of rows that are whole vectors.
+// Tensors whose rows are multiples of whole vectors.
 template <typename T>
 struct NormParams {
   T* out;
@@ -130,7 +129,7 @@ NormParams<T> norm_params(const kernels::RmsNorm& args, int vectors) {
           args.epsilon};
 }
 
-// The 16-byte vectors of a row; 0: rows are not made of such, or too long.
+// Number of 16-byte vectors in a row; 0: rows are not multiples of these, or too long.
 inline int vectors_of(const kernels::RmsNorm& args) {
   const std::int64_t bytes = args.x.shape[1] * static_cast<std::int64_t>(size_of(args.x.dtype));
   constexpr std::int64_t kVector = sizeof(uint4);

@@ -1,5 +1,5 @@
-// The kernels of overlapped sums (row_exchange.h): what copy engines have brought is waited for,
-// summed up, and normed.
+// Kernels of overlapped sums (row_exchange.h): they wait for the data that copy engines transfer,
+// sum it, and normalize it.
 #include "base/math.h"
 #include "ipc/collective/peer/peer_kernels.h"
 #include "ipc/collective/peer/peer_launch.cuh"
@@ -15,8 +15,9 @@ __device__ __forceinline__ unsigned look_at(const std::uint32_t* number) {
   return value;
 }
 
-// By all threads of a block, which has at least so many as there are ranks. Behind it they see what
-// the copy engines of all other ranks wrote before their numbers; void if the wait was given up.
+// Call with all threads of a block, which has at least as many threads as there are ranks.
+// Afterwards they see what the copy engines of all other ranks wrote before their numbers;
+// undefined if the wait gave up.
 __device__ __forceinline__ void await(const Links& links, const Call& call,
                                       const Arrivals& arrivals) {
   constexpr unsigned kPollsPerLook = 64;
@@ -35,14 +36,14 @@ __device__ __forceinline__ void await(const Links& links, const Call& call,
 
 template <typename T>
 struct SumParams : NormParams<T> {
-  const T* inbox;  // of the rank in seat s: rows from s * inbox_stride elements on
+  const T* inbox;  // rows of the rank in seat s start at element s * inbox_stride
   std::int64_t inbox_stride;
   Arrivals arrivals;
   int rows;
   std::uint32_t norms;  // 0: `out` is the sum
 };
 
-// A block takes whole rows; of each, thread t has the vectors t, t + blockDim.x, ...
+// A block processes whole rows; thread t has the vectors t, t + blockDim.x, ... of each.
 template <typename T, int kRanks, int kVectors>
 __global__ void __launch_bounds__(kMaxThreads)
     sum_own_rows_kernel(const __grid_constant__ Links links,
@@ -51,7 +52,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   const int warps = static_cast<int>(blockDim.x) / 32;
   const int chunks = kVectors * warps;
   const int slots = kernels::rms_norm_slots(chunks);
-  if (threadIdx.x < slots - chunks) {  // seen behind await(), which holds a barrier
+  if (threadIdx.x < slots - chunks) {  // visible after await(), which contains a barrier
     chunk_sums[0][chunks + threadIdx.x] = chunk_sums[1][chunks + threadIdx.x] = 0;
   }
   const Call call = begin(links, p);
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(kMaxThreads)
       if (p.norms == 0) kernels::store_vector(p.out + at, sum[v]);
     });
     if (p.norms == 0) continue;
-    float* const sums = chunk_sums[turn++ % 2];  // the next row has the other
+    float* const sums = chunk_sums[turn++ % 2];  // the next row uses the other buffer
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const float chunk = kernels::rms_norm_chunk(sum[v]);
@@ -127,7 +128,7 @@ void launch_sum_own_rows(const Links& links, const kernels::RmsNorm& args, const
   const auto threads = static_cast<int>(divide_up(vectors, 32 * per_thread) * 32);
   const auto rows = static_cast<int>(args.x.shape[0]);
   constexpr int kThreadsOfMultiprocessor = 2048;
-  // A block is there also without rows: it waits for what belongs to them.
+  // There is one block even without rows: it waits for the other ranks' data.
   const int blocks =
       std::clamp(rows, 1, links.multiprocessors * (kThreadsOfMultiprocessor / threads));
   dispatch(args.x.dtype, links.ranks, [&]<typename T, int kRanks>() {

@@ -1,41 +1,41 @@
-// How kernels on several GPUs hand each other data with no flag, fence or barrier.
+// How kernels on several GPUs exchange data without flags, fences or barriers.
 //
-// Words. Data travels in words of 16 bytes, each written by one store of the sender straight into
-// the receiver's memory. Of the four 32-bit parts of a word at rest, each is kEmpty, the bits of
-// -0.0f. A word is complete when those parts that cannot be data are no longer kEmpty:
+// Words. Data is sent in words of 16 bytes, each written by one store of the sender directly into
+// the receiver's memory. In an empty word, each of the four 32-bit parts is kEmpty, the bits of
+// -0.0f. A word is complete when the parts that cannot be kEmpty as data are no longer kEmpty:
 //   floats  all four parts are data; the sender turns -0 into +0, also in 16-bit elements, so no
 //           part of its data is kEmpty.
 //   bytes   parts 0 and 2 are data, any bits; parts 1 and 3 are 1.
-// Parts of 32 bits (floats) or pairs of 64 bits (bytes) may become visible in any order; a word
-// counts only when it is complete, and every word is complete in itself, so no order between words
-// is needed.
+// Parts of 32 bits (floats) or pairs of 64 bits (bytes) may become visible in any order; a word is
+// used only when it is complete, and each word is checked separately, so no order between words is
+// needed.
 //
 // Areas. A rank's receive memory has two areas; call k uses area k % 2. Exactly one thread reads a
-// word, and when it is complete puts kEmpty back at once. Why nobody ever overwrites an unread
-// word, or has a word of his wiped out:
+// word, and resets it to kEmpty as soon as it is complete. Why no unread word is overwritten, and
+// no newly written word reset:
 //   1. Every call is a full handshake: each rank sends at least one word to each other rank, and
 //      its kernel does not end before it has read every word that was sent to it in that call.
-//   2. Say p writes into r's area in call k + 2. Its kernel k + 1 ended before, so it has read a
-//      word that r sent in call k + 1. Then r's kernel k + 1 had started, so in stream order r's
-//      kernel k had ended, with all its reading and all its wiping of that area done.
-// So: kernels of one communicator never overlap on a GPU in what they do with memory; calls of no
-// elements send a word of padding; who has nothing to say sends a token. With one area p's call
-// k + 1 could meet r's call k.
+//   2. Suppose p writes to r's area in call k + 2. Its kernel k + 1 has ended, so it has read a
+//      word that r sent in call k + 1. So r's kernel k + 1 had started, and in stream order r's
+//      kernel k had ended, with all its reads and resets in that area done.
+// This requires that kernels of one communicator never overlap in their memory accesses on a GPU,
+// that calls without elements send a word of padding, and that a rank without data sends a token.
+// With a single area, p's call k + 1 could collide with r's call k.
 //
-// Programmatic dependent launch. From compute capability 9.0 on a kernel may be on its
-// multiprocessors before the one before it in the stream has ended. Both rules hold all the same:
-// begin() executes griddepcontrol.wait, which returns when the grid before has ended and its writes
-// are seen, before it reads the control block, and nothing is read from or written to memory
-// earlier. It lets the next kernel come only after that wait, so never more than two are there, one
-// of them waiting. The next comes when all blocks of this one have said so, hence all are running,
+// Programmatic dependent launch. From compute capability 9.0 on, a kernel may occupy its
+// multiprocessors before the previous one in the stream has ended. Both rules still hold: begin()
+// executes griddepcontrol.wait, which returns when the previous grid has ended and its writes are
+// visible, before it reads the control block, and no memory is accessed earlier. It launches the
+// dependent kernel only after that wait, so at most two kernels are resident, one of them waiting.
+// The dependent kernel starts when all blocks of this one have triggered it, hence all are running,
 // and it takes no resources that they need.
 //
-// The number of the call lies in device memory (a graph is replayed with the same arguments). The
-// block that is last to have read it writes the next one.
+// The number of the call is in device memory (a graph is replayed with the same arguments). The
+// last block to read it writes the next one.
 //
-// Deadline. Who waits looks at the clock now and then. When time is up, or the host asks for it,
-// `failed` is set, and no thread waits or sends any more: the kernel ends, its results are void,
-// the host reports.
+// Deadline. Waiting threads check the clock at intervals. When the time is up, or the host requests
+// it, `failed` is set, and no thread waits or sends any more: the kernel ends, its results are
+// undefined, and the host reports the error.
 #pragma once
 
 #include "ipc/collective/peer/peer_kernels.h"
@@ -72,7 +72,7 @@ __device__ __forceinline__ void wipe(uint4* word) {
   put(word, make_uint4(kEmpty, kEmpty, kEmpty, kEmpty));
 }
 
-// How a complete word is recognized, for each of the two kinds.
+// The test for a complete word, for each of the two encodings.
 struct Floats {
   static __device__ __forceinline__ bool complete(const uint4& v) {
     return v.x != kEmpty && v.y != kEmpty && v.z != kEmpty && v.w != kEmpty;
@@ -87,13 +87,13 @@ struct Bytes {
   }
 };
 
-// Sums with +0: of all numbers only -0 changes.
+// Adds +0, which changes no number but -0.
 __device__ __forceinline__ unsigned without_negative_zero(float, unsigned bits) {
   return __float_as_uint(__fadd_rn(__uint_as_float(bits), 0.0f));
 }
 // Two elements at once.
 __device__ __forceinline__ unsigned without_negative_zero(Bf16, unsigned bits) {
-  constexpr unsigned kOnes = 0x3f803f80u;  // compute capability 8.0 cannot just add
+  constexpr unsigned kOnes = 0x3f803f80u;  // compute capability 8.0 has no plain add
   asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(bits) : "r"(kOnes), "r"(0));
   return bits;
 }
@@ -102,7 +102,7 @@ __device__ __forceinline__ unsigned without_negative_zero(F16, unsigned bits) {
   return bits;
 }
 
-// Elements as they travel: no -0.
+// Elements in the form in which they are sent: without -0.
 template <typename T>
 __device__ __forceinline__ uint4 to_word(const Vector<T>& vector) {
   const uint4 bits = *reinterpret_cast<const uint4*>(&vector);
@@ -118,7 +118,7 @@ __device__ __forceinline__ Vector<T> to_vector(const uint4& word) {
 // --- positions
 // ------------------------------------------------------------------------------------------
 
-// Among the senders to `receiver`, the position of `sender`: in the order of ranks.
+// The index of `sender` among the senders to `receiver`, in rank order.
 __device__ __forceinline__ int seat(int receiver, int sender) {
   return sender < receiver ? sender : sender - 1;
 }
@@ -143,10 +143,10 @@ __device__ __forceinline__ int nth_peer(int rank, int n, int ranks) {  // n: 1 t
 struct Call {
   unsigned number;
   bool failed;       // before this kernel began
-  std::size_t area;  // where this call's area begins in every rank's memory, in words
+  std::size_t area;  // set before this kernel started
 };
 
-// Parameters lie in constant memory, where the first read of a line takes long: time that there is
+// Parameters are in constant memory, where the first access to a line is slow: this prefetches them
 // before the previous kernel has ended.
 template <typename Params>
 __device__ __forceinline__ void fetch_parameters(const Params& params) {
@@ -159,7 +159,7 @@ __device__ __forceinline__ void fetch_parameters(const Params& params) {
   }
 }
 
-// Before anything that reads or writes global memory, by every thread.
+// Call with every thread before anything that accesses global memory.
 template <typename Params>
 __device__ __forceinline__ Call begin(const Links& links, const Params& params) {
   fetch_parameters(links);
@@ -172,11 +172,11 @@ __device__ __forceinline__ Call begin(const Links& links, const Params& params) 
   return {control.x, control.y != 0, (control.x % kAreas) * kAreaWords};
 }
 
-// Once per kernel, by every thread of every block, at any time after begin(); it holds a
-// __syncthreads(). Best after the sends, so that it passes while they travel.
+// Call once per kernel with every thread of every block, after begin(); contains a __syncthreads().
+// Best called after the sends, to overlap with their latency.
 __device__ __forceinline__ void advance(const Links& links, const Call& call) {
-  // All threads of this block have read the control block: the barrier takes what they read as its
-  // input.
+  // All threads of this block have read the control block: the barrier depends on the values they
+  // read.
   __syncthreads_or(call.failed);
   if (threadIdx.x != 0) return;
   if (atomicAdd(&links.control->ticket, 1u) == gridDim.x - 1) {
@@ -195,7 +195,7 @@ __device__ __forceinline__ unsigned long long global_time_ns() {
   return now;
 }
 
-// One look at the clock by a thread that waits for `sender`. It returns when the wait began
+// Checks the clock in a thread that waits for `sender`. Returns when the wait started
 // (`waiting_since`, unless that is 0: not yet known), or 0: stop waiting.
 static __device__ __noinline__ unsigned long long look_at_clock(const Links& links, unsigned call,
                                                                 int sender,
@@ -228,15 +228,15 @@ static __device__ __noinline__ unsigned long long look_at_clock(const Links& lin
   return 0;
 }
 
-// The words at word + i * stride, but those that are not expected(i). Waits until they are complete
-// and wipes them. sender(i): who is named if that lasts too long.
+// Receives the words at word + i * stride for which expected(i) holds: waits until they are
+// complete and resets them. sender(i): the rank to name if that takes too long.
 template <typename Encoding, int kWords, typename Expected, typename Sender>
 __device__ __forceinline__ void receive_words(const Links& links, const Call& call, uint4* word,
                                               std::size_t stride, uint4 (&words)[kWords],
                                               const Expected& expected, const Sender& sender) {
   constexpr unsigned kPollsPerLook = 64;
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) {  // the first looks, all at once
+  for (int i = 0; i < kWords; ++i) {  // the first loads, all in flight together
     if (expected(i)) words[i] = peek(word + i * stride);
   }
   if (call.failed) return;
@@ -265,7 +265,7 @@ __device__ __forceinline__ void receive_words(const Links& links, const Call& ca
   }
 }
 
-// The words of all seats at word + seat * stride, but for seats where `wanted` has no bit.
+// The words of all seats at word + seat * stride, except seats without a bit in `wanted`.
 template <typename Encoding, int kRanks>
 __device__ __forceinline__ void receive(const Links& links, const Call& call, uint4* word,
                                         std::size_t stride, unsigned wanted,
@@ -277,7 +277,7 @@ __device__ __forceinline__ void receive(const Links& links, const Call& call, ui
 }
 inline constexpr unsigned kAllSeats = ~0u;
 
-// The sum over the ranks of one vector each, as sum_cpu() in copy_methods.h defines it: float32,
+// The sum over the ranks of one vector each, as defined by sum_cpu() in copy_methods.h: float32,
 // rank order, one rounding, no -0.
 template <typename T, int kRanks>
 __device__ __forceinline__ Vector<T> sum_of(const Links& links, const Vector<T>& own,
@@ -293,7 +293,8 @@ __device__ __forceinline__ Vector<T> sum_of(const Links& links, const Vector<T>&
     const kernels::Floats<T> addends = kernels::widen(to_vector<T>(part));
 #pragma unroll
     for (int i = 0; i < Vector<T>::kElements; ++i) {
-      // No 0 + the first: it would turn -0 into +0, which the end does.
+      // The first term is not added to 0, which would turn -0 into +0; the conversion below does
+      // that.
       sums.element[i] =
           rank == 0 ? addends.element[i] : __fadd_rn(sums.element[i], addends.element[i]);
     }
@@ -301,7 +302,7 @@ __device__ __forceinline__ Vector<T> sum_of(const Links& links, const Vector<T>&
   return to_vector<T>(to_word(kernels::narrow(sums)));
 }
 
-// This rank's own part comes from registers; the others' words lie at word + seat * stride.
+// This rank's own part is in registers; the others' words are at word + seat * stride.
 template <typename T, int kRanks>
 __device__ __forceinline__ Vector<T> receive_sum(const Links& links, const Call& call, uint4* word,
                                                  std::size_t stride, const Vector<T>& own) {
@@ -310,7 +311,8 @@ __device__ __forceinline__ Vector<T> receive_sum(const Links& links, const Call&
   return sum_of<T, kRanks>(links, own, words);
 }
 
-// To the same position in every other rank's memory, but for the seat: word + seat * stride.
+// Writes to the same position in every other rank's memory, except for the seat: word + seat *
+// stride.
 template <int kRanks>
 __device__ __forceinline__ void send_to_all(const Links& links, const Call& call, std::size_t word,
                                             std::size_t stride, const uint4& value) {

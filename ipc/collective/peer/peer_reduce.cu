@@ -9,7 +9,7 @@ template <typename T>
 struct OneShot {
   T* data;
   std::int64_t elements;
-  std::int64_t words;  // at least one, of padding if need be
+  std::int64_t words;  // at least one, if necessary of padding
   bool aligned;
 };
 
@@ -34,15 +34,15 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A tensor as one slice per rank. Slice s begins at element s * stride and has `elements` elements,
-// but none at or beyond `end`.
+// A tensor as one slice per rank. Slice s starts at element s * stride and has `elements` elements,
+// except those at or beyond `end`.
 template <typename T>
 struct Sliced {
   const T* in;
   std::int64_t stride;
   std::int64_t elements;
   std::int64_t end;
-  std::int64_t words;  // of a slice; all slices travel with as many, padded with zeros
+  std::int64_t words;  // of a slice; all slices are sent with this size, padded with zeros
   bool aligned;        // every slice begins at a multiple of 16 bytes
 
   __device__ __forceinline__ std::int64_t begin(int slice, std::int64_t word) const {
@@ -57,7 +57,7 @@ struct Sliced {
   }
 };
 
-// Each rank gets its slice from all others. All loads of a word before the first store.
+// Sends each rank its slice. All loads of a word precede the first store.
 template <typename T, int kRanks>
 __device__ __forceinline__ void send_slices(const Links& links, const Call& call,
                                             const Sliced<T>& p, std::int64_t w) {
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t first = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
   const std::int64_t results =
-      (ranks_of<kRanks>(links) - 1) * p.words;  // the results' position in an area
+      (ranks_of<kRanks>(links) - 1) * p.words;  // position of the results in an area
 
   // A thread sends word w of every slice before it overwrites any of them with results.
   for (std::int64_t w = first; w < p.words; w += step) {
@@ -155,7 +155,7 @@ void launch_clear(void* box, cudaStream_t stream) {
 bool runs_hopper_code() {
   cudaFuncAttributes attributes{};
   cuda::check(cudaFuncGetAttributes(&attributes, clear_kernel), "asking for a kernel's version");
-  // Code for 8.0 that the driver translates for a later GPU has a late binaryVersion.
+  // Code for 8.0 that the driver compiles for a later GPU has that GPU's binaryVersion.
   return attributes.ptxVersion >= 90 && attributes.binaryVersion >= 90;
 }
 
@@ -165,7 +165,7 @@ std::size_t one_shot_limit(int ranks) {
 }
 
 std::size_t two_shot_limit(int ranks) {
-  // Two regions of ranks - 1 slices.
+  // Two regions of ranks - 1 slices each.
   return one_shot_limit(ranks) / 2 / sizeof(uint4) * sizeof(uint4) *
          static_cast<std::size_t>(ranks);
 }

@@ -1,38 +1,37 @@
-// all_reduce, residual sum and RMSNorm in one kernel. It adds in the order of
-// kernels/pointwise/sm80/rmsnorm.cuh, so that the bits are those of the two kernels one after the
-// other.
+// all_reduce, residual sum and RMSNorm in one kernel (one-shot). It adds in the order of
+// kernels/pointwise/sm80/rmsnorm.cuh, so that the bits are those of two separate kernels.
 //
-// What takes time is the trip to the peers. So: send the row first, load what the norm needs and
-// settle the bookkeeping while the data travels, wait, sum, normalise.
+// The latency to the peers dominates. So the kernel sends the row first, loads the norm's operands
+// and updates the call number while the data is in flight, then waits, sums and normalizes.
 //
-// A row belongs to a cluster of blocks, a vector per thread: several multiprocessors put it onto
-// the links in less time than one. Where there are no clusters, and for more rows than there is
-// room for, it belongs to one block, two vectors per thread, or four.
+// A row belongs to a cluster of blocks, one vector per thread: several multiprocessors put it onto
+// the links faster than one. Without cluster support, or with more rows than clusters fit, it
+// belongs to one block, with two or four vectors per thread.
 #include "ipc/collective/peer/peer_kernels.h"
 #include "ipc/collective/peer/peer_launch.cuh"
 
 namespace nvllm::ipc::peer {
 namespace {
 
-constexpr int kMaxThreads = 512;    // of a block: leaves 128 registers to each
+constexpr int kMaxThreads = 512;    // per block: leaves 128 registers per thread
 constexpr int kMaxClusterLog2 = 2;  // 8 blocks are no faster than 4
 
 template <typename T>
 struct Params : NormParams<T> {
-  int cluster_log2;  // blocks of a row
+  int cluster_log2;  // blocks per row
 };
 
 // --- chunk sums across a cluster
 // -------------------------------------------------------------------
 
-// Only for clusters of two blocks or more; others have no remote shared memory, and a push is an
-// illegal instruction there.
+// Only for clusters of two or more blocks; others have no remote shared memory, where a push is an
+// illegal instruction.
 //
-// Each block gets the chunk sums of the whole row pushed into its own shared memory and waits for
-// their bytes, so nobody asks anybody. A block ends only when all that is addressed to it has
-// arrived: nothing is ever written into the shared memory of a block that has gone, and no barrier
-// at the end is needed. What a block has pushed does not need that block any more. Every chunk is
-// pushed in every call, a failed one too.
+// The chunk sums of the whole row are pushed into the shared memory of each block, which waits for
+// their bytes, so there are no read requests. A block ends only when everything addressed to it has
+// arrived: so no block writes to the shared memory of a block that has exited, and no barrier at
+// the end is needed. Pushed data no longer needs the block that pushed it. Every chunk is pushed in
+// every call, even a failed one.
 struct Gathered {
   alignas(16) float sums[kMaxChunks];
   alignas(8) unsigned long long arrived;  // an mbarrier
@@ -42,7 +41,7 @@ struct Gathered {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// By all threads, at the beginning.
+// Call with all threads, at the start.
 __device__ __forceinline__ void open_exchange(Gathered& gathered, int chunks) {
 #if __CUDA_ARCH__ >= 900
   if (threadIdx.x == 0) {
@@ -57,14 +56,14 @@ __device__ __forceinline__ void open_exchange(Gathered& gathered, int chunks) {
 #endif
 }
 
-// By all threads, before the first push: all blocks have opened the exchange.
+// Call with all threads before the first push: waits until all blocks have opened the exchange.
 __device__ __forceinline__ void await_opened() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
 
-// By all lanes of a warp, with the same sum.
+// Call with all lanes of a warp, with the same sum.
 __device__ __forceinline__ void push_chunk(Gathered& gathered, int chunk, float sum, int blocks) {
 #if __CUDA_ARCH__ >= 900
   const int block = threadIdx.x % 32;
@@ -100,7 +99,7 @@ __device__ __forceinline__ void await_chunks(Gathered& gathered) {
 // --- the kernel
 // ------------------------------------------------------------------------------------
 
-// kVectors: a thread's. One: a cluster per row.
+// kVectors: per thread. 1: a cluster per row.
 template <typename T, int kRanks, int kVectors>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     rms_norm_kernel(const __grid_constant__ Links links, const __grid_constant__ Params<T> p) {
@@ -118,7 +117,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   const std::size_t words = std::size_t(rows) * p.vectors;
   const int chunks = kCluster ? (p.vectors + 31) / 32 : kVectors * step / 32;
   const int slots = kernels::rms_norm_slots(chunks);
-  // Everybody sees them: advance() holds a barrier.
+  // Visible to all threads: advance() contains a barrier.
   if (threadIdx.x < slots - chunks) gathered.sums[chunks + threadIdx.x] = 0;
   const bool pushes = kCluster && blocks > 1;
   if (pushes) open_exchange(gathered, chunks);
@@ -138,7 +137,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     }
   }
 
-  // Only now: the row would wait for these loads as well.
+  // Not earlier, because sending the row would wait for these loads as well.
   Vector<T> weight[kVectors] = {};
   Vector<T> residual[kVectors] = {};
 #pragma unroll
@@ -192,21 +191,21 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   }
 }
 
-// How the blocks share the rows.
+// How rows are assigned to blocks.
 struct Shape {
   int cluster_log2;
   int threads;
-  bool fits;  // all blocks can run at once, as they must
+  bool fits;  // all blocks can run concurrently, as they must
 };
 
-// A vector per thread. Every block has a chunk, but for rows of 5 chunks and the like.
+// One vector per thread. Every block has a chunk, except with unusual row lengths such as 5 chunks.
 Shape shape_of_clusters(const Links& links, std::int64_t rows, int vectors) {
   const int chunks = (vectors + 31) / 32;
   int log2 = 0;
   while (log2 < kMaxClusterLog2 && (2 << log2) <= chunks) ++log2;
   const int threads = (chunks + (1 << log2) - 1) / (1 << log2) * 32;
-  // A multiprocessor holds kMaxThreads at least. A cluster keeps within a group of
-  // multiprocessors, some of which remain without one: count on half of them.
+  // A multiprocessor holds at least kMaxThreads. A cluster stays within a group of multiprocessors,
+  // some of which remain unused: assume half of them.
   const std::int64_t room = std::int64_t{links.multiprocessors} / 2 * (kMaxThreads / threads);
   return {log2, threads, links.hopper != 0 && rows <= room >> log2};
 }

@@ -1,13 +1,14 @@
-// all_reduce, residual sum and RMSNorm in one kernel, in two trips: for more rows than one-shot
+// all_reduce, residual sum and RMSNorm in one kernel, two-shot: for more rows than one-shot
 // (peer_rms_norm.cu) is fast for. The bits are the same.
 //
-// Rows are owned by the ranks round robin. A row's owner gets it from all others, sums it up, adds
+// Rows are owned by the ranks round robin. A row's owner receives it from all others, sums it, adds
 // the residual and sends the sum to all: it is the new residual, the same on all ranks, and each
-// normalises it for itself. So the residual is read on one rank only, and norms need not travel.
+// rank normalizes it. So the residual is read on one rank only, and normalized rows need not be
+// sent.
 //
-// A row has a block, on every rank the one of the same number. A block that has several rows sends
-// ahead of those that it sums up, and finishes behind them, so that the links always have something
-// to carry.
+// A row is processed by the blocks with the same index on all ranks. A block with several rows
+// sends rows ahead of those that it sums, and finishes rows later, so that the links are always
+// busy.
 #include "base/math.h"
 #include "ipc/collective/peer/peer_kernels.h"
 #include "ipc/collective/peer/peer_launch.cuh"
@@ -16,18 +17,18 @@ namespace nvllm::ipc::peer {
 namespace {
 
 constexpr int kMaxThreads =
-    1024;  // of a multiprocessor's blocks together: leaves 64 registers to each
-constexpr int kMinThreads = 128;  // smaller blocks count as if they had so many
-constexpr int kAhead = 2;         // by so many of a block's rows the sends are ahead
-constexpr int kBehind = 1;        // by so many what others have summed up is taken later
+    1024;  // per multiprocessor, over all of its blocks: leaves 64 registers per thread
+constexpr int kMinThreads = 128;  // smaller blocks count as this many
+constexpr int kAhead = 2;         // a block sends this many of its rows ahead
+constexpr int kBehind = 1;        // a block takes the others' sums this many rows later
 
 template <typename T>
 struct Params : NormParams<T> {
   int rows;
-  int groups;  // of as many rows as there are ranks: rows that each owns
+  int groups;  // of as many rows as there are ranks: the number of rows that each rank owns
 };
 
-// What a block does with its rows: thread t has the vectors t, t + blockDim.x, ... of each.
+// A block's work on its rows: thread t has the vectors t, t + blockDim.x, ... of each.
 template <typename T, int kRanks, int kVectors>
 struct Block {
   using Row = Vector<T>[kVectors];
@@ -35,14 +36,14 @@ struct Block {
   const Links& links;
   const Params<T>& p;
   const Call& call;
-  float (&chunk_sums)[2][kMaxChunks];  // of a row; the next one has the other
+  float (&chunk_sums)[2][kMaxChunks];  // of a row; the next row uses the other buffer
   Row weight = {};
   int rows_summed = 0;
 
   __device__ __forceinline__ int ranks() const { return ranks_of<kRanks>(links); }
   __device__ __forceinline__ int owner(int row) const { return row % ranks(); }
 
-  // An area: the parts of each sender, then the sums of each, in the order of seats. Of a row:
+  // Layout of an area: the parts from each sender, then the sums from each, in the order of seats.
   __device__ __forceinline__ std::size_t stride() const {
     return std::size_t(p.groups) * p.vectors;
   }
@@ -53,7 +54,7 @@ struct Block {
     return (ranks() - 1) * stride() + part_at(row);
   }
 
-  // function(v, vector) for each vector of this thread.
+  // Calls function(v, vector) for each vector of this thread.
   template <typename Function>
   __device__ __forceinline__ void each(const Function& function) const {
 #pragma unroll
@@ -71,7 +72,7 @@ struct Block {
     each([&](int v, int vector) { weight[v] = kernels::load_vector(at(p.weight, 0, vector)); });
   }
 
-  // Another's row to its owner.
+  // Sends a row to its owner.
   __device__ __forceinline__ void send(int row) const {
     const int to = owner(row);
     if (row >= p.rows || to == links.rank || call.failed) return;
@@ -81,7 +82,7 @@ struct Block {
     each([&](int v, int vector) { put(there + vector, to_word(x[v])); });
   }
 
-  // A row of its own: sums it up, and sends the sum.
+  // Sums a row that this rank owns, and sends the sum.
   __device__ __forceinline__ void reduce(int row) {
     if (row >= p.rows || owner(row) != links.rank) return;
     uint4* const inbox = box(links, call, links.rank) + part_at(row);
@@ -93,14 +94,14 @@ struct Block {
     each([&](int v, int vector) {
       sum[v] = receive_sum<T, kRanks>(links, call, inbox + vector, stride(), sum[v]);
       if (p.residual != nullptr) sum[v] = kernels::add(residual[v], sum[v]);
-      // Neither has it a -0: what was received has none.
+      // It has no -0 either, since received data has none.
       send_to_all<kRanks>(links, call, sum_at(row) + vector, stride(),
                           *reinterpret_cast<const uint4*>(&sum[v]));
     });
     keep(row, sum);
   }
 
-  // Another's row, whose sum is on the way.
+  // Receives the sum of a row of another owner.
   __device__ __forceinline__ void finish(int row) {
     const int from = owner(row);
     if (row < 0 || row >= p.rows || from == links.rank) return;
@@ -117,7 +118,7 @@ struct Block {
     keep(row, sum);
   }
 
-  // Stores a sum as the residual, and its norm. Zeros are beyond the row's end.
+  // Stores a sum as the residual, and its norm. Elements beyond the row's end are zero.
   __device__ __forceinline__ void keep(int row, const Row& sum) {
     const int warps = blockDim.x / 32;
     float* const sums = chunk_sums[rows_summed++ % 2];
@@ -146,7 +147,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
                              const __grid_constant__ Params<T> p) {
   alignas(16) __shared__ float chunk_sums[2][kMaxChunks];
   const int chunks = kVectors * static_cast<int>(blockDim.x) / 32;
-  // Everybody sees them: advance() holds a barrier.
+  // Visible to all threads: advance() contains a barrier.
   if (threadIdx.x < kernels::rms_norm_slots(chunks) - chunks) {
     chunk_sums[0][chunks + threadIdx.x] = chunk_sums[1][chunks + threadIdx.x] = 0;
   }
@@ -168,16 +169,16 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
 std::int64_t launch_two_shot_rms_norm(const Links& links, const kernels::RmsNorm& args,
                                       cudaStream_t stream) {
   const int vectors = vectors_of(args);
-  // Each rank needs a row of its own: that all send each other something keeps the calls apart.
+  // Each rank needs a row of its own: only if all ranks send to each other are calls kept apart.
   if (vectors == 0 || args.x.shape[0] < links.ranks) return 0;
-  // Rows that need several calls are shared out evenly, so that none is left with too few.
+  // Rows for several calls are divided evenly, so that no call has too few.
   const auto max_groups = static_cast<std::int64_t>(kAreaWords) / (2 * (links.ranks - 1) * vectors);
   const std::int64_t all_groups = divide_up(args.x.shape[0], links.ranks);
   const auto groups = static_cast<int>(divide_up(all_groups, divide_up(all_groups, max_groups)));
   const auto rows = static_cast<int>(std::min(std::int64_t{groups} * links.ranks, args.x.shape[0]));
   const int per_thread = vectors <= kMaxThreads ? 1 : 2;
   const auto threads = static_cast<int>(divide_up(vectors, 32 * per_thread) * 32);
-  // All blocks must be able to run at once. An odd number, so that each has rows of all owners.
+  // All blocks must run concurrently. An odd number, so that each has rows of all owners.
   const int room = links.multiprocessors * (kMaxThreads / std::max(threads, kMinThreads));
   const int blocks = std::min(rows, (room - 1) | 1);
   dispatch(args.x.dtype, links.ranks, [&]<typename T, int kRanks>() {

@@ -49,7 +49,8 @@ PeerStageLink::~PeerStageLink() {
 }
 
 void PeerStageLink::open_neighbours(std::string& why) {
-  // All of this before anybody may write: when the handles are known, the memory is cleared.
+  // All of this must precede the exchange of handles, after which other ranks may write to the
+  // memory: so it is cleared here.
   cudaIpcMemHandle_t handle{};
   std::string error = error_of([&] {
     const std::size_t bytes = peer::link_box_bytes(previous_ != kNobody);
@@ -67,7 +68,9 @@ void PeerStageLink::open_neighbours(std::string& why) {
   });
   const auto handles = exchange_handles(member_, handle, error);
   const auto open = [&](int rank, void*& opened) {
-    if (rank == kNobody || !handles[static_cast<std::size_t>(rank)]) return;  // or it has an error
+    if (rank == kNobody || !handles[static_cast<std::size_t>(rank)])
+      return;  // or that rank had an
+               // error
     opened = open_memory(rank, *handles[static_cast<std::size_t>(rank)]);
   };
   if (error.empty()) {

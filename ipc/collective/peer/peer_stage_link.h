@@ -1,5 +1,5 @@
-// The StageLink of GPUs that see each other's memory: hidden states go from GPU to GPU by kernels
-// (hand_over.h), results through shared memory, as on CPUs.
+// The StageLink of GPUs that access each other's memory: hidden states are sent from GPU to GPU by
+// kernels (hand_over.h), results through shared memory, as on CPUs.
 #pragma once
 
 #include <array>
@@ -13,11 +13,11 @@
 
 namespace nvllm::ipc {
 
-// What fails on the device is told by the next call here, and by the waits of the stage's
-// communicator, which must outlive it.
+// Failures on the device are reported by the next call here, and by the waits of the stage's
+// communicator, which must outlive the link.
 class PeerStageLink final : public StageLink, public CudaWork {
  public:
-  // A collective call. nullptr on all ranks if one of them cannot; `why` then says which and why.
+  // A collective call. nullptr on all ranks if one of them fails; `why` then says which and why.
   static std::unique_ptr<PeerStageLink> create(Member& member, Backend& backend, int stages,
                                                CudaCommunicator& communicator, std::string& why);
   ~PeerStageLink() override;
@@ -27,7 +27,7 @@ class PeerStageLink final : public StageLink, public CudaWork {
   void send_result(TensorView data, const Event& ready) override;
   void drop_results() override { results_.drop_results(); }
   void receive_result(void* to, std::size_t bytes) override;
-  // Also true if there is a failure to be told.
+  // Also true if there is a failure to report.
   bool result_ready() const override { return has_failed() || results_.result_ready(); }
 
   void check() override;
@@ -43,7 +43,7 @@ class PeerStageLink final : public StageLink, public CudaWork {
   Backend& backend_;
   CudaCommunicator& communicator_;
   const int stages_;
-  const int next_, previous_;  // of the neighbouring stages; StageMap::kNobody: none
+  const int next_, previous_;  // ranks in the neighbouring stages; StageMap::kNobody: none
   ShmStageLink results_;
   Buffer box_;                     // peer::LinkCounters and slots
   Buffer control_;                 // peer::LinkControl

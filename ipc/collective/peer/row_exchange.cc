@@ -15,7 +15,7 @@
 namespace nvllm::ipc {
 namespace {
 
-// Numbers come again after so many calls of a slot, of which at most two are under way.
+// Call numbers of a slot repeat after this many calls; at most two calls are in flight.
 constexpr std::uint32_t kNumbers = 256;
 constexpr int kSteps = 2;
 
@@ -42,7 +42,8 @@ RowExchange::RowExchange(Backend& backend, const peer::Links& links, std::int64_
       row_bytes_(static_cast<std::size_t>(columns) * size_of(dtype)) {}
 
 void RowExchange::open_peers(Member& member, int first, std::string& why) {
-  // All of this before anybody may write: when the handles are known, the numbers are cleared.
+  // All of this must precede the exchange of handles, after which other ranks may write to the
+  // memory: so the numbers are cleared here.
   cudaIpcMemHandle_t handle{};
   std::string error = error_of([&] {
     const std::size_t bytes = overlap_bytes(ranks_, slot_rows_, columns_, dtype_);
@@ -67,7 +68,7 @@ void RowExchange::open_peers(Member& member, int first, std::string& why) {
     error = error_of([&] {
       for (int peer = 0; peer < ranks_; ++peer) {
         const auto& theirs = handles[static_cast<std::size_t>(first + peer)];
-        if (peer == rank_ || !theirs) continue;  // or that rank has an error
+        if (peer == rank_ || !theirs) continue;  // or that rank had an error
         all_[static_cast<std::size_t>(peer)] =
             static_cast<std::byte*>(open_memory(first + peer, *theirs));
       }
@@ -76,12 +77,12 @@ void RowExchange::open_peers(Member& member, int first, std::string& why) {
   why = first_error(member, error);
 }
 
-// Copies that are still under way have somewhere to go until they end. If they do not, the process
-// is about to end anyway.
+// Pending copies need their target memory until they end. If they do not end, the process is about
+// to exit anyway.
 RowExchange::~RowExchange() {
   try {
     if (copies_) copies_->synchronize_for(std::chrono::seconds(2));
-  } catch (const std::exception&) {  // reported before, or of no interest any more
+  } catch (const std::exception&) {  // already reported, or no longer relevant
   }
   for (int peer = 0; peer < ranks_; ++peer) {
     void* const opened = all_[static_cast<std::size_t>(peer)];
@@ -106,7 +107,7 @@ std::byte* RowExchange::inbox_at(int rank, int slot, int seat) const {
 }
 
 std::uint32_t* RowExchange::numbers_at(int rank, int slot, Step step) const {
-  std::byte* const numbers = inbox_at(rank, OverlappedRows::kSlots, 0);  // behind all inboxes
+  std::byte* const numbers = inbox_at(rank, OverlappedRows::kSlots, 0);  // after all inboxes
   return reinterpret_cast<std::uint32_t*>(numbers) +
          (std::size_t{kSteps} * static_cast<std::size_t>(slot) + static_cast<std::size_t>(step)) *
              kMaxRanks * peer::kNumberStride;
@@ -136,7 +137,7 @@ void RowExchange::scatter(OverlappedRows rows, TensorView x, Stream& stream) {
   ++slot.calls;
   slot.ready->record(stream);
   copies_->wait(*slot.ready);
-  for (int n = 1; n < ranks_; ++n) {  // each rank begins with another one
+  for (int n = 1; n < ranks_; ++n) {  // each rank starts with another one
     const int to = (rank_ + n) % ranks_;
     const RowRange own = owned_by(to, count);
     const auto* const part =

@@ -1,18 +1,18 @@
-// How overlapped rows (Communicator::begin_reduce_scatter()) go from GPU to GPU: by copy engines,
-// which take no multiprocessor from the work beside them.
+// Sends overlapped rows (Communicator::begin_reduce_scatter()) from GPU to GPU by copy engines,
+// which leave all multiprocessors to other work.
 //
-// Of a slot's n rows rank r owns those from r * ceil(n / ranks) on. Every rank has memory that the
-// others have mapped through CUDA IPC:
+// Rank r owns those of a slot's n rows that start at r * ceil(n / ranks). Every rank has memory
+// that the others have mapped through CUDA IPC:
 //
 //   gathered  the rows of all slots: each rank's own, which it copies into the others' memory
 //   inboxes   of each slot, and each other rank: its parts of this rank's own rows
 //   numbers   of each slot, step (scattered, gathered) and rank: behind its rows a rank copies the
 //             number of its call, for which kernels look (peer_overlap.cu)
 //
-// Why nothing is overwritten before it was read: of one slot, p's copies of call k + 1 follow p's
-// wait for the rows that r gathered in call k. These left r when r had summed up its inbox, and the
-// same wait is behind what r's later work reads of `gathered`. The numbers of a slot's calls are
-// counted on the host, by the ranks alike, so captured graphs cannot have them.
+// Why nothing is overwritten before it is read: within a slot, p's copies of call k + 1 follow p's
+// wait for the rows that r gathered in call k. r sent these after it had summed its inbox, and r's
+// later reads of `gathered` precede the same wait. Calls of a slot are numbered on the host,
+// identically on all ranks, so captured graphs cannot contain them.
 #pragma once
 
 #include <array>
@@ -30,8 +30,8 @@ namespace nvllm::ipc {
 
 class RowExchange {
  public:
-  // A collective call. nullptr on all ranks if one of them cannot; `why` then says which and why.
-  // site: of the ranks that sum up; the first of them has rank `first` in the group.
+  // A collective call. nullptr on all ranks if one of them fails; `why` then says which and why.
+  // links: of the ranks that sum; the first of them has rank `first` in the group.
   static std::unique_ptr<RowExchange> create(Member& member, Backend& backend,
                                              const peer::Links& links, int first,
                                              std::int64_t slot_rows, std::int64_t columns,
@@ -49,9 +49,9 @@ class RowExchange {
  private:
   enum class Step : std::uint8_t { scattered, gathered };
   struct Slot {
-    TensorView x{};  // of the call that is under way
+    TensorView x{};  // of the call in flight
     std::uint32_t calls = 0;
-    std::unique_ptr<Event> ready;  // what is to be copied has been computed
+    std::unique_ptr<Event> ready;  // the data to copy has been computed
   };
   struct RowRange {
     std::int64_t begin, count;
@@ -63,7 +63,7 @@ class RowExchange {
 
   RowRange owned_by(int rank, std::int64_t rows) const;
   std::byte* gathered_at(int rank, std::int64_t row) const;
-  // For the sender in that seat.
+  // The inbox for the sender in that seat.
   std::byte* inbox_at(int rank, int slot, int seat) const;
   std::uint32_t* numbers_at(int rank, int slot, Step step) const;
   peer::Arrivals arrivals(int slot, Step step) const;
@@ -80,7 +80,7 @@ class RowExchange {
   Buffer memory_;
   Buffer numbers_;                           // [kNumbers], uint32: element i is i
   std::unique_ptr<Stream> copies_;           // this rank's copies, in order
-  std::array<std::byte*, kMaxRanks> all_{};  // every rank's memory_, as this process sees it
+  std::array<std::byte*, kMaxRanks> all_{};  // every rank's memory_, at its address in this process
 };
 
 }  // namespace nvllm::ipc

@@ -10,8 +10,9 @@
 namespace nvllm::ipc {
 namespace {
 
-constexpr std::size_t kWhole = std::size_t{1} << 40;  // as much as there is room for
-// Two ranks' staging and a tensor of 1 MiB together fit into a second-level cache of 2 MiB.
+constexpr std::size_t kWhole = std::size_t{1} << 40;  // unlimited
+// With chunks of this size, two ranks' staging memory and a tensor of 1 MiB fit in a second-level
+// cache of 2 MiB.
 constexpr std::size_t kInCache = std::size_t{256} << 10;
 
 constexpr CopyMethod kCopyMethods[CopyTrials::kMethods] = {
@@ -22,7 +23,7 @@ constexpr CopyMethod kCopyMethods[CopyTrials::kMethods] = {
     {Stores::claimed, kInCache, true, true}, {Stores::string, kWhole, false, true},
 };
 
-// Sanitizers see neither of the special stores.
+// Sanitizers do not recognize these special stores.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr bool kSpecialStores = false;
 #else
@@ -33,7 +34,7 @@ void store_string(std::byte* to, const std::byte* from, std::size_t bytes) {
   asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
 }
 
-// Whole lines; `to` is aligned to a line.
+// Copies whole cache lines; `to` is aligned to a line.
 void store_streamed(std::byte* to, const std::byte* from, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += kCacheLine) {
     const auto* in = reinterpret_cast<const __m256i*>(from + at);

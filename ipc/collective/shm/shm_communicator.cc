@@ -38,7 +38,7 @@ void ShmCommunicator::run(const std::string& text, const std::function<void()>& 
   } catch (const GroupAborted&) {
     throw;
   } catch (const Error& error) {
-    // The steps of this rank and its peers no longer agree: nobody can go on.
+    // The steps of this rank and its peers no longer agree: no rank can continue.
     member_.group().abort(error.what());
     throw;
   }
@@ -88,7 +88,7 @@ void ShmCommunicator::all_reduce_rms_norm(const kernels::RmsNorm& args, Stream& 
 }
 
 void ShmCommunicator::wait(Stream& stream) {
-  // The deadlines lie in the collectives themselves: a task that waits in vain ends with an Error.
+  // The collectives themselves have deadlines: a task that waits too long ends with an Error.
   stream.synchronize();
 }
 

@@ -12,11 +12,11 @@
 
 namespace nvllm::ipc {
 
-// Enqueues from one thread at a time; the streams it is given may be several, used in turn. It must
-// outlive their work, and the graphs that were captured with it.
+// One thread at a time may enqueue; it may use several streams alternately. Must outlive their
+// work, and the graphs captured with it.
 class ShmCommunicator final : public Communicator {
  public:
-  // Of the ranks of this rank's stage, of so many (CommunicatorOptions::stages).
+  // Connects the ranks of this rank's stage (CommunicatorOptions::stages).
   explicit ShmCommunicator(Member& member, int stages = 1);
 
   int rank() const override { return site_.rank; }
@@ -35,13 +35,13 @@ class ShmCommunicator final : public Communicator {
   void abort(const std::string& reason) override;
 
  private:
-  // Adds a collective to the stream. `text` is what this rank's record says while it runs.
+  // Adds a collective to the stream. `text` is shown in this rank's record while it runs.
   void enqueue(Stream& stream, std::string text, std::function<void()> collective);
-  // In the stream's thread.
+  // Runs in the stream's thread.
   void run(const std::string& text, const std::function<void()>& collective);
 
   Member& member_;
-  std::mutex mutex_;  // two streams used in turn have two threads
+  std::mutex mutex_;  // streams used alternately have threads of their own
   ShmExchange exchange_;
   const CallSite site_;
 };

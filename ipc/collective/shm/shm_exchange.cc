@@ -15,9 +15,10 @@ namespace nvllm::ipc {
 namespace {
 
 constexpr std::size_t kLine = 64;
-// Up to here every rank sums everything itself: one wait instead of two.
+// Up to this size every rank sums everything itself: one wait instead of two.
 constexpr std::size_t kOneRoundBytes = std::size_t{32} << 10;
-// What is summed, put or taken at a time: stays in the first-level cache. A multiple of a line.
+// Size of the blocks that are summed, written or read at a time: fits the first-level cache. A
+// multiple of a cache line.
 constexpr std::size_t kBlockBytes = std::size_t{2} << 10;
 
 std::size_t round_down(std::size_t value, std::size_t step) {
@@ -33,7 +34,7 @@ std::uint32_t mix(std::uint32_t hash, std::uint64_t value) {
   return static_cast<std::uint32_t>(mixed ^ (mixed >> 32));
 }
 
-// Steps wrap, and no rank is ever two thousand million steps ahead.
+// Steps wrap around; no rank is ever 2^31 steps ahead.
 bool reached(std::uint32_t step, std::uint32_t wanted) {
   return static_cast<std::int32_t>(step - wanted) >= 0;
 }
@@ -70,7 +71,7 @@ std::byte* ShmExchange::chunk_memory(int rank) const {
   return staging(rank) + 2 * round_bytes_;
 }
 
-// Always in the same place: chunks of different sizes must not overlap differently.
+// Always at the same place, so that chunks of different sizes do not overlap differently.
 std::byte* ShmExchange::result_memory(int rank) const {
   const auto ranks = static_cast<std::size_t>(size_);
   return chunk_memory(rank) + chunk_bytes_ / ranks * (ranks - 1);
@@ -94,8 +95,8 @@ void ShmExchange::begin(Kind kind, DType type, std::size_t size, int root) {
 
 void ShmExchange::end() {
   if (!trial_->count(trial_->trying() ? now_ns() - started_ns_ - idle_ns_ : 0)) return;
-  // The last trial: all ranks agree, in one more round, on the method with the smallest sum of
-  // their times.
+  // After the last trial, all ranks agree, in one more round, on the method with the smallest sum
+  // of their times.
   auto times = trial_->times();
   reduce_in_one_round(reinterpret_cast<std::byte*>(times.data()), DType::f32, times.size());
   trial_->choose(times);
@@ -130,7 +131,7 @@ void ShmExchange::publish() {
         (std::uint64_t{put_begin_} << 32) | (put_end_ - put_begin_), std::memory_order_relaxed);
     put_begin_ = put_end_ = 0;
   }
-  // Sequentially consistent, then the bells: what Member::wait asks of the one it waits for.
+  // Sequentially consistent, followed by the bells, as Member::wait requires.
   member_.flags(in_group(rank_))[kStepFlag].value.store((std::uint64_t{call_hash_} << 32) | step_,
                                                         std::memory_order_seq_cst);
   for (int peer = 0; peer < size_; ++peer) {
@@ -145,7 +146,7 @@ void ShmExchange::wait_for(int peer, std::uint32_t step) {
     seen = flag.load(std::memory_order_seq_cst);
     return reached(static_cast<std::uint32_t>(seen), step);
   };
-  // The peers' delay says nothing about the method.
+  // The delay of late peers says nothing about the method.
   const bool delay = step == first_step_ && trial_->trying();
   const std::int64_t began_ns = delay ? now_ns() : 0;
   try {
@@ -162,7 +163,7 @@ void ShmExchange::wait_for(int peer, std::uint32_t step) {
   }
 }
 
-// The peer may itself be waiting. Who is to blame is the rank that has made the fewest steps.
+// The peer may be waiting as well. The culprit is the rank that has made the fewest steps.
 void ShmExchange::fail_timed_out(int peer) const {
   auto step_of = [&](int rank) {
     return static_cast<std::uint32_t>(
@@ -239,7 +240,7 @@ void ShmExchange::reduce_in_rounds(std::byte* data, DType type, std::size_t elem
   const std::size_t bytes = elements * size_of(type);
   const std::size_t half = round_down(chunk_bytes_ / 2, kLine);
   const std::size_t room = std::min(half, round_up(method_.chunk_bytes, kLine));
-  // In parts of about the same size: both halves take turns, and all lines get old.
+  // In parts of about equal size: the two halves alternate, so that lines leave the caches evenly.
   const std::size_t parts = (bytes + room - 1) / room;
   const std::size_t part_bytes = round_up((bytes + parts - 1) / parts, kLine);
   for (std::size_t done = 0; done < bytes; done += part_bytes) {
@@ -269,12 +270,12 @@ void ShmExchange::reduce_in_two_phases(std::byte* data, DType type, std::size_t 
 void ShmExchange::reduce_chunk(std::byte* data, DType type, std::size_t bytes) {
   const auto ranks = static_cast<std::size_t>(size_);
   const std::size_t slice_bytes = round_up((bytes + ranks - 1) / ranks, kLine);
-  // What the rank `owner` sums up of the chunk; the last ones' part may be short, or nothing.
+  // The part of the chunk that rank `owner` sums; for the last ranks it may be short or empty.
   auto slice = [&](int owner) {
     const std::size_t begin = std::min(bytes, static_cast<std::size_t>(owner) * slice_bytes);
     return std::span(data + begin, std::min(slice_bytes, bytes - begin));
   };
-  // The slices for the others lie one after the other, in the order of seats.
+  // The slices for the others are contiguous, in the order of seats.
   auto input = [&](int from, int owner) {
     return chunk_memory(from) +
            static_cast<std::size_t>((owner - from - 1 + size_) % size_) * slice_bytes;

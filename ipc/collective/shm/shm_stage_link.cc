@@ -53,7 +53,7 @@ void ShmStageLink::enqueue(Stream& stream, std::string text, std::function<void(
     } catch (const GroupAborted&) {
       throw;
     } catch (const Error& error) {
-      member_.group().abort(error.what());  // the stages no longer agree: nobody can go on
+      member_.group().abort(error.what());  // the stages no longer agree: no rank can continue
       throw;
     }
   });
@@ -74,7 +74,7 @@ void ShmStageLink::receive(TensorView data, Stream& stream) {
   });
 }
 
-// The rank's record says what its other stream does.
+// The rank's record shows the activity of its other stream.
 void ShmStageLink::send_result(TensorView data, const Event& ready) {
   NVLLM_CHECK(data.contiguous() && rank_ == last_stage_, data.describe());
   if (device_ == DeviceKind::cpu) results_->wait(ready);
@@ -86,7 +86,7 @@ void ShmStageLink::send_result(TensorView data, const Event& ready) {
     } catch (const GroupAborted&) {
       throw;
     } catch (const Error& error) {
-      member_.group().abort(error.what());  // rank 0 would wait for it in vain
+      member_.group().abort(error.what());  // otherwise rank 0 would wait for it in vain
       throw;
     }
   });
@@ -97,7 +97,7 @@ void ShmStageLink::drop_results() {
   if (results_ == nullptr) return;
   try {
     results_->synchronize_for(std::chrono::seconds(10));
-  } catch (const Error&) {  // it was told, or nobody wants to know
+  } catch (const Error&) {  // already reported
   }
 }
 
@@ -194,7 +194,7 @@ bool ShmStageLink::await_computed(const Event& ready) const {
   return true;
 }
 
-// Rank 0's record says whom its stream waits for, not whom its main thread does.
+// Rank 0's record shows whom its stream waits for, not its main thread.
 void ShmStageLink::await_result() {
   Standing last = end_of_chain(last_stage_);
   while (!member_.wait_for(
@@ -206,7 +206,7 @@ void ShmStageLink::await_result() {
   }
 }
 
-// Whom a CPU stream waits for is in its rank's record, and whom a GPU waits for is not.
+// A rank's record shows whom its CPU stream waits for, but not whom a GPU waits for.
 int ShmStageLink::culprit_of_results() const {
   if (device_ == DeviceKind::cpu) return end_of_chain(last_stage_).rank;
   return find_culprit(member_.group(), rank_, last_stage_, stages_);

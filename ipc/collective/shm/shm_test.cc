@@ -18,7 +18,7 @@ using testing::run_ranks;
 
 const TestSetup kShm{DeviceKind::cpu, "shm", true};
 
-// The test on 1 to 8 ranks.
+// Runs the test on 1 to 8 ranks.
 template <typename Function>
 void on_any_number_of_ranks(Function test, const GroupOptions& options = {}) {
   const std::uint64_t seed = fresh_seed();
@@ -33,7 +33,7 @@ void on_any_number_of_ranks(Function test, const GroupOptions& options = {}) {
   }
 }
 
-// Waits, with a limit, for something that another process does.
+// Waits, with a time limit, for something that another process does.
 template <typename Condition>
 bool comes_true(Condition condition) {
   const std::int64_t start = now_ns();
@@ -76,7 +76,7 @@ TEST_CASE("shm: large sums go through the pipeline") {
 }
 
 TEST_CASE("shm: every way of handing data over gives the plain result") {
-  // So many calls of few sizes that each size tries all ways, while others use what they chose.
+  // Enough calls of few sizes that each size tries all methods, while others use their choice.
   const std::uint64_t seed = fresh_seed();
   GroupOptions options;
   options.staging_bytes = 128 << 10;
@@ -116,7 +116,7 @@ TEST_CASE("shm: the same bits on all ranks and in every run") {
 }
 
 TEST_CASE("shm: the chunking does not change a bit") {
-  // The same input through staging memories of different sizes.
+  // The same input with staging memories of different sizes.
   const std::uint64_t seed = fresh_seed();
   for (std::size_t staging : {std::size_t{4} << 10, std::size_t{64} << 10, std::size_t{2} << 20}) {
     GroupOptions options;
@@ -184,7 +184,7 @@ TEST_CASE("shm: a killed rank ends the others' collective once the group is abor
   });
   const auto start = now_ns();
   const auto ends = ranks.wait_all(true);
-  CHECK(seconds_since(start) < 20);  // of a deadline of 60
+  CHECK(seconds_since(start) < 20);  // much less than the deadline of 60
   CHECK(WTERMSIG(ends[1].status) == SIGKILL);
   for (int survivor : {0, 2}) {
     INFO(ends[survivor].describe());

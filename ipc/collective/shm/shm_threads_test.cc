@@ -1,4 +1,4 @@
-// The shm communicator between threads of one process: ThreadSanitizer sees what it cannot see
+// The shm communicator between threads of one process, because ThreadSanitizer cannot detect races
 // between processes.
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
-// Pipeline stages on the CPU: the hand-over of tensors, the results' way back, collectives within a
-// stage, and who is named when somebody does not come.
+// Pipeline stages on the CPU: sending tensors, returning results, collectives within a stage, and
+// the culprit that is named if a rank does not respond.
 #include "ipc/collective/stage_link.h"
 
 #include <doctest/doctest.h>
@@ -39,7 +39,8 @@ struct Rig {
   std::unique_ptr<Stream> stream;
   std::unique_ptr<Event> computed;
   std::unique_ptr<Communicator> communicator;
-  std::deque<std::vector<std::int32_t>> values;  // of all passes: the link may still send them
+  std::deque<std::vector<std::int32_t>> values;  // of all passes: the link may still be sending
+                                                 // them
   std::unique_ptr<StageLink> link;
 };
 
@@ -47,8 +48,8 @@ TensorView view(std::vector<std::int32_t>& values) {
   return TensorView(values.data(), DType::i32, {static_cast<std::int64_t>(values.size())});
 }
 
-// Sends these numbers of values through the pipeline; each stage adds 1 to all of them. Rank 0 gets
-// the last stage's as results. Returns what is wrong at the end.
+// Sends vectors of these sizes through the pipeline; each stage adds 1 to all elements. Rank 0 gets
+// the last stage's as results. Returns a description of errors at the end.
 std::string pass(Rig& rig, const std::vector<std::int64_t>& sizes) {
   for (const std::int64_t size : sizes) {
     std::vector<std::int32_t>& values = rig.values.emplace_back(static_cast<std::size_t>(size));
@@ -101,7 +102,7 @@ TEST_CASE("collectives are of a stage's ranks, beside what the stages hand over"
         Rig rig(me, 2);
         CHECK(rig.communicator->size() == 2);
         CHECK(rig.communicator->rank() == me.rank() % 2);
-        // Large enough to fill all of the collectives' memory, many times.
+        // Large enough to fill all of the collectives' memory many times.
         std::vector<std::int32_t> handed(9'000, me.rank());
         std::vector<float> numbers(60'000, static_cast<float>(1 << me.rank()));
         const TensorView values(numbers.data(), DType::f32, {std::ssize(numbers)});
@@ -133,13 +134,13 @@ TEST_CASE("a stage that expects another size than it is handed is told so") {
 
 const GroupOptions kImpatient{.step_timeout = std::chrono::milliseconds(400)};
 
-// What a rank's wait ended with.
+// The culprit with which a rank's wait ended.
 int named_by(const std::function<void()>& wait) {
   try {
     wait();
   } catch (const PeerTimeout& error) {
     return error.peer();
-  } catch (const GroupAborted&) {  // another one has named it
+  } catch (const GroupAborted&) {  // another rank has named it
     return -1;
   }
   return -2;
@@ -152,12 +153,12 @@ TEST_CASE("who waits through others for a stage that does not come names that st
         const Heartbeat heartbeat(me);
         Rig rig(me, 3);
         std::vector<std::int32_t> values(10);
-        if (me.rank() == 0) {  // waits for a result; its stage has nothing to do
+        if (me.rank() == 0) {  // waits for a result; its stage is idle
           const int named = named_by([&] { rig.link->receive_result(values.data(), 40); });
           CHECK((named == 1 || named == -1));
           return;
         }
-        if (me.rank() == 1) {  // does not come, and does nothing
+        if (me.rank() == 1) {  // does not respond, and does nothing
           while (!me.group().aborted()) usleep(1000);
           return;
         }
@@ -201,7 +202,7 @@ TEST_CASE("results that nobody takes hold up neither the last stage nor its end"
       }
     }
     rig.communicator->wait(*rig.stream);
-    rig.link->drop_results();  // two of them are in their slots, and four wait
+    rig.link->drop_results();  // two of them are in their slots, and four are waiting
   });
 }
 
@@ -212,7 +213,7 @@ TEST_CASE("a stage runs no further ahead than the next one has room, and does no
         const Heartbeat heartbeat(me);
         Rig rig(me, 2);
         std::vector<std::int32_t> values(10, 7);
-        if (me.rank() == 1) {  // late, but at work
+        if (me.rank() == 1) {  // late, but making progress
           for (int i = 0; i < 10; ++i) {
             usleep(100'000);
             me.note_progress();

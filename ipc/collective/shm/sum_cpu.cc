@@ -6,14 +6,14 @@
 #include "base/check.h"
 #include "ipc/collective/shm/copy_methods.h"
 
-// The build asks for x86-64-v3, so AVX2 and F16C are there. Wider vectors do not pay: the sum waits
-// for memory. AVX512-BF16's conversion would also flush denormals, and so give other bits.
+// The build targets x86-64-v3, so AVX2 and F16C are available. Wider vectors do not help: the sum
+// is memory-bound. AVX512-BF16's conversion would also flush denormals, and so yield other bits.
 namespace nvllm::ipc {
 namespace {
 
 constexpr std::size_t kLanes = 8;
 
-// -0 becomes +0.
+// Turns -0 into +0.
 __m128i without_negative_zero(__m128i halves) {
   const __m128i negative_zero = _mm_set1_epi16(static_cast<short>(0x8000));
   return _mm_andnot_si128(_mm_cmpeq_epi16(halves, negative_zero), halves);
@@ -36,12 +36,12 @@ struct Rounded16 {
   __m128i halves;
 };
 
-// A sum that starts at +0 is never -0, unless rounding makes it so: only the 16-bit types can.
+// A float32 sum that starts at +0 is never -0; only rounding to a 16-bit type can make it so.
 __m256 round8(const float*, __m256 sum) {
   return sum;
 }
 
-// As from_float<Bf16>.
+// Rounds like from_float<Bf16>.
 Rounded16 round8(const Bf16*, __m256 sum) {
   const __m256i bits = _mm256_castps_si256(sum);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -68,9 +68,9 @@ void store8(T* to, Rounded16 values) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), values.halves);
 }
 
-// Two times 16 elements of bfloat16, a line. Nothing is widened or packed: the elements of odd
-// places are the upper halves of 32-bit lanes, those of even places a shift away. False, and
-// nothing is stored, if a sum is not a number: its bits need what round8 does.
+// Sums two times 16 bfloat16 elements, one cache line. Nothing is unpacked: odd elements are the
+// upper halves of 32-bit lanes, even ones need a shift. Returns false, without storing anything, if
+// a sum is NaN: its bits need round8.
 constexpr std::size_t kPair = 2 * kLanes;
 
 __m256i round_to_upper_half(__m256 sum) {
@@ -90,7 +90,7 @@ bool sum_two_pairs(Bf16* to, const void* const* sources, int count, std::size_t 
       const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + v * kPair));
       const __m256 low = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
       const __m256 high = _mm256_castsi256_ps(_mm256_and_si256(both, upper_halves));
-      // Not added to +0: a sum of -0 is made +0 below anyway.
+      // Not added to +0: a sum of -0 becomes +0 below anyway.
       even[v] = rank == 0 ? low : _mm256_add_ps(even[v], low);
       odd[v] = rank == 0 ? high : _mm256_add_ps(odd[v], high);
     }
@@ -101,7 +101,7 @@ bool sum_two_pairs(Bf16* to, const void* const* sources, int count, std::size_t 
   for (std::size_t v = 0; v < 2; ++v) {
     const __m256i lower = _mm256_srli_epi32(round_to_upper_half(even[v]), 16);
     const __m256i halves = _mm256_blend_epi16(lower, round_to_upper_half(odd[v]), 0xaa);
-    // Of zeros, or rounded from a denormal.
+    // From zeros, or rounded from a denormal.
     const __m256i negative_zero = _mm256_set1_epi16(static_cast<short>(0x8000));
     const __m256i result = _mm256_andnot_si256(_mm256_cmpeq_epi16(halves, negative_zero), halves);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + v * kPair), result);
@@ -109,7 +109,7 @@ bool sum_two_pairs(Bf16* to, const void* const* sources, int count, std::size_t 
   return true;
 }
 
-// kSources == 0: as many as there are.
+// kSources == 0: `count` sources.
 template <typename T, int kSources>
 void sum(T* to, const void* const* sources, int count, std::size_t elements) {
   constexpr std::size_t kUnroll = 4;
@@ -141,7 +141,7 @@ void sum(T* to, const void* const* sources, int count, std::size_t elements) {
   for (; i + kLanes <= elements; i += kLanes) block.template operator()<1>(i);
   if (i == elements) return;
 
-  // The rest goes through the same instructions, so that no bit depends on the position.
+  // The rest uses the same instructions, so that no bit depends on the position.
   const std::size_t rest = elements - i;
   __m256 total = _mm256_setzero_ps();
   T padded[kLanes] = {};

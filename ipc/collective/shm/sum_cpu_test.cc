@@ -19,7 +19,7 @@ bool same_bits(T a, T b) {
 
 template <typename T>
 T random_value(std::uint64_t bits) {
-  // Any bits but those of NaN and infinity: also denormals and both zeros.
+  // Any bits except NaN and infinity: including denormals and both zeros.
   T value;
   std::memcpy(static_cast<void*>(&value), &bits, sizeof(T));
   const float wide = to_float(value);

@@ -1,4 +1,4 @@
-// Runs a measurement in forked ranks and brings what they found back to the parent.
+// Runs a measurement in forked ranks and returns their results to the parent.
 #pragma once
 
 #include <sys/mman.h>
@@ -23,8 +23,8 @@ inline double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Forks `ranks` processes of one group. Each gives one Result, a plain struct; the first failure
-// ends all and is thrown here.
+// Forks `ranks` processes of one group. Each returns one Result, a plain struct; the first failure
+// ends all of them and is thrown here.
 template <typename Result, typename Measure>
 std::vector<Result> measure(int ranks, const Measure& measure_rank, GroupOptions options = {}) {
   static_assert(std::is_trivially_copyable_v<Result>);

@@ -1,4 +1,4 @@
-// ForwardingCommunicator: does what another one does. Tests override what theirs does otherwise.
+// ForwardingCommunicator: forwards all calls to another one. Tests override what should differ.
 #pragma once
 
 #include <memory>

@@ -15,7 +15,8 @@ namespace {
 
 constexpr int kSlots = OverlappedRows::kSlots;
 
-// Rows of both slots, one behind the other, twice: summed up in three calls, and in one.
+// The contiguous rows of both slots, in two copies: one is summed in three calls, one in a single
+// call.
 class TwoWays {
  public:
   TwoWays(Rig& rig, std::uint64_t seed, std::array<std::int64_t, kSlots> rows, std::int64_t columns,
@@ -32,8 +33,8 @@ class TwoWays {
     load(weight(), seed_ + 1);
   }
 
-  // One round of both slots, in either order, with ranks that come late; the residuals go on with
-  // the next round.
+  // One round of both slots, in either order, with late ranks; the residuals carry over to the next
+  // round.
   void run(int round, Gathered gathered) {
     const std::uint64_t key = split_mix(seed_ + static_cast<std::uint64_t>(round));
     load(tensor(kPart), split_mix(key + static_cast<std::uint64_t>(rig_.comm->rank())));
@@ -47,7 +48,7 @@ class TwoWays {
     for (int slot = 0; slot < kSlots; ++slot) {
       late(slot);
       comm.begin_reduce_scatter(place(slot), rows_of(kPart, slot), *rig_.stream);
-      if (round % 2 == 0) continue;  // both are under way; or one after the other
+      if (round % 2 == 0) continue;  // both in flight together, or one after the other
       finish(slot, gathered);
     }
     for (int slot = 0; slot < kSlots && round % 2 == 0; ++slot) {
@@ -91,7 +92,7 @@ class TwoWays {
     std::vector<std::byte> values(tensor.bytes());
     for (std::int64_t i = 0; i < tensor.elements(); ++i) {
       const std::uint64_t bits = split_mix(key + static_cast<std::uint64_t>(i));
-      // Sums of all ranks are exact where NCCL chooses their order.
+      // Values whose sums are exact if NCCL chooses the order.
       const float value = rig_.setup.exact
                               ? static_cast<float>(static_cast<std::int32_t>(bits >> 32)) * 0x1p-29f
                               : static_cast<float>(static_cast<int>(bits % 8) - 4) * 0.5f;
@@ -129,7 +130,7 @@ class TwoWays {
   Rig& rig_;
   const std::uint64_t seed_;
   const std::array<std::int64_t, kSlots> rows_;
-  const TensorView all_;  // what all tensors look like
+  const TensorView all_;  // the shape of all tensors
   const Buffer memory_;
   std::array<TensorView, kSlots> got_;
 };
@@ -141,7 +142,7 @@ void overlapped_rows(Rig& rig, std::uint64_t seed, std::int64_t max_elements, in
   int shape = 0;
   for (const std::int64_t columns : {8, 264, 1288, 4096, 8192, 12288}) {
     const std::int64_t slot_rows = std::clamp<std::int64_t>(max_elements / columns, 2, 700);
-    // Full slots; fewer rows than ranks; a second slot of fewer.
+    // Full slots; fewer rows than ranks; a smaller second slot.
     for (const std::array<std::int64_t, kSlots>& rows :
          {std::array{slot_rows, slot_rows}, std::array{std::int64_t{1}, std::int64_t{2}},
           std::array{slot_rows, slot_rows / 2 + 1}}) {
@@ -156,7 +157,7 @@ void overlapped_rows(Rig& rig, std::uint64_t seed, std::int64_t max_elements, in
       }
     }
   }
-  // So many calls that their numbers come again.
+  // Enough calls that their numbers repeat.
   if (!rig.comm->open_overlap(3, 264, DType::bf16)) return;
   TwoWays ways(rig, seed, {3, 2}, 264, DType::bf16);
   const int many = std::max(1, static_cast<int>(600 * scale()));

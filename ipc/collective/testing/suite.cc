@@ -58,7 +58,7 @@ void back_to_back(Rig& rig, std::uint64_t seed, int batches, int batch, const Ca
 void in_a_graph(Rig& rig, std::uint64_t seed, int replays, int batch, const CallLimits& limits) {
   TestCalls outside(rig, batch, seed + 1, limits);
   TestCalls inside(rig, batch, seed, limits);
-  // Before a capture everything has run once: libraries load, connections open.
+  // Everything must run once before it is captured: libraries load, connections open.
   outside.load(0);
   inside.load(0);
   outside.enqueue();
@@ -162,7 +162,7 @@ void refuses_wrong_arguments(Rig& rig) {
         comm.all_gather(tensor(memory, DType::f32, 16 * comm.size()), inside, stream),
         doctest::Contains("overlap"), Error);
   }
-  // All of that left the ranks in step.
+  // The rejected calls have left the ranks synchronized.
   comm.barrier(stream);
   comm.wait(stream);
 }
@@ -179,7 +179,7 @@ void ends_when_aborted(Rig& rig) {
     reduce();
     rig.comm->abort("rank 0 had enough");
   } else {
-    // The second time rank 0 does not take part; its abort may already end the first.
+    // Rank 0 does not take part in the second one; its abort may already end the first.
     CHECK_THROWS_WITH_AS((reduce(), reduce()), doctest::Contains("had enough"), Error);
   }
   CHECK_THROWS_WITH_AS(rig.comm->all_reduce(floats, *rig.stream), doctest::Contains("had enough"),

@@ -23,7 +23,7 @@ constexpr std::array kOps = {"all_reduce", "reduce_scatter", "all_gather",      
 
 using Bytes = std::vector<std::byte>;
 
-// A sequence of numbers out of a seed.
+// A random sequence determined by a seed.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
@@ -36,7 +36,7 @@ class Random {
   std::uint64_t state_;
 };
 
-// Any float: mostly moderate ones, and now and then those that are easily mistreated.
+// Any float: mostly moderate values, sometimes ones that are often handled wrongly.
 float wild_value(std::uint64_t bits) {
   switch (bits & 63) {
     case 0: return -0.0f;
@@ -84,7 +84,7 @@ Bytes random_tensor(DType type, std::int64_t elements, std::uint64_t key, bool e
   return data;
 }
 
-// The definition: float32, rank order, one rounding, no -0. A sum over one rank changes nothing.
+// The definition: float32, rank order, one rounding, no -0. A sum over one rank is its input.
 Bytes sum_of(DType type, const std::vector<Bytes>& parts) {
   if (parts.size() == 1) return parts[0];
   Bytes sums(parts[0].size());
@@ -108,7 +108,7 @@ void append(Bytes& to, const Bytes& part) {
   to.insert(to.end(), part.begin(), part.end());
 }
 
-// A tensor on the rig's device with a known distance from an aligned address.
+// A tensor on the rig's device at a known offset from an aligned address.
 struct Tensor {
   Buffer buffer;
   TensorView view;
@@ -137,7 +137,7 @@ Bytes download(Rig& rig, const TensorView& from) {
 
 std::int64_t random_size(Random& random, std::int64_t limit) {
   switch (random.below(8)) {
-    case 0: return random.below(std::min<std::int64_t>(limit, 5));  // also none at all
+    case 0: return random.below(std::min<std::int64_t>(limit, 5));  // including none
     case 1: return std::min<std::int64_t>(limit, 8 * (1 + random.below(64)));
     case 2: return limit - random.below(std::min<std::int64_t>(limit, 40));
     default: return random.below(limit) + 1;
@@ -161,8 +161,7 @@ Rig::Rig(Member& member, const TestSetup& setup)
       stream(backend->create_stream()),
       comm(create_communicator(member, *backend, {setup.implementation})) {}
 
-// A call and its tensors. `key` is the beginning of all its random numbers; rank and round are
-// added.
+// A call and its tensors. `key` seeds all of its random numbers, together with rank and round.
 struct TestCalls::Call {
   Op op;
   DType type;
@@ -209,7 +208,7 @@ TestCalls::Call::Call(Rig& rig, Random& random, const CallLimits& limits) {
     elements = limits.only_fused;
     rows = 1 + random.below(std::max<std::int64_t>(1, limits.elements / elements));
   }
-  // Aligned in half of the cases; always where that is asked for: of rows of whole vectors.
+  // Aligned in half of the cases; always if the operation requires it: with rows of whole vectors.
   const bool whole_vectors =
       op == Op::rms_norm && static_cast<std::size_t>(elements) * size_of(type) % 16 == 0;
   const std::size_t offset = random.below(2) == 0 || whole_vectors
@@ -324,8 +323,8 @@ std::string TestCalls::Call::verify(Rig& rig, std::uint64_t round) const {
     case Op::barrier: return "";
     case Op::rms_norm: break;
   }
-  // The exact sum, then the plain kernel on the same device: the bits of the two one after the
-  // other.
+  // The exact sum, then the plain kernel on the same device: the bits of the two operations in
+  // sequence.
   const Bytes out_bits = download(rig, norm().out);
   const Bytes residual_bits = download(rig, residual->view);
   const Tensor x(rig, type, {rows, elements}, 0);

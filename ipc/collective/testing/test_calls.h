@@ -1,5 +1,4 @@
-// Random collective calls whose right answer is known: what the tests of all implementations are
-// made of.
+// Random collective calls with known results, on which the tests of all implementations are built.
 //
 //   Rig rig(member, setup);
 //   TestCalls calls(rig, 100, seed, {});   // the same calls on all ranks, different data
@@ -23,12 +22,12 @@ namespace nvllm::ipc {
 struct TestSetup {
   DeviceKind device = DeviceKind::cpu;
   std::string implementation = "auto";
-  // Sums are defined to the bit. Where NCCL chooses the order, inputs are such that order does not
+  // Sums are defined to the bit. If NCCL chooses the order, inputs are such that the order does not
   // matter.
   bool exact = true;
 };
 
-// One rank's place in a test.
+// One rank's objects in a test.
 struct Rig {
   Rig(Member& member, const TestSetup& setup);
 
@@ -39,14 +38,14 @@ struct Rig {
   std::unique_ptr<Communicator> comm;
 };
 
-// A seed that nobody has used before; printed, so that a failure can be repeated with
+// A seed that was not used before; printed, so that a failure can be reproduced with
 // NVLLM_TEST_SEED.
 std::uint64_t fresh_seed();
 
 struct CallLimits {
   std::int64_t elements = 5000;  // of the largest tensor
   bool only_reduce = false;      // all_reduce and nothing else
-  // Unless 0: all_reduce_rms_norm of aligned rows of so many columns, and nothing else.
+  // If not 0: only all_reduce_rms_norm of aligned rows with this many columns.
   std::int64_t only_fused = 0;
 };
 
@@ -57,11 +56,11 @@ class TestCalls {
   ~TestCalls();
 
   void load(std::uint64_t round);
-  // With delays: sleeps now and then, differently on each rank, on the host and in the stream.
+  // With delays: sleeps at random, differently on each rank, on the host and in the stream.
   void enqueue(bool delays = false);
   void enqueue_on(Stream& stream, std::size_t call);
   std::size_t size() const { return calls_.size(); }
-  // Reads the results of the last load(); "" or what is wrong.
+  // Checks the results of the last load(); returns "" or a description of the error.
   std::string verify();
 
   struct Call;
