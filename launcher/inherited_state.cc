@@ -20,13 +20,13 @@ namespace {
 // Enough for a checkpoint in a thousand files and a few thousand connections.
 constexpr rlim_t kOpenFiles = 65536;
 
-// What a terminal sends, or what only matters at one: the parent's choice stays.
+// Signals sent by a terminal, or relevant at one: the parent's choice is kept.
 constexpr std::array kTerminalSignals = {SIGHUP, SIGINT, SIGQUIT, SIGTSTP, SIGTTIN, SIGTTOU};
 
 void reset_signals() {
   for (int signal = 1; signal <= SIGRTMAX; ++signal) {
     struct sigaction now {};
-    // Only this can be inherited; a handler is this program's own, a sanitizer's say.
+    // Only SIG_IGN can be inherited; a handler belongs to this program, for example to a sanitizer.
     if (::sigaction(signal, nullptr, &now) != 0 || now.sa_handler != SIG_IGN) continue;
     if (std::ranges::find(kTerminalSignals, signal) != kTerminalSignals.end()) continue;
     ::signal(signal, SIG_DFL);
@@ -44,13 +44,13 @@ void open_standard_files() {
     if (::fcntl(fd, F_GETFD) != -1) continue;
     const int flags = fd == STDERR_FILENO ? O_WRONLY : O_RDONLY;
     if (::open("/dev/null", flags) == fd) continue;
-    // A system without /dev: nothing can be read from this nor written to it, but it is open.
+    // A system without /dev: this descriptor can neither be read nor written, but it is open.
     if (::open("/", O_RDONLY | O_DIRECTORY) == fd) continue;
     refuse("file descriptor ", fd, " is closed, and so it stays: /dev/null: ", errno_text(errno));
   }
 }
 
-// Returns the limit that holds from now on.
+// Returns the new limit.
 rlim_t raise_limit(__rlimit_resource_t resource, rlim_t wanted) {
   rlimit limit{};
   if (::getrlimit(resource, &limit) != 0) return RLIM_INFINITY;
@@ -62,7 +62,7 @@ rlim_t raise_limit(__rlimit_resource_t resource, rlim_t wanted) {
 }
 
 void reset_stacks() {
-  // glibc takes a thread's size from the limit at the program's start: 2 MiB where there is none.
+  // glibc takes the stack size of threads from the limit at program start: 2 MiB if unlimited.
   pthread_attr_t attributes;
   if (::pthread_getattr_default_np(&attributes) == 0) {
     ::pthread_attr_setstacksize(&attributes, kStackBytes);

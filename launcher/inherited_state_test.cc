@@ -1,5 +1,5 @@
-// What a program may inherit: signals, closed files, limits, a poor environment. Every run ends as
-// it should, or with one line that says what is missing.
+// Inherited state: signals, closed files, limits, a minimal environment. Every run ends normally,
+// or with one line that says what is missing.
 #include "launcher/inherited_state.h"
 
 #include <doctest/doctest.h>
@@ -30,7 +30,7 @@ namespace {
 
 using testing::Program;
 
-// The quickest run that has workers.
+// The fastest run that has workers.
 class Run {
  public:
   explicit Run(const std::function<void()>& prepare)
@@ -76,7 +76,7 @@ void limit(__rlimit_resource_t resource, rlim_t soft, rlim_t hard) {
   ::setrlimit(resource, &limit);
 }
 
-// One line that names what is too little, and the fix.
+// One line that names the exceeded limit and the fix.
 bool is_clear(const std::string& errors, const std::string& fix) {
   return errors.starts_with("nvllm-launch: ") && errors.size() <= 300 &&
          std::ranges::count(errors, '\n') == 1 && errors.find(fix) != std::string::npos;
@@ -212,7 +212,7 @@ TEST_CASE("few open files are enough, and too few are told in one line") {
 
 TEST_CASE("little memory that may be mapped is enough, or told in one line") {
   if (testing::kSanitized) SKIP_TEST("sanitizers reserve more than any limit");
-  // With less than its own file and the C library the system does not start a program.
+  // With less memory than its own file and the C library, the system does not start a program.
   const rlim_t file = std::filesystem::file_size(testing::launch_program()) >> 20;
   for (rlim_t mebibytes = file + 5; mebibytes <= 640; mebibytes += 75) {
     CAPTURE(mebibytes);
@@ -255,7 +255,7 @@ TEST_CASE("few processes of a user are enough, or told in one line") {
       SKIP_TEST("another user may not read the model here");
     }
     const bool clear = code == kExitFailed && is_clear(errors, "ulimit -u");
-    // A worker that has started already says it in its post-mortem.
+    // A worker that has started reports it in its post-mortem.
     const bool told = code == kExitDied && errors.find("; see ulimit -u\n") != std::string::npos;
     CHECK((code == kExitFine || clear || told));
   }

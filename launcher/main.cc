@@ -70,8 +70,8 @@ bool takes_model(const std::string& name) {
   return false;
 }
 
-// Whether the model's weights are read; a command for text alone does not need them. A GGUF file
-// has everything in one.
+// Whether the command reads the model's weights; text commands do not. A GGUF file contains
+// everything.
 bool wants_weights(const Options& options) {
   for (const std::string_view command : {"tokenize", "detokenize", "template"}) {
     if (options.command == command) return false;
@@ -79,17 +79,17 @@ bool wants_weights(const Options& options) {
   return options.model.format != runtime::LoadFormat::dummy;
 }
 
-// Writes an error as the program's last line: it may quote any input, but is one line.
+// Writes an error as the program's last line: it may quote any input, but is always one line.
 void complain(const std::exception& error) {
   write_error_text(str("nvllm-launch: ", visible_text(error.what(), Breaks::none), '\n'));
 }
 
-// Commands whose ranks may be on several boxes. All others but those that refusal_over_boxes()
-// names have no ranks, and run on each box by themselves.
+// Commands whose ranks may be on several boxes. All others, except those that refusal_over_boxes()
+// rejects, have no ranks and run on each box independently.
 constexpr std::string_view kOverBoxes[] = {
     "bench latency", "bench long", "bench throughput", "chat", "generate", "selftest", "serve"};
 
-// Why the command cannot run over boxes, and what to do; empty: it can.
+// Why the command cannot run over several boxes, and the fix; empty: it can.
 std::string refusal_over_boxes(const Options& options) {
   if (options.engine.profile) {
     return "--profile: boxes have clocks of their own, so there is no trace of several; run on one "
@@ -112,7 +112,7 @@ std::string refusal_over_boxes(const Options& options) {
   return "";
 }
 
-// What there is to say to whoever runs mpirun, once.
+// Advice for users of mpirun, given once.
 void advise(const cluster::Task& task) {
   cpu_set_t cores;
   const long all = ::sysconf(_SC_NPROCESSORS_ONLN);
@@ -131,8 +131,8 @@ void advise(const cluster::Task& task) {
       "oob_tcp_keepalive_probes 3 (Open MPI 5: --prtemca)");
 }
 
-// One of several tasks, each on a box of its own. The workers must end with the launcher, and the
-// launcher with whoever started it: it may be killed before it can tell.
+// Joins the other tasks, each on a box of its own. The workers must end with the launcher, and the
+// launcher with the process that started it, even if the latter is killed.
 void join_boxes(Options& options, const cluster::Task& task,
                 const std::vector<std::string>& arguments) {
   const pid_t starter = ::getppid();

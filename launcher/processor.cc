@@ -1,10 +1,11 @@
-// Ends the program with a sentence where the processor lacks what the program was compiled for.
+// Ends the program with an error message if the processor lacks instructions that it was compiled
+// for.
 //
-// This must run before anything that is compiled for x86-64-v3, so the file is compiled for plain
-// x86-64 (its copts in BUILD.bazel), calls nothing but the C library, and includes no header whose
-// inline functions the linker could take from another file. The check is in .preinit_array: the
-// dynamic linker runs that before all static initialisers, those of shared libraries included, and
-// main runs after them.
+// This must run before anything that is compiled for x86-64-v3, so this file is compiled for plain
+// x86-64 (its copts in BUILD.bazel), calls only the C library, and includes no header whose inline
+// functions the linker could take from another file. The check is in .preinit_array, which the
+// dynamic linker runs before all static initialisers, including those of shared libraries, and
+// before main.
 #include "launcher/processor.h"
 
 #include <cpuid.h>
@@ -26,8 +27,8 @@ struct InstructionSet {
   std::uint32_t bits;
 };
 
-// The best known one comes first. Those of x86-64-v2 need no row, since no processor has AVX2
-// without them. Where OSXSAVE (bit 27) is 0, so is xcr0.
+// The best-known one comes first. Instructions of x86-64-v2 are not listed, since every processor
+// with AVX2 has them. If OSXSAVE (bit 27) is 0, so is xcr0.
 constexpr InstructionSet kNeeded[] = {
     {"AVX2", &ProcessorFeatures::leaf7_ebx, bit(5)},
     {"AVX", &ProcessorFeatures::leaf1_ecx, bit(28)},

@@ -1,12 +1,12 @@
-// Whether this processor can run the program at all: all of it but processor.cc is compiled for
-// x86-64-v3, and an older processor would end it with SIGILL and no word.
+// Whether this processor can run the program: everything but processor.cc is compiled for
+// x86-64-v3, so an older processor would kill it with SIGILL without a message.
 #pragma once
 
 #include <cstdint>
 
 namespace nvllm::launcher {
 
-// What the instructions cpuid and xgetbv tell.
+// The output of the instructions cpuid and xgetbv.
 struct ProcessorFeatures {
   std::uint32_t leaf1_ecx = 0;
   std::uint32_t leaf7_ebx = 0;

@@ -29,7 +29,7 @@
 namespace nvllm::launcher {
 namespace {
 
-// What a benchmark runs on.
+// The objects that a benchmark uses.
 struct BenchRun {
   EngineSession& session;
   LoadGenerator& load;
@@ -37,7 +37,7 @@ struct BenchRun {
   std::int64_t vocabulary = 0;  // of the model
 };
 
-// Shows on a terminal how far the benchmark is.
+// Shows the benchmark's progress on a terminal.
 void show_progress(EngineSession& session, LoadGenerator& load, BenchProgress& progress) {
   if (!log_enabled(LogLevel::info) || ::isatty(STDERR_FILENO) != 1) return;
   load.on_poll([&](std::size_t total) {
@@ -46,7 +46,7 @@ void show_progress(EngineSession& session, LoadGenerator& load, BenchProgress& p
   });
 }
 
-// With the weights as the ranks keep them.
+// Counts the weights as the ranks store them.
 ModelCost session_cost(const runtime::OpenModel& model, const runtime::EngineOptions& engine,
                        const runtime::EngineInfo& info, int stages) {
   const bool fp8 = engine.kv_cache_dtype == runtime::KvCacheDtype::fp8_e4m3;
@@ -57,9 +57,9 @@ ModelCost session_cost(const runtime::OpenModel& model, const runtime::EngineOpt
   return cost_in_stages(cost, stages);
 }
 
-// Runs a benchmark within an engine session; if it throws, the run has failed for that reason.
-// Fills in the subject as far as it is known by then, and writes the trace if --profile asks for
-// one. Returns the exit code.
+// Runs a benchmark within an engine session; if it throws, that is why the run has failed. Fills in
+// the subject as far as it is known by then, and writes the trace if --profile requests one.
+// Returns the exit code.
 int run_bench(const Options& options, runtime::OpenModel model, std::int64_t started_ns,
               BenchSubject& subject, const std::function<void(const BenchRun&)>& benchmark) {
   subject.model = model.path;
@@ -103,7 +103,7 @@ SpeedQuestion speed_question(const Options& options, const BenchSubject& subject
           .link_gb_s = options.bench.link_gb_s};
 }
 
-// Adds the speeds of the subject's devices. Must follow run_bench().
+// Adds the speeds of the subject's devices. Call it after run_bench().
 void add_floor(const Options& options, BenchSubject& subject) {
   subject.speed = device_speed(speed_question(options, subject));
 }
@@ -117,7 +117,7 @@ int print(const Options& options, const BenchSubject& subject, const Report& rep
   return kExitFine;
 }
 
-// Logs what was measured, on standard error.
+// Logs a measurement to standard error.
 void log(const BenchRun& run, const std::string& text) {
   if (!log_enabled(LogLevel::info)) return;
   Console& console = run.session.workers().console();
@@ -135,7 +135,7 @@ LatencyPlan latency_plan(const BenchOptions& bench, const BenchRun& run, std::in
   return plan;
 }
 
-// Checks, before anything is measured, that the longest sequences fit into max_model_len.
+// Checks, before measuring, that the longest sequences fit into max_model_len.
 void check_length(const LatencyPlan& plan, const Options& options,
                   const runtime::EngineInfo& info) {
   const std::int64_t length = plan.prompt_tokens + output_tokens_of(plan, options.engine);
@@ -211,8 +211,8 @@ int run_bench_long(const Options& options, std::int64_t started_ns) {
     BenchSubject one{.benchmark = subject.benchmark};
     LongResult result;
     runtime::OpenModel model = runtime::open_model(options.model);
-    // A length that the model cannot have is refused here, before the first mode, rather than by
-    // each.
+    // Rejects a length that the model does not support here, before the first mode, rather than in
+    // each mode.
     runtime::wanted_model_len(options.engine, model.config.max_model_len());
     const auto benchmark = [&](const BenchRun& run) {
       report.plan = {.max_model_len = one.info.max_model_len,

@@ -69,7 +69,7 @@ Json trace_of(const std::string& benchmark, std::vector<std::string> more) {
   return events;
 }
 
-// By the names of process and track: the track's number.
+// Track numbers by the names of process and track.
 std::map<std::string, std::map<std::string, int>> tracks_of(const Json& events) {
   std::map<int, std::string> processes;
   std::map<std::string, std::map<std::string, int>> tracks;
@@ -82,7 +82,7 @@ std::map<std::string, std::map<std::string, int>> tracks_of(const Json& events) 
   return tracks;
 }
 
-// What a command line that cannot be followed says.
+// The error text for a command line that is rejected.
 std::string refusal(const std::string& benchmark, const std::vector<std::string>& more) {
   Program program(arguments(benchmark, more));
   CHECK(program.wait() == 2);
@@ -172,7 +172,7 @@ TEST_CASE("latency: each batch decodes as many steps as were asked, all sequence
     CHECK(batch.at("mean_step_ms").get<double>() > 0);
     CHECK(batch.at("prompts_s").get<double>() > 0);
     CHECK(batch.at("floor_ms").get<double>() > 0);
-    // A cache of most processors holds the weights; then there is no share.
+    // Most processors' caches hold the weights; then there is no share.
     const Json& share = batch.at("of_floor");
     CHECK((share.is_null() || share.get<double>() > 0));
     CHECK(batch.at("work").at("preemptions") == 0);
@@ -215,7 +215,7 @@ TEST_CASE(
     CHECK(mode.at("prefill").at("tokens") == 160);
     CHECK(mode.at("prefill").at("seconds").get<double>() > 0);
     const Json &prefill = mode.at("prefill").at("work"), &decode = mode.at("decode").at("work");
-    CHECK(prefill.at("rows").get<int>() >= 160);  // steps that ran before anybody asked
+    CHECK(prefill.at("rows").get<int>() >= 160);  // includes steps that ran before the request
     CHECK(prefill.at("rows").get<int>() + decode.at("rows").get<int>() < 160 + 2 * 40);
     CHECK(mode.at("decode").at("steps") == 39);
     const double by_host =

@@ -34,7 +34,7 @@ struct Measured {
   double flops_per_second = 0;
 };
 
-// Seconds of the best of a few tries.
+// The shortest time of a few runs, in seconds.
 double best_seconds(const std::function<void()>& work) {
   work();
   double best = 1e9;
@@ -52,7 +52,7 @@ double cpu_read_speed() {
   std::vector<std::vector<std::uint64_t>> memory(cores);
   std::vector<std::uint64_t> sums(cores);
   const auto on_all_cores = [&](const std::function<void(std::size_t)>& work) {
-    std::vector<std::jthread> threads;  // they end before this does, also by an Error
+    std::vector<std::jthread> threads;  // joined on return, also after an Error
     for (std::size_t core = 0; core < cores; ++core) {
       threads.push_back(
           start_thread<std::jthread>("to read memory with", [&work, core] { work(core); }));
@@ -130,7 +130,7 @@ LinkSpeed measure_link(DeviceKind kind) {
           .source = {}};
 }
 
-// Whether there is something to read, or nothing will come any more, before so long has passed.
+// Whether there is data or end of file within the limit.
 bool readable_within(int fd, Nanoseconds limit) {
   const std::int64_t end = now_ns() + limit.count();
   for (std::int64_t left = limit.count(); left > 0; left = end - now_ns()) {
@@ -142,7 +142,7 @@ bool readable_within(int fd, Nanoseconds limit) {
   return false;
 }
 
-// Ends it. "was killed by SIGKILL", "took more than 30 s".
+// Ends the child, and describes how it ended: "was killed by SIGKILL", "took more than 30 s".
 std::string how_it_ended(Child& child, Nanoseconds limit, bool in_time) {
   child.end();
   if (!in_time)
@@ -157,7 +157,7 @@ std::array<double, n> numbers_of_child(const std::function<std::array<double, n>
                                        Nanoseconds limit, const char* fix) {
   struct Answer {
     std::array<double, n> numbers;
-    std::array<char, 256> problem;  // "": there are numbers
+    std::array<char, 256> problem;  // "": it succeeded
   };
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) != 0) fail_errno("pipe for a measurement");
@@ -204,7 +204,7 @@ LinkSpeed measure_link_in_child(DeviceKind kind, Nanoseconds limit) {
   return {.to_device = to_device, .to_host = to_host, .source = "measured"};
 }
 
-// Of the last cache, which holds what every step reads if it is small enough.
+// Size of the last-level cache, which holds everything that a step reads if that is small enough.
 double cache_bytes(bool cpu) {
   constexpr double kLargestGpuCache = 50.0 * (1 << 20);  // the L2 of H100 and H200
   if (!cpu) return kLargestGpuCache;

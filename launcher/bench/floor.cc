@@ -10,7 +10,7 @@
 namespace nvllm::launcher {
 namespace {
 
-// Of the projections of all layers with linear attention: q, k, v, z, and the output's.
+// Columns of a rank's linear attention projections: q, k, v, z, and the output.
 double linear_attention_columns(const model::LinearAttentionConfig& linear, layers::Shard shard) {
   if (linear.key_heads == 0) return 0;
   const auto own = layers::even_part_of(linear.key_heads, shard).size();
@@ -19,14 +19,14 @@ double linear_attention_columns(const model::LinearAttentionConfig& linear, laye
   return static_cast<double>(linear.layer_count() * columns);
 }
 
-// Of a rank's columns and elements, the sums over all layers.
+// Sums of a rank's columns and elements over all layers.
 struct LayerSums {
   std::int64_t with_attention = 0;
   double q = 0;          // of queries
-  double kv = 0;         // of keys that a layer makes, and as many of values
+  double kv = 0;         // of keys that a layer computes, and as many of values
   double read_kv = 0;    // of keys that it reads, likewise
   double inner = 0;      // of MLPs
-  double per_layer = 0;  // of inputs of layers, with what they are made of
+  double per_layer = 0;  // of per-layer inputs, including their projections
 };
 
 LayerSums sums_of(const model::ModelConfig& config, layers::Shard shard) {
@@ -102,7 +102,7 @@ double ModelCost::attended(double context) const {
 }
 
 double ModelCost::attended_by_prompt(double tokens) const {
-  const double first = std::min(tokens, window);  // these attend to all before them
+  const double first = std::min(tokens, window);  // these attend to all tokens before them
   return (1 - window_share) * tokens * (tokens + 1) / 2 +
          window_share * (first * (first + 1) / 2 + (tokens - first) * window);
 }
@@ -151,7 +151,7 @@ bool floor_holds(const ModelCost& cost, const DeviceSpeed& speed) {
 }
 
 double step_floor(const ModelCost& cost, const DeviceSpeed& speed, const StepWork& work) {
-  // Those that no row has chosen, each row a share by chance, are not read.
+  // Experts that no row has selected are not read; each row selects a random share.
   const double experts_read = cost.expert_bytes * (1 - std::pow(1 - cost.expert_share, work.rows));
   const double gemms = std::max(
       (cost.layer_bytes + experts_read + cost.head_bytes) / speed.bytes_per_second,

@@ -29,7 +29,7 @@ model::ModelConfig qwen3(std::int64_t hidden, std::int64_t intermediate, std::in
 
 struct Model {
   ModelCost cost;
-  double decode_ms[4];  // of 1, 8, 64, 256 sequences at 1,024 tokens, worked out by hand
+  double decode_ms[4];  // of 1, 8, 64, 256 sequences with 1,024 tokens, computed by hand
   double prompt_ms[3];  // of one prompt of 1,024, 8,192, 32,768 tokens
   double workload_s;    // nano-vllm's
 };
@@ -161,7 +161,7 @@ TEST_CASE("of a mixture a step reads the experts that its rows have chosen by ch
   CHECK(read_by(1) == doctest::Approx(layers * 8 * expert));
   CHECK(read_by(2) == doctest::Approx(layers * 15.5 * expert));  // half an expert of both
   CHECK(read_by(200) > layers * 127.9 * expert);
-  // A row's GEMMs are those with 8 experts.
+  // A row's GEMMs use 8 experts.
   CHECK(cost.layer_flops == doctest::Approx(others + layers * 8 * expert));
 
   const ModelCost two = cost_of(qwen3_30b_a3b(), DType::bf16, DType::bf16, 2);
@@ -190,7 +190,7 @@ TEST_CASE("layers with a window attend to no more than that") {
   config.windows = {2, 2, 2, 2};
   CHECK(cost_of(config, DType::bf16, DType::bf16, 1).attended_by_prompt(5) ==
         doctest::Approx(1 + 2 + 2 + 2 + 2));
-  // So a step of a long context is shorter, by the bytes that are not read.
+  // So a step with a long context is shorter by the bytes that are not read.
   const double saved = decode_floor(all, kH200, 8, 4000) - decode_floor(cost, kH200, 8, 4000);
   CHECK(saved == doctest::Approx(8 * 0.75 * 3900 * all.kv_bytes / kH200.bytes_per_second));
 }
@@ -215,7 +215,7 @@ TEST_CASE("stages of a pipeline read all weights one after the other, and share 
   const ModelCost one = cost_of(qwen3(4096, 12288, 36, 32), DType::bf16, DType::bf16, 1);
   const ModelCost four = cost_in_stages(one, 4);
   CHECK(cost_in_stages(one, 1).kv_bytes == one.kv_bytes);
-  // Weights bound a few sequences, keys and values many, and computing bounds a prompt.
+  // Weights bound decode with few sequences, keys and values with many, and compute bounds prefill.
   const double weights =
       (one.layer_bytes + one.head_bytes + one.expert_bytes) / kH200.bytes_per_second;
   const auto beside_weights = [&](const ModelCost& cost) {

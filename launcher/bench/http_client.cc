@@ -21,19 +21,19 @@ namespace {
 
 constexpr std::size_t kBuffer = std::size_t{64} << 10;
 constexpr int kEvents = 1024;
-constexpr std::int64_t kCheckEvery = 100'000'000;  // timeouts
+constexpr std::int64_t kCheckEvery = 100'000'000;  // ns; how often timeouts are checked
 
 void set_no_delay(int fd, int family) {
   const int on = 1;
   if (family != AF_UNIX) ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-// What epoll calls a connection.
+// The id of a connection in epoll.
 std::uint64_t key_of(std::size_t number, std::uint32_t generation) {
   return std::uint64_t{generation} << 32 | number;
 }
 
-// 0, or the errno of a connection that was tried.
+// Tries to connect; returns 0 or errno.
 int try_to_connect(const sockaddr* address, socklen_t size, Nanoseconds limit) {
   const UniqueFd fd(::socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return errno;
@@ -155,7 +155,7 @@ std::size_t HttpClient::add_server(const HttpAddress& address) {
   return servers_.size() - 1;
 }
 
-// A new connection; on failure its fd is -1, and errno says why.
+// Opens a connection; on failure its fd is -1, and errno is set.
 std::size_t HttpClient::open(std::size_t server) {
   std::size_t number = connections_.size();
   if (free_.empty()) {
@@ -239,7 +239,8 @@ void HttpClient::write(std::size_t number) {
     const ssize_t count = ::send(connection.fd.get(), connection.request.data() + connection.sent,
                                  connection.request.size() - connection.sent, MSG_NOSIGNAL);
     if (count < 0) {
-      // Another error shows when the connection is read, behind a response that may be there.
+      // Other errors are reported when the connection is read, after a response that may have
+      // arrived.
       watch(number, errno == EAGAIN || errno == EINTR);
       return;
     }
@@ -260,7 +261,7 @@ void HttpClient::poll(Nanoseconds limit) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
     const auto number = static_cast<std::size_t>(event.data.u64 & 0xffffffff);
     Connection& connection = connections_[number];
-    // An earlier event of this batch may have closed the connection that this one is about.
+    // An earlier event of this batch may have closed this connection.
     if (!connection.fd || key_of(number, connection.generation) != event.data.u64) continue;
     if ((event.events & EPOLLOUT) != 0 && (event.events & EPOLLERR) == 0) {
       connection.connected = true;
@@ -277,7 +278,8 @@ void HttpClient::read(std::size_t number) {
   Connection& connection = connections_[number];
   const ssize_t count = ::recv(connection.fd.get(), buffer_.data(), buffer_.size(), 0);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (connection.exchange == nullptr) {  // the server has closed it, or says what nobody asked for
+  if (connection.exchange == nullptr) {  // the server has closed it, or sends data without a
+                                         // request
     close(number);
   } else if (count <= 0) {
     lost(number, count < 0 ? errno : 0);
@@ -294,7 +296,7 @@ void HttpClient::read(std::size_t number) {
 }
 
 void HttpClient::take(Connection& connection, std::string_view bytes) {
-  // The receiver hears of the head before the body, so bodies are delivered through this.
+  // The receiver must see the head before the body, so bodies are delivered through this class.
   struct Receiver : BodyReceiver {
     explicit Receiver(Connection& of) : connection(of) {}
     void on_body(std::string_view piece) override {
@@ -305,7 +307,7 @@ void HttpClient::take(Connection& connection, std::string_view bytes) {
       if (std::exchange(connection.head_told, true)) return;
       connection.exchange->on_head(connection.response);
       if (connection.sent < connection.request.size()) return;
-      std::string().swap(connection.request);  // it will not be sent again
+      std::string().swap(connection.request);  // it will not be resent
       connection.sent = 0;
     }
     Connection& connection;
@@ -315,7 +317,7 @@ void HttpClient::take(Connection& connection, std::string_view bytes) {
   const std::size_t taken = connection.response.feed(bytes, receiver);
   if (!connection.response.done()) return;
   receiver.tell_head();
-  // What follows a response, or comes before the request is out, ends the connection.
+  // Bytes after a response, or a response before the request is sent, end the connection.
   if (taken < bytes.size() || !whole) connection.response.end_of_stream();
 }
 
@@ -332,13 +334,13 @@ void HttpClient::finish(std::size_t number) {
   exchange->on_end("", "");
 }
 
-// The server has closed the connection, or it broke.
+// Called when the server has closed the connection, or it failed.
 void HttpClient::lost(std::size_t number, int error) {
   Connection& connection = connections_[number];
   const std::size_t server = connection.server;
   if (error == 0 && connection.response.end_of_stream()) return finish(number);
   if (connection.reused && !connection.response.started()) {
-    // The server closed it while it was idle; another connection gets the request.
+    // The server closed it while it was idle; the request is sent on another connection.
     HttpExchange& exchange = *connection.exchange;
     std::string request = std::move(connection.request);
     close(number);
@@ -365,7 +367,7 @@ void HttpClient::fail_connection(std::size_t number, const std::string& kind,
 }
 
 void HttpClient::tell_failures() {
-  // An exchange that ends may begin another one, which may fail at once.
+  // An exchange that ends may start another one, which may fail immediately.
   while (!failures_.empty()) {
     const Failure failure = std::move(failures_.back());
     failures_.pop_back();

@@ -1,5 +1,5 @@
-// The HTTP client: responses cut at every position, connections that are kept alive, and servers
-// that misbehave.
+// The HTTP client: responses split at every position, keep-alive connections, and servers that
+// misbehave.
 #include "launcher/bench/http_client.h"
 
 #include <doctest/doctest.h>
@@ -22,7 +22,7 @@ struct Body : BodyReceiver {
   std::string text;
 };
 
-// The body of a response whose bytes come in two pieces, or what is wrong with it.
+// The body of a response whose bytes arrive in two pieces, or an error text.
 std::string parsed(const std::string& bytes, std::size_t cut) {
   ResponseParser parser;
   Body body;
@@ -211,7 +211,7 @@ TEST_CASE("connections are used again, until a server wants them closed") {
 TEST_CASE("a connection that the server closed while it was idle is replaced") {
   MockHttpServer server([&](MockConnection& connection) {
     connection.request();
-    connection.send(testing::response("200 OK", ""));  // and closes, without saying so
+    connection.send(testing::response("200 OK", ""));  // and closes without announcing it
   });
   HttpClient client(std::chrono::seconds(20));
   const HttpAddress address = parse_http_address(server.url());

@@ -44,7 +44,7 @@ void LoadGenerator::poll() {
   if (updates.empty()) return;
   const Trace::Span span(trace_, "host", "note updates");
   const std::int64_t now = now_ns();
-  // Several steps may have sent updates.
+  // The updates may be from several steps.
   std::map<RequestRecord*, std::int64_t> tokens;
   for (const runtime::Update& update : updates) {
     if (!update.error.empty()) fail("a request of the benchmark was refused: ", update.error);
@@ -61,7 +61,7 @@ void LoadGenerator::poll() {
   for (const auto& [record, count] : tokens) record_tokens(*record, count, now);
 }
 
-// nullptr for a request from before clear().
+// nullptr for a request submitted before clear().
 RequestRecord* LoadGenerator::record_of(const runtime::Update& update) {
   const std::uint64_t after = next_id_ - update.request;  // 1: the newest
   return after <= records_.size() ? &records_[records_.size() - after] : nullptr;

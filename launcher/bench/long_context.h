@@ -1,4 +1,4 @@
-// bench long: one sequence as long as the model allows, in every way of keeping the KV cache.
+// bench long: one sequence of maximum length, in every mode of the KV cache.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ namespace nvllm::launcher {
 struct LongPlan {
   std::int64_t max_model_len = 40960;
   std::int64_t output_tokens = 128;
-  std::int64_t warmup_tokens = 4096;  // of a prompt that comes first; 0: none does
+  std::int64_t warmup_tokens = 4096;  // of a prompt that runs first; 0: none
   std::int64_t vocabulary = 0;
   bool one_prompt = false;
 };
 
-// Prefill is measured with a prompt of max_model_len - 1 tokens and a single token of an answer;
-// decode with another prompt of max_model_len - output_tokens and its answer. one_prompt: the
-// second one is used for both.
+// Prefill is measured with a prompt of max_model_len - 1 tokens and one generated token; decode
+// with another prompt of max_model_len - output_tokens tokens and its answer. one_prompt: the
+// second prompt is used for both.
 struct LongResult {
   LongMode mode = LongMode::paged;
   std::string error = {};  // why it was not measured
@@ -44,13 +44,13 @@ struct LongResult {
 LongResult measure_long(LoadGenerator& load, runtime::EngineClient& client, const LongPlan& plan,
                         PythonRandom& random);
 
-// The floors of compute and of the KV cache transfers that the mode needs.
+// The floors of compute and of the KV cache transfers in this mode.
 struct LongFloor {
   double compute_s = 0, link_s = 0;
   double seconds() const { return compute_s > link_s ? compute_s : link_s; }
 };
-// step_tokens: in the chunked modes every step of that many tokens reads the KV cache of all steps
-// before it, except the blocks that stay on the device.
+// step_tokens: in the chunked modes every step of this many tokens reads the KV cache of all
+// earlier tokens, except the blocks that stay on the device.
 LongFloor prefill_floor(const LongResult& result, const ModelCost& cost, const DeviceSpeed& speed,
                         const LinkSpeed& link, std::int64_t step_tokens);
 // The floors of one decode step.

@@ -37,11 +37,11 @@ EngineWork work_between(const runtime::EngineStatistics& before,
 
 Workload warmup_workload(std::int64_t prompts, std::int64_t vocabulary) {
   constexpr std::int64_t kPromptTokens = 16;
-  constexpr std::int64_t kEndTogether = 8;  // answers that end with the same step
+  constexpr std::int64_t kEndTogether = 8;  // answers that end in the same step
   PythonRandom random(0x5eed);
   Workload workload;
   for (std::int64_t i = 0; i < prompts; ++i) {
-    // The last eight end one by one, the others eight at a time.
+    // The last eight end one by one, the others in groups of eight.
     const std::int64_t output = 2 + (i < kEndTogether ? i : kEndTogether + i / kEndTogether);
     workload.requests.push_back(
         make_request(random_prompt(random, kPromptTokens, vocabulary), output));
@@ -115,8 +115,8 @@ double floor_of(const Workload& workload, const ModelCost& cost, const DeviceSpe
 
 namespace {
 
-// Tokens that a sequence may generate beyond what it needs, because they may arrive faster than
-// they are polled. The requests are aborted once all needed ones are there.
+// Tokens that a sequence may generate beyond those needed, because they may arrive faster than they
+// are polled. The requests are aborted once all needed tokens have arrived.
 constexpr std::int64_t kSpareTokens = 2048;
 
 void submit_batch(LoadGenerator& load, const LatencyPlan& plan,
@@ -132,7 +132,7 @@ void submit_batch(LoadGenerator& load, const LatencyPlan& plan,
   for (const runtime::Request& request : requests) load.submit(request);
 }
 
-// Waits until every sequence has `more` tokens beyond those of `since`.
+// Waits until every sequence has `more` tokens beyond `since`.
 void await_tokens(LoadGenerator& load, const std::vector<std::int64_t>& since, std::int64_t more) {
   const auto behind = [&] {
     for (std::size_t i = 0; i < since.size(); ++i) {
@@ -193,7 +193,7 @@ LatencyResult measure_latency(LoadGenerator& load, runtime::EngineClient& client
 
   const std::vector<std::int64_t> before = tokens_of(load);
   const runtime::EngineStatistics statistics = client.statistics();
-  // The sequence that started last is the clock: it has just got its first token.
+  // The sequence that started last determines the time: it has just received its first token.
   const auto last_started = std::max_element(load.records().begin(), load.records().end(),
                                              [](const RequestRecord& a, const RequestRecord& b) {
                                                return a.first_ns < b.first_ns;

@@ -52,7 +52,7 @@ TEST_CASE("the warm-up's batch shrinks by eight and at last by one") {
     prompts.insert(request.prompt);
   }
   CHECK(prompts.size() == 32);
-  std::set<std::size_t> sizes;  // of the batches that decode
+  std::set<std::size_t> sizes;  // sizes of decode batches
   for (std::int32_t step = 1; step < *lengths.rbegin(); ++step) {
     sizes.insert(static_cast<std::size_t>(std::distance(lengths.upper_bound(step), lengths.end())));
   }
@@ -85,7 +85,7 @@ TEST_CASE("a batch's first sequences have tokens enough until the last ones have
   runtime::EngineOptions options;
   options.max_num_batched_tokens = 2048;
   const LatencyPlan plan{.batch = 256, .prompt_tokens = 1024, .steps = 100, .vocabulary = 1000};
-  // Every step computes at least so many tokens of prompts, and gives one token to whoever runs.
+  // Every step computes at least this many prompt tokens, and one token of each running sequence.
   const std::int64_t prompt_steps = 256 * 1024 / (2048 - 256) + 1;
   CHECK(output_tokens_of(plan, options) >= 100 + prompt_steps + 1);
 }

@@ -1,4 +1,4 @@
-// The reports of the benchmarks, as tables for people and as JSON.
+// Formats the reports of the benchmarks, as tables and as JSON.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace nvllm::launcher {
 
-// What was measured, and on what.
+// What was measured, and the hardware.
 struct BenchSubject {
   std::string benchmark;  // "throughput"
   std::string model = {};
@@ -25,9 +25,9 @@ struct BenchSubject {
   DeviceSpeed speed = {};
   runtime::EngineOptions engine = {};
   runtime::EngineInfo info = {};
-  int stages = 1;            // of a pipeline, which divide the ranks
-  int ranks_here = 1;        // on this box, of those in info
-  std::string failure = {};  // why the run failed, where it did
+  int stages = 1;            // pipeline stages, which divide the ranks
+  int ranks_here = 1;        // on this box, of those in `info`
+  std::string failure = {};  // why the run failed; empty: it succeeded
 };
 
 struct ThroughputReport {
@@ -57,8 +57,8 @@ struct StartupStage {
 };
 
 struct StartupRun {
-  std::int64_t started_ns = 0;   // of the program
-  std::optional<double> exec_s;  // from fork() until then; absent: not measured
+  std::int64_t started_ns = 0;   // start of the program
+  std::optional<double> exec_s;  // from fork() to the start of the program; absent: not measured
   std::vector<StartupStage> stages;
 
   double seconds() const { return exec_s.value_or(0) + stages.back().after_s; }
@@ -67,7 +67,7 @@ std::string format_table(const BenchSubject& subject, const std::vector<StartupR
 std::string format_json(const BenchSubject& subject, const std::vector<StartupRun>& runs);
 std::string format_json(
     const std::vector<StartupRun>& runs);  // the part that differs between starts
-// Reads the report that format_json() printed for one run.
+// Parses the report of one run printed by format_json().
 StartupRun parse_startup_run(const std::string& json);
 
 }  // namespace nvllm::launcher

@@ -95,7 +95,7 @@ Json run_of(const StartupRun& run) {
 
 namespace {
 
-// null where the floor's assumption does not hold.
+// null if the floor's assumption does not hold.
 Json share_of_floor(const BenchSubject& subject, double share) {
   return floor_holds(subject.cost, subject.speed) ? Json(share) : Json();
 }

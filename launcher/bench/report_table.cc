@@ -26,7 +26,7 @@ std::string rate(double per_second, const char* unit) {
   return three_digits(per_second * (tera ? 1e-12 : 1e-9)) + (tera ? " T" : " G") + unit;
 }
 
-// "50.0%"; "-" where the floor's assumption does not hold.
+// "50.0%"; "-" if the floor's assumption does not hold.
 std::string share_of_floor(const BenchSubject& subject, double share) {
   return floor_holds(subject.cost, subject.speed) ? percent(share) : "-";
 }
@@ -129,8 +129,7 @@ std::string gib(std::uint64_t bytes) {
   return three_digits(static_cast<double>(bytes) / (1 << 30));
 }
 
-// Adds the cells of a floor: of compute, of the link, and the share of the larger one that was
-// reached.
+// Adds the cells of a floor: of compute, of the link, and the achieved share of the larger one.
 void add_floor(std::vector<std::string>& row, const BenchSubject& subject, const LongFloor& floor,
                double scale, double seconds) {
   row.push_back(three_digits(floor.compute_s * scale));

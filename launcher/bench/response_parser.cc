@@ -23,7 +23,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
 }
 
-// Whether a header that is a list, "gzip, chunked", has the word.
+// Whether a header with a list value such as "gzip, chunked" contains the word.
 bool lists(std::string_view value, std::string_view word) {
   while (!value.empty()) {
     const std::size_t comma = std::min(value.find(','), value.size());
@@ -90,7 +90,7 @@ bool ResponseParser::end_of_stream() {
 }
 
 std::size_t ResponseParser::feed_head(std::string_view bytes) {
-  // The end, "\n\r\n" or "\n\n", may reach back into earlier bytes.
+  // The terminator, "\n\r\n" or "\n\n", may start in earlier bytes.
   const std::size_t before = head_.size();
   const std::size_t wanted = std::min(bytes.size(), kMaxHead - before);
   head_.append(bytes.substr(0, wanted));

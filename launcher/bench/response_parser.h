@@ -1,4 +1,4 @@
-// ResponseParser: reads one HTTP/1.1 response, however its bytes are cut.
+// ResponseParser: parses one HTTP/1.1 response, however its bytes are split.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace nvllm::launcher {
 
-// Gets the pieces of a body, without the framing of chunks.
+// Receives the pieces of a body, without chunk framing.
 class BodyReceiver {
  public:
   virtual ~BodyReceiver() = default;
@@ -17,21 +17,21 @@ class BodyReceiver {
 
 class ResponseParser {
  public:
-  // Takes bytes until the response ends, and returns how many. Throws an Error if they are no
-  // HTTP/1.1; then the parser is of no use any more.
+  // Consumes bytes until the response ends, and returns their number. Throws an Error if they are
+  // not valid HTTP/1.1; the parser must not be used after that.
   std::size_t feed(std::string_view bytes, BodyReceiver& receiver);
-  // The server has closed the connection: true if the response ends with that.
+  // The server has closed the connection: returns whether that completes the response.
   bool end_of_stream();
 
-  bool started() const { return started_; }  // there was a byte
+  bool started() const { return started_; }  // at least one byte was received
   bool done() const { return state_ == State::done; }
   int status() const { return status_; }  // 0: not known yet
-  // Whether the connection may carry another request.
+  // Whether the connection can be used for another request.
   bool keep_alive() const { return keep_alive_; }
-  // The status line and the headers as they came.
+  // The status line and the headers as received.
   const std::string& head() const { return head_; }
 
-  // Ready for another response.
+  // Prepares for another response.
   void reset() { *this = ResponseParser(); }
 
  private:
@@ -54,12 +54,12 @@ class ResponseParser {
   State state_ = State::head;
   bool started_ = false, keep_alive_ = true;
   int status_ = 0;
-  std::uint64_t left_ = 0;  // bytes of the body, or of the chunk
+  std::uint64_t left_ = 0;  // remaining bytes of the body, or of the chunk
   std::string head_;
-  std::string line_;  // a line of the framing that has not ended yet
+  std::string line_;  // an incomplete line of chunk framing
 };
 
-// The value of a header in a head, whatever the name's case; empty: it is not there.
+// The value of a header, found case-insensitively; empty: not present.
 std::string_view header_of(std::string_view head, std::string_view name);
 
 }  // namespace nvllm::launcher

@@ -1,5 +1,4 @@
-// How long nvllm-launch takes from its start to the first token of a real model, SmolLM2, on the
-// CPU.
+// Time from the start of nvllm-launch to the first token of a real model, SmolLM2, on the CPU.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -17,9 +16,9 @@
 namespace nvllm::launcher {
 namespace {
 
-// The goal is 0.7 s on two cores with the file in the page cache, which take 0.2 s with nothing
-// else to do. Here it is the shortest of some starts, on a machine that may build and run other
-// tests meanwhile: with twelve others for each core a start took 2.2 s.
+// The goal is 0.7 s on two cores with the file in the page cache; without other load it takes 0.2
+// s. The test uses the minimum of several starts, on a machine that may build and run other tests
+// at the same time: with twelve others per core a start took 2.2 s.
 constexpr double kMaxSeconds = 3 * 0.7 * testing::kLoad;
 
 std::string run(std::vector<std::string> words, const std::string& model, int ranks) {

@@ -52,7 +52,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// This process's arguments, and those that make it a single run with a report as JSON.
+// This process's arguments, changed to make it a single run with a JSON report.
 std::vector<std::string> arguments_of_one_run() {
   std::ifstream file("/proc/self/cmdline");
   const std::string all{std::istreambuf_iterator<char>(file), {}};
@@ -70,7 +70,7 @@ std::vector<std::string> arguments_of_one_run() {
   std::vector<char*> words;
   for (std::string& argument : arguments) words.push_back(argument.data());
   words.push_back(nullptr);
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // it ends its own workers then
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // it then stops its own workers
   if (::getppid() != parent) ::_exit(kExitFailed);
   ::dup2(output, STDOUT_FILENO);
   ::execv("/proc/self/exe", words.data());
@@ -97,7 +97,7 @@ int wait_for(pid_t pid) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Returns the exit code; with 0 the run is complete.
+// Returns the exit code; if 0, the run is complete.
 int run_once(StartedRun& run) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("pipe for the report of a start");
@@ -145,8 +145,7 @@ std::string join_starts(const std::vector<StartedRun>& started, bool json) {
 }
 
 int run_starts(const Options& options) {
-  // A script's shell ignores SIGINT for what it starts with &. The current run ends with this
-  // process.
+  // A shell script ignores SIGINT for background jobs. The current run ends with this process.
   ::signal(SIGINT, SIG_DFL);
   std::vector<StartedRun> runs(static_cast<std::size_t>(options.bench.repeat));
   for (StartedRun& run : runs) {

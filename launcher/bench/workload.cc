@@ -41,7 +41,7 @@ Workload make_workload(const WorkloadOptions& options) {
     if (options.logprobs) {
       runtime::SamplingParams& sampling = workload.requests.back().sampling;
       sampling.seed = options.seed + workload.requests.size();
-      sampling.logprobs = 0;  // of the token itself
+      sampling.logprobs = 0;  // of the token itself only
     }
     workload.output_tokens += length;
   }

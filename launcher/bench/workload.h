@@ -20,7 +20,7 @@ struct WorkloadOptions {
   LengthRange output{100, 1024};
   std::uint64_t seed = 0;
   std::int64_t vocabulary = 0;  // of the model
-  // Each request reports log-probabilities and has a seed of its own, so that what it answers is a
+  // Each request returns log-probabilities and has a seed of its own, so that its result is a
   // function of these options and the model.
   bool logprobs = false;
 };
@@ -31,21 +31,21 @@ struct Workload {
   std::int64_t output_tokens = 0;
 };
 
-// Random prompts, the same ones as nano-vllm's bench.py makes: after random.seed(seed), for each
+// Random prompts, identical to those of nano-vllm's bench.py: after random.seed(seed), for each
 // prompt its length, then its ids from 0 to 10,000 (or the vocabulary's end); after all of them the
 // length of each answer.
 Workload make_workload(const WorkloadOptions& options);
 
-// One request of a benchmark: a random prompt, and an answer of exactly that many tokens.
+// One request of a benchmark: a prompt, and an answer of exactly output_tokens tokens.
 runtime::Request make_request(std::vector<std::int32_t> prompt, std::int64_t output_tokens);
 
 class PythonRandom;
-// A prompt of that many tokens, with ids from 0 to vocabulary - 1.
+// A prompt of `tokens` tokens, with ids from 0 to vocabulary - 1.
 std::vector<std::int32_t> random_prompt(PythonRandom& random, std::int64_t tokens,
                                         std::int64_t vocabulary);
 
 // PythonRandom: generates the same numbers as Python's random module, so that a workload which
-// another program defines by a seed is exactly the same one here.
+// another program defines by a seed is identical here.
 class PythonRandom {
  public:
   // random.seed(seed)
@@ -55,7 +55,7 @@ class PythonRandom {
     engine_.seed(key);
   }
 
-  // random.randint(min, max): both ends included. They are less than 2^32 - 1 apart.
+  // random.randint(min, max), with both ends included. They must be less than 2^32 - 1 apart.
   std::int64_t randint(std::int64_t min, std::int64_t max) {
     const auto count = static_cast<std::uint64_t>(max - min) + 1;
     int bits = 0;
@@ -66,8 +66,8 @@ class PythonRandom {
   }
 
  private:
-  // Initializes the state as init_by_array() of the Mersenne Twister's authors does, in the form of
-  // a seed sequence, from which standard engines take their state.
+  // Initializes the state like init_by_array() of the Mersenne Twister's authors, in the form of a
+  // seed sequence, from which standard engines take their state.
   struct Key {
     using result_type = std::uint32_t;
     std::vector<std::uint32_t> words;

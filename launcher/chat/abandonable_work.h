@@ -1,5 +1,5 @@
-// AbandonableWork: work on a text that may take seconds (a chat template's rendering, tokenizing),
-// in a thread of its own, so that whoever waits for it can stop waiting.
+// AbandonableWork: runs work on text that may take seconds (rendering a chat template, tokenizing)
+// in a separate thread, so that the caller can stop waiting for it.
 #pragma once
 
 #include <atomic>
@@ -20,9 +20,9 @@ namespace nvllm::launcher {
 // Used by one thread.
 class AbandonableWork {
  public:
-  // The work's result, or what it throws. Nothing if `stop`, which is asked many times a second,
-  // says so: then the work goes on alone, and its result is dropped. It must own what it uses, but
-  // for what lives until busy() is false, or the process ends.
+  // Returns the work's result, or throws its exception. Returns nullopt if `stop`, which is called
+  // many times a second, returns true: then the work continues alone, and its result is dropped. It
+  // must own everything it uses, except what lives until busy() is false, or the process ends.
   template <typename Work, typename Result = std::invoke_result_t<Work>>
   std::optional<Result> run(Work work, const std::function<bool()>& stop) {
     auto task = std::make_shared<Task<Work, Result>>(std::move(work));
@@ -33,7 +33,7 @@ class AbandonableWork {
         task.reset();
         --*threads;
       }).detach();
-    } catch (const std::system_error&) {  // no thread is to be had: it is waited for
+    } catch (const std::system_error&) {  // no thread can be started: run it here
       --*threads_;
       task->run();
     }
@@ -43,15 +43,15 @@ class AbandonableWork {
     return task->take();
   }
 
-  // Whether work that was abandoned goes on.
+  // Whether abandoned work is still running.
   bool busy() const { return *threads_ > 0; }
 
  private:
   static constexpr auto kInterval = std::chrono::milliseconds(20);
 
-  // Shared by the thread that works and the one that waits. What the work owns is gone before it
-  // is over, and what it gives or throws belongs to one thread at a time: the thread sanitizer does
-  // not see how the standard library counts the owners of an exception.
+  // Shared by the working and the waiting thread. What the work owns is destroyed before it is
+  // over, and its result or exception belongs to one thread at a time: ThreadSanitizer does not see
+  // how the standard library counts the owners of an exception.
   template <typename Work, typename Result>
   class Task {
    public:
@@ -73,13 +73,13 @@ class AbandonableWork {
       changed_.notify_all();
     }
 
-    // Whether it is over after `interval` at the latest.
+    // Waits for at most `interval`; returns whether the work is over.
     bool wait(std::chrono::milliseconds interval) {
       std::unique_lock lock(mutex_);
       return changed_.wait_for(lock, interval, [this] { return over_; });
     }
 
-    // Once, when it is over.
+    // Call once, when the work is over.
     Result take() {
       const std::lock_guard lock(mutex_);
       if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
@@ -90,7 +90,7 @@ class AbandonableWork {
     std::optional<Work> work_;
     std::mutex mutex_;
     std::condition_variable changed_;
-    bool over_ = false;  // this and the rest: guarded by mutex_
+    bool over_ = false;  // guarded by mutex_, as are the members below
     std::optional<Result> result_;
     std::exception_ptr error_;
   };

@@ -16,7 +16,7 @@ OutputParserOptions channel_options() {
 constexpr std::string_view kOpenTag = "<think>", kCloseTag = "</think>";
 constexpr const char *kDim = "\033[2m", *kPlain = "\033[0m";
 
-// How many of the text's last bytes may be the beginning of the tag.
+// How many of the text's last bytes may be the start of the tag.
 std::size_t started(std::string_view text, std::string_view tag) {
   for (std::size_t size = std::min(text.size(), tag.size() - 1); size > 0; --size) {
     if (text.ends_with(tag.substr(0, size))) return size;
@@ -57,7 +57,7 @@ std::string AnswerText::finish() {
   return text;
 }
 
-// Byte by byte, so that reasoning and content stay in their order.
+// Byte by byte, so that the order of reasoning and content is kept.
 std::string AnswerText::translated(const std::string& text) {
   if (!channels_) return text;
   std::string all;

@@ -1,7 +1,7 @@
-// AnswerText: the text of an answer's tokens, as chats show and keep it: one text, in which
-// reasoning stands between <think> and </think>. Most models write it so themselves. Those of
-// gpt-oss write messages in channels (launcher/serve/parsers/harmony_parser.h), of which the
-// reasoning becomes such a block, and the headers are left out. ThinkingText: how it is shown.
+// AnswerText: the text of an answer's tokens, as chats show and store it: one text, in which
+// reasoning is between <think> and </think>. Most models write this form themselves. gpt-oss models
+// write messages in channels (launcher/serve/parsers/harmony_parser.h): the reasoning becomes such
+// a block, and the headers are removed. ThinkingText: formats it for a terminal.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ namespace nvllm::launcher {
 // Whether the model writes messages in channels: its tokenizer has the special tokens for them.
 bool writes_channels(const tokenizer::Tokenizer& tokenizer);
 
-// What of an answer such a model reads again in later prompts: the text without its reasoning.
+// The part of an answer that such a model gets in later prompts: the text without its reasoning.
 std::string without_reasoning(std::string_view text);
 
 class AnswerText {
@@ -26,7 +26,7 @@ class AnswerText {
   // The tokenizer must outlive it. stops: stop strings.
   AnswerText(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops);
 
-  // As of a StreamDetokenizer.
+  // Same as those of StreamDetokenizer.
   std::string push(tokenizer::TokenId id);
   std::string finish();
   bool stopped() const { return tokens_.stopped(); }
@@ -35,15 +35,15 @@ class AnswerText {
   std::string translated(const std::string& text);
   std::string with_tags(const OutputDelta& delta);
 
-  std::unique_ptr<OutputParser> channels_;  // nullptr: the text is as it is
+  std::unique_ptr<OutputParser> channels_;  // nullptr: the text is not in channels
   tokenizer::StreamDetokenizer tokens_;
-  bool reasons_ = false;  // <think> has been written, and is not closed
+  bool reasons_ = false;  // <think> has been written, but not </think>
 };
 
-// Dims what stands between <think> and </think>, in a text that comes in pieces.
+// Dims the text between <think> and </think>, in a text that arrives in pieces.
 class ThinkingText {
  public:
-  // dimmed: false passes pieces unchanged. thinking: whether the text begins inside <think>.
+  // dimmed: if false, pieces pass unchanged. thinking: whether the text starts inside <think>.
   ThinkingText(bool dimmed, bool thinking);
 
   std::string push(std::string_view piece);
@@ -51,7 +51,7 @@ class ThinkingText {
 
  private:
   bool dimmed_, thinking_;
-  std::string held_;  // may be the beginning of a tag
+  std::string held_;  // may be the start of a tag
 };
 
 }  // namespace nvllm::launcher

@@ -24,14 +24,14 @@ namespace {
 
 using Then = CommandResult::Then;
 
-// On the CPU a prompt is read in steps that take about so long: between two of them the engine
-// hears of Ctrl-C, and says how far it is.
+// On the CPU, prompts are prefilled in steps of about this duration: between steps the engine
+// receives Ctrl-C, and reports its progress.
 constexpr double kPrefillStepS = 0.1;
 
-// What the chat consists of.
+// Where the prompts of a chat come from.
 enum class ChatMode {
-  prompt,  // of the command line: one answer
-  lines,   // each line of standard input is a prompt of its own
+  prompt,  // given on the command line: one answer
+  lines,   // each line of standard input is a separate prompt
   piped,   // standard input is a conversation
   terminal
 };
@@ -49,7 +49,7 @@ std::string device_of(const EngineSession& session) {
   return ranks.size() == 1 ? device : str(ranks.size(), " x ", device);
 }
 
-// What /model shows.
+// The output of /model.
 std::string describe_model(const Options& options, const EngineSession& session) {
   const runtime::OpenModel& model = session.model();
   return str("model               ", options.model_name, "\npath                ", model.path,
@@ -96,7 +96,7 @@ class Chat {
     return chat_.ask(question, stop);
   }
 
-  // What is to be done next; an error is shown.
+  // Runs a command and returns what to do next; errors are printed.
   Then command(ChatCommands& commands, const ChatLine& line) {
     try {
       const CommandResult result = commands.run(line);
@@ -188,12 +188,12 @@ class Chat {
     } catch (const OutputClosed&) {
       throw;
     } catch (const Error& error) {
-      check_alive();  // throws if the workers have ended: then the chat is over
+      check_alive();  // throws if the workers have ended, which ends the chat
       print_line(session_, error.what());
     }
   }
 
-  // Inputs of earlier chats, unless they are not to be kept, or cannot be.
+  // Inputs of earlier chats, unless history is disabled or unavailable.
   History history() {
     const std::string path = options_.chat.history.value_or(chat_history_path(process_environment));
     if (path.empty()) return {};
@@ -249,7 +249,7 @@ int run_chat(const Options& given, std::int64_t) {
   }
   const int exit_code = session.finish(error);
   closed &= exit_code == kExitFine;
-  // A thread is busy with a question that was stopped, and uses what a return would destroy.
+  // A thread is still busy with a stopped question, and uses objects that a return would destroy.
   if (text_work.busy()) ::_exit(closed ? kExitSignal + SIGPIPE : exit_code);
   if (closed) throw OutputClosed("");
   return exit_code;

@@ -91,7 +91,7 @@ std::string ChatCommands::save(const std::string& words) {
     if (!setup_.confirm) fail("/save ", path, ": is there already; pass another name");
     if (!setup_.confirm(path + " is there already; overwrite it? [y/N] ")) return "not saved";
   }
-  // What is there stays until the whole talk is written.
+  // An existing file is kept until the new one is written completely.
   const bool replaces = std::filesystem::is_regular_file(path, ignored);
   const std::string written = replaces ? path + ".new" : path;
   std::ofstream file(written, std::ios::binary);
@@ -107,7 +107,7 @@ std::string ChatCommands::save(const std::string& words) {
 std::string ChatCommands::load(const std::string& words) {
   if (words.empty()) fail("/load needs a file's name");
   const std::string path = expand_home(words);
-  // Looked at first: to open a pipe waits for its writer.
+  // Checked first, because opening a pipe would wait for its writer.
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) fail("/load ", path, ": no such file");
   if (std::filesystem::file_size(path, ignored) > kMaxTalkBytes)

@@ -1,4 +1,4 @@
-// ChatCommands: what the commands of a chat do ("/save talk.json").
+// ChatCommands: runs the commands of a chat ("/save talk.json").
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ namespace nvllm::launcher {
 // Totals of the chat so far.
 struct ChatTotals {
   std::int64_t answers = 0, tokens = 0;
-  std::string last = "";  // figures of the last answer
+  std::string last = "";  // statistics of the last answer
 };
 
 struct CommandResult {
   enum class Then { next, leave, ask_again, go_on };
 
-  std::string text = "";  // to be shown
+  std::string text = "";  // to print
   Then then = Then::next;
 };
 
@@ -28,17 +28,17 @@ class ChatCommands {
  public:
   struct Setup {
     std::string model;  // what /model shows
-    // Asks the person at the terminal; empty: there is none, and nothing is overwritten.
+    // Asks the user at the terminal; empty: there is none, and nothing is overwritten.
     std::function<bool(const std::string& question)> confirm = nullptr;
   };
-  // All must outlive it.
+  // All arguments must outlive it.
   ChatCommands(ChatSession& chat, const ChatTotals& totals, Setup setup)
       : chat_(chat),
         totals_(totals),
         setup_(std::move(setup)),
         settings_(chat.sampling(), chat.stops()) {}
 
-  // Throws an Error, which is to be shown, if it cannot. The line is a command, or misspelt.
+  // Throws an Error to be printed if the command fails. `line` is a command, or a misspelt one.
   CommandResult run(const ChatLine& line);
 
  private:
@@ -56,7 +56,7 @@ class ChatCommands {
   ChatSettings settings_;
 };
 
-// The path with the home folder for a "~" at its beginning.
+// Replaces a "~" at the start of the path by the home folder.
 std::string expand_home(const std::string& path);
 
 }  // namespace nvllm::launcher

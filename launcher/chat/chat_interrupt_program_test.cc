@@ -1,4 +1,4 @@
-// Ctrl-C at a chat: how long it takes until the prompt is there again, or the program is gone.
+// Ctrl-C in a chat: the time until the prompt returns, or the program ends.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ constexpr Nanoseconds kReach = std::chrono::milliseconds(300);
 // Sanitized programs take several times as long for everything.
 constexpr Nanoseconds kLimit = testing::kSanitized ? 10 * kReach : kReach;
 
-// The shape of SmolLM2-135M, which a CPU takes half a minute to read a prompt of 5,000 tokens with.
+// The shape of SmolLM2-135M, with which a CPU takes half a minute to prefill 5,000 tokens.
 const char* const kLargeShape =
     R"(--hf-overrides={"vocab_size": 705, "max_position_embeddings": 8192, "hidden_size": 576,)"
     R"( "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,)"
@@ -36,7 +36,7 @@ int tries() {
   return given == nullptr ? 4 : std::max(1, std::atoi(given));
 }
 
-// At least 5,000 tokens; the number makes it one that no cache knows.
+// A prompt of at least 5,000 tokens; the number keeps it out of any cache.
 std::string long_prompt(int number) {
   std::string text = str(number, ' ');
   while (text.size() < 5000) text += static_cast<char>('a' + text.size() * 7 % 26);
@@ -51,8 +51,8 @@ TEST_CASE("Ctrl-C while a prompt of 5,000 tokens is read: the prompt is back in 
   Nanoseconds longest{0};
   for (int i = 0; i < tries(); ++i) {
     terminal.type(long_prompt(i));
-    // At any moment of the first seconds; every other time in the first third of one, while the
-    // engine still learns how long its steps take.
+    // At a random moment of the first seconds; every other time in the first third of a second,
+    // while the engine still measures how long its steps take.
     terminal.watch(std::chrono::milliseconds(50 + random() % (i % 2 == 0 ? 300 : 4000)));
     terminal.skip();
     const std::int64_t typed = now_ns();
@@ -64,7 +64,7 @@ TEST_CASE("Ctrl-C while a prompt of 5,000 tokens is read: the prompt is back in 
           format_duration(static_cast<double>(longest.count()) * 1e-9));
   CHECK(longest <= kLimit);
   CHECK(terminal.shows("stopped before the first token"));
-  // The engine is free as well: a short question is not behind the long one.
+  // The engine is free as well: a short question does not wait for the long one.
   const std::int64_t wanted = now_ns();
   terminal.type("/set max-tokens 1\rhi\r");
   REQUIRE(terminal.await("TTFT "));
@@ -75,7 +75,7 @@ TEST_CASE("Ctrl-C while a prompt of 5,000 tokens is read: the prompt is back in 
 
 TEST_CASE("Ctrl-C while a text is made into tokens: the prompt is back in 0.3 s") {
   const TextFolder model;
-  // Which takes the tokenizer seconds.
+  // Tokenizing this takes seconds.
   std::ofstream(model.path("long.json")) << R"({"messages": [{"role": "user", "content": ")"
                                          << std::string(std::size_t{24} << 20, 'a') << R"("}]})";
   Terminal terminal(model.arguments("chat", {}));
@@ -92,7 +92,7 @@ TEST_CASE("Ctrl-C while a text is made into tokens: the prompt is back in 0.3 s"
     REQUIRE(terminal.await("> "));
     CHECK(Nanoseconds(now_ns() - typed) <= kLimit);
   }
-  // The questions are not part of the conversation, and nothing waits for their threads.
+  // The questions are not part of the conversation, and their threads are not waited for.
   terminal.type("/save " + model.path("saved") + "\r");
   REQUIRE(terminal.await("saved 1 messages"));
   const std::int64_t typed = now_ns();
@@ -124,7 +124,7 @@ TEST_CASE("Ctrl-C while a model loads ends the program in 0.3 s") {
     terminal.watch(std::chrono::milliseconds(wait_ms));
     const std::int64_t typed = now_ns();
     terminal.type("\003");
-    // By the signal itself, if it came before the program handled signals.
+    // Killed by the signal itself, if it came before the program handled signals.
     const int ended = terminal.wait();
     CHECK((ended == 130 || ended == 1000 + SIGINT));
     CHECK(Nanoseconds(now_ns() - typed) <= kLimit);

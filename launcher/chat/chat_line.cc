@@ -52,7 +52,7 @@ ChatLine read_chat_line(const std::string& line) {
   std::vector<std::string> known;
   for (const CommandName& command : command_names()) {
     const bool called = name == command.name || (command.alias != nullptr && name == command.alias);
-    // Only a system's message has several lines; other texts of several lines are no commands.
+    // Only a system message may have several lines; other texts of several lines are not commands.
     const bool one_line = words.find('\n') == std::string::npos || name == "/system";
     if (called && one_line) return {ChatLine::Kind::command, command.name, words};
     known.emplace_back(command.name + 1);

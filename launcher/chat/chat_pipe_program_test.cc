@@ -1,4 +1,4 @@
-// Prompts through pipes, and of the command line, as scripts meet them.
+// Prompts from pipes and from the command line, as in scripts.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ using testing::TextFolder;
 
 constexpr Nanoseconds kLimit = std::chrono::seconds(60);
 
-// Runs to its end with the text as standard input.
+// Runs until exit with the text as standard input.
 void give_input(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
   ::dup2(::open(path.c_str(), O_RDONLY), STDIN_FILENO);
@@ -132,7 +132,7 @@ TEST_CASE("/continue does not repeat what may be the beginning of a stop string"
   };
   int compared = 0;
   for (const char* const tokens : {"--max-tokens=3", "--max-tokens=5", "--max-tokens=6"}) {
-    // A stop string that begins with the last character of the first part, and never comes.
+    // A stop string that starts with the last character of the first part, and never completes.
     const std::string first = output("what\n", {tokens});
     REQUIRE(first.size() > 1);
     std::size_t at = first.size() - 2;

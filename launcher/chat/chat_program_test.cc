@@ -1,4 +1,4 @@
-// Chat as people meet it: in a real pseudo-terminal.
+// Chat as users see it: in a real pseudo-terminal.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -261,7 +261,7 @@ TEST_CASE("an answer that is cut off says so and goes on, as if it had not been 
   };
   const std::string whole = answer("24", 1);
   CHECK(answer("8", 3) == whole);
-  // One that a stop string ended has nothing to go on with.
+  // An answer that a stop string ended cannot be continued.
   CAPTURE(whole);
   const auto letter = std::ranges::find_if(whole, [](char c) { return c > ' ' && c <= '~'; });
   REQUIRE(letter != whole.end());

@@ -19,8 +19,8 @@
 namespace nvllm::launcher {
 namespace {
 
-// Sampling defaults where neither the model nor the command line has any. A small model with greedy
-// sampling soon repeats itself for ever.
+// Sampling defaults if neither the model nor the command line specifies any. A small model with
+// greedy sampling soon repeats itself forever.
 constexpr double kTemperature = 0.8;
 constexpr std::int32_t kTopK = 40;
 constexpr double kTopP = 0.95;
@@ -58,14 +58,14 @@ std::size_t max_prompt_tokens(const runtime::SamplingParams& sampling,
 
 namespace {
 
-// Progress, which moves the cursor.
+// Prints progress, which moves the cursor.
 void draw(EngineSession& session, const std::string& text) {
   if (text.empty()) return;
   session.workers().console().draw(text);
   session.workers().console().flush(std::chrono::seconds(1));
 }
 
-// At most so many characters, in one line.
+// The start of a text, limited in length, as one line.
 std::string beginning_of(const std::string& text) {
   constexpr std::size_t kLongest = 40;
   std::string line;
@@ -100,8 +100,8 @@ ChatSession::ChatSession(const Options& options, const TextModel& model, EngineS
   conversation_.set_system(options.chat.system);
 }
 
-// The answer to the last question. Without one, `restore` is called, and what was forgotten for it
-// is not forgotten.
+// Answers the last question. If there is no answer, calls `restore`, and restores messages that
+// were dropped for it.
 StreamedAnswer ChatSession::answer_or(const std::function<void()>& restore, const Stop& stop) {
   const std::size_t forgotten = conversation_.forgotten();
   const auto undo = [&] {
@@ -134,7 +134,7 @@ StreamedAnswer ChatSession::ask_again(const Stop& stop) {
   return answer_or(restore, stop);
 }
 
-// The answer to the last question, which becomes part of the conversation if it has a text.
+// Answers the last question; the answer becomes part of the conversation if it has a text.
 StreamedAnswer ChatSession::answer(const Stop& stop) {
   Conversation::Prompt prompt = next_prompt(max_prompt_tokens(sampling_, session_), stop);
   StreamedAnswer given = stream({.request = {.prompt = prompt.ids}}, prompt.thinking, stop);
@@ -147,11 +147,11 @@ StreamedAnswer ChatSession::answer(const Stop& stop) {
   return given;
 }
 
-// The conversation's prompt; tells what is forgotten from now on.
+// The conversation's prompt; reports messages that are dropped from now on.
 Conversation::Prompt ChatSession::next_prompt(std::size_t limit, const Stop& stop) {
   Conversation::Prompt prompt;
   if (stop) {
-    // It works on a copy, which stays its own if it is abandoned.
+    // The work gets a copy, which it keeps if it is abandoned.
     auto made = text_work_.run(
         [copy = conversation_, limit]() mutable {
           Conversation::Prompt made = copy.prompt(limit);
@@ -198,8 +198,8 @@ StreamedAnswer ChatSession::go_on(const Stop& stop) {
   return more;
 }
 
-// The tokens of the last answer that the model reads to go on, and the prompt before them. Where
-// the context does not hold both, older messages are forgotten, and of a long answer the beginning.
+// The tokens of the last answer that the model needs to continue, and the prompt before them. If
+// the context does not hold both, older messages are dropped, and the start of a long answer.
 std::vector<std::int32_t> ChatSession::first_tokens(std::vector<std::int32_t>& prompt,
                                                     const Stop& stop) {
   const std::size_t limit = max_prompt_tokens(sampling_, session_);

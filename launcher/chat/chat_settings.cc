@@ -39,7 +39,7 @@ struct Setting {
   std::string (*value)(const SamplingParams& params);
 };
 
-// Those of the command line, which says what they mean, and the seed of an answer.
+// The command line's options, whose help explains them, and the seed of an answer.
 constexpr Setting kSettings[] = {
     {"temperature", [](const SamplingParams& p) { return text_of(p.temperature); }},
     {"top-p", [](const SamplingParams& p) { return text_of(p.top_p); }},
@@ -60,7 +60,7 @@ const OptionRow& row_of(const OptionRows& rows, const std::string& name) {
                        [&](const OptionRow& row) { return row.name == "--" + name; });
 }
 
-// As the option of the command line does it.
+// Sets a value like the option of the command line.
 void set_as_option(const std::string& name, const std::string& value, SamplingParams& params) {
   const OptionRows rows = chat_sampling_rows();
   const OptionRow& row = row_of(rows, name);
@@ -144,7 +144,7 @@ std::string ChatSettings::set(const std::string& given, const std::string& value
   return show(name);
 }
 
-// A text as it stands, or as JSON: "\n\n", ["a", "b"].
+// A plain text, or JSON: "\n\n", ["a", "b"].
 void ChatSettings::set_stops(const std::string& value) {
   if (!value.starts_with('"') && !value.starts_with('[')) {
     stops_ = {value};
@@ -153,7 +153,7 @@ void ChatSettings::set_stops(const std::string& value) {
   nlohmann::json json;
   try {
     json = parse_json(value);
-  } catch (const nlohmann::json::exception&) {  // told below, as any other value that is wrong
+  } catch (const nlohmann::json::exception&) {  // reported below, like any other invalid value
   }
   const auto is_text = [](const nlohmann::json& one) {
     return one.is_string() && !one.get_ref<const std::string&>().empty();

@@ -1,4 +1,4 @@
-// ChatSettings: the options of sampling that /set shows and changes while a chat runs.
+// ChatSettings: the sampling options that /set shows and changes during a chat.
 #pragma once
 
 #include <string>
@@ -17,9 +17,9 @@ class ChatSettings {
 
   static std::vector<std::string> names();  // "temperature", ...
 
-  // All with their values, a line each.
+  // All with their values, one per line.
   std::string show() const;
-  // "temperature is 0.8". Both throw an Error that names what is wrong.
+  // "temperature is 0.8". Both throw an Error that names an invalid name or value.
   std::string show(const std::string& name) const;
   std::string set(const std::string& name, const std::string& value);
 

@@ -30,7 +30,7 @@ void Conversation::reset() {
   forgotten_ = 0;
 }
 
-// The messages without so many of the oldest ones behind the system's.
+// The messages without the `forgotten` oldest ones after the system message.
 std::vector<Message> Conversation::kept(std::size_t forgotten) const {
   const auto first = messages_.begin() + (has_system() ? 1 : 0);
   std::vector<Message> all(messages_.begin(), first);
@@ -38,7 +38,8 @@ std::vector<Message> Conversation::kept(std::size_t forgotten) const {
   return all;
 }
 
-// With the oldest question that is kept, and its answer; the same number: it is the only one.
+// Also drops the oldest remaining question and its answer; returns the same number if it is the
+// only one.
 std::size_t Conversation::forget_one_more(std::size_t forgotten) const {
   const std::size_t system = has_system() ? 1 : 0;
   for (std::size_t next = system + forgotten + 1; next < messages_.size(); ++next) {

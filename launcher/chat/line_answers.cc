@@ -46,7 +46,7 @@ void LineAnswers::run(const std::function<void()>& check_alive) {
 }
 
 void LineAnswers::read_lines(Nanoseconds limit) {
-  // As many again are queued, so that one long answer does not leave the engine idle.
+  // Twice as many as can run, so that a long answer does not leave the engine idle.
   const auto max = 2 * static_cast<std::size_t>(options_.engine.max_num_seqs);
   while (!at_end_ && answers_.size() < max) {
     const LineReader::Found found = lines_.next(limit);

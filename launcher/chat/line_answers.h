@@ -1,5 +1,5 @@
-// LineAnswers: answers each line of standard input as a prompt of its own. As many as the engine
-// can run are in flight together. The answers are written in the order of the lines; the first
+// LineAnswers: answers each line of standard input as a separate prompt. As many as the engine can
+// run are in flight together. The answers are written in the order of the lines; the first
 // unfinished one is streamed.
 #pragma once
 
@@ -18,13 +18,12 @@ namespace nvllm::launcher {
 
 class LineAnswers {
  public:
-  // All must outlive it. The model must have a chat template.
+  // All arguments must outlive it. The model must have a chat template.
   LineAnswers(const Options& options, const TextModel& model, EngineSession& session);
 
   // Runs until the input has ended and all lines are answered. check_alive is called several times
-  // a second and throws if the workers have ended. A line that cannot be answered is reported on
-  // standard error, and the others are still answered; an Error at the end says how many lines
-  // failed.
+  // a second and throws if the workers have ended. A line that fails is reported on standard error,
+  // and the others are still answered; in the end an Error reports how many lines failed.
   void run(const std::function<void()>& check_alive);
 
  private:
@@ -38,10 +37,10 @@ class LineAnswers {
     bool ended = false;
   };
 
-  // Reads lines, and submits them, up to the limit of requests in flight.
+  // Reads and submits lines, up to the maximum number of requests in flight.
   void read_lines(Nanoseconds limit);
   void submit(const std::string& line);
-  // A piece of the answer as the terminal gets it.
+  // A piece of the answer in the form for the terminal.
   static std::string shown(Answer& answer, const std::string& piece);
   void apply_updates();
   // Writes what is due.
@@ -56,8 +55,7 @@ class LineAnswers {
   LineReader lines_{"-"};
   bool at_end_ = false;  // of the input
 
-  // The request numbers are 1, 2, ... in the order of the lines; answers_ begins with that of
-  // first_.
+  // Request ids are 1, 2, ... in the order of the lines; answers_ starts with that of first_.
   std::deque<Answer> answers_;
   std::uint64_t first_ = 1;
   std::int64_t answered_ = 0, failed_ = 0, tokens_ = 0;

@@ -13,11 +13,11 @@
 namespace nvllm::launcher {
 namespace {
 
-// No context holds more.
+// No context holds more text.
 constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
 constexpr int kPatienceMs = 1000;
 
-// Whether something was put there for this program: a terminal and /dev/null are always there.
+// Whether standard input was redirected for this program: not a terminal or /dev/null.
 bool holds_text(int fd) {
   struct stat status {};
   return ::fstat(fd, &status) == 0 &&

@@ -1,4 +1,4 @@
-// A prompt of the command line, with what stands on standard input.
+// A prompt of the command line, combined with standard input.
 #pragma once
 
 #include <functional>
@@ -6,9 +6,9 @@
 
 namespace nvllm::launcher {
 
-// The prompt; joined by an empty line to the text on standard input, if that is a file or a pipe
-// with something in it, as in `nvllm-launch "Summarise this" <report.txt`. The prompt "-" is that
-// text alone. say: shows the user a sentence, once it takes long until a pipe says anything.
+// The prompt; if standard input is a nonempty file or pipe, an empty line and its text are
+// appended, as in `nvllm-launch "Summarise this" <report.txt`. The prompt "-" is replaced by that
+// text. say: called with a message for the user if a pipe sends nothing for long.
 std::string with_standard_input(const std::string& prompt, int standard_input,
                                 const std::function<void(const std::string&)>& say);
 

@@ -14,7 +14,7 @@
 namespace nvllm::launcher {
 namespace {
 
-// A pipe with the text in it, and its end.
+// A pipe that contains the text and is closed for writing.
 UniqueFd pipe_with(const std::string& text) {
   std::array<int, 2> ends{};
   REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);

@@ -18,12 +18,12 @@ using runtime::Update;
 
 constexpr Nanoseconds kPollInterval = std::chrono::milliseconds(20);
 
-// Tokens of prompts that the engine has computed or found in its cache, since it was opened.
+// Prompt tokens that the engine has computed or found in its cache since it was opened.
 std::uint64_t tokens_read(const runtime::EngineClient& client) {
   return client.load().completed_rows + client.load().prefix.hit_tokens;
 }
 
-// One answer while it comes.
+// One answer while it is being generated.
 class Stream {
  public:
   Stream(runtime::EngineClient& client, const AnswerRequest& wanted,
@@ -51,8 +51,8 @@ class Stream {
   }
 
  private:
-  // Takes the answer's tokens so far. When it was cut off, what may be the beginning of a stop
-  // string was shown, and half a character as U+FFFD; the stream still holds both back.
+  // Replays the answer's tokens so far. When it was cut off, a possible start of a stop string was
+  // shown, and a partial character as U+FFFD; the stream still holds both back.
   void go_on_behind(std::string_view shown) {
     std::string released;
     for (const std::int32_t token : wanted_.first_part) released += push(token);
@@ -115,12 +115,12 @@ class Stream {
   AnswerText text_;
   StreamedAnswer answer_;
   const std::int64_t submitted_ns_ = now_ns();
-  // Of a continued answer: bytes of the text to come that were shown already, the size of the
-  // U+FFFD behind them, and text of its first part that was not shown.
+  // For a continued answer: bytes of the coming text that were already shown, the size of the
+  // U+FFFD after them, and text of its first part that was not shown.
   std::size_t seen_ = 0, half_character_ = 0;
   std::string unseen_;
-  std::int64_t ended_ns_ = 0;  // when this side ended it; 0: it has not
-  bool over_ = false;          // the engine has said its last word
+  std::int64_t ended_ns_ = 0;  // when this side ended it; 0: not ended
+  bool over_ = false;          // the engine has sent its last update
 };
 
 }  // namespace
@@ -128,7 +128,7 @@ class Stream {
 std::string StreamedAnswer::statistics() const {
   std::string text = "no token";
   if (tokens() > 0) {
-    // The decode speed leaves out the first token, whose time includes the prefill.
+    // The decode speed excludes the first token, whose time includes the prefill.
     const double decode_s = total_s - first_token_s;
     text = str(counted(tokens(), "token"), " in ", format_duration(total_s));
     if (tokens() > 1 && decode_s > 0) {

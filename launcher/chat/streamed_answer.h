@@ -1,5 +1,5 @@
-// StreamedAnswer: an answer that is shown while it is generated, and what came of it; and
-// PromptProgress, which is shown until it begins.
+// StreamedAnswer: the result of an answer that is printed while it is generated; and
+// PromptProgress, which is shown until it starts.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace nvllm::launcher {
 
-// What is shown of a prompt that takes longer than a second to read. Not thread-safe.
+// Progress of prompts whose prefill takes longer than a second. Not thread-safe.
 class PromptProgress {
  public:
   static constexpr Nanoseconds kNothingBefore = std::chrono::seconds(1);
@@ -23,7 +23,7 @@ class PromptProgress {
   PromptProgress(std::int64_t prompt_tokens, std::int64_t started_ns)
       : prompt_tokens_(prompt_tokens), started_ns_(started_ns) {}
 
-  // The text to write now, without a newline: it stands in place of the last one. May be empty.
+  // The text to write now, without a newline: it replaces the previous one. May be empty.
   std::string update(std::int64_t read_tokens, std::int64_t now_ns);
   // The text that removes it.
   std::string finish();
@@ -40,10 +40,10 @@ struct StreamedAnswer {
   std::int64_t prompt_tokens = 0, cached_tokens = 0;
   double first_token_s = 0;  // TTFT
   double total_s = 0;
-  // Of a continued answer: how many of the last bytes that were shown before the new text replaces,
-  // since they began a stop string that is there now, or a character that is whole now.
+  // For a continued answer: how many of the last bytes shown before are replaced by the new text,
+  // because they started a stop string that is now complete, or a character that is now complete.
   std::size_t replaced = 0;
-  // length: it was cut off, at max_tokens or where there was no more room. abort: it was stopped.
+  // length: it was cut off, at max_tokens or at the end of the context. abort: it was stopped.
   runtime::FinishReason finish = runtime::FinishReason::none;
 
   std::int64_t tokens() const { return static_cast<std::int64_t>(token_ids.size()); }
@@ -56,27 +56,26 @@ struct StreamedAnswer {
 struct AnswerSinks {
   std::function<void(std::string_view)> text;  // called with each new piece
   std::function<bool()> stop = nullptr;        // called many times a second; true stops the answer
-  // Called many times a second before the first token: how many tokens of the prompt are read.
+  // Called many times a second before the first token, with the number of prompt tokens processed.
   std::function<void(std::int64_t read)> reading = nullptr;
 };
 
-// How long a stopped answer is waited for: the engine looks at it between two steps. After that the
-// request is left to itself, and its last updates are ignored.
+// How long to wait for a stopped answer: the engine handles aborts between steps. After that the
+// request is abandoned, and its last updates are ignored.
 inline constexpr Nanoseconds kStopPatience = std::chrono::milliseconds(100);
 
 struct AnswerRequest {
   std::uint64_t id = 0;  // greater than those before
   runtime::Request request = {};
   std::vector<std::string> stops = {};  // stop strings
-  // Where an answer is continued: all its tokens so far, and the text that was shown of them.
+  // To continue an answer: all its tokens so far, and the text shown for them.
   std::vector<std::int32_t> first_part = {};
   std::string shown = "";
 };
 
-// Submits a request and waits for the end of its answer, whose text is that of its own tokens, and
-// of those before that was not shown yet.
-// Throws an Error if the request is refused. Requests of the client with smaller ids are those that
-// were left to themselves.
+// Submits a request and waits for the end of its answer; the text is that of its own tokens, and of
+// earlier ones not shown yet. Throws an Error if the request is rejected. Requests with smaller ids
+// are abandoned ones.
 StreamedAnswer stream_answer(runtime::EngineClient& client, const AnswerRequest& wanted,
                              const tokenizer::Tokenizer& tokenizer, const AnswerSinks& sinks);
 

@@ -1,4 +1,4 @@
-// Streamed answers of a stand-in for the engine, which answers a prompt with its own tokens.
+// Streamed answers of a mock engine, which answers a prompt with the prompt's tokens.
 #include "launcher/chat/streamed_answer.h"
 
 #include <doctest/doctest.h>
@@ -12,13 +12,13 @@
 namespace nvllm::launcher {
 namespace {
 
-// Bytes C3 and A9 are an "é"; token 3 is a whole U+FFFD, as a model may write it.
+// Bytes C3 and A9 form an "é"; token 3 is a complete U+FFFD, as a model may write it.
 constexpr const char* kTokenizer =
     R"({"model":{"type":"BPE","vocab":{"a":0,"\u00c3":1,"\u00a9":2},"merges":[]},
     "decoder":{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},
     "added_tokens":[{"id":3,"content":"\ufffd","special":false}]})";
 
-// An answer that goes on with `more` behind a first part, of which `shown` was shown.
+// Continues an answer with `more` after a first part, of which `shown` was shown.
 StreamedAnswer continued(const std::vector<std::int32_t>& first_part, const std::string& shown,
                          const std::vector<std::int32_t>& more) {
   const auto tokenizer = tokenizer::parse_tokenizer(kTokenizer);

@@ -1,4 +1,4 @@
-// Command lines that cannot be followed, given to the program: one line, exit code 2, nothing
+// Invalid command lines, given to the program: a one-line error, exit code 2, and nothing is
 // started.
 #include <doctest/doctest.h>
 #include <linux/filter.h>
@@ -27,8 +27,8 @@ using testing::Program;
 constexpr int kKilledBySigsys = 1000 + SIGSYS;
 constexpr int kNoRule = 99;
 
-// From here on, also behind exec(), a process that begins another one, or a thread, is killed.
-// False: the system does not allow such a rule, or a sanitizer has threads of its own.
+// From now on, even after exec(), a process that starts another one, or a thread, is killed. False:
+// the system does not allow such a rule, or a sanitizer has threads of its own.
 bool forbid_processes() {
   if (testing::kSanitized) return false;
   const auto kill_if = [](unsigned number) {

@@ -82,8 +82,10 @@ void check_long(const Options& options) {
   for (const LongMode mode : modes) {
     Options of_mode = options;
     of_mode.engine = options_of_mode(options.engine, mode);
-    of_mode.host_cache.clear();  // an option of one mode is no mistake in the others
-    if (!host_reads) of_mode.engine.host_attention = options.engine.host_attention;  // is refused
+    of_mode.host_cache.clear();  // an option of one mode is not an error in the others
+    if (!host_reads)
+      of_mode.engine.host_attention = options.engine.host_attention;  // would be
+                                                                      // rejected
     check_engine(of_mode);
   }
   if (!options.profile.empty() && options.bench.modes.size() > 1) {
@@ -101,7 +103,7 @@ void check_startup(const Options& options) {
   }
 }
 
-// Most ways of keeping a KV cache do not go with pipeline stages.
+// Most modes of the KV cache do not support pipeline stages.
 OptionRows rows_without_stages() {
   OptionRows rows = engine_rows();
   std::erase_if(rows, [](const OptionRow& row) { return row.name == std::string_view("--pp"); });

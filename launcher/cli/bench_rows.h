@@ -1,4 +1,4 @@
-// Rows that several benchmarks have, and the table of bench serve, which has a file of its own.
+// Rows shared by several benchmarks, and the table of bench serve, which has a file of its own.
 #pragma once
 
 #include "launcher/cli/option_table.h"

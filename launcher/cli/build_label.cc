@@ -1,6 +1,6 @@
-// Compiled when a program is linked, not with its library (linkstamp in BUILD.bazel), and so the
-// only thing that a new label builds again. BUILD_EMBED_LABEL is what --embed_label says, with
-// --stamp; without it, "redacted".
+// Compiled when a program is linked, not with its library (linkstamp in BUILD.bazel), so a new
+// label rebuilds only this file. BUILD_EMBED_LABEL is the value of --embed_label with --stamp;
+// otherwise "redacted".
 namespace nvllm::launcher {
 
 extern const char* const kBuildLabel;

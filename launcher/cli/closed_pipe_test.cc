@@ -1,4 +1,4 @@
-// Standard output: results and nothing else; and nobody who reads them.
+// Standard output contains results only; and it may be closed by its reader.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ using testing::Program;
 
 const std::string kModel = "--model=tests/data/golden-models/llama-tied";
 
-// With a model of a few kilobytes, as every command that runs one.
+// Arguments for commands that run a model, with one of a few kilobytes.
 std::vector<std::string> on_cpu(std::vector<std::string> words) {
   for (const char* const word :
        {"--device=cpu", "--log-level=error", "--kv-cache-memory-bytes=16M"}) {

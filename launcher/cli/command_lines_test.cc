@@ -1,6 +1,5 @@
-// Command lines that people type: ours, and those of vLLM, SGLang, llama.cpp and ollama with
-// nvllm-launch in place of the program's name. Each is followed, or refused with a reason that
-// helps.
+// Command lines that users type: ours, and those of vLLM, SGLang, llama.cpp and ollama with
+// nvllm-launch as the program's name. Each is executed, or rejected with a helpful reason.
 #include <doctest/doctest.h>
 
 #include <sstream>
@@ -16,7 +15,7 @@ namespace {
 using testing::has;
 
 struct Line {
-  const char* words;   // separated by spaces; a word in quotes may have some
+  const char* words;   // separated by spaces; a quoted word may contain spaces
   const char* result;  // the command that it runs ("chat"), or "!" and a part of the refusal;
                        // "=": text is printed
 };

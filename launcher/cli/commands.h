@@ -1,5 +1,4 @@
-// The commands of nvllm-launch. main.cc calls one of them; each is defined in the room of its
-// subject.
+// The commands of nvllm-launch. main.cc calls one of them; each is defined in its own folder.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +21,9 @@ int run_bench_throughput(const Options& options, std::int64_t started_ns);
 int run_bench_latency(const Options& options, std::int64_t started_ns);
 int run_bench_startup(const Options& options, std::int64_t started_ns);
 int run_bench_long(const Options& options, std::int64_t started_ns);
-int run_bench_serve(const Options& options, std::int64_t started_ns);  // a client: no worker
+int run_bench_serve(const Options& options, std::int64_t started_ns);  // a client: starts no worker
 
-// launcher/inspect; those for text start no worker.
+// launcher/inspect; the text commands start no worker
 int run_inspect(const Options& options, std::int64_t started_ns);
 int run_tokenize(const Options& options, std::int64_t started_ns);
 int run_detokenize(const Options& options, std::int64_t started_ns);

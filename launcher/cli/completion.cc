@@ -17,7 +17,7 @@ std::vector<std::string> names_of(const OptionRow& row) {
   return names;
 }
 
-// The first words of all commands, each once: "chat", "bench".
+// The first words of all commands, without duplicates: "chat", "bench".
 struct FirstWord {
   std::string name, summary;
   std::vector<const Command*> commands;  // with this first word
@@ -57,7 +57,7 @@ std::string joined(const std::vector<std::string>& words, std::string_view separ
   return text;
 }
 
-// The beginning of a help text, in one line.
+// The start of a help text, in one line.
 std::string short_help(std::string_view help) {
   std::string text(help.substr(0, help.find(';')));
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -74,7 +74,8 @@ std::string replaced(std::string_view text, std::string_view characters,
   return out;
 }
 
-// One function, which finds the command and then looks its options and their values up in `case`s.
+// One function, which determines the command and then looks up its options and their values in
+// `case`s.
 namespace bash {
 
 constexpr const char* kBegin =
@@ -86,7 +87,7 @@ constexpr const char* kBegin =
 # `words`, `files`, or `value` if nothing can be offered.
 )";
 
-// A value after "=" is a word of its own to bash, since "=" parts words (COMP_WORDBREAKS).
+// To bash, a value after "=" is a word of its own, since "=" separates words (COMP_WORDBREAKS).
 constexpr const char* kFunction = R"(
 _nvllm_launch() {
   local current=${COMP_WORDS[COMP_CWORD]} option=${COMP_WORDS[COMP_CWORD - 1]}
@@ -126,7 +127,7 @@ std::string value_case(const OptionRow& row) {
   return str("        ", joined(names_of(row), " | "), ")", action, " ;;\n");
 }
 
-// The body of one command's branch. more: other options that may stand there.
+// The body of one command's branch. more: other options that are valid there.
 std::string branch(const Command& command, const std::string& more) {
   std::string options = "--help" + more;
   std::string values;
@@ -160,7 +161,7 @@ std::string tables() {
     if (!first.has_second()) continue;
     text += str("    '", first.name, " '*) words='", joined(seconds), " --help' ;;\n");
   }
-  // No command yet, or none at all: a chat.
+  // No command so far: a chat.
   text += str("    *)\n", branch(*unnamed, " --version"));
   text +=
       str("      [[ -z $first && $current != -* ]] && words='", joined(firsts), "'\n      ;;\n");
@@ -173,7 +174,7 @@ std::string script() {
 
 }  // namespace bash
 
-// _arguments does the work; each command is one list of its specifications.
+// Based on _arguments; each command is one list of its specifications.
 namespace zsh {
 
 constexpr const char* kBegin =
@@ -193,25 +194,26 @@ else
 fi
 )";
 
-// What an option or a word may be: ":value:(auto bfloat16)", ":file:_files", ": : ".
+// The action for the value of an option or a word: ":value:(auto bfloat16)", ":file:_files", ": :
+// ".
 std::string action(const ValueShape& shape) {
   if (shape.file) return ":file:_files";
   if (shape.choices.empty()) return ":value: ";
   return str(":value:(", joined(shape.choices), ")");
 }
 
-// Within single quotes.
+// Escaped for single quotes.
 std::string quoted(const std::string& text) {
   return replaced(text, "'", [](char) { return std::string("'\\''"); });
 }
 
-// What _arguments shows beside an option: its own signs get a backslash.
+// The explanation that _arguments shows for an option: special characters get a backslash.
 std::string explanation(std::string_view help) {
   const auto escaped = [](char c) { return std::string("\\") + c; };
   return quoted(replaced(short_help(help), "[]:\\", escaped));
 }
 
-// "'*--dtype=[the type]:value:(auto bfloat16)'"; * since the last one counts.
+// "'*--dtype=[the type]:value:(auto bfloat16)'"; * because an option may be repeated.
 std::string argument_lines(const Command& command) {
   std::string text = "    '(-)--help[shows the options]'\n";
   for (const OptionRow& row : command.rows) {
@@ -224,7 +226,7 @@ std::string argument_lines(const Command& command) {
   return text;
 }
 
-// more: what comes before the list.
+// more: precedes the list.
 std::string arguments_case(const std::string& pattern, const Command& command,
                            const std::string& more = "") {
   return str("  (", pattern, ")\n", more, "  arguments=(\n", argument_lines(command), "  ) ;;\n");
@@ -301,7 +303,7 @@ std::string line(const std::string& condition, const std::string& what, std::str
              quoted(short_help(help)), "\n");
 }
 
-// "-r -F" of a file, "-x -a 'auto cpu'" of words; nothing of a switch.
+// "-r -F" for a file, "-x -a 'auto cpu'" for words; nothing for a switch.
 std::string taken(const OptionRow& row) {
   if (row.value == nullptr) return "";
   const ValueShape shape = shape_of(row.value);

@@ -1,4 +1,4 @@
-// What shells offer: the scripts are run by the shells themselves.
+// Shell completion: the scripts are run by the shells themselves.
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// What a shell's command prints, as words in order, each once.
+// Output of a shell command: sorted words without duplicates.
 Words output_of(const std::string& command) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen(command.c_str(), "r"),
                                                              &::pclose);
@@ -54,8 +54,8 @@ class Shell {
     folder_.write("a file", "");
   }
 
-  // What bash offers for the last of these words ("nvllm-launch" is in front), which Tab was
-  // pressed behind.
+  // The words that bash offers when Tab is pressed after the last of these words ("nvllm-launch"
+  // comes first).
   Words bash(const Words& words) const {
     std::string line = "words=(nvllm-launch";
     for (const std::string& word : words) line += " '" + word + "'";
@@ -73,8 +73,8 @@ class Shell {
         "\"' 2>&1");
   }
 
-  // zsh completes in interactive shells alone: one is run in a pseudo-terminal, and what is offered
-  // to its user is written down.
+  // zsh completes in interactive shells only: one is run in a pseudo-terminal, and the offered
+  // words are recorded.
   Words zsh(const std::string& line) const {
     folder_.write("setup", R"(
 autoload -Uz compinit
@@ -170,7 +170,8 @@ TEST_CASE("bash offers files where files are taken, and nowhere else") {
   const Shell shell("bash");
   CHECK(shell.bash({"inspect", "--model", "mod"}) == Words{"model.gguf"});
   CHECK(shell.bash({"inspect", "--model", "=", "mod"}) == Words{"model.gguf"});
-  CHECK(shell.bash({"tokenize", "--input", "a"}) == Words{"a", "file"});  // one name with a space
+  CHECK(shell.bash({"tokenize", "--input", "a"}) == Words{"a", "file"});  // one name contains a
+                                                                          // space
   CHECK(shell.bash({"tokenize", "mod"}).empty());
 }
 

@@ -1,4 +1,4 @@
-// --config FILE: reads options of a command line from a file of YAML or JSON.
+// --config FILE: reads options from a YAML or JSON file.
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -48,14 +48,14 @@ struct Key {
   std::string place;
 };
 
-// The end of the string that begins at text[begin], behind its closing quote.
+// The position after the closing quote of the string that starts at text[begin].
 std::size_t end_of_string(std::string_view text, std::size_t begin) {
   std::size_t at = begin + 1;
   while (text[at] != '"') at += text[at] == '\\' ? 2 : 1;
   return at + 1;
 }
 
-// The keys of the object that the text is, also those that come twice. The text is valid JSON.
+// The keys of a JSON object, including duplicates. The text is valid JSON.
 std::vector<Key> keys_of(std::string_view text) {
   std::vector<Key> keys;
   int depth = 0;
@@ -79,10 +79,10 @@ std::vector<Key> keys_of(std::string_view text) {
 struct Entry {
   Key key;
   Json value;
-  std::string plain = "";  // of YAML: the value as it stands, if it has no quotes
+  std::string plain = "";  // in YAML: the value as written, if it has no quotes
 };
 
-// A file that begins as JSON does is JSON.
+// A file that starts like JSON is JSON.
 std::vector<Entry> entries_of(const std::string& text, const std::string& what) {
   std::vector<Entry> entries;
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
@@ -103,8 +103,8 @@ std::vector<Entry> entries_of(const std::string& text, const std::string& what) 
   return entries;
 }
 
-// YAML without quotes means what the option takes: "off" is false for a switch and a word for
-// others; a number is a name where a text is wanted.
+// YAML without quotes is interpreted according to the option: "off" is false for a switch and a
+// word for others; a number is a name if a text is expected.
 void fit_plain_value(Entry& entry, const OptionRow& row) {
   if (entry.plain.empty() || entry.value.is_null()) return;
   const std::string& plain = entry.plain;
@@ -117,7 +117,7 @@ void fit_plain_value(Entry& entry, const OptionRow& row) {
   if (!shape.number && !shape.list && !shape.json) entry.value = plain;
 }
 
-// "a number, a text or none": what a file gives an option as.
+// The types that a file may use for an option, for errors: "a number, a text or none".
 std::string wanted(const OptionRow& row) {
   if (row.value == nullptr) return "true or false";
   const ValueShape shape = shape_of(row.value);
@@ -128,7 +128,7 @@ std::string wanted(const OptionRow& row) {
   return row.repeats ? "a text, or a list of texts" : "a text";
 }
 
-// A value as an error shows it: of a long one only what it is.
+// A value in error messages: for a long one only its kind.
 std::string shown(const Json& value) {
   constexpr std::size_t kLongest = 60;
   if (value.is_object()) return "an object";
@@ -142,7 +142,7 @@ std::string dashed(std::string name) {
   return "--" + name;
 }
 
-// Turns the value of one key into what would stand on the command line.
+// Converts the value of one key to its form on the command line.
 class Translator {
  public:
   Translator(const OptionRow& row, const Key& key, std::string place)

@@ -1,4 +1,4 @@
-// --config FILE: a command line's options as JSON or YAML.
+// --config FILE: options in JSON or YAML.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -13,8 +13,8 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// The command (its first word, or empty) with a configuration file of that text before all other
-// words.
+// Parses the command (its first word, or empty) with a configuration file of that text as the first
+// option.
 Options with_config(const std::string& text, Words words = {"generate", "--prompt=a"}) {
   const model::TestFolder folder;
   folder.write("c.json", text);
@@ -29,7 +29,7 @@ runtime::SamplingParams sampling(const Options& options) {
   return params;
 }
 
-// What is said of the file, without its name; "--config FILE" is "C".
+// The error for the file, without its name; "--config FILE" is abbreviated to "C".
 std::string refusal(const std::string& text, Words words = {"generate", "--prompt=a"}) {
   try {
     with_config(text, std::move(words));

@@ -1,4 +1,4 @@
-// The options of the engine. Names and meanings are those of vLLM, where it has them.
+// The options of the engine. Names and meanings are those of vLLM, where vLLM has them.
 #include <bit>
 #include <limits>
 
@@ -14,7 +14,7 @@ using runtime::KvOffload;
 using runtime::Preemption;
 using runtime::Scheduling;
 
-constexpr std::int64_t kMaxTokens = std::int64_t{1} << 30;  // of a sequence, of a step
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 30;  // of a sequence or a step
 constexpr std::int64_t kMaxSequences = 65536;
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 50;
 constexpr std::int64_t kMaxBlockSize = 1024;
@@ -35,17 +35,17 @@ void store_block_size(Options& options, const OptionValue& value) {
   }
 }
 
-// Options that only a KV cache in host memory uses.
+// Options that only apply to a KV cache in host memory.
 struct HostCacheOption {
   const char* name;
-  bool chunked, layerwise;  // which --kv-offload uses it
+  bool chunked, layerwise;  // the modes of --kv-offload that use it
 };
 constexpr HostCacheOption kHostCacheOptions[] = {
     {"--kv-offloading-size", true, true}, {"--transfer-block", true, true},
     {"--ring-slots", true, false},        {"--kv-resident-blocks", true, false},
     {"--kv-host-threads", true, false},   {"--kv-buffers", false, true}};
 
-// Also notes the option, for refuse_unused_host_options().
+// Also records that the option was given, for refuse_unused_host_options().
 StoreOption noted(StoreOption store) {
   return [store](Options& options, const OptionValue& value) {
     const std::string name(value.name());
@@ -90,7 +90,7 @@ void store_transfer_block(Options& options, const OptionValue& value) {
   options.engine.transfer_block = tokens;
 }
 
-// How many places the blocks or layers have that are loaded and read in turn.
+// Number of device slots through which blocks or layers are loaded and read.
 std::int64_t loading_places(const OptionValue& value, const char* what) {
   if (value.text() == "1") {
     refuse(value.name(), " 1: a ", what,
@@ -107,7 +107,7 @@ void store_kv_buffers(Options& options, const OptionValue& value) {
   options.engine.kv_buffers = loading_places(value, "buffer");
 }
 
-// Refuses a text that is no number at all: `what` it should be, and what to pass.
+// Rejects a text that is not a number: `what` it should be, and what to pass.
 void require_digits(const OptionValue& value, const char* what) {
   if (value.text().find_first_of("0123456789") != std::string_view::npos) return;
   refuse(value.name(), " '", value.text(), "': not a ", what);

@@ -1,4 +1,4 @@
-// What --help and --version print, and the manual's part that is made from the same tables.
+// The output of --help and --version, and the part of the manual generated from the same tables.
 #include <algorithm>
 
 #include "launcher/cli/option_table.h"
@@ -20,7 +20,7 @@ constexpr const char* kExitCodeHelp =
 
 constexpr const char* kOptionsTitle = "Options (--name value or --name=value)\n";
 
-// "  --tp N, --tensor-parallel-size N", its help below and what holds without it.
+// "  --tp N, --tensor-parallel-size N", with its help and default below.
 std::string help_of(const OptionRow& row) {
   const std::string value = row.value != nullptr ? str(' ', row.value) : "";
   std::string text = str("  ", row.name, value);
@@ -52,7 +52,7 @@ bool same_group(const OptionRow& row, const char* group) {
   return std::string_view(row.group) == group;
 }
 
-// The groups of options that several commands share, in the order of the help.
+// Groups of options that several commands share, in the order of the help.
 std::vector<OptionRows> shared_groups() {
   return {model_rows(), sampling_rows(), api_rows(), engine_rows(), group_rows(), {config_row()}};
 }
@@ -61,7 +61,7 @@ std::string markdown(const std::string& title, const std::string& text) {
   return str("## ", title, "\n\n```\n", text, "```\n\n");
 }
 
-// A command's options of one shared group, for the manual: "Engine", "Model: --model alone",
+// A command's options of one shared group, for the manual: "Engine", "Model: --model only",
 // "Sampling without --n". Rows that differ from the shared ones are appended to `own`.
 std::string use_of_group(const Command& command, const OptionRows& group, std::string& own) {
   std::string title = group.front().group;
@@ -83,7 +83,7 @@ std::string use_of_group(const Command& command, const OptionRows& group, std::s
   return str("  ", title, ", without ", lacks, '\n');
 }
 
-// What a command adds to the shared options.
+// The options of a command besides the shared ones.
 std::string manual_of(const Command& command) {
   std::string own, groups;
   for (const OptionRow& row : command.rows) {

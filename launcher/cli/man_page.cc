@@ -1,4 +1,4 @@
-// What --help=man prints: pages for man, in roff, from the tables of options.
+// The output of --help=man: man pages in roff, generated from the tables of options.
 #include <algorithm>
 #include <string_view>
 #include <utility>
@@ -11,8 +11,8 @@
 namespace nvllm::launcher {
 namespace {
 
-// Text as it is: no character of it is one of roff's, and no line a request. A hyphen must stay one
-// that can be searched and pasted.
+// Escapes a text so that roff interprets none of it. Hyphens stay hyphens, which can be searched
+// and copied.
 std::string escaped(std::string_view text) {
   std::string out;
   bool line_begins = true;
@@ -72,7 +72,7 @@ std::string beginning(const std::string& name, std::string_view summary) {
              escaped(name), " \\- ", escaped(summary), '\n');
 }
 
-// Text of the help, its lines as they are there.
+// Preformatted help text.
 std::string as_it_is(std::string_view text) {
   return str(".nf\n", escaped(text), ".fi\n");
 }
@@ -108,7 +108,7 @@ std::string man_page(const Command& command) {
   if (command.words != nullptr) text += str(" \\fI", escaped(command.words), "\\fR");
   text += '\n' + heading("options");
   text += "An option is written \\-\\-name value or \\-\\-name=value.\n";
-  // The options of a group, in the order in which the groups come first.
+  // The options by group, in the order in which the groups first occur.
   std::vector<std::pair<std::string, std::string>> groups;
   for (const OptionRow& row : command.rows) {
     if (row.group == nullptr) {

@@ -6,9 +6,9 @@
 namespace nvllm::launcher {
 namespace {
 
-// How many letters must be inserted, removed, replaced, or swapped with their neighbour.
+// Number of letters to insert, remove, replace, or swap with their neighbour.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
-  // rows[i][j]: of the first i letters of a and the first j of b.
+  // rows[i][j]: distance of the first i letters of a and the first j of b.
   std::vector<std::vector<std::size_t>> rows(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) {
     for (std::size_t j = 0; j <= b.size(); ++j) {
@@ -32,7 +32,7 @@ std::string_view without_dashes(std::string_view name) {
   return name;
 }
 
-// Nobody mistypes the first letter, except for the second one.
+// Typing errors rarely affect the first letter, except by swapping it with the second.
 bool begins_as(std::string_view word, std::string_view name) {
   return word[0] == name[0] ||
          (word.size() > 1 && name.size() > 1 && word[0] == name[1] && word[1] == name[0]);
@@ -41,7 +41,7 @@ bool begins_as(std::string_view word, std::string_view name) {
 }  // namespace
 
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates) {
-  // A third of the letters may be wrong; a word of which none is right is another word.
+  // At most a third of the letters may be wrong, and at least one must be right.
   const std::string_view letters = without_dashes(word);
   const std::size_t max_distance = std::max<std::size_t>(1, letters.size() / 3);
   std::string best;

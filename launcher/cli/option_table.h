@@ -19,13 +19,13 @@ using StoreOption = std::function<void(Options& options, const OptionValue& valu
 // One row of a command's table.
 struct OptionRow {
   const char* name;      // "--tp"
-  const char* value;     // placeholder of the value in the help, "N"; nullptr: a switch
+  const char* value;     // placeholder of the value in the help, "N"; nullptr: no value
   const char* help;      // lines of at most 72 characters
-  const char* fallback;  // what holds without the option; nullptr: nothing to say
-  StoreOption store;     // checks the value and stores it
-  // "--tensor-parallel-size"; for a switch what turns it off, "--no-..."; nullptr: there is none
+  const char* fallback;  // default, as shown in the help; nullptr: none
+  StoreOption store;     // validates the value and stores it
+  // "--tensor-parallel-size"; for a switch the name that turns it off, "--no-..."; nullptr: none
   const char* second_name = nullptr;
-  bool repeats = false;         // each occurrence adds a value; otherwise the last one counts
+  bool repeats = false;         // each occurrence adds a value; otherwise the last one is used
   const char* group = nullptr;  // heading in the help, "Engine"; nullptr: the command's own option
 };
 using OptionRows = std::vector<OptionRow>;
@@ -34,18 +34,18 @@ struct Command {
   const char* name;
   const char* summary;
   OptionRows rows;
-  // Refuses options that do not go together; nullptr: all do.
+  // Rejects invalid combinations of options; nullptr: all are valid.
   void (*check)(const Options& options) = nullptr;
-  // Arguments that are no options: their placeholder in the help, "[TEXT]..."; nullptr: there are
-  // none.
+  // Arguments that are not options: their placeholder in the help, "[TEXT]..."; nullptr: not
+  // accepted.
   const char* words = nullptr;
   void (*store_word)(Options& options, const std::string& word) = nullptr;
   // Sets defaults that differ from those of Options; nullptr: none do.
   void (*set_defaults)(Options& options) = nullptr;
 };
 
-// Makes the store functions of rows whose value is a field of one part of the options:
-//   Into(&Options::engine).whole(&runtime::EngineOptions::max_num_seqs, 1, 65536)
+// Creates the store functions of rows whose value is a field of one part of the options:
+// Into(&Options::engine).whole(&runtime::EngineOptions::max_num_seqs, 1, 65536)
 template <typename Part>
 class Into {
  public:
@@ -70,7 +70,7 @@ class Into {
   StoreOption on(bool Part::*field) const {
     return store(field, [](const OptionValue& value) { return value.on(); });
   }
-  // what: what each choice is, "policy".
+  // what: describes a choice, "policy".
   template <typename Choice>
   StoreOption one_of(Choice Part::*field, const char* what,
                      std::vector<std::pair<std::string_view, Choice>> choices) const {
@@ -91,28 +91,28 @@ class Into {
 // All commands of this program, in the order of the help.
 const std::vector<Command>& commands();
 
-// Rows that several commands have (shared_options.cc, engine_options.cc).
-OptionRow model_row();            // which model
-OptionRows model_rows();          // which model, and how it is loaded
+// Rows shared by several commands (shared_options.cc, engine_options.cc).
+OptionRow model_row();            // the model
+OptionRows model_rows();          // the model, and how it is loaded
 OptionRows group_rows();          // commands that run a worker group
 OptionRows engine_rows();         // commands that run an engine
 OptionRows sampling_rows();       // commands that generate; stored in options.sampling
 OptionRows chat_sampling_rows();  // the sampling options of a chat, with its own defaults
 OptionRow config_row();           // every command
-OptionRows chat_template_rows();  // which template, and how what it is given is read
-OptionRows api_rows();  // commands that answer bodies of the OpenAI API; stored in options.serve
+OptionRows chat_template_rows();  // the template, and how its input is read
+OptionRows api_rows();  // commands that process requests of the OpenAI API; stored in options.serve
 OptionRow json_row(const char* help = "prints the result as JSON");
 OptionRow memory_report_row();
-// The word of commands that take a model as their only one.
+// Stores the only word of commands that take a model.
 void store_model_word(Options& options, const std::string& word);
 OptionRow switch_row(const char* name, const char* help, bool Options::*field);
 
 OptionRows join_rows(std::initializer_list<OptionRows> tables);
 OptionRows in_group(const char* group, OptionRows rows);
 
-// What check() of a command with an engine does first.
+// First part of check() for commands with an engine.
 void check_engine(const Options& options);
-// The same for one that has api_rows().
+// The same for commands with api_rows().
 void check_api(const Options& options);
 
 // The commands' tables (command_options.cc, serve_options.cc, bench_options.cc).
@@ -121,22 +121,22 @@ std::vector<Command> generating_commands();
 std::vector<Command> bench_commands();
 std::vector<Command> other_commands();
 
-// What --version and --help print (help.cc).
+// The output of --version and --help (help.cc).
 std::string version_line();
 std::string help_text();
 std::string help_text(const Command& command);
-// For commands of two words that share their first.
+// For commands of two words with the same first word.
 std::string help_text(const std::string& first_word);
-// The help of all commands as Markdown: options that several commands share stand there once.
-// tools/write_docs puts it into docs/command-line.md.
+// The help of all commands as Markdown; options shared by several commands are listed once.
+// tools/write_docs inserts it into docs/command-line.md.
 std::string manual_text();
 
-// The same as a page for man, in roff (man_page.cc): of the program, and of a command.
+// The same as man pages in roff (man_page.cc): of the program, and of a command.
 std::string man_page();
 std::string man_page(const Command& command);
 
-// A script with which a shell completes commands, options and values (completion.cc). shell:
-// "bash", "zsh" or "fish".
+// A script for completing commands, options and values in a shell (completion.cc). shell: "bash",
+// "zsh" or "fish".
 std::string completion_script(const std::string& shell);
 
 // --config FILE (config_file.cc): options of a command line as YAML (yaml_config.h), or as a JSON
@@ -152,14 +152,14 @@ std::string completion_script(const std::string& shell);
 // command line.
 struct ConfigEntry {
   const OptionRow* row = nullptr;
-  std::string name;   // as on the command line, "--tp"; of a switch that is turned off, "--no-..."
+  std::string name;   // as on the command line, "--tp"; for a switch that is turned off, "--no-..."
   std::string text;   // its value
   std::string place;  // "--config run.json, line 2, column 3"
 };
 
-// The file's entries in its order; an option that comes repeatedly has one entry per value. Throws
-// a UsageError if the file cannot be read, is neither YAML nor JSON, or has a key that is no option
-// of the command, comes twice, or has a value of another type.
+// The file's entries in order; an option with several values has one entry per value. Throws a
+// UsageError if the file cannot be read, is neither YAML nor JSON, or has a key that is not an
+// option of the command, is duplicated, or has a value of the wrong type.
 std::vector<ConfigEntry> read_config_file(const std::string& path, const Command& command);
 
 }  // namespace nvllm::launcher

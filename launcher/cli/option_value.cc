@@ -25,7 +25,7 @@ std::optional<double> parse_real(std::string_view text) {
   return number && std::isfinite(*number) ? number : std::nullopt;
 }
 
-// As people write limits: 0.5, 1000000; never 1e+06.
+// A number without exponent: 0.5, 1000000; never 1e+06.
 std::string plain(double number) {
   std::array<char, 400> text;
   const auto end =
@@ -33,8 +33,8 @@ std::string plain(double number) {
   return {text.data(), end.ptr};
 }
 
-// What a number is multiplied with; 0: no such suffix. Small letters count in thousands, capitals
-// in 1024s, as in vLLM.
+// The multiplier of a suffix; 0: unknown. Lower-case letters count in thousands, upper-case ones in
+// 1024s, as in vLLM.
 double factor_of(char suffix) {
   constexpr std::string_view kThousands = "kmgt", kBinary = "KMGT";
   if (const auto i = kThousands.find(suffix); i != std::string_view::npos) {
@@ -128,7 +128,7 @@ void OptionValue::refuse_choice(std::string_view what,
 
 namespace {
 
-// "prefill-first", "bash"; no capitals as in "N", and no sign of a form as in "A:B".
+// Whether a placeholder is a literal word, like "prefill-first", "bash"; not like "N" or "A:B".
 bool stands_for_itself(std::string_view word) {
   return std::all_of(word.begin(), word.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_';

@@ -1,6 +1,6 @@
-// OptionValue: one option as it was given. It turns the text into what a command stores, or refuses
-// it in one line that names the option, its value and the fix. ValueShape: which values an option
-// takes.
+// OptionValue: one option as given by the user. It converts the text to what a command stores, or
+// rejects it with a one-line error that names the option, its value and the fix. ValueShape: the
+// values that an option accepts.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace nvllm::launcher {
 
-// A command line that is wrong. The message is one line: the thing, its value, the fix.
+// An invalid command line. The message is one line: option, value, fix.
 class UsageError : public Error {
  public:
   using Error::Error;
@@ -26,7 +26,7 @@ template <typename... Parts>
   throw UsageError(str(parts...));
 }
 
-// What `work` gives; an Error of its is the command line's.
+// Returns the result of `work`; converts its Errors to UsageErrors.
 template <typename Work>
 auto or_refuse(Work&& work) {
   try {
@@ -38,25 +38,25 @@ auto or_refuse(Work&& work) {
 
 class OptionValue {
  public:
-  // Both must outlive it. name: as it was written.
+  // Both must outlive it. name: as the user wrote it.
   OptionValue(std::string_view name, std::string_view text) : name_(name), text_(text) {}
 
   std::string_view name() const { return name_; }
   std::string_view text() const { return text_; }
 
-  // For a switch: whether it was given by its own name, not by the one that begins with "--no-".
+  // For a switch: false if it was given with the prefix "--no-".
   bool on() const { return !name_.starts_with("--no-"); }
 
-  // All of them throw UsageError. min and max are allowed values.
+  // These throw UsageError. min and max are inclusive.
   std::int64_t whole(std::int64_t min, std::int64_t max) const;
   double real(double min, double max) const;
   Nanoseconds seconds(double min, double max) const;
-  // 4096, 32k (thousands), 32K (of 1024), 4G, 1.5M: a count or a size.
+  // A count or a size: 4096, 32k (thousands), 32K (of 1024), 4G, 1.5M.
   std::int64_t amount(std::int64_t min, std::int64_t max) const;
-  // "1,2,3": at least one number, none below 0. `what`: what each is, and what to pass instead.
+  // "1,2,3": at least one number, none negative. `what`: describes the numbers, and what to pass.
   std::vector<std::int32_t> ids() const;
   std::vector<std::int32_t> numbers(std::string_view what) const;
-  // A path or the like; `fix` says what to pass instead of an empty text.
+  // A path or similar; `fix` says what to pass instead of an empty text.
   std::string path(std::string_view fix) const;
 
   template <typename Choice>
@@ -82,14 +82,15 @@ class OptionValue {
   std::string_view name_, text_;
 };
 
-// Which values an option takes, read from its placeholder in the help: "N", "auto|cpu|cuda",
-// "ID,ID...", "FILE|-". Shell completion and configuration files so need no second table.
+// The values that an option accepts, derived from its placeholder in the help: "N",
+// "auto|cpu|cuda", "ID,ID...", "FILE|-". So shell completion and configuration files need no second
+// table.
 struct ValueShape {
   bool number = false;               // N, SECONDS, BYTES, ...
   bool list = false;                 // of numbers: ID,ID...
   bool file = false;                 // FILE, MODEL
   bool json = false;                 // JSON
-  std::vector<std::string> choices;  // words that stand for themselves: auto, none
+  std::vector<std::string> choices;  // literal words: auto, none
 };
 
 ValueShape shape_of(std::string_view placeholder);

@@ -1,4 +1,4 @@
-// Parses the command line: finds the command, then reads options and words behind it.
+// Parses the command line: finds the command, then reads the options and words after it.
 #include "launcher/cli/options.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ const Command& find_command(const std::string& name) {
   refuse_unknown("command", name, known, "");
 }
 
-// "-m" and "--max_model_len" as the tables have them.
+// Canonical names of "-m" and "--max_model_len".
 std::string in_full(const std::string& given) {
   if (const std::string_view name = long_name(given); !name.empty()) return std::string(name);
   std::string name = given;
@@ -41,7 +41,7 @@ std::string in_full(const std::string& given) {
   return name;
 }
 
-// named: the command was; otherwise what stands for all may have been meant.
+// named: whether a command was given; otherwise an option of all commands may have been meant.
 const OptionRow& find_row(const Command& command, const std::string& given, bool named) {
   const std::string name = in_full(given);
   std::vector<std::string> known = {"--help"};
@@ -57,8 +57,8 @@ const OptionRow& find_row(const Command& command, const std::string& given, bool
   refuse_unknown("option", given, known, command.name);
 }
 
-// Of the commands that share their first word: the second ones, "latency, startup or throughput";
-// empty: no command of two words begins with this one.
+// For commands that share their first word, the second words: "latency, startup or throughput";
+// empty: no command of two words starts with this one.
 std::string second_words(const std::string& first) {
   std::vector<std::string> words;
   for (const Command& command : commands()) {
@@ -89,7 +89,7 @@ const std::vector<Command>& commands() {
 
 namespace {
 
-// A single word as names have it: letters, digits and a few signs, but no space and no '?'.
+// Whether a word looks like a name: letters, digits and a few signs, but no space and no '?'.
 bool looks_like_name(const std::string& word) {
   return !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
@@ -97,7 +97,7 @@ bool looks_like_name(const std::string& word) {
   });
 }
 
-// Refuses a first word that is no command and was hardly meant as a prompt.
+// Rejects a first word that is not a command and was hardly meant as a prompt.
 void check_prompt(const std::string& word) {
   if (const std::string_view answer = answer_to_word(word); !answer.empty()) {
     refuse("there is no command '", word, "': ", answer, ". As a prompt: nvllm-launch -- ", word);
@@ -118,7 +118,7 @@ bool asks_for_help(const std::string& argument) {
   return argument == "--help" || argument == "-h";
 }
 
-// The command, and how many arguments name it. 0: it is `chat`, with an option or a prompt at once.
+// The command, and how many arguments name it. 0: it is `chat` with an option or a prompt.
 std::pair<const Command*, std::size_t> choose_command(const std::vector<std::string>& arguments) {
   const std::string* const first = arguments.empty() ? nullptr : &arguments.front();
   const auto is_named = [&](const Command& command) {
@@ -138,14 +138,14 @@ std::pair<const Command*, std::size_t> choose_command(const std::vector<std::str
   return {&find_command(*first), 1};
 }
 
-// Reads what stands behind the command's name.
+// Reads the arguments after the command's name.
 class Reader {
  public:
   Reader(const Command& command, const std::vector<std::string>& arguments, std::size_t first,
          bool named)
       : command_(command), arguments_(arguments), first_(first), named_(named) {}
 
-  // on_option(row, value), on_word(word); false as soon as help is asked for.
+  // Calls on_option(row, value) and on_word(word); returns false as soon as help is requested.
   template <typename OnOption, typename OnWord>
   bool read(OnOption on_option, OnWord on_word) const {
     bool only_words = false;  // after "--"
@@ -202,8 +202,7 @@ class Reader {
   bool named_;
 };
 
-// Stores what the file of --config says, where there is one, but for options that the command line
-// has.
+// Stores the options of the --config file, if there is one, except those that the command line has.
 void store_config(const Command& command, const Reader& reader, Options& options) {
   std::string path;
   std::set<const OptionRow*> given;
@@ -237,7 +236,7 @@ Options with_message(std::string message) {
 
 Options parse_command_line(const std::vector<std::string>& given) {
   std::vector<std::string> arguments = in_own_words(given);
-  if (arguments.size() > 1 && arguments.front() == "help") {  // help COMMAND: COMMAND --help
+  if (arguments.size() > 1 && arguments.front() == "help") {  // help COMMAND means COMMAND --help
     arguments.erase(arguments.begin());
     arguments = in_own_words(std::move(arguments));
     arguments.emplace_back("--help");

@@ -31,7 +31,7 @@ Options inspect(std::vector<std::string> arguments) {
   return parse_command_line(arguments);
 }
 
-// What plan_launch says on a machine with those GPUs.
+// The error of plan_launch on a machine with these GPUs.
 std::string plan_refusal(const std::vector<std::string>& arguments,
                          const std::vector<std::string>& gpus, bool cuda_built = true) {
   try {
@@ -202,7 +202,7 @@ TEST_CASE("over several boxes pipeline stages fill them in order") {
   };
   CHECK(planned({"--pp=2"}, 2) == std::vector<int>{1, 1});
   CHECK(planned({"--pp=3", "--tp=2"}, 2) == std::vector<int>{4, 2});
-  // Without --tp so many that each box has one.
+  // Without --tp, there are enough ranks that each box has at least one.
   CHECK(planned({"--pp=2"}, 4) == std::vector<int>{1, 1, 1, 1});
   CHECK(planned({"--pp=2"}, 3) == std::vector<int>{2, 1, 1});
   CHECK_THROWS_AS(planned({"--pp=2", "--tp=1"}, 3), UsageError);
@@ -232,7 +232,7 @@ TEST_CASE("a CPU run does not ask for GPUs") {
 
 namespace {
 
-// What the second of two boxes with these GPUs plans.
+// The plan of the second of two boxes with these GPUs.
 LaunchPlan planned_on_box_1(std::vector<std::string> arguments, std::vector<std::string> gpus,
                             bool shares_machine = false) {
   GroupOptions options = selftest(std::move(arguments)).group;
@@ -260,7 +260,7 @@ TEST_CASE("over several boxes each rank has a GPU of its own box") {
   CHECK(planned_on_box_1({"--tp", "2"}, {"3", "5"}).gpus == Strings{"", "3"});
   CHECK(planned_on_box_1({"--tp", "4"}, {"3", "5"}).gpus == Strings{"", "", "3", "5"});
   CHECK(planned_on_box_1({"--tp", "3"}, {"3", "5"}).gpus == Strings{"", "", "3"});
-  // Without --tp each box is taken to have as many as this one.
+  // Without --tp each box is assumed to have as many GPUs as this one.
   CHECK(planned_on_box_1({}, {"3", "5"}).gpus == Strings{"", "", "3", "5"});
   CHECK(planned_on_box_1({}, Strings(8, "0")).box_ranks == std::vector<int>{4, 4});
   CHECK_THROWS_WITH_AS(planned_on_box_1({"--tp", "4"}, {"0"}),

@@ -8,7 +8,7 @@ namespace {
 
 using Names = std::pair<std::string_view, std::string_view>;
 
-// A word of another program, the command that does the same here, and whether a model comes next.
+// A word of another program, the equivalent command here, and whether a model follows.
 struct OtherWord {
   std::string_view word, command;
   bool model_next = false;

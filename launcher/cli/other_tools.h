@@ -1,4 +1,4 @@
-// What people type who know vLLM, SGLang, llama.cpp or ollama, and what it is here.
+// Words that users of vLLM, SGLang, llama.cpp or ollama may type, and their equivalents here.
 #pragma once
 
 #include <string>
@@ -7,21 +7,21 @@
 
 namespace nvllm::launcher {
 
-// The arguments with the words of other programs that mean the same here replaced:
+// Replaces words of other programs by the equivalent arguments of this one:
 //   run MODEL [PROMPT]  ->  chat --model MODEL [PROMPT]
 //   show MODEL          ->  inspect --model MODEL
 std::vector<std::string> in_own_words(std::vector<std::string> arguments);
 
-// Why there is no such command, and what to use; empty: nothing is known of this word.
+// Why a command does not exist, and what to use instead; empty: the word is not known.
 std::string_view answer_to_word(std::string_view word);
 
-// Why there is no such option, and what to use; empty: nothing is known of it. name: with its
+// Why an option does not exist, and what to use instead; empty: it is not known. name: with its
 // dashes.
 std::string_view answer_to_option(std::string_view name);
 
-// The long name of a short option, "--model" of "-m"; empty: there is none.
+// The long name of a short option, "--model" for "-m"; empty: none.
 std::string_view long_name(std::string_view short_name);
-// The other way round.
+// The inverse of long_name().
 std::string_view short_name(std::string_view long_name);
 
 }  // namespace nvllm::launcher

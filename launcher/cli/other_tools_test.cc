@@ -1,4 +1,4 @@
-// What people type who come from another program: each line does what they mean, or says why not
+// Command lines of users of other programs: each works as intended, or is rejected with the reason
 // and what to use.
 #include "launcher/cli/other_tools.h"
 
@@ -106,14 +106,15 @@ TEST_CASE("other tools: what is not here says why, and what to use") {
 TEST_CASE("other tools: no answer stands for what a command does") {
   for (const Command& command : commands()) {
     CHECK(answer_to_word(command.name).empty());
-    // Others have options of their own that would mean something else in a command that runs an
-    // engine.
+    // Other commands have options of their own with other meanings.
     const std::string name = command.name;
     if (name != "generate" && name != "chat" && name != "serve") continue;
     for (const OptionRow& row : command.rows) {
       const std::string option = row.name,
                         second = row.second_name == nullptr ? "" : row.second_name;
-      if (option == "--trust-remote-code") continue;  // serve takes it for scripts made for vLLM
+      if (option == "--trust-remote-code")
+        continue;  // serve accepts it for scripts written for
+                   // vLLM
       CHECK_MESSAGE(answer_to_option(option).empty(), option);
       CHECK_MESSAGE(answer_to_option(second).empty(), second);
     }

@@ -137,8 +137,8 @@ void check_serve(const Options& options) {
   check_api(options);
 }
 
-// Whoever reads an answer waits for steps that also read others' prompts: half of the usual tokens
-// in a step are half of the wait, at the same throughput.
+// The latency of each stream depends on steps that also prefill other prompts: half of the usual
+// tokens per step halves it, at the same throughput.
 constexpr std::int64_t kMaxNumBatchedTokens = 4096;
 
 void set_serve_defaults(Options& options) {

@@ -1,4 +1,4 @@
-// Options that several commands share: the model, sampling, the worker group, and small ones.
+// Options shared by several commands: the model, sampling, the worker group, and small ones.
 #include <string_view>
 #include <utility>
 
@@ -15,7 +15,7 @@ using runtime::SamplingParams;
 constexpr double kMaxTemperature = 1e6;
 constexpr double kMaxPenalty = 1e6;
 constexpr double kMinTimeout = 0.001;
-constexpr double kMaxTimeout = 1e6;  // eleven days; nanoseconds in 64 bits hold more
+constexpr double kMaxTimeout = 1e6;  // eleven days, which fits 64-bit nanoseconds
 
 void store_overrides(Options& options, const OptionValue& value) {
   or_refuse([&] { model::check_overrides(value.text()); });
@@ -176,7 +176,7 @@ OptionRows sampling_rows() {
   return in_group("Sampling (for requests that do not set it themselves)", rows);
 }
 
-// A chat gives one answer at a time, as text, and has defaults of its own.
+// A chat generates one answer at a time, as text, with other defaults.
 OptionRows chat_sampling_rows() {
   OptionRows rows = sampling_rows();
   std::erase_if(rows, [](const OptionRow& row) {
@@ -251,7 +251,7 @@ OptionRow config_row() {
               "a file with options of this command, as YAML (tp: 2) or JSON\n"
               "({\"tp\": 2}); those of the command line win",
           .fallback = nullptr,
-          // It is read before the others (store_config()).
+          // Handled before the others (store_config()).
           .store = [](Options&, const OptionValue&) {},
           .group = "Every command"};
 }

@@ -15,7 +15,7 @@ bool blank(std::string_view text) {
   return at == text.npos || text[at] == '#';
 }
 
-// A line that says something, with its place in the text.
+// A nonempty line and its position in the text.
 struct Line {
   std::string_view text;  // without the spaces before it
   std::size_t number = 0, begin = 0, indent = 0;
@@ -27,7 +27,7 @@ class ValueReader {
  public:
   ValueReader(std::string_view text, std::string where) : text_(text), where_(std::move(where)) {}
 
-  // The key in front of a colon, which is skipped; an Error if the line has none.
+  // The key before a colon, which is skipped; an Error if the line has none.
   std::string key() {
     std::string name;
     if (next() == '"' || next() == '\'') {
@@ -46,7 +46,7 @@ class ValueReader {
     return name;
   }
 
-  // What is left of the line; null if that is nothing. plain: gets it as it stands, if it has no
+  // The rest of the line; null if it is empty. plain: set to the value as written, if it has no
   // quotes.
   Json value(std::string& plain) {
     skip_spaces();
@@ -116,7 +116,7 @@ class ValueReader {
     return all;
   }
 
-  // As JSON, which is YAML, too; it ends with the line.
+  // A JSON object, which is valid YAML; it ends with the line.
   Json object() {
     const std::string_view rest = text_.substr(at_);
     const std::size_t end = rest.find_last_of('}');
@@ -196,7 +196,7 @@ std::vector<Line> lines_of(std::string_view text, const std::string& what) {
 std::vector<YamlEntry> parse_yaml(std::string_view text, const std::string& what) {
   std::vector<YamlEntry> entries;
   bool takes_items = false;  // the last key has no value, so a list may follow
-  std::size_t item_indent = std::string_view::npos;  // of the list so far; npos: it has no item
+  std::size_t item_indent = std::string_view::npos;  // of the current list; npos: it has no item
   for (const Line& line : lines_of(text, what)) {
     const std::string where = str(what, ", line ", line.number);
     if (line.item() && takes_items &&

@@ -1,4 +1,4 @@
-// The part of YAML that configuration files are written in, as those of vLLM are:
+// The subset of YAML that is supported in configuration files, like those of vLLM:
 //
 //   # a comment
 //   model: Qwen/Qwen3-8B
@@ -6,7 +6,7 @@
 //   enforce_eager: true
 //   stop: ["###", "\n\n"]          # or one "- item" in each line below the key
 //
-// One option in each line; no keys below keys, no texts of several lines, no anchors or tags.
+// One option per line; no nested keys, multi-line texts, anchors or tags.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -18,13 +18,13 @@ namespace nvllm::launcher {
 
 struct YamlEntry {
   std::string key;
-  std::size_t at = 0;    // where the key begins in the text
-  nlohmann::json value;  // null: there is none
-  // As it stands in the file, if it is one without quotes: "off", "007".
+  std::size_t at = 0;    // offset of the key in the text
+  nlohmann::json value;  // null: no value
+  // The value as written, if it has no quotes: "off", "007".
   std::string plain = "";
 };
 
-// Throws a UsageError with the line. what: the file, for messages.
+// Throws a UsageError with the line. what: names the file in messages.
 std::vector<YamlEntry> parse_yaml(std::string_view text, const std::string& what);
 
 }  // namespace nvllm::launcher

@@ -1,4 +1,4 @@
-// The doctor as a program: on this machine, and on this machine with something broken.
+// The doctor as a program: on this machine, and with simulated defects.
 #include <doctest/doctest.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -46,7 +46,7 @@ Outcome doctor(const std::function<void()>& prepare = {}) {
   return {exit_code, parse_json(program.output()), program.errors()};
 }
 
-// With these GPUs instead of the machine's own.
+// Replaces the machine's GPUs by these.
 std::function<void()> with_gpus(const std::string& setting, const std::string& more = "") {
   return [=] {
     const auto folder = std::filesystem::absolute("launcher/doctor/fake_nvml");

@@ -1,9 +1,9 @@
-// What the driver's library would say on a machine with other GPUs than this one. $FAKE_NVML is a
+// A mock of the driver's library, which reports other GPUs than this machine has. $FAKE_NVML is a
 // list of words:
-//   gpus=2    how many there are
-//   error=18  what starting it fails with
-//   nvlink    they are joined by NVLink, else by one PCIe switch
-//   apart     they cannot read each other's memory
+//   gpus=2    number of GPUs
+//   error=18  error code of its initialization
+//   nvlink    the GPUs are connected by NVLink, otherwise by one PCIe switch
+//   apart     the GPUs cannot access each other's memory
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +27,7 @@ int number(const char* word) {
   return at == nullptr ? 0 : std::atoi(at + std::strlen(word));
 }
 
-// What its handles point to.
+// Targets of its handles.
 std::array<char, 64> devices;
 
 std::ptrdiff_t index_of(void* device) {

@@ -121,7 +121,7 @@ Finding examine_model(const DefaultModelFacts& model) {
   return finding;
 }
 
-// What is said of several boxes comes mixed: each line after it should be found again.
+// The output of several boxes is mixed: this labels a box's lines.
 Finding examine_box(const Machine& machine) {
   const std::size_t gpus = machine.cuda_built.empty() ? 0 : machine.visible.size();
   return {.subject = "box",

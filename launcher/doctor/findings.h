@@ -1,4 +1,4 @@
-// Findings: what a machine is good for, what is wrong with it, and how to fix that.
+// Findings: the capabilities and problems of a machine, and fixes.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@ namespace nvllm::launcher {
 
 enum class Verdict : std::uint8_t {
   fine,
-  note,     // nothing is wrong, but it may not be what somebody expects
-  warning,  // nvllm works, but worse than it could
-  stops,    // nvllm does not work before this is fixed
+  note,     // no problem, but possibly unexpected
+  warning,  // nvllm works, but not as well as it could
+  stops,    // nvllm does not work until this is fixed
 };
 const char* name_of(Verdict verdict);
 
@@ -21,21 +21,21 @@ struct Finding {
   std::string subject;  // "GPU 0", "/dev/shm"
   Verdict verdict = Verdict::fine;
   std::string found = "";
-  std::string fix = "";  // one line; empty where nothing has to be done
+  std::string fix = "";  // one line; empty: nothing to do
 };
 
 // At least one finding for every part of the machine, GPUs first.
 std::vector<Finding> examine(const Machine& machine);
 
-// The findings about GPUs and about what only they need. Part of examine().
+// The findings about GPUs and their requirements. Part of examine().
 std::vector<Finding> examine_gpus(const Machine& machine);
 
 // The GPUs that a run without options would use, as indices of machine.gpus.gpus.
 std::vector<int> gpus_for_us(const Machine& machine);
 
-// One line for each finding, and one for its fix; a last one that says what nvllm can do here.
+// One line per finding and per fix; the last line summarizes what nvllm can do on this machine.
 std::string format_findings(const Machine& machine, const std::vector<Finding>& findings);
-// One JSON object: the findings, and the machine's figures.
+// One JSON object: the findings, and the machine's data.
 std::string format_findings_json(const Machine& machine, const std::vector<Finding>& findings);
 
 }  // namespace nvllm::launcher

@@ -1,4 +1,4 @@
-// What the doctor makes of machines that are not this one.
+// The doctor's findings for simulated machines.
 #include "launcher/doctor/findings.h"
 
 #include <doctest/doctest.h>
@@ -17,7 +17,7 @@ using testing::has;
 
 constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
 
-// Two GPUs joined by NVLink, and nothing wrong with anything.
+// Two GPUs connected by NVLink, without problems.
 Machine good_machine() {
   Machine machine;
   machine.cuda_built = "13.0";
@@ -77,7 +77,7 @@ Verdict worst(const Machine& machine) {
   return worst;
 }
 
-// The one finding that is no fine one: "GPU 0 stops: ... | the fix".
+// The only finding that is not fine: "GPU 0 stops: ... | the fix".
 std::string complaint(const Machine& machine) {
   std::string text;
   for (const Finding& finding : examine(machine)) {
@@ -90,7 +90,7 @@ std::string complaint(const Machine& machine) {
   return text;
 }
 
-// The complaint about a good machine to which something was done.
+// The finding about a good machine after it was damaged.
 template <typename Damage>
 std::string after(Damage damage) {
   Machine machine = good_machine();

@@ -11,12 +11,12 @@ constexpr int kMinCapability =
     80;  // the oldest GPUs for which the kernels are compiled (compute_80)
 constexpr std::uint64_t kMinLockable = std::uint64_t{64} << 20;
 
-// "13.0" of 13000.
+// "13.0" for 13000.
 std::string version_text(int version) {
   return str(version / 1000, '.', version % 1000 / 10);
 }
 
-// 13 of "13.0"; 0 of what is no version.
+// 13 for "13.0"; 0 if it is not a version.
 int major_of(const std::string& version) {
   int major = 0;
   std::from_chars(version.data(), version.data() + version.size(), major);
@@ -31,7 +31,7 @@ Finding examine_driver(const Machine& machine) {
   const GpuSurvey& gpus = machine.gpus;
   Finding finding{.subject = "driver"};
   if (!gpus.why_none.empty()) {
-    // Some GPU is there for us, so a run would take it.
+    // A GPU is visible, so a run would use it.
     const bool wanted = !machine.cuda_built.empty() && !machine.visible.empty();
     finding.verdict = wanted ? Verdict::stops : Verdict::note;
     finding.found = gpus.why_none;
@@ -81,7 +81,7 @@ Finding examine_one(const GpuFacts& gpu, int index, bool for_us) {
   return finding;
 }
 
-// The pairs of our GPUs that do not see each other's memory: "0-1".
+// The pairs of visible GPUs without access to each other's memory: "0-1".
 std::vector<std::string> pairs_apart(const Machine& machine, const std::vector<int>& ours) {
   const auto for_us = [&](int gpu) {
     return std::find(ours.begin(), ours.end(), gpu) != ours.end();
@@ -94,9 +94,9 @@ std::vector<std::string> pairs_apart(const Machine& machine, const std::vector<i
   return apart;
 }
 
-// What the peers are joined by; pairs that are alike stand together.
+// How the GPUs are connected; equal connections are listed together.
 std::vector<Finding> examine_links(const Machine& machine, const std::vector<std::string>& apart) {
-  std::vector<std::pair<std::string, std::string>> kinds;  // what is between them, and which pairs
+  std::vector<std::pair<std::string, std::string>> kinds;  // kind of connection, and its pairs
   for (const GpuPair& pair : machine.gpus.pairs) {
     const GpuFacts& first = machine.gpus.gpus[static_cast<std::size_t>(pair.first)];
     const std::string between =
@@ -150,7 +150,7 @@ Finding examine_lock_limit(const Machine& machine, bool needed) {
   return finding;
 }
 
-// A GPU's rank works best on cores beside it.
+// A GPU's rank works best on cores near it.
 std::vector<Finding> examine_numa_cores(const Machine& machine, const std::vector<int>& ours) {
   std::vector<Finding> findings;
   for (const int gpu : ours) {

@@ -29,7 +29,7 @@ std::string first_line(const fs::path& path) {
   return line;
 }
 
-// Of lines "name : value" the first value of that name.
+// The value of the first line "name : value" with that name.
 std::string field(const fs::path& path, std::string_view name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -47,7 +47,7 @@ int number_or(std::string_view text, int otherwise) {
   return error == std::errc{} && end == text.data() + text.size() ? number : otherwise;
 }
 
-// "[madvise]" of "always [madvise] never".
+// "[madvise]" in "always [madvise] never".
 std::string chosen_of(const std::string& line) {
   const std::size_t begin = line.find('['), end = line.find(']');
   return begin == std::string::npos || end < begin ? "" : line.substr(begin + 1, end - begin - 1);
@@ -79,7 +79,7 @@ std::vector<NumaNode> numa_nodes(const fs::path& folder, const std::vector<int>&
         if (std::binary_search(allowed.begin(), allowed.end(), core)) found.cores.push_back(core);
       }
     } catch (const Error&) {
-      // A node of memory alone has no cores.
+      // A node with memory only has no cores.
     }
     nodes.push_back(std::move(found));
   }

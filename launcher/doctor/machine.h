@@ -1,5 +1,5 @@
 // Machine: the hardware, drivers and limits that nvllm depends on. Surveyed once; findings.h
-// examines it.
+// evaluates it.
 #pragma once
 
 #include <cstdint>
@@ -15,37 +15,38 @@
 namespace nvllm::launcher {
 
 struct SharedMemoryFacts {
-  std::string error = "";  // why nothing can be put there; empty: it can
+  std::string error = "";  // why it is not writable; empty: it is
   std::uint64_t total_bytes = 0, free_bytes = 0;
-  std::uint64_t needed_one = 0, needed_all = 0;  // bytes for one rank, and for the most ranks
+  std::uint64_t needed_one = 0, needed_all = 0;  // bytes for one rank, and for the maximum number
+                                                 // of ranks
 };
 
 struct NumaNode {
   int node = 0;
-  std::vector<int> cores;  // those that this process may use
+  std::vector<int> cores;  // usable by this process
   std::uint64_t bytes = 0;
 };
 
 struct DefaultModelFacts {
-  std::string path;  // empty: there is no place for one
+  std::string path;  // empty: no place for one
   bool there = false;
-  bool fetched = false;  // when it is first needed
+  bool fetched = false;  // downloaded at first use
 };
 
 struct Machine {
   // GPUs.
-  std::string cuda_built;  // "13.0": what this program was built with; empty: without CUDA
+  std::string cuda_built;  // "13.0": the version of this build; empty: without CUDA
   GpuSurvey gpus;
-  std::vector<std::string> visible;  // the GPUs that this process may use (visible_gpus())
+  std::vector<std::string> visible;  // usable by this process (visible_gpus())
   std::string why_none_visible;
   LibraryState cublaslt, nccl;
-  std::vector<int> gpu_nodes;  // the NUMA node beside each of gpus.gpus; -1: unknown
+  std::vector<int> gpu_nodes;  // the NUMA node of each of gpus.gpus; -1: unknown
 
   // The processor and its memory.
   std::string processor;
-  bool baseline = false;  // it can run this build at all
+  bool baseline = false;  // whether it supports this build
   std::vector<std::string> instruction_sets;
-  int cores = 0;  // that this process may use
+  int cores = 0;  // usable by this process
   std::vector<NumaNode> nodes;
   std::string why_no_memory_policy;  // why this process may not choose NUMA nodes; empty: it may
   std::uint64_t total_bytes = 0, free_bytes = 0;
@@ -55,12 +56,12 @@ struct Machine {
   SharedMemoryFacts shared_memory;
   DefaultModelFacts model;
 
-  cluster::Task task;  // which of several boxes it is
+  cluster::Task task;  // this box's task, if there are several boxes
   std::string host;
 };
 
-// Starts nothing and creates no CUDA context. `root` is "/" but in tests: where /proc and /sys lie.
-// All but the task.
+// Surveys everything except `task`. Starts nothing and creates no CUDA context. `root` contains
+// /proc and /sys; tests use other folders.
 Machine survey_machine(const Environment& environment, const std::string& root = "/");
 
 }  // namespace nvllm::launcher

@@ -1,5 +1,4 @@
-// The command selftest: the workers check calls and collectives between them; this prints their
-// report.
+// The command selftest: runs the workers' checks of calls and collectives, and prints their report.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -23,24 +22,24 @@ namespace {
 using runtime::RankReport;
 using runtime::SelftestRow;
 
-// What a selftest found, and how long its start took.
+// The results of a selftest, and its start times.
 struct SelftestReport {
   DeviceKind device = DeviceKind::cpu;
-  std::int64_t started_ns = 0;     // the launcher's first instruction
-  std::int64_t forked_ns = 0;      // all workers exist
-  bool memory = false;             // tell what memory every rank has taken
-  std::vector<int> box_ranks;      // of each box, where there are several
+  std::int64_t started_ns = 0;     // start of the launcher
+  std::int64_t forked_ns = 0;      // when all workers existed
+  bool memory = false;             // whether to report the memory of each rank
+  std::vector<int> box_ranks;      // of each box, if there are several
   std::vector<std::string> boxes;  // what to call them
   runtime::SelftestResult result;
 };
 
-// Times of ranks on other boxes are those of other clocks.
+// Ranks on other boxes have other clocks, so their times are excluded.
 std::size_t ranks_here(const SelftestReport& report) {
   return report.box_ranks.empty() ? report.result.ranks.size()
                                   : static_cast<std::size_t>(report.box_ranks.front());
 }
 
-// The latest of all ranks' times, in milliseconds after the launcher's start.
+// The maximum over the ranks, in milliseconds after the launcher's start.
 double latest(const SelftestReport& report, std::int64_t runtime::StartTimes::*stage) {
   std::int64_t last = 0;
   for (std::size_t rank = 0; rank < ranks_here(report); ++rank) {
@@ -84,7 +83,7 @@ std::vector<SelftestRow> start_rows(const SelftestReport& report) {
   };
 }
 
-// Whole numbers unchanged, others with three significant digits.
+// Integers unchanged, others with three significant digits.
 std::string format_value(double value) {
   const bool whole = value == static_cast<double>(static_cast<long long>(value));
   const double size = std::abs(value);

@@ -1,4 +1,4 @@
-// The lines of the output of `generate`.
+// Formats the output lines of `generate`.
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -13,8 +13,8 @@ namespace {
 using runtime::TokenLogprob;
 using runtime::TokenLogprobs;
 
-// The shortest text that reads back as the same number. JSON has no infinity (the logprob of a
-// token that cannot be sampled); null stands for it.
+// The shortest text that parses to the same number. JSON has no infinity (the logprob of a token
+// that cannot be sampled); null replaces it.
 template <typename Number>
 void append_number(std::string& out, Number number) {
   if constexpr (std::is_floating_point_v<Number>) {
@@ -39,7 +39,7 @@ void append_string(std::string& out, std::string_view text) {
   out += json_text(nlohmann::json(text));
 }
 
-// A key with a number, or with a text.
+// A key with a number or a text.
 template <typename Value>
 void append_field(std::string& out, std::string_view key, const Value& value) {
   append_key(out, key);
@@ -85,7 +85,7 @@ void append_token(std::string& out, const TokenLogprobs& logprobs) {
   out += '}';
 }
 
-// One entry per token of the prompt: the first has no logprob, since nothing comes before it.
+// One entry per prompt token: the first has no logprob, since nothing precedes it.
 void append_prompt_logprobs(std::string& out, const std::vector<TokenLogprobs>& logprobs) {
   out += "[null";
   for (const TokenLogprobs& each : logprobs) {
@@ -109,8 +109,7 @@ void append_timings(std::string& out, const runtime::RequestTimes& times) {
   out += '}';
 }
 
-// The stop string or stop token that the request request for; null where the model's own end, or
-// the length, ended it.
+// The stop string or stop token requested; null if EOS or the length ended the answer.
 void append_stop_reason(std::string& out, const RequestInfo& request, const Answer& answer) {
   if (!answer.stop_string.empty()) return append_string(out, answer.stop_string);
   if (answer.finish == runtime::FinishReason::stop && !answer.tokens.empty()) {

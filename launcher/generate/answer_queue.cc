@@ -117,7 +117,7 @@ void AnswerQueue::apply(const runtime::Update& update) {
     entry.stopped -= answer.stop_string.empty() ? 0 : 1;
     finish(entry, answer, update);
   }
-  // The engine's last update of a broken one has been applied when nothing of it is open.
+  // A failed entry is complete when the engine has sent the last update of each part.
   if (entry.open == 0 && !entry.broken.empty()) return fail(entry, entry.broken);
   const bool useless = entry.stopped == entry.open || !entry.broken.empty();
   if (entry.open > 0 && useless && !std::exchange(entry.reported, true)) {

@@ -1,6 +1,5 @@
-// AnswerQueue: the requests of `generate` whose answers have not been written yet, in the order of
-// the input. Answers are finished in any order; their lines leave the queue in the order of the
-// input.
+// AnswerQueue: the requests of `generate` whose answers have not been written yet, in input order.
+// Answers may finish in any order; their lines leave the queue in input order.
 //
 //   queue.add_request({.line = 1, .prompt = {1, 2}});          // the engine works on it
 //   queue.add_error(2, "\"b\"", "no prompt_token_ids");        // a line that is no request
@@ -24,9 +23,9 @@
 
 namespace nvllm::launcher {
 
-// What the answers' lines say about their request.
+// The information about a request that answer lines contain.
 struct RequestInfo {
-  std::uint64_t line = 0;  // of the input, from 1; of the command line, which prompt
+  std::uint64_t line = 0;  // in the input, from 1; on the command line, the prompt's number
   std::string id = "";     // as JSON; empty: none
   std::vector<std::int32_t> prompt = {};
   std::int32_t n = 1;
@@ -39,8 +38,8 @@ struct RequestInfo {
 struct Answer {
   std::vector<std::int32_t> tokens;
   std::vector<runtime::TokenLogprobs> logprobs;
-  std::optional<std::string> text = std::nullopt;  // nothing: there is no tokenizer
-  std::string stop_string = "";                    // that ended it
+  std::optional<std::string> text = std::nullopt;  // nullopt: there is no tokenizer
+  std::string stop_string = "";                    // the one that ended it
   runtime::FinishReason finish = runtime::FinishReason::none;
   std::int32_t cached_tokens = 0;
   std::int32_t preemptions = 0;
@@ -48,14 +47,14 @@ struct Answer {
   runtime::RequestTimes times;
 };
 
-// Lines of the output (answer_line.cc): JSON objects, each with its newline.
+// Output lines (answer_line.cc): JSON objects, each with its newline.
 
 // {"id": ..., "line": ..., "index": ..., "prompt_token_ids": [...], "token_ids": [...], ...}
 void append_answer_line(std::string& out, const RequestInfo& request, std::int32_t index,
                         const Answer& answer,
                         const std::vector<runtime::TokenLogprobs>& prompt_logprobs);
 
-// A piece of an answer for --stream: {"id": ..., "line": ..., "index": ..., "delta": "...",
+// A piece of an answer, for --stream: {"id": ..., "line": ..., "index": ..., "delta": "...",
 // "token_ids": [...]}
 void append_piece_line(std::string& out, const RequestInfo& request, std::int32_t index,
                        std::string_view text, const std::vector<std::int32_t>& tokens);
@@ -64,8 +63,8 @@ void append_piece_line(std::string& out, const RequestInfo& request, std::int32_
 void append_error_line(std::string& out, std::uint64_t line, std::string_view id,
                        std::string_view error);
 
-// The number under which the engine knows a request: its line, and for a line of a batch that has
-// several prompts also which of them it is.
+// The id of a request in the engine: its line, and the prompt's index if it is a batch line with
+// several prompts.
 constexpr int kLineBits = 44;
 constexpr std::uint64_t engine_request(std::uint64_t line, std::size_t index = 0) {
   return std::uint64_t{index} << kLineBits | line;
@@ -73,48 +72,48 @@ constexpr std::uint64_t engine_request(std::uint64_t line, std::size_t index = 0
 
 class AnswerQueue {
  public:
-  // From now on answers have text. pieces: take_pieces() also gives it piece by piece. The
+  // From now on answers have text. pieces: take_pieces() also returns it piece by piece. The
   // tokenizer must outlive the queue.
   void use_text(const tokenizer::Tokenizer& tokenizer, bool pieces);
 
-  // Adds a request that the engine works on. Lines must be added in ascending order. read_bytes:
-  // how much of the input has been read after this line.
+  // Adds a request that was submitted to the engine. Lines must be added in ascending order.
+  // read_bytes: position in the input after this line.
   void add_request(RequestInfo request, std::uint64_t read_bytes = 0);
-  // The same for a line of a batch; custom_id: as JSON. The engine's requests are numbered by
+  // The same for a batch line; custom_id: as JSON. The ids of its requests are those of
   // engine_request().
   void add_call(std::uint64_t line, std::string custom_id, BatchCall call,
                 std::uint64_t read_bytes = 0);
-  // Adds a line that is no request; its answer is the error.
+  // Adds a line that is not a valid request; its answer is the error.
   void add_error(std::uint64_t line, std::string id, const std::string& error,
                  std::uint64_t read_bytes = 0);
   void add_batch_error(std::uint64_t line, std::string custom_id, const ApiError& error,
                        std::uint64_t read_bytes = 0);
-  // Adds a line whose answers exist already.
+  // Adds a line that is already answered.
   void add_finished(std::uint64_t line, std::string text, std::uint64_t read_bytes = 0);
 
   // Applies the engine's update of a request that was added.
   void apply(const runtime::Update& update);
 
-  // Requests whose unfinished answers have all met a stop string, so that the engine can abort
+  // Requests whose unfinished answers have all reached a stop string, so that the engine can abort
   // them. Their last updates still arrive. Each request is returned once.
   std::vector<std::uint64_t> take_stopped() { return std::exchange(stopped_, {}); }
-  // Lines with the new pieces of all answers.
+  // Lines with new pieces of all answers.
   std::string take_pieces() { return std::exchange(pieces_, {}); }
 
-  // Lines of the requests at the front that are done; they leave the queue.
+  // Lines of the finished requests at the front, which leave the queue.
   std::string take_ready();
-  // When the run ends early: lines of all answers that are done. The queue is empty then.
+  // When a run ends early: lines of all finished answers. The queue is empty afterwards.
   std::string take_all_done();
 
   bool empty() const { return entries_.empty(); }
   std::size_t held() const { return entries_.size(); }
   std::uint64_t held_bytes() const { return held_bytes_; }  // approximate
 
-  // Totals of everything so far.
+  // Totals so far.
   struct Totals {
-    std::uint64_t requests = 0, answers = 0, failed = 0;  // that are done
+    std::uint64_t requests = 0, answers = 0, failed = 0;  // finished
     std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
-    std::uint64_t written_bytes = 0;  // how much of the input has been answered
+    std::uint64_t written_bytes = 0;  // input position up to which all answers are written
     std::string first_failure;        // "line 3: ..."
   };
   const Totals& totals() const { return totals_; }
@@ -122,21 +121,21 @@ class AnswerQueue {
  private:
   struct Entry {
     RequestInfo request;
-    std::optional<BatchCall> call = std::nullopt;  // of a batch; then there are no answers
+    std::optional<BatchCall> call = std::nullopt;  // for a batch line, which has no answers
     std::vector<Answer> answers = {};
-    // One for each answer; none without a tokenizer.
+    // One per answer; none without a tokenizer.
     std::vector<std::unique_ptr<tokenizer::StreamDetokenizer>> texts = {};
     std::vector<runtime::TokenLogprobs> prompt_logprobs = {};
     std::int32_t open = 0;     // unfinished answers
-    std::int32_t stopped = 0;  // of those, the ones that have met a stop string
+    std::int32_t stopped = 0;  // how many of them have reached a stop string
     bool reported = false;     // by take_stopped()
-    std::string broken = "";   // why its answers cannot be written; the engine's are waited for
-    std::string text = "";     // instead of answers
+    std::string broken = "";   // why its answers cannot be written; updates are still awaited
+    std::string text = "";     // replaces the answers
     std::uint64_t read_bytes = 0;
     std::uint64_t bytes = 0;  // its share of held_bytes_
   };
 
-  // Appends tokens to an answer, but none after a stop string.
+  // Appends tokens to an answer, except after a stop string.
   void append_tokens(Entry& entry, std::int32_t index, const runtime::Update& update);
   Entry& find(std::uint64_t line);
   Entry& add_entry(Entry entry, std::uint64_t bytes);

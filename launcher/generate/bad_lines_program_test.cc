@@ -1,4 +1,5 @@
-// One request's fault is that request's: bad lines of every kind among good ones, in one run.
+// An invalid request does not affect others: invalid lines of every kind among valid ones, in one
+// run.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -29,7 +30,7 @@ std::string repeated(const std::string& text, int count) {
   return all;
 }
 
-// No JSON, or JSON that costs too much, or not an object.
+// Not JSON, JSON that costs too much, or not an object.
 std::vector<std::string> bad_json() {
   return {
       R"({"prompt": "a", "temperature": 1e400})",
@@ -52,7 +53,7 @@ std::vector<std::string> bad_json() {
   };
 }
 
-// Fields that cannot be.
+// Invalid fields.
 std::vector<std::string> bad_fields() {
   return {
       R"({"prompt": 5})",
@@ -102,7 +103,7 @@ std::string asks(const std::string& content, const std::string& more = "") {
   return chat(R"("messages": [{"role": "user", "content": ")" + content + "\"}]" + more);
 }
 
-// Of an OpenAI batch.
+// Invalid lines of an OpenAI batch.
 std::vector<std::string> bad_batch_lines() {
   return {
       asks("x", R"(, "temperature": 1e400)"),
@@ -143,10 +144,10 @@ std::vector<std::string> bad_batch_lines() {
 
 struct Input {
   std::string text;
-  std::vector<bool> good;  // of each line
+  std::vector<bool> good;  // per line
 };
 
-// The bad lines, spread over good ones.
+// The invalid lines, distributed among valid ones.
 Input input_of(const std::vector<std::string>& bad, const std::string& good) {
   Input input;
   std::size_t next = 0;
@@ -159,7 +160,7 @@ Input input_of(const std::vector<std::string>& bad, const std::string& good) {
   return input;
 }
 
-// The error of a line of the output; empty: it is an answer.
+// The error in an output line; empty: it is an answer.
 std::string error_of(const Json& line) {
   if (line.contains("error") && line["error"].is_string()) return line["error"];
   if (!line.contains("response") || line["response"]["status_code"] == 200) return "";
@@ -186,7 +187,7 @@ void check_run(const TextFolder& model, const Input& input) {
     CHECK_MESSAGE(error.empty() == input.good[i], "line ", i + 1, ": ", json_text(lines[i]));
     CHECK_MESSAGE(error.size() <= 300, error);
   }
-  // What failed is there as what was answered is: there is nothing left to do.
+  // Failed lines are in the output like answers: nothing is left to do.
   const std::string before = file_text(output);
   Program again(words("--resume"));
   CHECK(again.wait() == 1);

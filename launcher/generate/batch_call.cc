@@ -31,14 +31,14 @@ std::vector<std::size_t> BatchCall::apply(std::size_t index, const runtime::Upda
   Part& part = parts_.at(index);
   const bool refused = !update.error.empty();
   std::int32_t ended = update.finish == FinishReason::none ? 0 : 1;
-  if (refused) ended = part.open;  // it is the only update of its request
+  if (refused) ended = part.open;  // the only update of a rejected request
   part.open -= ended;
   open_answers_ -= static_cast<std::uint64_t>(ended);
   if (refused && error_.empty()) error_ = update.error;
   if (!refused && error_.empty()) guarded([&] { call_->apply(index, update, ignored_); });
   ignored_.clear();
 
-  // One refused request is the whole line's failure, so the others need not go on.
+  // One rejected request fails the whole line, so the others can be aborted.
   std::vector<std::size_t> stopped;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     if (parts_[i].open == 0 || parts_[i].abandoned) continue;

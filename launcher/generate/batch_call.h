@@ -1,5 +1,5 @@
-// BatchCall: a line of a batch while the engine works on it. The endpoint's own call (api_call.h)
-// turns the engine's updates into the response's body, as it does in the server.
+// BatchCall: a batch line that the engine is processing. The endpoint's own call (api_call.h)
+// converts the engine's updates to the response body, as it does in the server.
 #pragma once
 
 #include <cstddef>
@@ -18,17 +18,16 @@ class BatchCall {
  public:
   explicit BatchCall(std::unique_ptr<ApiCall> call);
 
-  // What the engine is to do; to be taken once.
+  // The requests for the engine; take them once.
   std::vector<runtime::Request> take_requests() { return std::move(call_->requests()); }
 
-  // Applies the update of one of these requests. Returns those that the engine need not go on with;
-  // each once.
-  // It throws nothing: what goes wrong is this line's error().
+  // Applies the update of one of these requests. Returns those that the engine can abort, each
+  // once. Never throws: failures are reported by error().
   std::vector<std::size_t> apply(std::size_t index, const runtime::Update& update);
 
-  // Whether the engine has nothing more to say.
+  // Whether all updates have arrived.
   bool done() const { return open_answers_ == 0; }
-  // Once it is done: the body; empty: error() says why there is none.
+  // Call once done: the body; empty: error() says why there is none.
   std::string body();
   const std::string& error() const { return error_; }
 
@@ -37,8 +36,8 @@ class BatchCall {
 
  private:
   struct Part {
-    std::int32_t open = 0;   // answers that the engine works on
-    bool abandoned = false;  // the engine need not go on
+    std::int32_t open = 0;   // unfinished answers
+    bool abandoned = false;  // the engine can abort it
   };
 
   template <typename Work>
@@ -47,7 +46,7 @@ class BatchCall {
   std::unique_ptr<ApiCall> call_;
   std::vector<Part> parts_;  // one per request
   std::uint64_t prompt_tokens_ = 0, answers_ = 0, open_answers_ = 0;
-  std::string ignored_;  // what a stream would send
+  std::string ignored_;  // one per request
   std::string error_;
 };
 

@@ -30,7 +30,7 @@ const Endpoint* find_endpoint(std::string_view url) {
   return found == std::end(kEndpoints) ? nullptr : found;
 }
 
-// Steps over one value or name of a text that is known to be JSON; at: its first byte.
+// Skips one value or name in valid JSON; at: its first byte.
 std::size_t end_of_value(std::string_view json, std::size_t at) {
   int depth = 0;
   bool in_string = false;
@@ -48,7 +48,7 @@ std::size_t end_of_value(std::string_view json, std::size_t at) {
     } else if (c == '{' || c == '[') {
       ++depth;
     } else if (c == '}' || c == ']') {
-      if (depth == 0) return at;  // behind a number
+      if (depth == 0) return at;  // after a number
       if (--depth == 0) return at + 1;
     } else if (depth == 0 && (c == ',' || c == ':' || c == ' ' || c == '\t' || c == '\r')) {
       return at;
@@ -58,7 +58,7 @@ std::size_t end_of_value(std::string_view json, std::size_t at) {
 }
 
 // The text of a member of a JSON object: the body as the client wrote it, with its names in their
-// order, for the endpoint to read.
+// order, for the endpoint to parse.
 std::string_view text_of_member(std::string_view object, std::string_view name) {
   constexpr std::string_view kBetween = " \t\r\n,:{";
   std::size_t at = 0;
@@ -67,7 +67,7 @@ std::string_view text_of_member(std::string_view object, std::string_view name) 
     const std::size_t end_of_name = end_of_value(object, at);
     const std::string_view found = object.substr(at, end_of_name - at);
     if (found == "}" || found.empty()) return "";
-    // No comma or brace of the value's own is skipped here: it comes behind the colon.
+    // This skips no comma or brace of the value, which starts after the colon.
     const std::size_t value = object.find_first_not_of(" \t\r\n:", end_of_name);
     const std::size_t end = end_of_value(object, value);
     if (parse_json(found) == name) return object.substr(value, end - value);

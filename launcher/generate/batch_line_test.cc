@@ -1,4 +1,4 @@
-// Lines of a batch: what is read of them, and what stands in the output.
+// Batch lines: parsing requests, and formatting responses.
 #include "launcher/generate/batch_line.h"
 
 #include <doctest/doctest.h>

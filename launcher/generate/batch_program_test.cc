@@ -1,4 +1,4 @@
-// generate with lines of a batch, as OpenAI's API has them; and one bad line among good ones.
+// generate with lines in the format of OpenAI's batch API; and one invalid line among valid ones.
 #include <doctest/doctest.h>
 
 #include <fstream>
@@ -20,7 +20,7 @@ using testing::json_lines;
 using testing::Program;
 using testing::TextFolder;
 
-// Runs a text of input lines; the exit code must be this.
+// Runs with these input lines; checks the exit code.
 std::vector<Json> run(const TextFolder& model, const std::string& input, int exit_code = 0,
                       std::vector<std::string> more = {}) {
   std::ofstream(model.path("in.jsonl"), std::ios::binary) << input;
@@ -153,7 +153,7 @@ TEST_CASE("a batch is resumed") {
 
 namespace {
 
-// Forty ways in which a line can be wrong. The last ones are found by the engine.
+// Forty kinds of invalid lines. The last ones are detected by the engine.
 std::vector<std::string> bad_lines() {
   const std::string ids = R"({"prompt_token_ids": [1], )";
   const std::string user = R"({"role": "user", "content": "a"})";

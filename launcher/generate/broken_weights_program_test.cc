@@ -1,4 +1,4 @@
-// A checkpoint with a number that is none: no token is made up, and the tensor is named.
+// A checkpoint that contains NaN: no token is invented, and the error names the tensor.
 #include <doctest/doctest.h>
 
 #include <string>

@@ -32,17 +32,17 @@
 namespace nvllm::launcher {
 namespace {
 
-// Limits of what is read ahead of the first answer that is still missing. They are high enough to
-// keep the engine busy behind one long answer, and bound the memory for an input of any length.
+// Limits of reading ahead of the first missing answer. They are high enough to keep the engine busy
+// after one long answer, and bound the memory for input of any length.
 constexpr std::size_t kMaxHeld = 4096;
 constexpr std::size_t kHeldPerSequence = 8;
 constexpr std::uint64_t kMaxHeldBytes = std::uint64_t{256} << 20;
-// Tasks that are read between two polls of the engine.
+// Tasks read between two polls of the engine.
 constexpr int kTasksAtOnce = 256;
 
 constexpr Nanoseconds kNone{0};
 constexpr Nanoseconds kPollInterval = std::chrono::milliseconds(100);
-// How long a new line of input may wait while the engine sends no update.
+// Maximum delay of a new input line while the engine sends no update.
 constexpr Nanoseconds kInputInterval = std::chrono::milliseconds(10);
 
 RequestInfo info_of(const Task& task) {
@@ -57,10 +57,10 @@ RequestInfo info_of(const Task& task) {
           .text = task.parsed.text};
 }
 
-// Reads tasks, submits them to the engine, and writes the answers in the order of the input.
+// Reads tasks, submits them to the engine, and writes the answers in input order.
 class Generation {
  public:
-  // api: what the endpoints know, for lines of a batch.
+  // api: context of the endpoints, for batch lines.
   Generation(EngineSession& session, RequestSource& source, LineWriter& writer, ApiContext api,
              std::size_t max_num_seqs, Trace* trace)
       : session_(session),
@@ -73,12 +73,12 @@ class Generation {
         progress_(now_ns()),
         owed_(session, [this] { write_owed(); }) {}
 
-  // From now on answers have text; before run().
+  // From now on answers have text; call it before run().
   void use_text(const tokenizer::Tokenizer& tokenizer, bool pieces) {
     queue_.use_text(tokenizer, pieces);
   }
 
-  // Until all is done, or an Error.
+  // Runs until everything is done, or throws an Error.
   void run() {
     const std::unique_lock lock(answers_);
     while (true) {
@@ -91,8 +91,8 @@ class Generation {
     statistics_ = client_.statistics();
   }
 
-  // After an Error: writes what else is done. If the output itself has failed, that is reported
-  // already.
+  // After an Error: writes the other finished answers. If the output itself failed, that is already
+  // reported.
   void write_rest() {
     const std::lock_guard lock(answers_);
     write_all_done();
@@ -123,14 +123,14 @@ class Generation {
     }
   }
 
-  // In another thread, when the process is about to end while this one reads a line.
+  // Called by another thread when the process is about to end while this one reads a line.
   void write_owed() {
     const std::unique_lock lock(answers_, std::try_to_lock);
     if (lock) write_all_done();
   }
 
-  // Runs work on texts of others, which may take as long as it likes: the answers that are there
-  // can be written meanwhile.
+  // Runs work on text, which may take long, without the lock: finished answers can be written
+  // meanwhile.
   template <typename Work>
   auto without_lock(const Work& work) {
     struct Unlocked {
@@ -191,7 +191,7 @@ class Generation {
     }
   }
 
-  // Throws an ApiError alone: whatever is wrong with a line, the others go on.
+  // Only throws an ApiError: a failure of one line does not affect the others.
   BatchCall read_batch_call(const Task& task) const {
     const RequestLine& parsed = task.parsed;
     constexpr int kBadRequest = 400, kOurFault = 500;
@@ -237,20 +237,20 @@ class Generation {
   EngineSession& session_;
   runtime::EngineClient& client_;
   const ApiContext api_;
-  runtime::EngineStatistics statistics_;  // when all is done
+  runtime::EngineStatistics statistics_;  // at the end of the run
   RequestSource& source_;
   LineWriter& writer_;
   const std::size_t max_held_;
   Trace* const trace_;
-  // Held by run(), but not while a line is read: guards queue_ and writer_.
+  // Held by run(), except while it reads a line: guards queue_ and writer_.
   std::mutex answers_;
   AnswerQueue queue_;
   GenerateProgress progress_;
-  // The bar would mix with answers on the same terminal.
+  // The progress bar would mix with answers on the same terminal.
   const bool shows_bar_ =
       log_enabled(LogLevel::info) && ::isatty(STDERR_FILENO) == 1 && ::isatty(writer_.fd()) == 0;
-  bool ended_ = false;       // the input
-  bool input_idle_ = false;  // there was no line when it was read last
+  bool ended_ = false;       // end of input
+  bool input_idle_ = false;  // no line was available at the last read
   const EngineSession::Owed owed_;
 };
 
@@ -277,7 +277,7 @@ RequestSource open_source(const GenerateOptions& generate, const LineWriter& wri
   return {std::move(reader), defaults};
 }
 
-// Answers that are there are somebody's work.
+// Existing answers are not overwritten without --overwrite.
 void check_output(const GenerateOptions& generate, const LineWriter& writer) {
   if (generate.overwrite || generate.resume || !writer.has_content()) return;
   throw UsageError(str("--output ", generate.output,
@@ -285,13 +285,13 @@ void check_output(const GenerateOptions& generate, const LineWriter& writer) {
                        "anew, or another file"));
 }
 
-// A file that is known by the number of a descriptor has no place beside it.
+// A file given by its descriptor number has no path for a record.
 bool keeps_record(const GenerateOptions& generate, const LineWriter& writer) {
   return writer.is_file() && !generate.output.starts_with("/dev/") &&
          !generate.output.starts_with("/proc/");
 }
 
-// Refuses to continue what another model wrote, or the same with other options.
+// Rejects continuing the output of another model or of other options.
 void check_earlier_run(const GenerateOptions& generate, const LineWriter& writer,
                        const RunRecord& record) {
   if (!generate.resume || !writer.has_content()) return;
@@ -302,8 +302,8 @@ void check_earlier_run(const GenerateOptions& generate, const LineWriter& writer
   log_warning(visible_text(warning, Breaks::none));
 }
 
-// The model's tokenizer, if it has one, for the text of requests and answers. Reading it takes a
-// moment: that is done while the workers start, or earlier if it is needed earlier.
+// The model's tokenizer, if it has one, for text in requests and answers. It is loaded while the
+// workers start, or earlier if needed.
 class Texts {
  public:
   explicit Texts(const Options& options) : options_(options) {}
@@ -333,8 +333,8 @@ class Texts {
   bool opened_ = false;
 };
 
-// Runs the generation. If it fails, the answers that are done are still written. at_end: called
-// when all are done.
+// Runs the generation. If it fails, the finished answers are still written. at_end: called when all
+// are done.
 int run_session(EngineSession& session, Generation& generation,
                 const std::function<void()>& at_end) {
   std::optional<std::string> error;
@@ -370,8 +370,8 @@ int run_generate(const Options& options, std::int64_t started_ns) {
     texts.open(source);
     source.resume(generate.output);
   }
-  // Writes an empty trace first: a path that cannot be written to is an error before the work, not
-  // after.
+  // Writes an empty trace first, so that a path that is not writable is an error before the work,
+  // not after it.
   if (options.engine.profile) {
     if (writer.same_file_as(options.profile)) {
       throw UsageError(str("--profile ", options.profile, ": is the output; pass another file"));

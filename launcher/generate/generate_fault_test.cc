@@ -1,5 +1,5 @@
-// nvllm-launch generate, disturbed: what is finished is in the output, the exit code says what
-// happened, and --resume completes it.
+// nvllm-launch generate with faults: finished answers are in the output, the exit code tells what
+// happened, and --resume completes the output.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -33,9 +33,9 @@ using testing::Program;
 using testing::TemporaryFolder;
 
 constexpr int kRequests = 20;
-constexpr int kBefore = 12;  // as many are there when the run is disturbed
+constexpr int kBefore = 12;  // number of answers written before the fault
 
-// The first answers come soon.
+// The first answers finish soon.
 std::string input_lines(int requests) {
   std::string input;
   for (int i = 0; i < requests; ++i) {
@@ -46,7 +46,7 @@ std::string input_lines(int requests) {
   return input;
 }
 
-// Standard input of a run that has a part of it, and waits for the rest in vain.
+// Standard input that provides a part of the input, and then blocks.
 class HalfAnInput {
  public:
   HalfAnInput() {
@@ -62,7 +62,7 @@ class HalfAnInput {
   testing::Pipe pipe_;
 };
 
-// Its files, and its runs.
+// The files of a run, and its command lines.
 struct Work {
   TemporaryFolder folder;
   std::string input = folder.file("in.jsonl", input_lines(kRequests));
@@ -76,7 +76,7 @@ struct Work {
     more.insert(more.end(), {"--input", input});
     return words(std::move(more));
   }
-  // A run that will be disturbed.
+  // Starts a run to be disturbed.
   std::vector<std::string> started(std::vector<std::string> more = {}) const {
     more.insert(more.end(), {"--input=-", "--output", output});
     return words(std::move(more));
@@ -86,7 +86,7 @@ struct Work {
     const bool some = testing::await_until([&] { return file_text(output).size() > 1000; });
     REQUIRE_MESSAGE(some, program.errors());
   }
-  // Everything that must be the same in every run.
+  // The part of the output that must be the same in every run.
   static std::vector<std::string> essence(const std::string& text) {
     std::vector<std::string> lines;
     for (const Json& line : json_lines(text)) {
@@ -95,7 +95,7 @@ struct Work {
     }
     return lines;
   }
-  // What an undisturbed run gives; found out once.
+  // The output of an undisturbed run; computed once.
   static const std::vector<std::string>& right() {
     static const std::vector<std::string> lines = [] {
       const Work work;
@@ -107,7 +107,7 @@ struct Work {
   }
 };
 
-// Whole lines, in ascending order.
+// Checks for complete lines in ascending order.
 void check_lines(const std::string& text) {
   std::pair<std::int64_t, std::int64_t> last = {0, 0};
   for (const Json& line : json_lines(text)) {
@@ -140,13 +140,13 @@ TEST_CASE("after a kill -9 of the launcher a run is resumed, and gives what one 
     CHECK(
         testing::await_until([&] { return std::ranges::all_of(workers, testing::process_gone); }));
   }
-  // As if the kill had torn a line.
+  // Simulates a line that the kill has truncated.
   const std::string text = file_text(work.output);
   work.folder.file("out.jsonl", text + "{\"id\": \"r");
   check_resumed(work);
 }
 
-// Prompts that take several steps where few rows fit into one, and short ones beside them.
+// Prompts that take several steps with few rows per step, mixed with short ones.
 std::string long_lines(int requests) {
   std::string input;
   for (int i = 0; i < requests; ++i) {
@@ -172,7 +172,7 @@ TEST_CASE(
   Program undisturbed(words(whole, {"--max-num-seqs=16", "--max-num-batched-tokens=256"}));
   REQUIRE_MESSAGE(undisturbed.wait() == 0, undisturbed.errors());
   {
-    const testing::Pipe held;  // a prompt that never comes keeps the run from ending
+    const testing::Pipe held;  // a prompt that never arrives keeps the run from ending
     const std::string text = long_lines(kBefore);
     REQUIRE(::write(held.writing.get(), text.data(), text.size()) ==
             static_cast<ssize_t>(text.size()));
@@ -308,7 +308,7 @@ TEST_CASE("answers that are there are not overwritten unless that is asked for")
   CHECK(file_text(mine) == "my notes\n");
   CHECK(Program(work.whole({"--output", mine, "--overwrite"})).wait() == 0);
   CHECK(json_lines(file_text(mine)).size() == 1);
-  // What holds nothing, and what is no file, is no loss.
+  // Overwriting an empty file, or something that is not a file, loses nothing.
   CHECK(Program(work.whole({"--output", work.folder.file("empty", "")})).wait() == 0);
   Program to_stdout(work.whole({"--output=/dev/stdout"}));
   CHECK(to_stdout.wait() == 0);
@@ -352,7 +352,7 @@ TEST_CASE("a run is resumed with its model and options alone, and says which dif
             "--output\n");
   CHECK(resumed_with({"--model=tests/data/golden-models/qwen3-uneven"})
             .find("has answers of another model") != std::string::npos);
-  // Without the record the run goes on, and says that it cannot know.
+  // Without the record the run continues, with a warning.
   std::filesystem::remove(work.output + ".run");
   Program unknown(work.whole(resume));
   CHECK(unknown.wait() == 0);

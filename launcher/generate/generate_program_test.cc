@@ -30,14 +30,14 @@ Json expected(const std::string& model) {
   return parse_json(file_text(golden_model(model) + "/expected.json"));
 }
 
-// A line of input for a known prompt, asking for as many tokens as are known.
+// An input line for a known prompt, which requests as many tokens as are known.
 std::string known_line(const Json& prompt) {
   return json_text(Json{{"prompt_token_ids", prompt.at("ids")},
                         {"max_tokens", prompt.at("continuation").size()}}) +
          "\n";
 }
 
-// Answers to what is on the command line.
+// The answers to prompts on the command line.
 std::vector<Json> answers(const std::vector<std::string>& words) {
   Program program(words);
   const int exit_code = program.wait();

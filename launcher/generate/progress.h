@@ -1,5 +1,5 @@
-// GenerateProgress: the text that shows the progress of `generate`: a bar while it works, a line of
-// figures at the end. It prints nothing itself.
+// GenerateProgress: formats the progress of `generate`: a bar during the run, a summary line at the
+// end. It prints nothing itself.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class GenerateProgress {
       : started_ns_(started_ns), shown_ns_(started_ns) {}
 
   // The next bar, which replaces the last one on the terminal; empty if it is not due. total_bytes:
-  // the size of the input; 0: unknown.
+  // size of the input; 0: unknown.
   std::string bar(const AnswerQueue::Totals& totals, std::uint64_t total_bytes,
                   std::int64_t now_ns);
   // The text that removes the bar from the terminal.

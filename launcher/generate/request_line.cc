@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::json;
 using runtime::SamplingParams;
 
-// Fields that hold text, and what to pass instead where there is no tokenizer.
+// Text fields, and what to pass instead if there is no tokenizer.
 struct TextField {
   std::string_view name;
   const char* ids;
@@ -53,7 +53,7 @@ void read_field(const std::string& name, const Json& value, const TextInput* tex
     if (text == nullptr) {
       fail(name, ": needs text, and the model has no tokenizer; pass ", field->ids);
     }
-    // Those of a prompt are read together, later.
+    // The fields of a prompt are read together, later.
     read_text_field(name, value, *text, result.text, request.sampling);
   } else if (!read_sampling_field(name, value, request.sampling)) {
     refuse_field(name);
@@ -69,7 +69,7 @@ std::string read_request_id(const Json& object) {
   return id->dump();
 }
 
-// The ids of the prompt, in whichever of the three ways it is given.
+// The ids of the prompt, which may be given in three ways.
 void read_prompt(std::string_view line, const Json& object, const TextInput* text,
                  runtime::Request& request) {
   const char* given = nullptr;
@@ -105,7 +105,7 @@ void read_request(std::string_view line, const Json& object, const SamplingParam
   runtime::check_sampling_params(result.request->sampling);
 }
 
-// The names of a line's objects are tokens at most, as in logit_bias.
+// Names in a line's objects are at most as many as tokens, as in logit_bias.
 constexpr JsonLimits kLimits = {.max_keys = std::size_t{1} << 20, .position = "column"};
 
 Json parse(std::string_view line) {
@@ -136,7 +136,7 @@ RequestLine parse_request_line(std::string_view line, const SamplingParams& defa
                                const TextInput* text) {
   RequestLine result;
   if (text != nullptr) result.text = text->defaults();
-  // Not only Errors: a line that takes more memory than there is, say, must not end the others.
+  // Catches not only Errors: a line that exhausts memory, for example, must not end the others.
   try {
     read_line(line, defaults, text, result);
   } catch (const std::exception& error) {

@@ -174,7 +174,7 @@ void RequestSource::use_text(const TextInput& text, std::vector<std::string> pro
     Prompt& next = prompts_.emplace_back();
     try {
       next.ids = text.encode_prompt(prompt);
-    } catch (const std::exception& error) {  // of this prompt alone
+    } catch (const std::exception& error) {  // affects this prompt only
       next.error = error.what();
     }
   }
@@ -229,15 +229,15 @@ RequestSource::Found RequestSource::read(Nanoseconds limit, Task& task) {
     task = {.line = lines_,
             .parsed = parse(*reader_, defaults_, text_),
             .read_bytes = reader_->read_bytes()};
-    // What cannot be read is answered in the form of the lines before it.
+    // A line that cannot be parsed is answered in the format of the previous lines.
     if (!task.parsed.error.empty() && task.parsed.id.empty()) task.parsed.batch |= in_batch_;
     in_batch_ = task.parsed.batch;
     return Found::task;
   }
 }
 
-// True if all answers to the task are in the file already; otherwise the task gets those that
-// exist.
+// True if all answers to the task are in the file already; otherwise the task gets the existing
+// ones.
 bool RequestSource::find_answers(Task& task) {
   if (!finished_) return false;
   auto answers = finished_->find(task.line, task.parsed);

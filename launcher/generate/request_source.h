@@ -1,5 +1,5 @@
-// RequestSource: the requests that `generate` has to answer, one after the other: prompts of the
-// command line, or lines of a file. With --resume it skips those that an earlier run has answered.
+// RequestSource: the sequence of requests that `generate` answers: prompts of the command line, or
+// lines of a file. With --resume it skips those that an earlier run has answered.
 #pragma once
 
 #include <cstdint>
@@ -17,38 +17,38 @@ namespace nvllm::launcher {
 
 // EarlierOutput: the output of an earlier run that --resume continues.
 //
-// Such an output begins with all answers to the first lines of the input (the prefix). Some answers
-// to later lines may follow, which were done when the run ended although an earlier one was not.
-// The prefix stays in the file. The rest is kept in memory and written again where it belongs.
+// Such an output starts with all answers to the first lines of the input (the prefix). Answers to
+// later lines may follow, if they were finished when the run ended but an earlier one was not. The
+// prefix stays in the file. The rest is kept in memory and written again in its place.
 class EarlierOutput {
  public:
-  // The file may be missing: then there are no answers yet.
+  // If the file does not exist, there are no answers.
   explicit EarlierOutput(const std::string& path);
 
   struct Answers {
-    bool in_prefix = false;  // they stay in the file
-    bool failed = false;     // it is an error line
+    bool in_prefix = false;  // whether they stay in the file
+    bool failed = false;     // whether it is an error line
     std::string text = "";   // otherwise: all lines
   };
-  // All answers to a line of the input; nothing if some are missing. Must be called in ascending
-  // order of lines. Throws an Error if the answers are to another request.
+  // All answers to an input line; nullopt if some are missing. Must be called in ascending order of
+  // lines. Throws an Error if the answers belong to another request.
   std::optional<Answers> find(std::uint64_t line, const RequestLine& parsed);
 
-  // To be called at the end of the input. Throws an Error if there are answers to further lines.
+  // Call at the end of the input. Throws an Error if there are answers to further lines.
   void expect_end(std::uint64_t lines_of_input);
 
-  // Where the prefix ends. Everything after it is in memory once find() has returned nothing, or
+  // Where the prefix ends. Everything after it is in memory once find() has returned nullopt, or
   // expect_end() has returned.
   std::uint64_t prefix_bytes() const { return prefix_bytes_; }
 
  private:
   struct Record {
-    std::uint64_t answers_line = 0;                    // of the input
+    std::uint64_t answers_line = 0;                    // in the input
     std::uint64_t begin = 0;                           // in the file
     std::string id = "";                               // as JSON
     std::optional<std::int32_t> index = std::nullopt;  // absent: an error line
     std::vector<std::int32_t> prompt = {};
-    bool batch = false;  // a line of a batch, which has no index and no prompt
+    bool batch = false;  // a batch line, which has no index and no prompt
     std::string text = "";
   };
   using Group = std::vector<Record>;  // answers to one line
@@ -63,16 +63,15 @@ class EarlierOutput {
 
   std::string path_;
   std::optional<LineReader> reader_;
-  std::optional<Record> ahead_;  // read ahead, not part of a group yet
-  std::optional<Group> group_;   // at the end of the prefix
-  bool last_failed_ = false;     // what find_in_prefix() found last is an error line
+  std::optional<Record> ahead_;  // read ahead, not yet part of a group
+  std::optional<Group> group_;   // the group at the end of the prefix
+  bool last_failed_ = false;     // whether the last result of find_in_prefix() is an error line
   bool prefix_ended_ = false;
   std::uint64_t prefix_bytes_ = 0;
   std::map<std::uint64_t, Group> rest_;
 };
 
-// One line of the input: a request, or the error why it is none, or the answers that it has
-// already.
+// One input line: a request, an error, or existing answers.
 struct Task {
   std::uint64_t line = 0;
   RequestLine parsed = {};
@@ -87,17 +86,17 @@ class RequestSource {
   RequestSource(LineReader reader, const runtime::SamplingParams& defaults);
 
   // From now on text is accepted. Must be called before next() and resume(); `text` must outlive
-  // this. prompts: those of the command line, which follow the ones of token ids.
+  // this object. prompts: those of the command line, which follow the ones given as token ids.
   void use_text(const TextInput& text, std::vector<std::string> prompts);
 
-  // Skips what that output has already. Waits for the first task that is left.
+  // Skips what that output already contains. Waits for the first remaining task.
   void resume(const std::string& output);
 
   enum class Found { task, nothing_yet, end };
   Found next(Nanoseconds limit, Task& task);
 
   std::uint64_t total_bytes() const { return reader_ ? reader_->total_bytes() : 0; }  // 0: unknown
-  // About the output that is resumed: how many bytes of it stay, and what is in there.
+  // About the output being resumed: how many bytes of it stay, and the number of lines they answer.
   std::uint64_t kept_bytes() const { return finished_ ? finished_->prefix_bytes() : 0; }
   std::uint64_t kept_lines() const { return kept_lines_; }  // of the input
   std::uint64_t kept_failures() const { return kept_failures_; }
@@ -105,7 +104,7 @@ class RequestSource {
  private:
   struct Prompt {
     std::vector<std::int32_t> ids = {};
-    std::string error = "";  // why there are none
+    std::string error = "";  // if they are invalid
   };
 
   Found read(Nanoseconds limit, Task& task);
@@ -117,7 +116,7 @@ class RequestSource {
   runtime::SamplingParams defaults_;
   const TextInput* text_ = nullptr;
   std::uint64_t lines_ = 0;
-  bool in_batch_ = false;  // the last line is of a batch
+  bool in_batch_ = false;  // whether the last line is a batch line
 
   std::optional<EarlierOutput> finished_;
   std::optional<Task> first_;  // found by resume()

@@ -1,4 +1,4 @@
-// What there is to do, and what an earlier run has done of it.
+// The tasks of an input, and which of them an earlier run has done.
 #include "launcher/generate/request_source.h"
 
 #include <doctest/doctest.h>
@@ -28,8 +28,7 @@ std::string failure(int line) {
   return str("{\"line\": ", line, ", \"error\": \"bad\"}\n");
 }
 
-// What is left of the input after what is in the output: "3" to be parsed, "3=" known, "3!" no
-// request.
+// The remaining input for a given output: "3" to be computed, "3=" known, "3!" invalid.
 struct Resumed {
   Resumed(const std::string& input, const std::string& output) {
     const TestFile in(input), out(output);

@@ -1,4 +1,4 @@
-// What a run leaves beside its output, so that --resume mixes nothing.
+// The record that a run stores next to its output, so that --resume does not mix results.
 #include "launcher/generate/run_record.h"
 
 #include <doctest/doctest.h>
@@ -19,7 +19,7 @@ RunRecord record_of(const std::string& model, const Options& options = {},
   return run_record(options, runtime::open_model({.path = model}), defaults);
 }
 
-// Why a run may not continue what another began; "": it may.
+// Why a run may not continue another one's output; "": it may.
 std::string refusal(const RunRecord& earlier, const RunRecord& now) {
   const model::TestFolder folder;
   const std::string output = folder.path("out.jsonl");
@@ -34,7 +34,7 @@ std::string refusal(const RunRecord& earlier, const RunRecord& now) {
   }
 }
 
-// A copy of the model, for changing it.
+// Copies the model, so that it can be changed.
 void copy_model(const model::TestFolder& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(kModel)) {
     std::filesystem::copy_file(std::filesystem::canonical(entry.path()),
@@ -85,7 +85,7 @@ TEST_CASE("an option that differs is named with both values") {
       {}, runtime::open_model({.path = kModel, .quantization = {.weight_only = true}}), {});
   CHECK(refusal(record_of(kModel), quantized).find("another --activation-quant (auto, now off)") !=
         std::string::npos);
-  // What changes no answer may differ.
+  // Options that do not change answers may differ.
   other = {};
   other.engine.max_num_seqs = 3;
   CHECK(refusal(record_of(kModel), record_of(kModel, other)) == "");

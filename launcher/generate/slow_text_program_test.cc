@@ -1,6 +1,6 @@
-// The launcher ends in time whatever its main thread does: a prompt that takes long to read, a
-// reader that reads nothing. The exit code and the culprit are the right ones, and answers that are
-// there are written.
+// The launcher ends in time whatever its main thread is doing: tokenizing a long prompt, or writing
+// to a reader that does not read. The exit code and the culprit are correct, and finished answers
+// are written.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -25,19 +25,19 @@ using testing::Pipe;
 using testing::Program;
 using testing::TextFolder;
 
-// A second after the workers, which have 1.2 s after a signal; and what a loaded machine adds.
+// A second after the workers, which have 1.2 s after a signal; plus the delay of a loaded machine.
 constexpr Nanoseconds kEnd = std::chrono::milliseconds(4500);
 
-// A prompt that takes the tokenizer many seconds.
+// A prompt whose tokenization takes many seconds.
 constexpr std::size_t kLongPrompt = std::size_t{24} << 20;
 
-// generate, whose main thread is busy with a line while the answers to two others are under way.
+// generate, whose main thread is busy with a line while the answers to two others are in flight.
 class Busy {
  public:
   Busy()
       : program_(words(), [this] { ::dup2(input_.reading.get(), STDIN_FILENO); }),
         writer_([this] { write_lines(); }) {
-    // The second answer is there, behind the first.
+    // The second answer has arrived after the first.
     REQUIRE(
         await_until([&] { return program_.output().find("\"line\": 2") != std::string::npos; }));
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -116,7 +116,7 @@ TEST_CASE("a second signal ends it at once") {
 TEST_CASE("a signal ends the answer to a prompt whose reader reads nothing") {
   const TextFolder model;
   const Pipe output;
-  // Full, so that the first piece waits.
+  // The pipe is full, so that the first piece blocks.
   REQUIRE(::fcntl(output.writing.get(), F_SETFL, O_NONBLOCK) == 0);
   const std::string full(4096, 'x');
   while (::write(output.writing.get(), full.data(), full.size()) > 0) continue;

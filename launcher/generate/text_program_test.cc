@@ -118,7 +118,7 @@ TEST_CASE("content in parts of text is the text") {
   const Json joined = answer("a\nb");
   CHECK(answer(Json::array({a, b})) == joined);
   CHECK(answer("ab") != joined);
-  // A template that reads parts gets them.
+  // Templates that handle content parts receive them.
   model.set_template(
       "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
       "{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}");

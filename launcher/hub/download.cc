@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::size_t kConnections = 8;
 constexpr std::uint64_t kPieceBytes = std::uint64_t{8} << 20;
-// Pieces that may have started after the first that is not complete; it bounds the memory of those
-// that must wait for it.
+// Pieces that may start while the first incomplete one is not done; bounds the memory of those that
+// must wait for it.
 constexpr std::size_t kWindow = 2 * kConnections;
 
 // A part of a file, fetched by one request.
@@ -26,7 +26,7 @@ struct Piece {
   std::atomic<std::size_t>* left = nullptr;  // pieces of the file that are not complete
 };
 
-// Lets a piece begin when it is not too far ahead of the others.
+// Delays a piece until it is not too far ahead of the others.
 class Window {
  public:
   explicit Window(std::size_t pieces) : done_(pieces) {}
@@ -66,7 +66,7 @@ struct PieceReceiver : BodyReceiver {
   const std::function<void(std::uint64_t)>& on_bytes;
 };
 
-// Attempts count anew whenever bytes have arrived.
+// The number of attempts restarts whenever bytes have arrived.
 void fetch_bytes(HubClient& client, HttpSession& session, const Piece& piece,
                  PieceReceiver& receiver) {
   while (piece.begin + receiver.bytes.size() < piece.end) {
@@ -88,7 +88,7 @@ void fetch_piece(HubClient& client, HttpSession& session, const Piece& piece,
   try {
     fetch_bytes(client, session, piece, receiver);
   } catch (...) {
-    piece.blob->put(piece.begin, std::move(receiver.bytes));  // another run goes on from here
+    piece.blob->put(piece.begin, std::move(receiver.bytes));  // another run continues from here
     throw;
   }
   piece.blob->put(piece.begin, std::move(receiver.bytes));

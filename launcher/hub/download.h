@@ -1,4 +1,4 @@
-// Downloads files over several connections at once.
+// Downloads files over several concurrent connections.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace nvllm::launcher {
 
-// Calls work(0) to work(count - 1), each in one of several threads, which have all ended when this
-// returns. After an error no other call begins; stop() is called to end those that are under way,
-// and the first error is thrown.
+// Calls work(0) to work(count - 1) in several threads, which have all ended when this returns.
+// After an error no further call starts; stop() is called to end the running ones, and the first
+// error is thrown.
 void run_in_threads(std::size_t count, const std::function<void()>& stop,
                     const std::function<void(HttpSession& session, std::size_t number)>& work,
                     Network& network);
 
-// Fetches what is missing of all files. on_bytes(count) is told from any thread what has arrived.
+// Downloads the missing parts of all files. on_bytes(count) is called by any thread.
 void download(HubClient& client, Network& network,
               const std::vector<std::unique_ptr<BlobWriter>>& blobs,
               const std::function<void()>& stop,

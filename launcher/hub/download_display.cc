@@ -18,7 +18,7 @@ namespace {
 constexpr Nanoseconds kTerminalEvery = std::chrono::milliseconds(200);
 constexpr Nanoseconds kLineEvery = std::chrono::seconds(10);
 
-// Of what is left to be waited for: "40 s", "3 min".
+// The remaining time: "40 s", "3 min".
 std::string rest_of_time(double seconds) {
   if (seconds < 90) return fixed(std::max(1.0, seconds), 0) + " s";
   if (seconds < 5400) return fixed(seconds / 60, 0) + " min";

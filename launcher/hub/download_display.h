@@ -1,5 +1,5 @@
-// DownloadDisplay: the progress of a download on standard error: on a terminal one line that
-// changes, elsewhere a line every now and then.
+// DownloadDisplay: shows the progress of a download on standard error: on a terminal as one line
+// that is updated, otherwise as a line at intervals.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace nvllm::launcher {
 
 class DownloadDisplay {
  public:
-  // done: bytes of the total that are there already. Starts a thread, which ends with the display.
+  // done: bytes that exist already. Starts a thread, which ends with this object.
   DownloadDisplay(std::string name, std::uint64_t done, std::uint64_t total);
   DownloadDisplay(const DownloadDisplay&) = delete;
   DownloadDisplay& operator=(const DownloadDisplay&) = delete;
@@ -39,8 +39,8 @@ class DownloadDisplay {
   std::thread thread_;
 };
 
-// "Qwen/Qwen3-0.6B: [###...] 50%, 0.7 of 1.4 GiB, 112 MB/s, 6 s left". seconds: since it started
-// with at_start bytes.
+// "Qwen/Qwen3-0.6B: [###...] 50%, 0.7 of 1.4 GiB, 112 MB/s, 6 s left". seconds: since the start,
+// when there were at_start bytes.
 std::string download_line(const std::string& name, std::uint64_t at_start, std::uint64_t done,
                           std::uint64_t total, double seconds);
 

@@ -18,14 +18,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMaxIndexBytes = 100'000'000;  // as of a header of safetensors
+constexpr std::uint64_t kMaxIndexBytes = 100'000'000;  // as for safetensors headers
 
-// The commit that a branch's or a tag's file holds; empty if that is no small file.
+// The commit in the file of a branch or a tag; empty if it is not a small file.
 std::string read_reference(const std::string& path) {
   constexpr std::uint64_t kMaxReference = 4096;
   try {
     return read_regular_file_if_there(path, kMaxReference).value_or("");
-  } catch (const Error&) {  // a folder of branches "main/...", or what nobody should wait for
+  } catch (const Error&) {  // a folder of branches "main/...", or something that would block
     return "";
   }
 }
@@ -39,8 +39,8 @@ void make_folder(const fs::path& path) {
   }
 }
 
-// The files below a folder that can be opened, as relative paths. A link to a blob that is gone is
-// no file.
+// The files below a folder that can be opened, as relative paths. A link to a missing blob does not
+// count.
 std::vector<std::string> files_below(const std::string& folder) {
   std::vector<std::string> files;
   std::error_code error, ignored;
@@ -58,7 +58,7 @@ bool has_all(const std::vector<std::string>& all, const std::vector<std::string>
       wanted, [&](const std::string& name) { return std::ranges::find(all, name) != all.end(); });
 }
 
-// Whether all of "model-00001-of-00003.gguf" to "model-00003-of-00003.gguf" are there.
+// Whether all of "model-00001-of-00003.gguf" to "model-00003-of-00003.gguf" exist.
 bool has_all_shards(const std::vector<std::string>& ggufs) {
   constexpr std::size_t kTail = sizeof("00003.gguf") - 1;
   const std::string& name = ggufs.front();
@@ -81,7 +81,7 @@ std::optional<std::string> HubCache::find_snapshot(const std::string& revision) 
   std::error_code error;
   std::string commit = read_reference(folder_ + "/refs/" + revision);
   commit.erase(std::min(commit.find_last_not_of(" \r\n") + 1, commit.size()));
-  // The file may hold anything; a snapshot lies nowhere but in its folder.
+  // The file may contain anything; a snapshot must be directly in its folder.
   for (const std::string& candidate : {commit, revision}) {
     if (is_safe_component(candidate) && fs::is_directory(snapshot(candidate), error)) {
       return snapshot(candidate);
@@ -108,12 +108,12 @@ void HubCache::link(const std::string& commit, const std::string& file,
   const fs::path target = fs::path(blob(etag)).lexically_relative(path.parent_path());
   std::error_code error;
   if (fs::read_symlink(path, error) == target) return;
-  // Another process may be reading the file, or making the same link.
+  // Another process may be reading the file, or creating the same link.
   const std::string fresh = str(path.string(), ".", ::getpid(), ".new");
   ::unlink(fresh.c_str());
   if (::symlink(target.c_str(), fresh.c_str()) == 0) {
     if (::rename(fresh.c_str(), path.c_str()) != 0) fail_errno(path.string());
-  } else if (::rename(blob(etag).c_str(), path.c_str()) != 0) {  // no links on this file system
+  } else if (::rename(blob(etag).c_str(), path.c_str()) != 0) {  // this file system has no links
     fail_errno(path.string());
   }
 }

@@ -1,4 +1,4 @@
-// HubCache: one repository in the hub's cache, in the layout of huggingface_hub, so that both find
+// HubCache: one repository in the hub's cache, in the layout of huggingface_hub, so that each finds
 // what the other has downloaded:
 //
 //   models--ORG--NAME/blobs/ETAG             the files' bytes; ETAG.incomplete while they arrive
@@ -25,12 +25,12 @@ class HubCache {
   std::string snapshot(const std::string& commit) const { return folder_ + "/snapshots/" + commit; }
 
   // The snapshot of a revision, which may be a branch, a tag or a commit; for the main branch also
-  // the only one that there is. Nothing: there is none.
+  // the only existing one. nullopt: there is none.
   std::optional<std::string> find_snapshot(const std::string& revision) const;
 
-  // Makes the folders; throws an Error if that is not allowed.
+  // Creates the folders; throws an Error if that is not permitted.
   void make_folders() const;
-  // Puts a blob into a snapshot, under the file's name.
+  // Adds a blob to a snapshot under the file's name.
   void link(const std::string& commit, const std::string& file, const std::string& etag) const;
   void set_revision(const std::string& revision, const std::string& commit) const;
 
@@ -38,8 +38,8 @@ class HubCache {
   std::string folder_, locks_;
 };
 
-// What --model should load out of a snapshot: the folder itself or a GGUF file in it. Nothing if a
-// file of the model is missing; weights: false: only those are wanted that describe it.
+// The path in a snapshot for --model: the folder itself or a GGUF file in it. nullopt if a file of
+// the model is missing; weights: if false, only files that describe the model are needed.
 std::optional<std::string> model_in_snapshot(const std::string& snapshot, const HubName& name,
                                              bool weights);
 

@@ -1,6 +1,6 @@
-// Any bytes in the hub's cache and in the name of a model: what comes out lies in the cache, and
-// the names of files are names of files beside the index. The input is a name, a line that the file
-// of the branch holds, and an index.
+// With any bytes in the hub's cache and in a model's name, the resulting paths are in the cache,
+// and an index names only files next to it. The input is a name, a line for the branch's file, and
+// an index.
 #include <stdlib.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ void require(bool condition) {
   if (!condition) std::abort();
 }
 
-// One cache for the life of the process, with one snapshot.
+// One cache with one snapshot, for the lifetime of the process.
 class Cache {
  public:
   Cache() {
@@ -71,7 +71,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   cache.write_reference(take_line(rest));
   const auto snapshot = HubCache(cache.path(), "a/b").find_snapshot("main");
-  // There is only one, so that it is found whatever the file says.
+  // There is only one snapshot, so it is found whatever the file contains.
   require(snapshot && *snapshot == cache.snapshots() + "1111111111111111111111111111111111111111");
   try {
     for (const std::string& name : files_of_index(rest)) require(is_safe_path(name));

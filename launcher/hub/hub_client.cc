@@ -42,7 +42,7 @@ void set_if_empty(std::string& text, std::string_view value) {
   if (text.empty()) text = value;
 }
 
-// "bytes 10-19/100": the first byte and the size of all.
+// "bytes 10-19/100": the first byte and the total size.
 struct ContentRange {
   std::optional<std::uint64_t> begin, total;
 };
@@ -54,7 +54,7 @@ ContentRange content_range(std::string_view text) {
   return {number_in(text.substr(0, dash)), number_in(text.substr(slash + 1))};
 }
 
-// Hands on the bytes of a range, wherever in the file the response begins.
+// Forwards the bytes of a range, wherever in the file the response starts.
 class RangeFilter : public BodyReceiver {
  public:
   RangeFilter(std::uint64_t skipped, std::uint64_t wanted, BodyReceiver& receiver)
@@ -106,7 +106,7 @@ void HubClient::fail_status(const HttpHead& head, const Url& url, const std::str
   const std::string page = settings_.endpoint + '/' + name_.repository;
   const bool has_token = !settings_.token.empty();
   const bool elsewhere = url.origin() != parse_url(settings_.endpoint).origin();
-  // Addresses at other servers expire; the hub gives another one.
+  // URLs at other servers expire; the hub returns a new one.
   if (head.status == 429 || head.status >= 500 || elsewhere) {
     throw NetworkError(str(who, ": ", url.origin(), " answers with status ", head.status,
                            head.status == 429 && !has_token ? "; set HF_TOKEN, or wait" : "; wait",
@@ -131,7 +131,7 @@ void HubClient::fail_status(const HttpHead& head, const Url& url, const std::str
 }
 
 HubRevision HubClient::look_up(HttpSession& session) {
-  // A slash in a branch's name is a part of the name.
+  // A slash in a branch's name must be escaped.
   std::string revision_name = percent_encoded_path(name_.revision);
   for (std::size_t at = 0; (at = revision_name.find('/', at)) != std::string::npos;) {
     revision_name.replace(at, 1, "%2F");
@@ -196,7 +196,7 @@ HubClient::Answer HubClient::ask_for_range(HttpSession& session, const HubFile& 
   if (known) {
     Answer answer = ask(session, "GET", *known, range);
     if (answer.head.status == 200 || answer.head.status == 206) return answer;
-    // Addresses of other servers expire.
+    // URLs at other servers expire.
     const std::lock_guard lock(mutex_);
     locations_.erase(key);
   }
@@ -221,7 +221,7 @@ void HubClient::fetch(HttpSession& session, const HubFile& file, std::uint64_t b
            head.header("Content-Range"), "); pull it again");
     }
   }
-  // A server without ranges sends the whole file.
+  // A server without range support sends the whole file.
   RangeFilter filter(head.status == 200 ? begin : 0, end - begin, receiver);
   while (filter.wanted() > 0) {
     if (session.more(filter)) continue;

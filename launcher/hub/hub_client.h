@@ -1,4 +1,4 @@
-// HubClient: the Hugging Face hub's REST API: which files a model has, and their bytes.
+// HubClient: the Hugging Face hub's REST API: the files of a model, and their contents.
 //
 //   GET  /api/models/ORG/NAME/revision/REVISION   the commit and the names of all files
 //   HEAD /ORG/NAME/resolve/COMMIT/FILE            size and hash, in headers
@@ -18,21 +18,21 @@
 
 namespace nvllm::launcher {
 
-// What a revision of a repository holds.
+// The contents of a revision of a repository.
 struct HubRevision {
   std::string commit;
-  std::vector<std::string> files;  // paths that are safe below a folder
+  std::vector<std::string> files;  // safe relative paths
 };
 
 struct HubFile {
   std::string name;    // "model.safetensors"
-  std::string etag;    // names the blob in the cache; safe as a file's name
-  std::string sha256;  // of its bytes; empty: the hub does not say it (a small file, not in LFS)
+  std::string etag;    // the blob's name in the cache; safe as a file name
+  std::string sha256;  // empty: the hub does not provide it (a small file, not in LFS)
   std::uint64_t size = 0;
   Url url;
 };
 
-// Thread-safe; each thread brings a session of its own. All functions throw NetworkError,
+// Thread-safe; each thread uses a session of its own. All functions throw NetworkError,
 // NetworkStopped, or an Error that names the model and the fix.
 class HubClient {
  public:
@@ -41,14 +41,14 @@ class HubClient {
 
   HubRevision look_up(HttpSession& session);
   HubFile describe(HttpSession& session, const std::string& commit, const std::string& file);
-  // Sends the bytes from `begin` to before `end` to the receiver, once. After an error it may have
-  // got a part of them.
+  // Sends the bytes [begin, end) to the receiver, without retries. After an error it may have
+  // received a part of them.
   void fetch(HttpSession& session, const HubFile& file, std::uint64_t begin, std::uint64_t end,
              BodyReceiver& receiver);
   std::string text(HttpSession& session, const HubFile& file);
 
-  // Calls once(), and again after a NetworkError, as long as there is hope. Never again if there
-  // has not been any connection yet.
+  // Calls once(), and repeats it after a NetworkError while that is promising, but not if there was
+  // never any connection.
   template <typename Once>
   auto with_attempts(Once once) const {
     Nanoseconds wait = std::chrono::milliseconds(250);
@@ -66,9 +66,9 @@ class HubClient {
   static constexpr int kAttempts = 5;
 
   struct Answer {
-    HttpHead head;                                       // the last one
-    Url url;                                             // where it came from
-    std::string commit, etag, linked_etag, linked_size;  // of the first response that has them
+    HttpHead head;                                       // of the last response
+    Url url;                                             // its URL
+    std::string commit, etag, linked_etag, linked_size;  // from the first response that has them
   };
   Answer ask(HttpSession& session, std::string_view method, Url url, const std::string& headers,
              bool until_linked = false);
@@ -80,7 +80,8 @@ class HubClient {
   const HubSettings settings_;
   Network& network_;
   std::mutex mutex_;
-  std::map<std::string, Url> locations_;  // where redirects led, by the file's URL; by mutex_
+  std::map<std::string, Url> locations_;  // targets of redirects, by the file's URL; guarded by
+                                          // mutex_
 };
 
 }  // namespace nvllm::launcher

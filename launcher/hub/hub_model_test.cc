@@ -17,7 +17,7 @@ using model::TestFolder;
 using testing::has;
 using Variables = std::map<std::string, std::string>;
 
-// Nothing in these tests may reach a network.
+// Prevents these tests from using the network.
 Environment with(Variables variables) {
   variables.try_emplace("HF_HUB_OFFLINE", "1");
   return [variables = std::move(variables)](const char* name) -> std::optional<std::string> {
@@ -26,7 +26,7 @@ Environment with(Variables variables) {
   };
 }
 
-// A snapshot in a cache, with files that exist and no more.
+// A snapshot in a cache; its files exist but are not valid.
 void add_model(const TestFolder& hub, const std::string& repository, const std::string& commit,
                const std::vector<std::string>& files = {"config.json", "model.safetensors"},
                const std::string& ref = "main") {
@@ -109,7 +109,7 @@ TEST_CASE("a branch's file that is a pipe, a folder or large names no commit, an
   add_model(hub, "models--a--b", "x");
   const std::string file = hub.path("models--a--b/refs/main");
   const std::string only = hub.path("models--a--b/snapshots/x");
-  std::filesystem::resize_file(file, std::uintmax_t{1} << 40);  // of holes
+  std::filesystem::resize_file(file, std::uintmax_t{1} << 40);  // a sparse file
   CHECK(found("a/b", environment) == only);
   std::filesystem::remove(file);
   REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
@@ -125,7 +125,7 @@ TEST_CASE("a snapshot that lacks a file of the model is not taken") {
   const std::string snapshot = hub.path("models--a--b/snapshots/c");
   add_model(hub, "models--a--b", "c", {"config.json", "tokenizer.json"});
   CHECK(has(found("a/b", environment), "no such folder or file, and not all of it in"));
-  CHECK(found("a/b", environment, false) == snapshot);  // the weights are not wanted
+  CHECK(found("a/b", environment, false) == snapshot);  // weights are not required
   hub.write("models--a--b/snapshots/c/model.safetensors.index.json",
             R"({"weight_map": {"x": "1.safetensors", "y": "2.safetensors"}})");
   hub.write("models--a--b/snapshots/c/1.safetensors", "");

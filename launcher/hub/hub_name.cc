@@ -27,7 +27,7 @@ bool is_repository(std::string_view text) {
   return is_word(text.substr(0, slash)) && is_word(text.substr(slash + 1));
 }
 
-// What stands before the mark; the text keeps what stands behind it. Without a mark, all of it.
+// Returns the text before the mark, and removes it and the mark; without a mark, all of it.
 std::string take_until(std::string_view& text, char mark) {
   const std::size_t at = std::min(text.find(mark), text.size());
   const std::string before(text.substr(0, at));

@@ -31,7 +31,8 @@ bool is_pickle(std::string_view name) {
   return name.ends_with(".bin") || name.ends_with(".pth") || name.ends_with(".pt");
 }
 
-// Configuration, tokenizer and chat template of a folder in Hugging Face's form.
+// Whether a file is the configuration, tokenizer or chat template of a folder in Hugging Face's
+// format.
 bool is_description(std::string_view name) {
   if (name.find('/') != std::string_view::npos) return false;
   if (name.starts_with("tokenizer") || name.starts_with("chat_template")) return true;
@@ -44,7 +45,7 @@ bool is_description(std::string_view name) {
   return false;
 }
 
-// "a/model" of "a/model-00001-of-00003.gguf"; the name without its ending of another.
+// "a/model" for "a/model-00001-of-00003.gguf"; for others the name without its extension.
 std::string stem_of_gguf(std::string_view name) {
   constexpr std::size_t kEnding = sizeof(".gguf") - 1, kPart = sizeof("-00001-of-00003") - 1;
   name.remove_suffix(kEnding);
@@ -54,8 +55,8 @@ std::string stem_of_gguf(std::string_view name) {
   return std::string(name);
 }
 
-// Shards by what they have in common. Projectors of pictures and statistics of quantization have
-// the same ending, and are no models.
+// Groups shards by their common name. Image projectors and quantization statistics have the same
+// extension, but are not models.
 std::map<std::string, std::vector<std::string>> ggufs_of(const std::vector<std::string>& all) {
   std::map<std::string, std::vector<std::string>> groups;
   for (const std::string& name : all) {
@@ -68,7 +69,7 @@ std::map<std::string, std::vector<std::string>> ggufs_of(const std::vector<std::
   return groups;
 }
 
-// Whether "a/Model-Q4_K_M" has the word "q4_k_m", and not as a part of a longer one.
+// Whether "a/Model-Q4_K_M" contains "q4_k_m" as a complete word.
 bool has_quantization(const std::string& stem, const std::string& quantization) {
   const std::string text = upper(stem), word = upper(quantization);
   const auto in_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; };
@@ -81,7 +82,7 @@ bool has_quantization(const std::string& stem, const std::string& quantization) 
   return false;
 }
 
-// "Q4_K_M" of "Model-Q4_K_M"; the whole name if no part of it looks like one.
+// "Q4_K_M" for "Model-Q4_K_M"; the whole name if no part looks like a quantization.
 std::string quantization_of(const std::string& stem) {
   std::string found;
   std::istringstream parts(stem.substr(stem.rfind('/') + 1));
@@ -139,7 +140,7 @@ void add_safetensors(const std::vector<std::string>& all, ModelFiles& chosen) {
     chosen.names.emplace_back("model.safetensors");
   } else {
     for (const std::string& name : all) {
-      // consolidated: the same weights again, under Mistral's own names.
+      // consolidated: the same weights under Mistral's own names.
       const bool other = name.starts_with("consolidated") || name.starts_with("adapter_");
       if (name.ends_with(".safetensors") && name.find('/') == std::string::npos && !other) {
         chosen.names.push_back(name);
@@ -155,7 +156,7 @@ void add_safetensors(const std::vector<std::string>& all, ModelFiles& chosen) {
        "save_pretrained(safe_serialization=True)");
 }
 
-// The size that a pointer of git-lfs stands for; empty: the file is none.
+// The size recorded in a git-lfs pointer file; empty: the file is none.
 std::string pointed_size(const fs::path& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error) || fs::file_size(path, error) > kMaxPointer) return "";

@@ -1,4 +1,4 @@
-// Which files of a repository or a folder make up a model.
+// Selects the files of a repository or folder that make up a model.
 #pragma once
 
 #include <string>
@@ -13,20 +13,21 @@ inline constexpr const char* kIndexName = "model.safetensors.index.json";
 
 struct ModelFiles {
   std::vector<std::string> names;
-  std::string gguf;    // the first of the GGUF files among them; empty: none is
-  bool index = false;  // the weights are those that kIndexName, one of the names, lists
+  std::string gguf;    // the first of its GGUF files; empty: none
+  bool index = false;  // whether the weights are the files that kIndexName, which is one of the
+                       // names, lists
 };
 
 // The files of a model: configuration, tokenizer and safetensors, or one GGUF file with all its
-// shards. weights: false: without weights. Throws an Error that names the model and what to pass if
-// there is more than one choice, or none.
+// shards. weights: if false, without weights. Throws an Error that names the model and what to pass
+// if there is no choice, or more than one.
 ModelFiles choose_files(const HubName& name, const std::vector<std::string>& all, bool weights);
 
-// The files that an index of safetensors names, each once. Throws an Error.
+// The files named in a safetensors index, without duplicates. Throws an Error.
 std::vector<std::string> files_of_index(std::string_view json);
 
-// Refuses files that are there and are not what their names say: pointers of git-lfs, and weights
-// that only PyTorch reads. path: a folder or a file.
+// Rejects files that are not what their names say: git-lfs pointers, and weights that only PyTorch
+// can read. path: a folder or a file.
 void check_model_path(const std::string& path, bool weights);
 
 }  // namespace nvllm::launcher

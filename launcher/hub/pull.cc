@@ -38,7 +38,7 @@ namespace fs = std::filesystem;
 
 constexpr Nanoseconds kLockEvery = std::chrono::milliseconds(100);
 
-// A descriptor that becomes readable, and stays so, when a signal arrives or stop() is called.
+// A descriptor that becomes and stays readable when a signal arrives or stop() is called.
 class StopSwitch {
  public:
   StopSwitch() : event_(::eventfd(0, EFD_CLOEXEC)), both_(::epoll_create1(EPOLL_CLOEXEC)) {
@@ -58,7 +58,7 @@ class StopSwitch {
   UniqueFd event_, both_;
 };
 
-// Locks of blobs, as huggingface_hub takes them. They end with the process at the latest.
+// Locks of blobs, compatible with huggingface_hub. They end with the process at the latest.
 class BlobLocks {
  public:
   void take(const std::string& path, const std::string& model, const Network& network) {
@@ -120,7 +120,7 @@ class Pull {
   }
 
  private:
-  // Asks the hub what the model consists of.
+  // Asks the hub for the model's files.
   ModelFiles find_files() {
     HttpSession session(network_);
     const HubRevision revision = client_.with_attempts([&] { return client_.look_up(session); });
@@ -147,8 +147,8 @@ class Pull {
   }
 
   void fetch_missing() {
-    // Two files with the same bytes are one blob. In one order everywhere, so that two processes
-    // never wait for each other.
+    // Files with the same content share a blob. The order is the same everywhere, so that two
+    // processes cannot deadlock.
     std::map<std::string, const HubFile*> missing;
     for (const HubFile& file : files_) {
       if (!fs::exists(cache_.blob(file.etag))) missing[file.etag] = &file;
@@ -194,7 +194,7 @@ class Pull {
          " free; make room, or set HF_HUB_CACHE to a folder on another disk");
   }
 
-  // The snapshot appears when all of its files are there.
+  // The snapshot is created once all of its files exist.
   PulledModel publish(const ModelFiles& wanted) const {
     PulledModel model;
     for (const HubFile& file : files_) {

@@ -1,5 +1,5 @@
-// Finds the model that --model names, a path or the name of a model on the Hugging Face hub, and
-// downloads it into the hub's cache.
+// Resolves --model, which is a path or the name of a model on the Hugging Face hub; downloads the
+// latter into the hub's cache.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 namespace nvllm::launcher {
 
 struct PulledModel {
-  std::string path;  // what --model should load: the snapshot's folder, or a GGUF file in it
+  std::string path;  // the path to load: the snapshot's folder, or a GGUF file in it
   std::string commit;
   std::size_t files = 0;
   std::uint64_t bytes = 0;       // of all files
-  std::uint64_t downloaded = 0;  // of those that were not there
+  std::uint64_t downloaded = 0;  // of files that were missing
 };
 
 // A signal asked the program to end.
@@ -30,17 +30,17 @@ class PullStopped : public Error {
   int signal_;
 };
 
-// Downloads what the cache does not hold. weights: false: only the files that describe the model.
-// To be called while the process has one thread; it leaves none behind. Progress goes to standard
-// error. Throws an Error that names the model and the fix; what has arrived until then is kept and
-// not downloaded again.
+// Downloads what is missing in the cache. weights: if false, only the files that describe the
+// model. Call it while the process has one thread; no threads remain afterwards. Progress is
+// written to standard error. Throws an Error that names the model and the fix; what has been
+// downloaded by then is kept.
 PulledModel pull_model(const HubName& name, const HubSettings& settings, bool weights);
 
 // The path of the model: `given` itself if it is a path, whether it exists or not; for a name
-// (hub_name.h) the place in the hub's cache, into which it is downloaded if it is not there. What
-// the cache holds is taken as it is, without asking the hub. weights: false: only the files that
-// describe the model are wanted. As pull_model(), to be called while the process has one thread.
-// Throws an Error that names `given` and the fix.
+// (hub_name.h) its place in the hub's cache, after downloading it if necessary. Existing cache
+// content is used without asking the hub. weights: if false, only the files that describe the model
+// are required. Like pull_model(), call it while the process has one thread. Throws an Error that
+// names `given` and the fix.
 std::string find_model(const std::string& given, bool weights, const Environment& environment);
 
 }  // namespace nvllm::launcher

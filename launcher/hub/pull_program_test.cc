@@ -24,7 +24,7 @@ using nvllm::testing::TextFolder;
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-// A hub with the tiny model, "tiny/model", and a cache of its own.
+// A hub with the tiny model "tiny/model", and a cache.
 struct Hub {
   explicit Hub(std::size_t weight_bytes)
       : server({{"tiny/model", nvllm::testing::text_repository(text.path(), weight_bytes)}}) {}
@@ -79,7 +79,7 @@ TEST_CASE("--model with a name downloads the model, once, and runs it") {
   Program first = hub.run(arguments);
   CHECK(first.wait() == 0);
   CHECK(has(first.output(), "\"token_ids\""));
-  CHECK(hub.server.sent() == 0);  // its weights are not wanted: --load-format dummy
+  CHECK(hub.server.sent() == 0);  // its weights are not needed: --load-format dummy
   const std::size_t requests = hub.server.requests().size();
   Program second = hub.run(arguments);
   CHECK(second.wait() == 0);

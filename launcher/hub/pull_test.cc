@@ -1,4 +1,4 @@
-// Downloads from a server that speaks the hub's API.
+// Downloads from a server that implements the hub's API.
 #include "launcher/hub/pull.h"
 
 #include <doctest/doctest.h>
@@ -132,7 +132,7 @@ TEST_CASE("pull: a download that failed is resumed where it ended") {
   Case test(folder_model(3 * kMiB));
   test.server.cut_after = 0;
   CHECK(has(test.refusal(), "what has arrived is kept"));
-  // As another program, or one that was killed, leaves it.
+  // As left by another program, or one that was killed.
   REQUIRE(test.blobs(".incomplete").size() == 1);
   const std::string bytes = noise(3 * kMiB);
   std::ofstream(test.blobs(".incomplete").front(), std::ios::binary) << bytes.substr(0, 2 * kMiB);
@@ -149,7 +149,7 @@ TEST_CASE("pull: a file whose SHA-256 is another is refused, and not kept") {
   const std::string error = test.refusal();
   CHECK(has(error, "file model.safetensors: arrived with SHA-256 "));
   CHECK(has(error, ", not " + std::string(64, 'a')));
-  // Of other files, which arrived at the same time, something may be left.
+  // Files that were downloaded concurrently may be left incomplete.
   for (const std::string& name : test.blobs(".incomplete")) CHECK_FALSE(has(name, "aaaaaaaa"));
   CHECK_FALSE(fs::exists(test.folder.path("models--a--b/refs/main")));
 }
@@ -176,7 +176,7 @@ TEST_CASE("pull: a disk that is too small is seen before anything is fetched") {
 TEST_CASE("pull: where there is no network, that is said within a second") {
   Case test(folder_model(kMiB));
   test.settings.first_answer = std::chrono::milliseconds(900);
-  // No machine of this network answers; nothing listens there; and no name server knows it.
+  // An unreachable network, a closed port, and an unknown name.
   for (const char* const nowhere :
        {"http://192.0.2.1", "http://127.0.0.1:1", "http://nowhere.invalid"}) {
     test.settings.endpoint = nowhere;

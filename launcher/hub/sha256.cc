@@ -52,7 +52,7 @@ void add_block_portable(State& state, const char* block) {
 
 #if defined(__x86_64__)
 
-// The instructions keep the state as two vectors, a b e f and c d g h from the highest word down.
+// The instructions keep the state in two vectors: a b e f and c d g h, from the highest word down.
 __attribute__((target("sha,sse4.1"))) void add_blocks_sha(State& state, const char* block,
                                                           std::size_t count) {
   const auto word = [](std::uint32_t value) { return static_cast<int>(value); };

@@ -28,7 +28,7 @@ std::vector<runtime::RankLoad> load(WorkerGroup& workers, const Options& options
       });
 }
 
-// The GPUs that the ranks would run on, of all that there are.
+// The GPUs on which the ranks would run.
 std::vector<GpuFacts> gpus_of_ranks(const std::vector<std::string>& visible, int ranks) {
   std::vector<GpuFacts> all = survey_gpus().gpus, chosen;
   for (const std::string& name : visible) {
@@ -43,8 +43,8 @@ std::vector<GpuFacts> gpus_of_ranks(const std::vector<std::string>& visible, int
   return chosen;
 }
 
-// Of the GPUs if the ranks would run there, else of the machine. A GPU that others use counts with
-// what is free of it.
+// Memory of the GPUs if the ranks would run there, otherwise of the machine. Only free memory of a
+// GPU counts.
 KvMemory kv_memory(const GroupOptions& group, const runtime::EngineOptions& engine) {
   std::vector<std::string> visible;
   if (cuda_built() && group.device != DeviceKind::cpu) visible = visible_gpus();

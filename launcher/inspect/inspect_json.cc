@@ -1,4 +1,4 @@
-// The report of inspect as JSON, and its figures.
+// The report of inspect as JSON, and its computed values.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -41,7 +41,7 @@ Json rope_of(const layers::RopeConfig& rope) {
   return json;
 }
 
-// Of the layers for which it is true.
+// Indices of the layers that are true.
 Json numbers_of(const std::vector<bool>& layers) {
   Json numbers = Json::array();
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
@@ -193,7 +193,7 @@ std::string format_checksum(std::uint64_t checksum) {
 
 namespace {
 
-// Ranks may share a KV head, and then each keeps its keys and values.
+// If ranks share a KV head, each stores its keys and values.
 std::uint64_t kv_bytes_per_token(const runtime::ModelDescription& model,
                                  const runtime::RankDescription& rank) {
   const model::ModelConfig& config = model.config;
@@ -211,7 +211,7 @@ std::uint64_t kv_bytes_per_token(const runtime::ModelDescription& model,
   return static_cast<std::uint64_t>(elements) * size_of(model.dtype);
 }
 
-// Of so many bytes for a token in all layers, which are alike: those of layers in the group.
+// The part of `bytes` per token that is in layers of the window group; all layers are alike.
 std::uint64_t in_window_group(const model::ModelConfig& config, std::uint64_t bytes) {
   if (config.window_group() == 0) return 0;
   const auto without = static_cast<std::uint64_t>(std::ranges::count(config.windows, 0));

@@ -37,7 +37,7 @@ std::vector<std::string> arguments(const std::string& model, int ranks,
   return words;
 }
 
-// One line, and that some tensors are not loaded.
+// Whether it is one line saying that some tensors are not loaded.
 bool is_about_skipped_tensors(const std::string& errors) {
   return errors.ends_with(" are not loaded\n") &&
          std::count(errors.begin(), errors.end(), '\n') == 1;
@@ -52,7 +52,7 @@ Json inspect(const std::string& model, int ranks, std::vector<std::string> more 
   return parse_json(program.output());
 }
 
-// What a run that fails says, which must be one line and nothing else.
+// The error of a run that fails, which must be exactly one line.
 std::string refusal(const std::vector<std::string>& words, int expected_exit_code) {
   Program program(words);
   CHECK(program.wait() == expected_exit_code);
@@ -70,7 +70,7 @@ std::int64_t area(const Json& range_of_rows, const Json& range_of_columns) {
   return size(range_of_rows) * size(range_of_columns);
 }
 
-// A copy of a golden model that can be spoiled, for as long as the object lives.
+// A temporary copy of a golden model that can be modified.
 class Copy {
  public:
   explicit Copy(const std::string& name) {
@@ -93,7 +93,7 @@ bool has_quantized(const Json& encodings) {
   return encodings.contains("F8_E4M3") || encodings.contains("I4") || encodings.contains("MXFP4");
 }
 
-// Four gigabytes of random values, which takes a while.
+// Loads four gigabytes of random values, which takes a while.
 std::vector<std::string> long_load(int ranks) {
   return arguments(
       golden("llama-tied"), ranks,
@@ -132,8 +132,8 @@ TEST_CASE("every golden model at 1 to 4 ranks: bytes add up, and nothing is owne
         CHECK((quantized ? rank.at("bytes") <= as_floats : rank.at("bytes") == as_floats));
         CHECK(rank.at("allocated_bytes") >= rank.at("bytes"));
       }
-      // Of hybrids and of Gemma 4 some tensors are skipped; where Gemma 4's values are its keys,
-      // the tensor of both is there twice.
+      // Some tensors of hybrids and of Gemma 4 are skipped; if Gemma 4's values are its keys, their
+      // tensor is loaded twice.
       const bool is_gemma4 = model.starts_with("gemma4");
       const bool skips = json.at("config").contains("linear_attention") || is_gemma4;
       const std::int64_t max_copies = is_gemma4 ? 2 : 1;
@@ -150,8 +150,8 @@ TEST_CASE("every golden model at 1 to 4 ranks: bytes add up, and nothing is owne
       const auto& stored = json.at("checkpoint");
       const auto& encodings = stored.at("encodings");
       const bool quantized = has_quantized(encodings);
-      // Scales have 32 bits in memory, and each group one, where files have fewer; rows of 4 bits
-      // are padded to 128 inputs.
+      // Scales have 32 bits in memory, one per group, but fewer in files; 4-bit rows are padded to
+      // 128 inputs.
       if (ranks == 1 && quantized)
         CHECK(stored.at("bytes") < 2 * json.at("ranks")[0].at("bytes").get<std::uint64_t>());
       if (ranks == 1 && !quantized && !skips)
@@ -199,7 +199,7 @@ TEST_CASE("checksums are the same in every run, and others for other values") {
   const Json dummy = checksums({"--load-format=dummy"});
   CHECK(dummy == checksums({"--load-format=dummy"}));
   CHECK(dummy != first);
-  // What every rank owns whole does not depend on the number of ranks.
+  // Tensors that every rank owns entirely do not depend on the number of ranks.
   for (const char* name : {"norm.weight", "layers.1.attention.q_norm.weight"}) {
     CHECK(dummy.at(name) == checksums({"--load-format=dummy"}, 2).at(name));
     CHECK(first.at(name) == checksums({}, 2).at(name));

@@ -1,4 +1,4 @@
-// What inspect prints.
+// Formats the output of inspect.
 #pragma once
 
 #include <cstdint>
@@ -10,37 +10,38 @@
 
 namespace nvllm::launcher {
 
-// The memory that a KV cache would have beside the weights, if the program ran here now.
+// The memory that weights and KV cache would share if the program ran here now.
 struct KvMemory {
-  std::string where = "";  // "this machine's free memory", "each GPU (90% of 141 GiB)"; empty: none
-  std::uint64_t bytes = 0;  // with the weights
-  bool shared = true;       // by all ranks; otherwise each has as much
+  std::string where = "";   // "this machine's free memory", "each GPU (90% of 141 GiB)"; empty:
+                            // unknown
+  std::uint64_t bytes = 0;  // including weights
+  bool shared = true;       // shared by all ranks; otherwise each has this much
 };
 
-// Bytes of the KV cache for a token, of all ranks together.
+// Bytes of the KV cache per token, for all ranks together.
 std::uint64_t kv_bytes_per_token(const runtime::ModelDescription& model);
 std::uint64_t state_bytes_per_sequence(const runtime::ModelDescription& model);
-// Of these bytes, those in layers that keep no more than a window (ModelConfig::window_group()).
+// The part of these bytes in layers that keep only a window (ModelConfig::window_group()).
 std::uint64_t kv_window_bytes_per_token(const runtime::ModelDescription& model);
-// How many tokens, of one sequence, fit into the memory beside the weights.
+// How many tokens of one sequence fit into the memory beside the weights.
 std::uint64_t tokens_that_fit(const runtime::ModelDescription& model, const KvMemory& memory);
 
 struct InspectReport {
-  std::int64_t started_ns = 0;  // the launcher's first instruction
+  std::int64_t started_ns = 0;  // start of the launcher
   runtime::ModelDescription model;
   KvMemory kv_memory = {};
-  std::vector<runtime::RankLoad> loads;  // of every rank; none: nothing was loaded
+  std::vector<runtime::RankLoad> loads;  // of every rank; empty: nothing was loaded
 };
 
-// A table for people: the model, the ranks, and which rows or columns of which tensors they own.
+// A readable table: the model, the ranks, and the rows or columns of each tensor that they own.
 std::string format_table(const InspectReport& report);
-// One JSON object with all of that, and every slice of every parameter.
+// One JSON object with the same data, and every slice of every parameter.
 std::string format_json(const InspectReport& report);
 
-// How long all ranks together took, from the first one's start to the last one's end.
+// The time from the first rank's start to the last one's end.
 struct LoadSummary {
   double seconds = 0;
-  double since_start = 0;  // of the program, until all ranks had loaded
+  double since_start = 0;  // from the program's start until all ranks had loaded
   std::uint64_t bytes_read = 0;
   std::uint64_t bytes_loaded = 0;
   double bytes_per_second = 0;

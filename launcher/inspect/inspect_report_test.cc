@@ -12,7 +12,7 @@
 namespace nvllm::launcher {
 namespace {
 
-// Two layers, two ranks, of which the second has no heads; made up.
+// A made-up model with two layers on two ranks, the second of which has no heads.
 InspectReport made_up() {
   InspectReport report;
   report.started_ns = 1'000'000'000;
@@ -149,7 +149,8 @@ TEST_CASE("the KV cache: bytes per token, and how many fit where") {
       format_table(report),
       "  KV cache     128 B per token; 17 M tokens fit beside the weights in 2 GiB of this "
       "machine's memory that is free"));
-  // Each rank has its own: the second one has no KV head, so the first one says how many fit.
+  // Each rank has its own memory: the second one has no KV head, so the first one limits the number
+  // of tokens.
   report.kv_memory = {.where = "each GPU", .bytes = 512 + 1280, .shared = false};
   CHECK(tokens_that_fit(report.model, report.kv_memory) == 10);
   CHECK(parse_json(format_json(report)).at("kv_cache") ==

@@ -1,4 +1,4 @@
-// The report of inspect as a table for people.
+// The report of inspect as a readable table.
 #include <algorithm>
 #include <map>
 
@@ -35,7 +35,7 @@ std::string shape_of(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
-// "0:1024", as Python writes a part of a list; "-": nothing.
+// "0:1024", in Python's slice notation; "-": empty.
 std::string range_of(Range range) {
   return range.size() == 0 ? "-" : str(range.begin, ':', range.end);
 }
@@ -86,7 +86,7 @@ std::string kv_cache_of(const InspectReport& report) {
   return str(text, "; ", in_short(tokens), " tokens fit beside the weights in ", memory.where);
 }
 
-// Of all ranks' parameters, by how they are kept; nothing if all are kept in the model's type.
+// Bytes of all ranks' parameters by storage format; empty if all have the model's type.
 std::map<std::string, std::uint64_t> bytes_by_format(const ModelDescription& model) {
   std::map<std::string, std::uint64_t> bytes;
   for (const RankDescription& rank : model.ranks) {
@@ -97,7 +97,7 @@ std::map<std::string, std::uint64_t> bytes_by_format(const ModelDescription& mod
   return bytes;
 }
 
-// The MLP's size, the experts', or both, where some layers have the one and some the other.
+// The size of the MLP, of the experts, or both if layers differ.
 void add_mlp(const model::ModelConfig& config, TextTable& table) {
   const model::MixtureConfig& mixture = config.mixture;
   const std::int64_t with_experts = mixture.layer_count();
@@ -136,8 +136,7 @@ void add_linear_attention(const model::ModelConfig& config, TextTable& table) {
                      ", in ", counted(linear.layer_count(), "layer"))});
 }
 
-// What layers without a window have in place of what is said of attention, and what the last layers
-// have not.
+// Describes attention in layers without a window, and what the last layers lack.
 void add_other_heads(const model::ModelConfig& config, TextTable& table) {
   if (config.differs_in_heads()) {
     table.add_row({"", str("heads of ", config.global_head_dim, ", ",
@@ -257,7 +256,7 @@ std::string part_of(const Slice& slice) {
   return str("rows ", range_of(slice.rows), ", columns ", range_of(slice.columns));
 }
 
-// The same of several slices of one tensor, which may meet.
+// Joins several slices of one tensor, which may be adjacent.
 std::string parts_of(std::vector<Slice> slices) {
   std::ranges::sort(slices, {}, [](const Slice& slice) { return slice.rows.begin; });
   std::vector<Slice> joined;
@@ -275,21 +274,21 @@ std::string parts_of(std::vector<Slice> slices) {
   return parts.empty() ? "-" : parts;
 }
 
-// A name with a star for the number that follows `prefix`.
+// Replaces the number that follows `prefix` by a star.
 std::string with_star(const std::string& name, const std::string& prefix) {
   if (!name.starts_with(prefix)) return name;
   const std::size_t dot = name.find('.', prefix.size());
   return dot == std::string::npos ? name : str(prefix, '*', name.substr(dot));
 }
 
-// A tensor's name with a star for the layer's number, and for the expert's.
+// A tensor's name with stars for the numbers of layer and expert.
 std::string kind_of(const std::string& tensor, const model::TensorNames& names) {
   const std::string layer = str(names.layers, "*.");
   return with_star(with_star(tensor, names.layers), layer + names.experts);
 }
 
-// Which part of each tensor every rank owns; tensors of the same kind in different layers are one
-// row, as long as their parts are the same, too.
+// The part of each tensor that every rank owns; tensors of the same kind in different layers share
+// a row if their parts are equal.
 std::string format_tensors(const ModelDescription& model) {
   struct Parts {
     std::string shape;

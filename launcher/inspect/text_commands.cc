@@ -28,8 +28,8 @@ std::string dump(const Json& json) {
   return json_text(json) + "\n";
 }
 
-// Writes one line for every line of input. A wrong line is answered by its error, and the exit code
-// then says that there was one.
+// Writes one line for every input line. An invalid line is answered by its error, and then the exit
+// code reports a failure.
 int answer_lines(const std::string& input, const std::function<Json(std::string_view)>& answer) {
   ResultWriter out;
   LineReader lines(input);
@@ -38,7 +38,7 @@ int answer_lines(const std::string& input, const std::function<Json(std::string_
     LineReader::Found found = lines.next(Nanoseconds(0));
     if (found == LineReader::Found::end) break;
     if (found == LineReader::Found::nothing_yet) {
-      out.flush();  // the other end of a pipe may wait for it
+      out.flush();  // the other end of a pipe may be waiting for it
       found = lines.next(std::chrono::seconds(1));
       if (found == LineReader::Found::end) break;
       if (found == LineReader::Found::nothing_yet) continue;
@@ -47,7 +47,7 @@ int answer_lines(const std::string& input, const std::function<Json(std::string_
     try {
       if (lines.too_long()) fail("longer than ", LineReader::kMaxLine >> 20, " MiB");
       text = dump(answer(lines.line()));
-    } catch (const std::exception& error) {  // one line's fault is that line's
+    } catch (const std::exception& error) {  // an invalid line does not affect others
       ++wrong;
       text = dump({{"error", str("line ", lines.number(), ": ", error.what())}});
     }
@@ -101,7 +101,7 @@ std::vector<TokenId> ids_of(const Json& json, const tokenizer::Tokenizer& tokeni
   return ids;
 }
 
-// For people: each token, and the text that is certain with it.
+// Readable output: each token, and the text that is complete with it.
 std::string show_pieces(const tokenizer::Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
   std::ostringstream out;
   tokenizer::StreamDetokenizer stream(tokenizer, {.skip_special_tokens = false});

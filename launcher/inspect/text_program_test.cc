@@ -39,7 +39,7 @@ std::vector<Json> golden(const std::string& name) {
   return lines_of(text.str());
 }
 
-// What the command answers to the lines, which it gets in a file.
+// The command's answers to lines in a file.
 std::vector<Json> answers(const std::string& command, const std::vector<Json>& lines,
                           int exit_code = 0) {
   const TestFolder folder;
@@ -78,8 +78,7 @@ TEST_CASE("detokenize gives Qwen3's golden texts, with and without special token
 
 TEST_CASE("template gives Qwen3's golden conversations and ids") {
   const TestFolder folder;
-  // As they are in the file, so that keys keep their order, and with what the command does not ask
-  // for.
+  // Uses the file as it is, with keys in their order and with keys that the command ignores.
   Program program({"template", kModel, "--input", "tests/data/golden/chat_qwen3.jsonl"});
   CHECK(program.wait() == 0);
   const std::vector<Json> out = lines_of(program.output());

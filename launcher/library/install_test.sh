@@ -1,6 +1,6 @@
 #!/bin/bash
-# The example builds outside of this workspace, by pkg-config and by CMake, and says what the program says. What is
-# installed can be moved.
+# Builds the example outside of this workspace, with pkg-config and with CMake, and compares its
+# output with the program's. The installation can be moved.
 set -eu
 root=$PWD
 model=$root/tests/data/golden-models/qwen2-bias
@@ -23,8 +23,8 @@ check() {  # PROGRAM
   grep -q '^generate: --model nowhere: ' error
 }
 
-# No symbol but those of the interface: a program may have anything of the same name. (u: static variables of inline
-# functions, which never collide.)
+# Only symbols of the interface are visible, so that programs can use any other names. (u: static
+# variables of inline functions, which never collide.)
 visible=$(nm -gC --defined-only "$prefix/lib/libnvllm.a" | grep -E '^[0-9a-f]+ [^u] ' | grep -v ' nvllm::Session' |
   grep -v ' for nvllm::SessionError$' || true)
 [[ ! $visible ]] || { echo "visible symbols that are not public: $visible" | head -5; exit 1; }

@@ -1,4 +1,4 @@
-// The public interface in terms of the launcher's sessions.
+// Implements the public interface with the launcher's sessions.
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -18,7 +18,7 @@
 namespace nvllm {
 namespace {
 
-// Runs a function of the launcher; its errors become SessionErrors.
+// Runs a function of the launcher; converts its errors to SessionErrors.
 template <typename Function>
 decltype(auto) translated(Function&& function) {
   try {
@@ -34,8 +34,8 @@ decltype(auto) translated(Function&& function) {
   }
 }
 
-// Refuses an option that would be read and then do nothing: it is about requests, or about files
-// that the program writes.
+// Rejects an option that would have no effect: options about requests, or about files that the
+// program writes.
 void check_argument(const std::string& word) {
   if (!word.starts_with("--")) return;
   const std::string_view name = std::string_view(word).substr(0, word.find('='));
@@ -45,20 +45,20 @@ void check_argument(const std::string& word) {
   const launcher::OptionRows used =
       launcher::join_rows({launcher::model_rows(), launcher::engine_rows(), launcher::group_rows(),
                            launcher::chat_template_rows()});
-  // The model is Options::model, and a session writes no timeline.
+  // The model is Options::model, and a session writes no trace.
   const bool does_nothing = name == "--model" || name == "--profile";
   if (!does_nothing && std::ranges::any_of(used, is_named)) return;
   const auto& commands = launcher::commands();
   const auto generate = std::ranges::find(commands, std::string_view("generate"),
                                           [](const auto& command) { return command.name; });
-  if (std::ranges::none_of(generate->rows, is_named)) return;  // help, or no option at all
+  if (std::ranges::none_of(generate->rows, is_named)) return;  // --help, or not an option
   throw launcher::UsageError(str("arguments: ", name,
                                  ": is not about the model, the engine or the workers; leave it "
                                  "out (what a request asks for is in its SamplingParams)"));
 }
 
 launcher::Options parse(const Options& options) {
-  // A prompt, because the command wants one; it is not used.
+  // The command requires a prompt, which is not used.
   std::vector<std::string> words = {"generate", "--prompt-ids=1", "--dtype=" + options.dtype,
                                     "--log-level=warning"};
   if (!options.model.empty()) words.push_back("--model=" + options.model);
@@ -129,7 +129,7 @@ FinishReason to_public(runtime::FinishReason reason) {
 launcher::SessionOptions session_options(const Options& options, const launcher::Options& parsed) {
   launcher::SessionOptions session = launcher::session_options(parsed);
   session.load_progress = options.show_progress;
-  session.ends_process = false;  // it is somebody else's
+  session.ends_process = false;  // the process belongs to the application
   return session;
 }
 
@@ -144,20 +144,20 @@ class Session::Implementation {
   explicit Implementation(const Options& options)
       : parsed_(parse(options)), session_(session_options(options, parsed_)) {}
 
-  // For what needs the workers.
+  // For calls that need the workers.
   launcher::EngineSession& running() {
     if (exit_code_) fail("the session has ended: make another one");
     return session_;
   }
   const launcher::EngineSession& session() const { return session_; }
-  // Once; then it returns the same.
+  // Stops the workers once; further calls return the same.
   int finish() {
     if (!exit_code_) exit_code_ = session_.finish();
     return *exit_code_;
   }
   std::size_t unfinished() { return exit_code_ ? 0 : session_.client().unfinished(); }
 
-  // Read when it is first needed: many programs have token ids.
+  // Loaded at the first use: many programs use token ids only.
   const launcher::TextModel& text() {
     if (!text_) {
       text_ = launcher::TextModel::open(parsed_.model.path, parsed_.text.chat_template,

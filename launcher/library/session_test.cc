@@ -20,7 +20,7 @@ nvllm::Options options_of(const TextFolder& model, std::vector<std::string> more
   return {.model = model.path(), .max_model_len = 300, .dtype = "float32", .arguments = more};
 }
 
-// Why a session cannot be, and what the program should end with.
+// The error of a session that cannot be created, and its exit code.
 std::pair<std::string, int> refusal(const nvllm::Options& options) {
   try {
     const nvllm::Session session(options);
@@ -50,7 +50,7 @@ TEST_CASE("texts become ids, ids answers, and answers texts") {
   CHECK(answers[0][0].finish == nvllm::FinishReason::length);
   CHECK(answers[0][0].tokens == answers[1][0].tokens);
   CHECK(answers[0][0].tokens != answers[0][1].tokens);
-  // An answer that may only be the end is over at once, unless that is ignored.
+  // An answer that may only be EOS ends immediately, unless EOS is ignored.
   nvllm::Request ends = {.prompt = prompt, .sampling = {.max_tokens = 3}};
   ends.sampling.allowed_token_ids = {2};
   CHECK(session.generate({ends})[0][0].tokens.size() == 1);

@@ -1,4 +1,4 @@
-// The functions of OpenSSL 3, whose library is loaded when one of them is needed first.
+// The functions of OpenSSL 3, whose library is loaded at the first use.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -33,22 +33,22 @@ struct OpenSsl {
   decltype(&::SSL_shutdown) shutdown;
   decltype(&::SSL_get_error) get_error;
   decltype(&::SSL_get_verify_result) verify_result;
-  // Of libcrypto, which libssl brings.
+  // From libcrypto, which libssl depends on.
   decltype(&::X509_VERIFY_PARAM_set1_ip_asc) set_address;
   decltype(&::X509_verify_cert_error_string) verify_text;
   unsigned long (*next_error)();
   void (*error_string)(unsigned long code, char* to, std::size_t size);
   void (*clear_errors)();
 
-  // What the last call of this thread has failed with.
+  // The error of this thread's last call.
   std::string last_error() const;
 };
 
-// Throws an Error where the library is not there. user: who needs it, "https"; missing: the
-// sentence that says so, with the fix.
+// Throws an Error if the library is not installed. user: what needs it, "https"; missing: the error
+// text, with the fix.
 const OpenSsl& load_openssl(const char* user, const char* missing);
 
-// How many of these bytes to hand to one call.
+// How many of these bytes can be passed to one call.
 int bounded_for_openssl(std::size_t size);
 
 }  // namespace nvllm::launcher

@@ -1,4 +1,4 @@
-// Characters of URLs that are escaped, "%41" for "A".
+// Percent-encoding of URLs, "%41" for "A".
 #pragma once
 
 #include <string>
@@ -6,10 +6,10 @@
 
 namespace nvllm::launcher {
 
-// A path with everything but letters, digits and "/-._~" written as "%20".
+// Encodes everything except letters, digits and "/-._~".
 std::string percent_encoded_path(std::string_view path);
 
-// The text that is meant. What is badly escaped stays as it is.
+// Decodes; malformed sequences are kept.
 std::string percent_decoded(std::string_view text);
 
 }  // namespace nvllm::launcher

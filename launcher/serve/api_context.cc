@@ -9,7 +9,7 @@
 namespace nvllm::launcher {
 namespace {
 
-// Whether the command line says how long an answer may be, --max-tokens.
+// Whether the command line sets --max-tokens.
 bool says_max_tokens(const SamplingSettings& settings) {
   constexpr std::int32_t kUntouched = -1;
   runtime::SamplingParams params;

@@ -1,7 +1,7 @@
-// Thousands of hostile requests over sockets. Whatever bytes come, in whatever pieces, and however
-// their clients leave: the server answers or closes, goes on serving others, and keeps nothing.
-// NVLLM_HOSTILE_REQUESTS=100000 asks for more than the few thousand of an ordinary run,
-// NVLLM_HOSTILE_SEED for others.
+// Thousands of malformed requests over sockets. Whatever bytes arrive, in whatever pieces, and
+// however clients disconnect: the server answers or closes, goes on serving others, and leaks
+// nothing. NVLLM_HOSTILE_REQUESTS=100000 runs more than the default few thousand,
+// NVLLM_HOSTILE_SEED selects others.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -48,7 +48,7 @@ class HostileClients {
   HostileClients(const ServerFixture& fixture, std::uint64_t seed)
       : fixture_(fixture), random_(seed) {}
 
-  // One client: it sends something and leaves, or stays among the slow ones.
+  // One client: it sends something and disconnects, or joins the slow ones.
   void send_one() {
     RawClient client = fixture_.client();
     std::string bytes =
@@ -74,7 +74,7 @@ class HostileClients {
     leave(std::move(client), bytes);
   }
 
-  // The slow ones send a byte each, now and then.
+  // Each slow client sends one byte.
   void drip() {
     for (Slow& each : slow_) {
       if (each.rest.empty()) continue;
@@ -162,7 +162,7 @@ class HostileClients {
         std::array{"-1", "1e3", "18446744073709551616", "3", "0x2", "999999999", "2, 2", ""});
   }
 
-  // Sends in one piece or several, and leaves in one of the ways that clients have.
+  // Sends in one or more pieces, and disconnects in one of several ways.
   void leave(RawClient client, std::string bytes) {
     if (below(8) == 0) {
       slow_.push_back({std::move(client), std::move(bytes)});
@@ -178,14 +178,14 @@ class HostileClients {
       case 0: client.reset(); break;
       case 1: client.close(); break;
       default:
-        // Half closed: the server answers what is whole, and closes.
+        // Half-closed: the server answers complete requests, and closes.
         client.shut_down_writing();
         answers_ += client.read_all().starts_with("HTTP/1.");
         break;
     }
   }
 
-  // The server may have closed; all else is an error.
+  // The server may have closed; any other error fails the test.
   template <typename Function>
   static void try_to(Function function) {
     try {
@@ -226,14 +226,14 @@ TEST_CASE("server: hostile requests harm nobody and leave nothing") {
     clients.send_one();
     if (i % 64 == 0) clients.drip();
     if (i % 512 == 0) REQUIRE(serves());
-    if (i == requests / 4) resident = resident_bytes();  // what one time needs is there
+    if (i == requests / 4) resident = resident_bytes();  // one-time allocations are complete
   }
   CHECK(clients.answers() > requests / 8);
   clients.let_slow_ones_go();
   CHECK(ServerFixture::becomes([&] { return fixture.server().open_requests() == 0; }));
   CHECK(ServerFixture::becomes([&] { return fixture.engine().running() == 0; }));
   CHECK(ServerFixture::becomes([&] { return open_files() <= files; }));
-  // Sanitizers keep what was freed.
+  // Sanitizers keep freed memory.
   constexpr std::size_t kMaxGrowth = std::size_t{48} << 20;
   if (!nvllm::testing::kSanitized) CHECK(resident_bytes() < resident + kMaxGrowth);
   CHECK(serves());

@@ -31,7 +31,7 @@ const std::vector<double> kStepTokens = {1,   8,    16,   32,   64,   128,  256,
                                          512, 1024, 2048, 4096, 8192, 16384};
 const std::vector<double> kAnswers = {1, 2, 5, 10, 20};
 
-// 1, 2, 5, 10, 20, 50, ... up to the longest sequence.
+// 1, 2, 5, 10, 20, 50, ... up to the maximum length.
 std::vector<double> token_bounds(std::int64_t max_model_len) {
   std::vector<double> bounds;
   for (double power = 1;; power *= 10) {
@@ -42,7 +42,7 @@ std::vector<double> token_bounds(std::int64_t max_model_len) {
   }
 }
 
-// Nothing, unless both moments have come.
+// nullopt unless both times are set.
 std::optional<double> seconds_between(std::int64_t from_ns, std::int64_t to_ns) {
   if (from_ns == 0 || to_ns == 0) return std::nullopt;
   return static_cast<double>(to_ns - from_ns) / 1e9;
@@ -94,7 +94,7 @@ std::optional<double> start_time() {
   constexpr int kStartTimeField = 22;  // of /proc/self/stat, from 1 on
   constexpr int kFieldBehindName = 3;
   std::ifstream file("/proc/self/stat");
-  // The name, the second field, may hold anything; it ends with the last parenthesis.
+  // The name, the second field, may contain anything; it ends with the last parenthesis.
   std::string line;
   if (!std::getline(file, line) || line.rfind(')') == std::string::npos) return std::nullopt;
   std::istringstream fields(line.substr(line.rfind(')') + 1));
@@ -113,8 +113,8 @@ void write(PrometheusText& out, const char* name, const char* type, const char* 
   out.bare_sample(name, {}, *value);
 }
 
-// What Prometheus' own clients say of the process they run in: this one, the front end, not its
-// workers. What the system does not tell is left out.
+// The process metrics of Prometheus' client libraries, for the front end, not its workers.
+// Unavailable ones are omitted.
 void write_process_metrics(PrometheusText& out) {
   write(out, "process_resident_memory_bytes", "gauge", "Resident memory of the front end.",
         resident_bytes());
@@ -190,7 +190,7 @@ void ServerMetrics::set_scheduler(const runtime::SchedulerStatistics& now) {
   const auto part = [](std::int64_t total, std::int64_t free) {
     return total == 0 ? 0.0 : static_cast<double>(total - free) / static_cast<double>(total);
   };
-  // Of two groups of layers, the fuller one decides who waits.
+  // If there are two groups of layers, the fuller one limits admission.
   cache_usage_.store(std::max(part(now.total_blocks, now.free_blocks),
                               part(now.total_window_blocks, now.free_window_blocks)),
                      std::memory_order_relaxed);

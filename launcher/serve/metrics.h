@@ -1,5 +1,5 @@
-// ServerMetrics: what /metrics says. Names, labels and buckets are vLLM's, so that dashboards and
-// alerts that were made for vLLM work.
+// ServerMetrics: the content of /metrics. Names, labels and buckets are vLLM's, so that dashboards
+// and alerts made for vLLM work.
 //
 //   ServerMetrics metrics({.model_name = "smollm2", .max_model_len = 8192, .blocks = 1000});
 //   metrics.record_step(prompt_tokens, generated_tokens);   // the engine's thread
@@ -20,27 +20,27 @@
 namespace nvllm::launcher {
 
 struct ServerMetricsOptions {
-  std::string model_name;  // the first that the server goes by
+  std::string model_name;  // the first of the server's model names
   std::int64_t max_model_len = 0;
-  // Of the KV cache.
+  // Properties of the KV cache.
   std::int64_t blocks = 0, block_size = 0, host_blocks = 0;
   bool prefix_caching = true;
 };
 
-// An answer that has ended. Of a request with n answers each is recorded by itself.
+// A finished answer. Each of a request's n answers is recorded separately.
 struct FinishedAnswer {
-  runtime::RequestTimes times = {};  // Update::times; 0: it was not scheduled, had no token
+  runtime::RequestTimes times = {};  // Update::times; 0: not scheduled, or no token
   std::int64_t received_ns = 0;      // when the front end had the request
-  std::int64_t finished_ns = 0;      // when the front end was through with the answer
+  std::int64_t finished_ns = 0;      // when the front end had processed the answer
   runtime::FinishReason finish = runtime::FinishReason::none;  // none: it failed with an error
   std::int64_t prompt_tokens = 0, generated_tokens = 0;
   std::int64_t cached_tokens = 0;  // of the prompt
   std::optional<std::int64_t> max_tokens = std::nullopt;
-  // With the last answer of a request: n, and the tokens of its longest answer.
+  // Set for the last answer of a request: n, and the tokens of its longest answer.
   std::int64_t n = 0, longest = 0;
 };
 
-// Thread-safe, without locks. Counters only rise, also when the engine was restarted and counts
+// Thread-safe, without locks. Counters only increase, even if the engine is restarted and counts
 // from 0 again.
 class ServerMetrics {
  public:
@@ -48,27 +48,27 @@ class ServerMetrics {
   ServerMetrics(const ServerMetrics&) = delete;
   ServerMetrics& operator=(const ServerMetrics&) = delete;
 
-  // A step's results: tokens of prompts whose first token came with it, and all new tokens.
+  // A step's results: prompt tokens of requests that got their first token, and all new tokens.
   void record_step(std::int64_t prompt_tokens, std::int64_t generated_tokens);
   // From the request to the first token of an answer.
   void record_first_token(double seconds);
   // Between two updates of an answer.
   void record_inter_token(double seconds);
   void record_answer(const FinishedAnswer& answer);
-  // The scheduler's state. To be called by one thread, and once more when it has become idle.
+  // The scheduler's state. Called by one thread, including once after it has become idle.
   void set_scheduler(const runtime::SchedulerStatistics& now);
-  // The engine is gone, and its requests with it: nothing is running, waiting or cached.
+  // The engine and its requests are gone: nothing is running, waiting or cached.
   void engine_lost();
 
   std::string text() const;
 
  private:
-  // A counter of the engine's, which may be restarted.
+  // A counter of an engine that may restart.
   struct EngineCounter {
     void set(std::uint64_t now);
 
     std::atomic<std::uint64_t> total{0};
-    std::uint64_t last = 0;  // what the engine has said
+    std::uint64_t last = 0;  // the engine's last value
   };
 
   void write_scheduler(PrometheusText& out) const;

@@ -12,7 +12,7 @@ namespace nvllm::launcher {
 
 namespace {
 
-// The shortest text that is read as the same number.
+// The shortest text that parses to the same number.
 std::string shortest(double value, std::chars_format format = std::chars_format::general) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";

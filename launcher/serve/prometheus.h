@@ -1,4 +1,4 @@
-// Metrics as Prometheus reads them: histograms, and the text of a scrape in its format 0.0.4.
+// Prometheus metrics: histograms, and the text of a scrape in exposition format 0.0.4.
 //
 //   Histogram latency({0.1, 0.5, 1});
 //   latency.observe(0.3);
@@ -20,10 +20,11 @@ namespace nvllm::launcher {
 
 inline constexpr const char* kPrometheusContentType = "text/plain; version=0.0.4; charset=utf-8";
 
-// Counts values by ranges. Thread-safe, without locks: an observation costs two atomic additions.
+// Counts values by range. Thread-safe, without locks: an observation costs two atomic additions.
 class Histogram {
  public:
-  // bounds: the largest value of each bucket, rising; one more bucket takes what is above.
+  // bounds: the inclusive upper bound of each bucket, ascending; one more bucket counts larger
+  // values.
   explicit Histogram(std::vector<double> bounds);
   Histogram(const Histogram&) = delete;
   Histogram& operator=(const Histogram&) = delete;
@@ -35,7 +36,7 @@ class Histogram {
     std::vector<std::uint64_t> cumulative;  // values up to each bound; the last one: all values
     double sum = 0;
   };
-  // While other threads observe, the sum may have values that the counts do not have yet.
+  // While other threads observe, the sum may include values that the counts do not have yet.
   Reading read() const;
   const std::vector<double>& bounds() const { return bounds_; }
 
@@ -54,14 +55,14 @@ using PrometheusLabels = std::vector<PrometheusLabel>;
 // Builds the text of one scrape. Used by one thread.
 class PrometheusText {
  public:
-  // labels: those of every sample, unless a function below is given others.
+  // labels: added to every sample, unless specified otherwise below.
   explicit PrometheusText(const PrometheusLabels& labels);
 
   void counter(std::string_view name, std::string_view help, double value);
   void gauge(std::string_view name, std::string_view help, double value);
   void histogram(std::string_view name, std::string_view help, const Histogram& histogram);
 
-  // What starts a family, and one sample of it: for samples with labels of their own.
+  // Starts a family, and adds a sample with labels of its own.
   void family(std::string_view name, std::string_view type, std::string_view help);
   void sample(std::string_view name, const PrometheusLabels& more, double value);
   // The same without the labels of every sample.
@@ -76,8 +77,8 @@ class PrometheusText {
   std::string out_;
 };
 
-// A bucket's bound as Prometheus' Python client writes it ("0.3", "1.0", "1e+06"), so that queries
-// that were written for vLLM's buckets find ours.
+// A bucket's bound as formatted by Prometheus' Python client ("0.3", "1.0", "1e+06"), so that
+// queries for vLLM's buckets match ours.
 std::string bucket_bound(double bound);
 
 }  // namespace nvllm::launcher

@@ -1,4 +1,4 @@
-// Routes: which path is served by what.
+// Routes: the handler of each path.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace nvllm::launcher {
 
-// How a route is answered.
+// The kind of handler.
 enum class RouteKind : std::uint8_t {
   page,      // the chat page
   health,    // 200 while the engine serves, else 503
@@ -18,7 +18,7 @@ enum class RouteKind : std::uint8_t {
   metrics,   // for Prometheus
   respond,   // a function of the body, in the pool
   generate,  // a request to the engine
-  refused,   // an endpoint that others have, with the reason why it is not here
+  refused,   // an endpoint of other servers, with the reason why it is not supported
 };
 
 struct Route {
@@ -35,10 +35,10 @@ struct Route {
   bool guarded() const { return std::string_view(path).starts_with("/v1/"); }
 };
 
-// What a path and a method lead to.
+// The result of a lookup by path and method.
 struct RouteMatch {
   const Route* route = nullptr;
-  // The methods of the path, "GET, POST", if it has none like that; empty: there is no such path.
+  // The path's other methods, "GET, POST", if this one is not supported; empty: unknown path.
   std::string methods = "";
 };
 RouteMatch find_route(std::string_view method, std::string_view path);

@@ -1,4 +1,4 @@
-// The command serve: an engine behind a Server, started again when it fails.
+// The command serve: a Server with an engine that is restarted when it fails.
 #include <signal.h>
 #include <unistd.h>
 
@@ -26,22 +26,21 @@ namespace nvllm::launcher {
 namespace {
 
 constexpr Nanoseconds kPoll = std::chrono::milliseconds(100);
-// The workers are started again at most so often within that time.
+// Maximum restarts of the workers within this time.
 constexpr std::size_t kMaxRestarts = 5;
 constexpr Nanoseconds kRestartWindow = std::chrono::minutes(5);
-// What the pool still does with the text of a request is not waited for longer than this, at the
-// end and before workers are started again.
+// Maximum wait for the pool's work on request texts, at the end and before workers are restarted.
 constexpr Nanoseconds kPoolLimit = std::chrono::milliseconds(700);
 constexpr Nanoseconds kPoolLimitOfRestart = std::chrono::seconds(10);
-// Workers that were forked while clients are connected let go of their connections within this.
+// Time limit for newly forked workers to close their copies of client connections.
 constexpr Nanoseconds kForkLimit = std::chrono::seconds(5);
 
-// The client of a session as the server reaches it.
+// Adapts a session's client to the server.
 class SessionPort : public EnginePort {
  public:
   explicit SessionPort(runtime::EngineClient& client) : client_(client) {}
 
-  // The engine may have failed; then its thread finds out, and answers the requests.
+  // The engine may have failed; its thread detects that, and answers the requests.
   void submit(std::uint64_t first_id, const std::vector<runtime::Request>& requests) override {
     quietly([&] {
       for (std::size_t i = 0; i < requests.size(); ++i) client_.submit(first_id + i, requests[i]);
@@ -72,8 +71,8 @@ class Serving {
   Serving& operator=(const Serving&) = delete;
   ~Serving() { remove_socket(); }
 
-  // Until a signal, the end of standard input where that counts, or a failure that is not to be
-  // repaired; returns the exit code.
+  // Runs until a signal, the end of standard input (with --exit-when-stdin-closes), or an
+  // unrecoverable failure; returns the exit code.
   int run() {
     while (true) {
       const int exit_code = run_session();
@@ -90,13 +89,13 @@ class Serving {
     if (!options_.serve.uds.empty()) ::unlink(options_.serve.uds.c_str());
   }
 
-  // A thread of the pool is busy with a text, and uses what a return would destroy.
+  // A thread of the pool is busy with a text, and uses objects that a return would destroy.
   [[noreturn]] void end_process(int exit_code) const {
     remove_socket();
     ::_exit(exit_code);
   }
 
-  // One group of workers, from their start to their end.
+  // One group of workers, from start to end.
   int run_session() {
     const bool first = !started_;
     SessionOptions settings = session_options(options_);
@@ -126,7 +125,7 @@ class Serving {
     open(*session, port);
     const std::optional<std::string> error = serve(*session);
     server_.close_engine(error.value_or("the server is shutting down"));
-    // Threads that were about to call the engine have done so after this.
+    // After this, threads that were about to call the engine have done so.
     const bool restarts = error && restarts_workers() && !server_.draining();
     const bool idle = pause(restarts ? kPoolLimitOfRestart : kPoolLimit);
     const int exit_code = session->finish(error);
@@ -143,8 +142,8 @@ class Serving {
     if (std::exchange(paused_, false)) server_.resume();
   }
 
-  // The workers have copies of the clients' connections until they let go of them. As long as the
-  // HTTP server's thread is held, that can confuse nobody.
+  // The workers have copies of client connections until they close them. While the HTTP server's
+  // thread is paused, this has no effect.
   static void await_workers(WorkerGroup& workers) {
     const ipc::Group& group = workers.member().group();
     const std::int64_t begin = now_ns();
@@ -181,7 +180,7 @@ class Serving {
     log_info(str("listening on ", server_.address(), options_.serve.root_path, ", model ", name));
   }
 
-  // Until it is drained (nothing is returned), or the engine has failed: with what.
+  // Serves until it is drained (returns nullopt), or the engine has failed (returns the error).
   std::optional<std::string> serve(EngineSession& session) {
     runtime::EngineClient& client = session.client();
     std::optional<std::int64_t> draining_since;
@@ -217,7 +216,7 @@ class Serving {
     ::kill(::getpid(), SIGTERM);
   }
 
-  // Boxes can be joined once: what has started them starts them again.
+  // Boxes cannot be joined again: their starter must restart them.
   bool restarts_workers() const {
     return options_.serve.restart_workers && options_.group.task.boxes == 1;
   }

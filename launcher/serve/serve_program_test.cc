@@ -1,4 +1,4 @@
-// `nvllm-launch serve` as a program: its start, its ends, and workers that die.
+// `nvllm-launch serve` as a program: start, shutdown, and workers that die.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -70,7 +70,7 @@ class ServeProgram {
   std::uint16_t port_ = 0;
 };
 
-// A prompt that takes the tokenizer many seconds.
+// A prompt whose tokenization takes many seconds.
 constexpr std::size_t kLongPrompt = std::size_t{24} << 20;
 
 constexpr const char* kLong =
@@ -140,7 +140,7 @@ TEST_CASE("serve: a request whose client has left is logged as that, and not as 
     leaving.read_until("data: {");
   }
   REQUIRE(serve.program().await_error("request left /v1/completions 499: "));
-  // Its answer comes behind the end of the engine's one for the client that has left.
+  // Its answer arrives after the engine's last update for the client that left.
   RawClient client = serve.client();
   client.post("/v1/completions", kShort);
   CHECK(client.read_response().starts_with("HTTP/1.1 200"));
@@ -219,7 +219,7 @@ TEST_CASE("serve: weights that are NaN are the server's fault, and the tensor is
   CHECK(has(failed, R"("type":"InternalServerError")"));
   CHECK(has(failed, std::string(nvllm::testing::kBrokenTensor) + " holds NaN at " +
                         nvllm::testing::kBrokenPlace));
-  // What the client asks for wrongly is still the client's.
+  // Invalid requests are still the client's errors.
   client.post("/v1/completions", R"({"model": "tiny", "prompt": [1, 2], "max_tokens": 1000})");
   CHECK(client.read_response().starts_with("HTTP/1.1 400"));
 }

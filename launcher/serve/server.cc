@@ -46,7 +46,7 @@ std::vector<std::string> all_api_keys(const ServeOptions& options) {
 
 std::string new_id(std::uint64_t number) {
   constexpr std::string_view kDigits = "0123456789abcdef";
-  // Unlike those of another server, or of this one after a restart.
+  // Differs from those of other servers, and of this one before a restart.
   static const auto salt = static_cast<std::uint64_t>(now_ns());
   std::string id;
   for (std::uint64_t value : {salt * 0x9e3779b97f4a7c15 + number, number}) {
@@ -212,7 +212,7 @@ void Server::refuse(ExchangeId exchange, const Route* route, int status, const s
   answer(exchange, status, std::move(headers), kJson, error(status, why, ""));
 }
 
-// Why no request can be taken now.
+// Why requests are currently rejected.
 std::optional<std::string> Server::busy_reason() const {
   if (draining_) return "the server is shutting down";
   const std::lock_guard lock(mutex_);
@@ -223,7 +223,7 @@ std::optional<std::string> Server::busy_reason() const {
 void Server::admit(const Route& route, ExchangeId exchange, HttpRequest request,
                    std::vector<HttpHeader> headers) {
   std::optional<std::string> busy = busy_reason();
-  // Whole before it is among the jobs: the engine's thread looks at all of these.
+  // Must be complete before it is added to the jobs, all of which the engine's thread reads.
   auto job = std::make_shared<Job>();
   const std::string* const id = request.header("X-Request-Id");
   const bool has_id = id != nullptr && !id->empty() && id->size() <= kMaxIdBytes;
@@ -256,7 +256,7 @@ void Server::admit(const Route& route, ExchangeId exchange, HttpRequest request,
   pool_->run([this, job] { read_body(job); });
 }
 
-// The client has left: its sequences need not go on.
+// The client disconnected: its sequences can be aborted.
 void Server::on_gone(ExchangeId exchange) {
   JobPtr job;
   {
@@ -267,7 +267,7 @@ void Server::on_gone(ExchangeId exchange) {
   }
   if (!take(job)) return;
   log(*job, 499);
-  // If the pool submits it at this moment, it sees that the job has ended, and aborts it.
+  // If the pool is just submitting it, the pool sees that the job has ended, and aborts it.
   abort_engine_requests(*job);
 }
 
@@ -293,7 +293,7 @@ void Server::read_body(const JobPtr& job) {
 }
 
 void Server::submit(const JobPtr& job) {
-  // Taken out: once the first is submitted, the call is the engine thread's.
+  // Moved out: once the first is submitted, the call belongs to the engine's thread.
   const std::vector<runtime::Request> requests = std::exchange(job->call->requests(), {});
   std::vector<std::int64_t> lengths;
   for (const runtime::Request& request : requests) {

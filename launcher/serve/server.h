@@ -1,4 +1,4 @@
-// Server: the life of requests between connections, the pool and the engine.
+// Server: passes requests between connections, the thread pool and the engine.
 //
 //   Server server(options);               // binds; throws an Error if it cannot
 //   ... fork the workers ...
@@ -33,15 +33,15 @@
 
 namespace nvllm::launcher {
 
-// EnginePort: the engine, as the server reaches it. A session's EngineClient is one; a mock engine,
-// with which the server is tested and measured alone, is another.
-// Callable by any thread. Updates reach the server through Server::apply().
+// EnginePort: the server's interface to the engine. Implemented with a session's EngineClient, and
+// by a mock engine for tests and measurements of the server alone. May be called by any thread.
+// Updates reach the server through Server::apply().
 class EnginePort {
  public:
   virtual ~EnginePort() = default;
-  // Requests under numbers that no unfinished ones have: first_id, first_id + 1, ...
+  // Submits requests under ids that no unfinished ones have: first_id, first_id + 1, ...
   virtual void submit(std::uint64_t first_id, const std::vector<runtime::Request>& requests) = 0;
-  // The request's updates end with FinishReason::abort, unless it ended before.
+  // The request's updates end with FinishReason::abort, unless it finished before.
   virtual void abort(std::uint64_t id) = 0;
 };
 
@@ -56,30 +56,31 @@ class Server {
   std::uint16_t port() const { return http_.port(); }
 
   void start() { http_.start(); }
-  // From now on requests reach the engine. The first context and metrics stay for good.
+  // From now on requests are submitted to the engine. The first context and metrics are kept
+  // permanently.
   void open(EnginePort& engine, ApiContext context, const ServerMetricsOptions& metrics);
-  // The engine is gone: answers every request that is under way with the reason, and refuses others
-  // until open().
+  // The engine is gone: answers every open request with the reason, and rejects others until
+  // open().
   void close_engine(const std::string& why);
 
   void apply(const std::vector<runtime::Update>& updates,
              const runtime::SchedulerStatistics& scheduler);
-  // Looks at deadlines; to be called about ten times a second.
+  // Checks deadlines; call it about ten times a second.
   void tick();
 
-  // Refuses new requests from now on; /health fails. Callable by any thread.
+  // Rejects new requests from now on; /health fails. May be called by any thread.
   void drain();
   bool draining() const { return draining_; }
   // How many requests are under way.
   std::size_t open_requests() const;
-  // Answers all that are under way with an error.
+  // Answers all open requests with an error.
   void end_requests(int status, const std::string& why);
-  // Sends what is not sent yet, and closes all connections. False: the pool is busy with a text
-  // after the limit, so that the destructor would wait for it.
+  // Sends unsent bytes, and closes all connections. False: the pool is still busy with a text after
+  // the limit, so that the destructor would wait for it.
   bool stop(Nanoseconds limit);
 
-  // No other thread of the server runs, or holds a lock, until resume(): for a fork. False: the
-  // pool is busy with a text after the limit.
+  // For a fork: until resume(), no other thread of the server runs or holds a lock. False: the pool
+  // is still busy after the limit.
   bool pause(Nanoseconds limit);
   void resume();
 
@@ -114,7 +115,7 @@ class Server {
   // server_answers.cc: any thread.
   void finish(const JobPtr& job, int status, std::string body);
   void fail(const JobPtr& job, int status, const std::string& why, const std::string& param = "");
-  // For what nobody has thought of: one request's fault is that request's.
+  // For unexpected exceptions: a failure of one request does not affect others.
   void fail_unforeseen(const JobPtr& job, const std::exception& error);
   bool take(const JobPtr& job);
   void log(const Job& job, int status) const;
@@ -140,19 +141,19 @@ class Server {
   std::optional<ServerMetrics> metrics_;
   std::atomic<bool> draining_ = false;
   std::uint64_t last_request_ = 0;  // the HTTP server's thread's
-  // The engine thread's.
+  // Used by the engine's thread only.
   std::size_t round_ = 0;  // calls of apply()
   std::int64_t last_tick_ns_ = 0;
 
   mutable std::mutex mutex_;  // guards what follows
   EnginePort* engine_ = nullptr;
-  std::string no_engine_ = "the model is being loaded";  // why there is none
+  std::string no_engine_ = "the model is being loaded";  // why there is no engine
   std::unordered_map<ExchangeId, JobPtr> jobs_;
   std::unordered_map<std::uint64_t, EngineRequest> engine_requests_;
   std::uint64_t last_engine_request_ = 0;
   std::int64_t queued_requests_ = 0, queued_tokens_ = 0;  // without a first token yet
 
-  std::optional<WorkerPool> pool_;  // its tasks use all of the above
+  std::optional<WorkerPool> pool_;  // its tasks use all members above
 };
 
 }  // namespace nvllm::launcher

@@ -1,4 +1,4 @@
-// The way back: from the engine's updates to the bytes of responses.
+// From the engine's updates to the bytes of responses.
 #include <algorithm>
 #include <utility>
 
@@ -12,15 +12,15 @@ namespace {
 using runtime::FinishReason;
 using runtime::Update;
 
-// A stream that waits for its first token longer than this begins all the same, so that comments
-// keep proxies from giving it up. Until then an error has a status of its own.
+// A stream that waits longer for its first token starts anyway, so that comments keep proxies from
+// timing out. Until then an error can still have its own status.
 constexpr Nanoseconds kBeginAfter = std::chrono::seconds(5);
 
 }  // namespace
 
-// --- The end of a job; any thread ---
+// --- The end of a job; called by any thread ---
 
-// Takes the job out of what is under way; whoever gets true answers it.
+// Removes the job from the open ones; the caller that gets true answers it.
 bool Server::take(const JobPtr& job) {
   const std::lock_guard lock(mutex_);
   if (job->ended.exchange(true)) return false;
@@ -68,7 +68,7 @@ void Server::log(const Job& job, int status) const {
                          job.prompt_tokens, " tokens in, ", job.generated_tokens, " out, ",
                          format_duration(seconds_since(job.received_ns)));
   if (!job.trace_parent.empty()) line += str(", traceparent ", job.trace_parent.substr(0, 64));
-  // An id is the client's.
+  // The id was chosen by the client.
   log_info(visible_text(line, Breaks::none));
 }
 
@@ -95,7 +95,7 @@ void Server::apply(const std::vector<Update>& updates,
       if (!over) continue;
       const std::int64_t answers = updates[i].error.empty() ? 1 : job.n;
       job.open_answers -= answers;
-      // The last answer of this engine request; of those with several, the job's last one.
+      // The last answer of this engine request; with several answers, the job's last one.
       if (job.n == 1 || !updates[i].error.empty() || job.open_answers <= 0) {
         engine_requests_.erase(found);
       }
@@ -149,7 +149,8 @@ void Server::apply_to(const JobPtr& job, const Update& update, std::size_t index
   engine.abort(update.request);
 }
 
-// Figures of one update; prompt_tokens: is added those of a prompt that has its first token.
+// Records the metrics of one update; adds to prompt_tokens those of a prompt that got its first
+// token.
 void Server::record(Job& job, std::size_t index, const Update& update,
                     std::int64_t& prompt_tokens) {
   if (!update.error.empty()) return;
@@ -171,7 +172,7 @@ void Server::record(Job& job, std::size_t index, const Update& update,
   FinishedAnswer finished{.times = update.times,
                           .received_ns = job.received_ns,
                           .finished_ns = now,
-                          // An abort by a stop string is an end like any other.
+                          // An abort because of a stop string counts as a normal end.
                           .finish = job.aborted[index] != 0 ? FinishReason::stop : update.finish,
                           .prompt_tokens = job.prompt_lengths[index],
                           .generated_tokens = answer.tokens,
@@ -198,7 +199,7 @@ void Server::begin_stream(Job& job, std::vector<HttpOutput>& outputs) {
   job.call->begin(output.body);
 }
 
-// What a job that had updates sends now.
+// Sends the new output of a job that had updates.
 void Server::send_progress(const JobPtr& job, std::vector<HttpOutput>& outputs) {
   const bool done = job->call->done();
   if (!job->call->stream()) {
@@ -251,7 +252,7 @@ void Server::tick() {
   http_.send(std::move(outputs));
 }
 
-// Whether it is a stream that has been submitted and has sent nothing yet.
+// Whether it is a submitted stream that has sent nothing yet.
 bool Server::waits_for_stream(const Job& job) const {
   const std::lock_guard lock(mutex_);
   return engine_requests_.contains(job.first_engine_request) && !job.ended && job.call->stream() &&

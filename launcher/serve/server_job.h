@@ -1,4 +1,4 @@
-// Server::Job: a request that is under way.
+// Server::Job: an open request.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 namespace nvllm::launcher {
 
 struct Server::Job {
-  // Set by the HTTP server's thread before anybody else knows the job.
+  // Set by the HTTP server's thread before other threads know the job.
   ExchangeId exchange = 0;
   const Route* route = nullptr;
   ApiRequestInfo info;
@@ -22,7 +22,7 @@ struct Server::Job {
 
   std::atomic<bool> ended = false;  // answered, or the client has left: nothing more is sent
 
-  // The pool's, until the job is submitted; then the engine thread's.
+  // Used by the pool until the job is submitted; then by the engine's thread.
   std::string body;
   std::unique_ptr<ApiCall> call;
   std::uint64_t first_engine_request = 0;
@@ -31,11 +31,11 @@ struct Server::Job {
   std::optional<std::int64_t> max_tokens;
   std::int32_t n = 1;
 
-  // The engine thread's.
+  // Used by the engine's thread.
   bool stream_started = false;
   bool counted_as_queued = false;  // guarded by Server::mutex_
   std::string out;                 // of a stream, to be sent
-  std::vector<char> aborted;       // engine requests whose answers have met stop strings
+  std::vector<char> aborted;       // engine requests whose answers have reached stop strings
   std::int64_t open_answers = 0;
   std::int64_t generated_tokens = 0;
   struct AnswerTimes {
@@ -43,7 +43,7 @@ struct Server::Job {
     std::int64_t tokens = 0;
   };
   std::vector<AnswerTimes> answers;  // of all engine requests, n each
-  std::size_t touched_in = 0;        // the call of apply() that last had something for it
+  std::size_t touched_in = 0;        // the call of apply() that last had an update for it
 };
 
 }  // namespace nvllm::launcher

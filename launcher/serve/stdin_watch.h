@@ -1,4 +1,4 @@
-// StdinWatch: a thread that reads standard input and throws away what comes, until it is closed
+// StdinWatch: a thread that reads and discards standard input until it is closed
 // (--exit-when-stdin-closes).
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace nvllm::launcher {
 
 // It holds no lock while it waits, so that the process may fork. Signals must be blocked when it is
-// started, so that they go to the threads that handle them.
+// created, so that they reach the threads that handle them.
 class StdinWatch {
  public:
   // on_closed: called once, by the thread.

@@ -1,5 +1,5 @@
-// WorkerPool: threads that read bodies and write whole responses, so that neither sockets nor the
-// engine wait for them.
+// WorkerPool: threads that parse bodies and write complete responses, so that neither sockets nor
+// the engine wait for them.
 #pragma once
 
 #include <condition_variable>
@@ -20,15 +20,16 @@ class WorkerPool {
   explicit WorkerPool(std::size_t threads);
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
-  ~WorkerPool();  // waits for the tasks that run; drops those that have not started
+  ~WorkerPool();  // waits for running tasks; drops those that have not started
 
   // The task must not throw.
   void run(std::function<void()> task);
-  // No task begins any more. False: one runs after the limit; the destructor would wait for it.
+  // No further task starts. False: one is still running after the limit; the destructor would wait
+  // for it.
   bool stop(Nanoseconds limit);
 
-  // Waits until no task runs, and holds the threads back until resume(): a fork is safe meanwhile.
-  // False: one runs after the limit.
+  // Waits until no task runs, and pauses the threads until resume(), so that a fork is safe. False:
+  // one is still running after the limit.
   bool pause(Nanoseconds limit);
   void resume();
 

@@ -30,15 +30,15 @@ void check_has_weights(const runtime::OpenModel& model) {
                        ": is a configuration alone; pass its folder, or --load-format dummy"));
 }
 
-// The model as ranks divide it with these options.
+// The model with the division that these options require.
 runtime::OpenModel divided_as(const runtime::EngineOptions& options, runtime::OpenModel model) {
   model.tp_invariant = options.invariance == runtime::Invariance::tp;
   return model;
 }
 
-// Where serve follows the first box: who stops all boxes at once sends each of them a signal, and
-// the first one finishes its requests then. So the workers here go on behind the first signal, for
-// as long as the first box may take.
+// For boxes that follow the first one in serve: if all boxes get a signal to stop, the first one
+// finishes its requests. So the workers here ignore the first signal, for as long as the first box
+// may take.
 class DrainWatch {
  public:
   explicit DrainWatch(Nanoseconds limit) : limit_(limit + kMargin) {}
@@ -206,19 +206,19 @@ void EngineSession::set_owed(std::function<void()> owed) {
   owed_ = std::move(owed);
 }
 
-// In the supervisor's thread.
+// Runs in the supervisor's thread.
 void EngineSession::end_process(int exit_code) {
   auto done = std::make_shared<std::promise<void>>();
   const std::future<void> over = done->get_future();
   try {
-    // In a thread of its own: whatever it waits for does not hold up the end.
+    // In a separate thread, which may block without delaying the end.
     start_thread("that does what is left", [this, done] {
       const std::lock_guard lock(owed_mutex_);
       if (owed_) owed_();
       done->set_value();
     }).detach();
     over.wait_for(kOwedLimit);
-  } catch (const Error&) {  // there is no thread to be had
+  } catch (const Error&) {  // no thread can be started
   }
   ::_exit(exit_code);
 }

@@ -1,5 +1,5 @@
-// EngineSession: the library's main class. It runs workers with an engine in them, from the first
-// fork until all have been reaped.
+// EngineSession: the library's main class. It runs workers with an engine, from the first fork
+// until all have been reaped.
 //
 //   EngineSession session({.model = {.path = "model"}, .group = {.ranks = 2}});
 //   session.client().submit(1, {.prompt = {1, 2, 3}});
@@ -25,35 +25,36 @@
 
 namespace nvllm::launcher {
 
-// What a program that uses the library sets.
+// Set by programs that use the library.
 struct SessionOptions {
   runtime::ModelOptions model;
   runtime::EngineOptions engine = {};
   GroupOptions group = {};
   bool load_progress = true;   // on standard error
-  bool memory_report = false;  // there, too: the memory of every rank once the engine is open
+  bool memory_report = false;  // also on standard error: the memory of every rank once the engine
+                               // is open
   // Called in this process while the workers start and load. If it throws, the session ends.
   std::function<void()> meanwhile = nullptr;
-  // Of a program with other threads: called right before the workers are forked, when the others
+  // For programs with other threads: called right before the workers are forked, when other threads
   // must hold no lock; and right after it, before meanwhile().
   std::function<void()> before_fork = nullptr;
   std::function<void(WorkerGroup& workers)> on_forked = nullptr;
   SignalHandler on_signal = nullptr;
-  // The process ends, after what set_owed() was told, if the workers have ended by a failure or a
-  // signal and finish() is not called within the limit: no thread that is busy with a text, or
-  // waits for somebody to read the output, holds the end up. False: that is left to the program.
+  // If the workers have ended by a failure or a signal and finish() is not called within the limit,
+  // the process exits, after the work of set_owed(): no thread that is busy with a text, or is
+  // blocked by its output, delays the end. False: the program handles this.
   bool ends_process = false;
   Nanoseconds finish_limit = Supervisor::kFinishLimit;
 };
 
-// What the environment says where no option does: VLLM_BATCH_INVARIANT=1 stands for
-// --invariant batch. Options with which results cannot be invariant are refused then, too.
+// Settings from the environment, if there is no option: VLLM_BATCH_INVARIANT=1 means --invariant
+// batch. Options that prevent invariant results are then rejected, too.
 void apply_environment(const Environment& environment, runtime::EngineOptions& options);
 
-// The session that a command line asks for.
+// The session options of a command line.
 SessionOptions session_options(const Options& options);
 
-// The values of generation_config.json, and SamplingParams' own defaults for what it does not have.
+// The values of generation_config.json, and SamplingParams' defaults for the others.
 runtime::SamplingParams sampling_defaults_of(const runtime::OpenModel& model);
 
 // The session could not be started. The reason is on standard error already, as after finish().
@@ -61,21 +62,22 @@ class SessionFailed : public Error {
  public:
   SessionFailed(int exit_code, const std::string& message)
       : Error(message), exit_code_(exit_code) {}
-  int exit_code() const { return exit_code_; }  // what the program should end with
+  int exit_code() const { return exit_code_; }  // the exit code for the program
 
  private:
   int exit_code_;
 };
 
-// Used by one thread, the process's main thread, before there are others, or with before_fork.
+// Used by one thread, the process's main thread; constructed before other threads exist, or with
+// before_fork.
 class EngineSession {
  public:
   // Opens the model, forks the workers and waits until the engine is open. Throws an Error if no
-  // worker could be started, SessionFailed if one was. Either way no worker is left.
+  // worker could be started, SessionFailed if one was. No worker remains in either case.
   explicit EngineSession(const SessionOptions& options);
-  // The same with a model that is open already; options.model is ignored.
+  // The same with a model that is already open; options.model is ignored.
   EngineSession(const SessionOptions& options, runtime::OpenModel model);
-  // The destructor ends the workers, if finish() has not.
+  // The destructor stops the workers, unless finish() has.
   EngineSession(const EngineSession&) = delete;
   EngineSession& operator=(const EngineSession&) = delete;
 
@@ -86,8 +88,8 @@ class EngineSession {
   // The checkpoint's defaults for requests; see sampling_defaults_of().
   const runtime::SamplingParams& sampling_defaults() const { return sampling_defaults_; }
 
-  // Runs some requests and returns all their answers in order. Throws an Error if the client has
-  // other requests, or if one is refused; then all of them are aborted.
+  // Runs requests and returns all their answers in order. Throws an Error if the client has other
+  // requests, or if one is rejected; then all of them are aborted.
   struct Answer {
     std::vector<std::int32_t> tokens;
     std::vector<runtime::TokenLogprobs> logprobs;
@@ -95,22 +97,22 @@ class EngineSession {
   };
   std::vector<std::vector<Answer>> generate(const std::vector<runtime::Request>& requests);
 
-  // As long as it lives: what is still to be done if the process ends although the thread that uses
-  // the session is busy. It runs in another thread, is not waited for longer than kOwedLimit, and
-  // must throw nothing. A session has one at a time.
+  // While it exists: work that is still to be done if the process ends although the thread that
+  // uses the session is busy. It runs in another thread, for at most kOwedLimit, and must not
+  // throw. A session has one at a time.
   class Owed {
    public:
     Owed(EngineSession& session, std::function<void()> what);
     Owed(const Owed&) = delete;
     Owed& operator=(const Owed&) = delete;
-    ~Owed();  // it does not run any more then
+    ~Owed();  // it does not run any more after this
 
    private:
     EngineSession& session_;
   };
   static constexpr Nanoseconds kOwedLimit = std::chrono::milliseconds(200);
 
-  // Ends the workers; with an error, also reports which worker is to blame, if any. Returns the
+  // Stops the workers; with an error, also reports which worker caused it, if any. Returns the
   // program's exit code.
   int finish(const std::optional<std::string>& error = std::nullopt);
 
@@ -130,8 +132,8 @@ class EngineSession {
   bool finished_ = false;
 };
 
-// On boxes other than the first, instead of the command: its workers, as long as the first box
-// wants them. Returns the program's exit code.
+// On boxes other than the first, replaces the command: runs its workers for as long as the first
+// box needs them. Returns the program's exit code.
 int follow_first_box(const Options& options);
 
 // Writes the trace of all processes of a session, for --profile; `own`: that of this process.

@@ -1,4 +1,4 @@
-// What the environment says about the engine.
+// Engine settings from the environment.
 #include "launcher/session/engine_session.h"
 
 #include <doctest/doctest.h>

@@ -55,7 +55,7 @@ std::string format_memory(const std::vector<runtime::RankReport>& ranks) {
   TextTable table;
   table.add_row({"rank", "memory", "for", "bytes", "buffers"});
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    // On the CPU all memory is the host's, whatever it would be beside a GPU.
+    // On the CPU all memory is host memory, whatever its kind with a GPU.
     const bool on_cpu = ranks[rank].device.starts_with("CPU");
     for (const runtime::MemoryLine& line : ranks[rank].memory) {
       table.add_row({str(rank), on_cpu ? "host" : line.kind, line.purpose, str(line.bytes),

@@ -1,4 +1,4 @@
-// What is shown of loading: progress while it goes on, and the memory that it took.
+// Shows the progress of loading, and the memory that it took.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace nvllm::launcher {
 
-// The text of the progress: a bar on a terminal, else a line per second. Prints nothing itself.
+// Formats the progress: a bar on a terminal, otherwise a line per second. Prints nothing itself.
 class LoadProgressText {
  public:
   // started_ns: when loading began, on the clock of the updates.
@@ -33,7 +33,7 @@ class LoadProgressText {
   std::int64_t last_line_ns_;
 };
 
-// Shows the progress of loading on standard error, as long as it lives.
+// Shows the progress of loading on standard error while this object exists.
 class LoadDisplay {
  public:
   explicit LoadDisplay(Console& console);  // which must outlive it
@@ -50,7 +50,7 @@ class LoadDisplay {
   LoadProgressText text_;
 };
 
-// A titled table of what memory every rank has allocated, and for what.
+// A titled table of the memory that every rank has allocated, by purpose.
 std::string format_memory(const std::vector<runtime::RankReport>& ranks);
 std::string format_memory(const std::vector<runtime::RankLoad>& loads);
 

@@ -17,8 +17,8 @@ using jinja::Dict;
 using jinja::List;
 using jinja::Value;
 
-// Types of parts that hold text, and the key that has it. Clients of the API for responses call
-// them by the direction; a refusal is what an assistant said earlier.
+// Types of text parts, and the key of the text. Clients of the Responses API name them by
+// direction; a refusal is an earlier answer of the assistant.
 struct TextPart {
   std::string_view type, key;
 };
@@ -34,7 +34,7 @@ const std::string* string_at(const Dict& dict, std::string_view key) {
   return value == nullptr ? nullptr : value->string();
 }
 
-// The text of a part; a string stands for itself.
+// The text of a part, which may be a plain string.
 const std::string& text_of(const Value& part) {
   if (part.string() != nullptr) return *part.string();
   if (part.dict() == nullptr) {

@@ -22,7 +22,7 @@ void read_id(const Json& value, std::int32_t& to) {
   if (to < 0) fail(to, ": no token id; they begin at 0");
 }
 
-// Clears what may be absent; other fields cannot be null.
+// Clears optional values; other fields must not be null.
 template <typename Value>
 void read_null(std::optional<Value>& to) {
   to.reset();
@@ -36,8 +36,8 @@ void read_null(Value&) {
   fail("null; leave it out");
 }
 
-// What the value's text begins with, so that a value of megabytes is not written out to be cut.
-// room: bytes of text that are still wanted.
+// The start of the value, so that a value of megabytes is not formatted to be truncated. room:
+// remaining bytes of text.
 Json beginning_of(const Json& value, std::size_t& room) {
   const auto spend = [&](std::size_t bytes) { room -= std::min(room, bytes); };
   if (value.is_string()) {
@@ -159,7 +159,7 @@ void read_value(const Json& value, std::string& to) {
   to = value.get<std::string>();
 }
 
-// A text, or a list of some.
+// A text, or a list of texts.
 std::vector<std::string> read_texts(const Json& value) {
   std::vector<std::string> texts;
   if (value.is_null()) return texts;

@@ -1,5 +1,5 @@
-// The fields of requests in JSON, under their names in vLLM. Lines of `generate` and bodies of the
-// server's API are read with them, so that a field means the same in both.
+// The JSON fields of requests, under their names in vLLM. Used for lines of `generate` and for
+// bodies of the server's API, so that a field has the same meaning in both.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace nvllm::launcher {
 
-// A value as it was written, shortened for an error.
+// A value as given, shortened for error messages.
 std::string shown(const nlohmann::json& value);
 
 // Each throws an Error that says what the value is and what it must be, without the field's name.
@@ -36,17 +36,17 @@ void read_value(const nlohmann::json& value, std::optional<Value>& to) {
   to = std::move(inner);
 }
 
-// A text, or a list of some, or null.
+// A text, a list of texts, or null.
 std::vector<std::string> read_texts(const nlohmann::json& value);
 
-// Reads one field of SamplingParams; false: there is none of this name. null takes a default away
-// where a field may be absent. The message of an Error begins with the name.
+// Reads one field of SamplingParams; false: unknown name. null clears a default if the field is
+// optional. Error messages start with the name.
 bool read_sampling_field(std::string_view name, const nlohmann::json& value,
                          runtime::SamplingParams& params);
-// The names that exist.
+// All names.
 const std::vector<std::string>& sampling_field_names();
 
-// The same for the fields about text that need no prompt: stop, skip_special_tokens and bad_words.
+// The same for the text fields that need no prompt: stop, skip_special_tokens and bad_words.
 bool read_text_field(std::string_view name, const nlohmann::json& value, const TextInput& text,
                      TextRules& rules, runtime::SamplingParams& params);
 

@@ -43,7 +43,7 @@ std::vector<std::vector<std::int32_t>> TextInput::encode_bad_word(std::string_vi
   word.remove_prefix(std::min(word.find_first_not_of(' '), word.size()));
   std::vector<std::vector<std::int32_t>> spellings = {encode(std::string(word))};
   if (spellings[0].empty()) fail("\"\": an empty word");
-  // Where the space is a token of its own, the first spelling says it all.
+  // If the space is a token of its own, the first spelling is sufficient.
   std::vector<std::int32_t> spaced = encode(str(" ", word));
   if (spaced.size() == spellings[0].size() && spaced[0] != spellings[0][0]) {
     spellings.push_back(std::move(spaced));

@@ -11,9 +11,9 @@
 
 namespace nvllm::launcher {
 
-// The options of a request that are about text.
+// Text options of a request.
 struct TextRules {
-  std::vector<std::string> stop;  // strings that end an answer and are no part of it
+  std::vector<std::string> stop;  // strings that end an answer and are not part of it
   bool skip_special_tokens = true;
 };
 
@@ -24,15 +24,15 @@ class TextInput {
       : model_(model), defaults_{.stop = std::move(stop)} {}
 
   const TextModel& model() const { return model_; }
-  // For requests that do not say it themselves.
+  // For requests that do not specify them.
   const TextRules& defaults() const { return defaults_; }
 
   // A prompt to be continued.
   std::vector<std::int32_t> encode_prompt(std::string_view text) const;
   // A line's "messages" with its "tools" and "chat_template_kwargs". It takes the whole line
-  // because the keys must keep their order.
+  // because keys must keep their order.
   std::vector<std::int32_t> encode_messages(std::string_view line) const;
-  // The token sequences that spell a word at the beginning of a text and after a space, as in vLLM.
+  // The token sequences that spell a word at the start of a text and after a space, as in vLLM.
   std::vector<std::vector<std::int32_t>> encode_bad_word(std::string_view word) const;
 
  private:

@@ -61,7 +61,7 @@ LineReader::Found LineReader::emit(std::size_t length, std::size_t newline) {
   return Found::line;
 }
 
-// False: nothing came within the limit.
+// False: no input within the limit.
 bool LineReader::fill(Nanoseconds limit) {
   const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
   pollfd polled = {file_.get(), POLLIN, 0};
@@ -92,7 +92,7 @@ void check_standard_output() {
 
 namespace {
 
-// Opened by these names, a file that standard output is redirected to would be overwritten.
+// Opening these names would truncate a file that standard output is redirected to.
 bool is_standard_output(const std::string& path) {
   return path.empty() || path == "/dev/stdout" || path == "/dev/fd/1" || path == "/proc/self/fd/1";
 }
@@ -114,8 +114,8 @@ LineWriter::LineWriter(const std::string& path)
   if (is_file_) lock();
 }
 
-// Locks the file: two runs that write it would mix their lines. The workers of a run that was
-// killed hold its lock for a moment longer.
+// Locks the file, because lines of two runs would mix. Workers of a killed run hold its lock for a
+// moment longer.
 void LineWriter::lock() const {
   constexpr int kTries = 200;
   constexpr useconds_t kBetweenUs = 10'000;
@@ -156,7 +156,7 @@ std::size_t LineWriter::write_some(std::string_view text) {
   const int error = errno;
   if (error == EINTR || error == EAGAIN) return 0;
   if (error == EPIPE) throw OutputClosed(name_ + ": its reader has gone");
-  // Removes the part of the line that did fit. If even that fails, it stays.
+  // Removes the part of the line that was written. If even that fails, it stays.
   if (is_file_ && ::ftruncate(fd_, static_cast<off_t>(end_)) == 0) ::lseek(fd_, 0, SEEK_END);
   errno = error;
   fail_errno(name_);

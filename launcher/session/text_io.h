@@ -1,4 +1,4 @@
-// Text in and out: results on standard output, lines of input, lines of output.
+// Text input and output: results on standard output, input lines, output lines.
 #pragma once
 
 #include <cstddef>
@@ -13,25 +13,25 @@
 
 namespace nvllm::launcher {
 
-// Nobody reads the output any more (EPIPE). That is no failure to report, but there is nothing left
+// The output's reader has closed it (EPIPE). That is not reported as a failure, but nothing is left
 // to do.
 class OutputClosed : public Error {
  public:
   using Error::Error;
 };
 
-// Throws an Error if standard output was closed when the program started (or was opened for reading
-// alone): main() puts a file there that cannot be written to.
+// Throws an Error if standard output was closed when the program started (or opened read-only):
+// main() replaces it by a file that cannot be written.
 void check_standard_output();
 
-// Writes the whole text to standard output, which carries results and nothing else. A terminal gets
-// control characters made visible (base/visible_text.h), so a call must not end within a character;
-// files and pipes get the text untouched. Throws OutputClosed, or an Error.
+// Writes the whole text to standard output, which carries only results. On a terminal, control
+// characters are made visible (base/visible_text.h), so a call must not end within a character;
+// files and pipes get the text unchanged. Throws OutputClosed, or an Error.
 void write_results(std::string_view text);
-// The same for a text with escape sequences of our own: what others wrote in it is visible already.
+// The same for a text with escape sequences of ours, in which foreign text is already made visible.
 void write_as_is(std::string_view text);
 
-// Collects small results before it writes them to standard output.
+// Buffers small results before writing them to standard output.
 class ResultWriter {
  public:
   void write(std::string_view text) {
@@ -48,8 +48,8 @@ class ResultWriter {
   std::string pending_;
 };
 
-// LineReader: lines of a file, a pipe or a terminal, as they arrive. It holds no more of the input
-// in memory than the line that is read and one chunk beyond it.
+// LineReader: reads lines of a file, a pipe or a terminal as they arrive. It keeps only the current
+// line and one more chunk in memory.
 class LineReader {
  public:
   static constexpr std::size_t kMaxLine = std::size_t{64} << 20;
@@ -58,15 +58,15 @@ class LineReader {
   explicit LineReader(const std::string& path, std::size_t max_line = kMaxLine);
 
   enum class Found { line, nothing_yet, end };
-  // Finds the next line; waits for it at most `limit`. The last line needs no newline.
+  // Reads the next line; waits up to the limit. The last line needs no newline.
   Found next(Nanoseconds limit);
 
-  // About the line that next() found last.
+  // About the line last returned by next().
   std::string_view line() const { return line_; }   // without its newline; valid until next()
   std::uint64_t number() const { return number_; }  // from 1
   bool torn() const { return torn_; }               // the input ended without a newline after it
   bool too_long() const { return too_long_; }       // line() is empty then
-  std::uint64_t read_bytes() const { return read_bytes_; }  // of the input, up to the line's end
+  std::uint64_t read_bytes() const { return read_bytes_; }  // input position after the line
 
   std::uint64_t total_bytes() const { return total_bytes_; }  // 0: unknown
   int fd() const { return file_.get(); }
@@ -84,38 +84,38 @@ class LineReader {
   std::size_t begin_ = 0;     // of the next line
   std::size_t searched_ = 0;  // no newline from begin_ to here
   bool at_end_ = false;
-  std::uint64_t dropped_ = 0;  // bytes of a line that is too long and has not ended yet
+  std::uint64_t dropped_ = 0;  // bytes of an overlong line that has not ended yet
 
   std::string_view line_;
   std::uint64_t number_ = 0, read_bytes_ = 0;
   bool torn_ = false, too_long_ = false;
 };
 
-// The output accepts no data, and the run is over.
+// The output blocks, and the run is over.
 class OutputStuck : public Error {
  public:
   using Error::Error;
 };
 
-// LineWriter: writes whole lines to a file, a pipe or a terminal. It buffers nothing.
+// LineWriter: writes complete lines to a file, a pipe or a terminal, without buffering.
 class LineWriter {
  public:
   // path: empty, or /dev/stdout, is standard output. A file is created if it does not exist; its
-  // content stays until truncate_at(). Throws an Error if it cannot be written to, or another run
-  // writes it.
+  // content stays until truncate_at(). Throws an Error if it is not writable, or another run is
+  // writing it.
   explicit LineWriter(const std::string& path);
 
-  // Truncates a file there and continues there; other outputs have no content to truncate.
+  // Truncates a file at this offset and continues there; other outputs have no content.
   void truncate_at(std::uint64_t offset);
-  // Writes lines with their newlines. A full disk is an Error, and the file then ends with a whole
-  // line. Waits for a slow reader until give_up() is true.
+  // Writes lines with their newlines. A full disk is an Error, and the file then ends with a
+  // complete line. Waits for a slow reader until give_up() is true.
   void write(std::string_view lines);
-  // give_up is called every now and then while the output accepts no data.
+  // give_up is called regularly while the output blocks.
   void set_give_up(std::function<bool()> give_up) { give_up_ = std::move(give_up); }
 
   int fd() const { return fd_; }
   bool is_file() const { return is_file_; }  // a regular one
-  // Whether it is a file that somebody has written to already.
+  // Whether it is a file with content.
   bool has_content() const;
   bool same_file_as(int fd) const;
   bool same_file_as(const std::string& path) const;  // false, too, if there is none

@@ -70,10 +70,10 @@ jinja::Dict special_tokens(const tokenizer::TokenizerConfig& config) {
   return tokens;
 }
 
-// The folder that a path names by itself, or by its config.json.
+// The folder of a path, which may be the path of its config.json.
 fs::path folder_of(const std::string& path) {
   fs::path folder = path;
-  // A configuration may have another name; what belongs to it lies beside it.
+  // A configuration may have another name; its other files are next to it.
   if (folder.extension() == ".json" && !fs::is_directory(folder)) folder = folder.parent_path();
   return folder.empty() ? fs::path(".") : folder;
 }
@@ -151,7 +151,7 @@ void TextModel::open_folder(const std::string& folder,
   try {
     chat_template_ = ChatTemplate::from_config(config, source);
   } catch (const Error& error) {
-    // The tokenizer works without it; chat_template() throws this error.
+    // The tokenizer works without a template; chat_template() throws this error.
     no_template_ = given_template ? error.what() : str(folder, ": ", error.what());
   }
 }
@@ -184,7 +184,7 @@ std::vector<TokenId> TextModel::encode_prompt(const MarkedText& text) const {
   return without_second_bos(tokenizer_->encode(text, true));
 }
 
-// The text may begin with the BOS that the tokenizer also adds.
+// The text may start with the BOS that the tokenizer also adds.
 std::vector<TokenId> TextModel::without_second_bos(std::vector<TokenId> ids) const {
   if (bos_ && ids.size() >= 2 && ids[0] == *bos_ && ids[1] == *bos_) ids.erase(ids.begin());
   return ids;

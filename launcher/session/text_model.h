@@ -1,5 +1,5 @@
-// TextModel: a model's tokenizer and chat template, which turn text into token ids and back, and
-// conversations into text. It needs no weights.
+// TextModel: a model's tokenizer and chat template, which convert text to token ids and back, and
+// conversations to text. It needs no weights.
 #pragma once
 
 #include <cstdint>
@@ -17,32 +17,30 @@ namespace nvllm::launcher {
 // Immutable once opened; thread-safe.
 class TextModel {
  public:
-  // path: a folder with tokenizer.json (and tokenizer_config.json and chat_template.jinja, if they
-  // exist) or with one .gguf file; or a .gguf file; or a config.json, of
-  // whatever name, beside either.
-  // chat_template_file: replaces the model's own template, unless it is empty.
-  // special_tokens_in_messages: special tokens that are written in messages are read as such.
+  // path: a folder with tokenizer.json (and optionally tokenizer_config.json and
+  // chat_template.jinja) or with one .gguf file; a .gguf file; or a config.json, of any name, next
+  // to either. chat_template_file: replaces the model's own template, unless empty.
+  // special_tokens_in_messages: special tokens written in messages are parsed as such.
   static TextModel open(const std::string& path, const std::string& chat_template_file = "",
                         bool special_tokens_in_messages = false);
 
-  // The same, but nothing if the model has no tokenizer at all.
+  // The same, but nullopt if the model has no tokenizer at all.
   static std::optional<TextModel> open_if_there(const std::string& path,
                                                 const std::string& chat_template_file = "",
                                                 bool special_tokens_in_messages = false);
 
   const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
 
-  // The ids of a text to be continued, with the tokens that the model expects around it; never two
-  // BOS.
+  // The ids of a text to continue, with the tokens that the model expects around it; never two BOS.
   std::vector<tokenizer::TokenId> encode_prompt(std::string_view text) const;
   std::vector<tokenizer::TokenId> encode_prompt(const tokenizer::MarkedText& text) const;
 
-  // Throws an Error that says what to do if the model has no chat template, or a broken one.
+  // Throws an Error with the fix if the model has no chat template, or an invalid one.
   const tokenizer::ChatTemplate& chat_template() const;
-  // The text of a conversation. Its messages may have content in parts (messages.h). What came from
-  // the request is marked, so that it makes no special tokens, unless they are allowed.
+  // The text of a conversation. Messages may have content in parts (messages.h). Text from the
+  // request is marked, so that it yields no special tokens, unless these are allowed.
   tokenizer::MarkedText render_conversation(tokenizer::ChatTemplate::Request request) const;
-  // The ids of a rendered conversation. The text has its special tokens already, so none are added.
+  // The ids of a rendered conversation. The text already has its special tokens, so none are added.
   std::vector<tokenizer::TokenId> encode_conversation(const tokenizer::MarkedText& rendered) const;
 
  private:

@@ -1,4 +1,4 @@
-// Any bytes as a GGUF file that holds a vocabulary and a chat template: refused with an Error, or
+// Any bytes as a GGUF file with a vocabulary and a chat template: rejected with an Error, or
 // usable.
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ void require(bool condition) {
   if (!condition) std::abort();
 }
 
-// One file for the life of the process, since a model is opened by its name.
+// One file for the lifetime of the process, since a model is opened by name.
 class InputFile {
  public:
   InputFile() : fd_(::mkstemps(path_.data(), 5)) { require(static_cast<bool>(fd_)); }

@@ -1,4 +1,4 @@
-// Tokenizers and chat templates of models, wherever they lie.
+// Tokenizers and chat templates in all supported places.
 #include "launcher/session/text_model.h"
 
 #include <doctest/doctest.h>

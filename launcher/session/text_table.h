@@ -1,4 +1,4 @@
-// How reports look: tables, numbers, progress bars.
+// Formatting of reports: tables, numbers, progress bars.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@ class TextTable {
   // Adds a row; rows may have different numbers of cells.
   void add_row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
 
-  // Every line begins with two spaces, and two more separate the columns. A column that holds
-  // numbers alone, or bytes ("1.5 GiB"), below its title, is aligned to the right, every other one
-  // to the left.
+  // Every line starts with two spaces, and two more separate the columns. A column that contains
+  // only numbers, or sizes ("1.5 GiB"), below its heading is right-aligned, all others
+  // left-aligned.
   std::string text() const;
 
  private:
@@ -29,15 +29,15 @@ std::string counted(Count count, const char* what) {
   return str(count, ' ', what, count == 1 ? "" : "s");
 }
 
-// "3.14": with that many digits behind the point.
+// "3.14": with this many decimals.
 std::string fixed(double number, int digits);
-// With three significant digits, or all of those before the point.
+// With three significant digits, or all digits before the point.
 std::string three_digits(double value);
 
 // "[###...] 50%, "; done: 0 to 1.
 std::string progress_bar(double done);
 
-// Returns to the beginning of a terminal's line and erases it.
+// Moves to the start of a terminal's line and erases it.
 inline constexpr const char* kClearLine = "\r\033[K";
 
 }  // namespace nvllm::launcher

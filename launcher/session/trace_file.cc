@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kBeginning = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [";
 
-// An older trace may be replaced; anything else that is there (the input of the run, say) may not.
+// An older trace may be replaced; any other existing content (such as the run's input) may not.
 void check_replaceable(const std::string& path) {
   if (!std::filesystem::is_regular_file(path) || std::filesystem::file_size(path) == 0) return;
   std::string beginning(kBeginning.size(), ' ');

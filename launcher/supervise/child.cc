@@ -22,11 +22,11 @@
 namespace nvllm::launcher {
 namespace {
 
-// Signals that a terminal sends to its whole foreground group. SIGTERM is not one of them: sent to
-// a worker, it is meant for that worker.
+// Signals that a terminal sends to its whole foreground group. SIGTERM is not one of them: if sent
+// to a worker, it is meant for that worker.
 constexpr std::array kTerminalSignals = {SIGINT, SIGQUIT, SIGHUP};
 
-// Connections are the launcher's: a worker that held one open would keep its client waiting.
+// Closes the launcher's connections: a worker that held one open would keep its client waiting.
 void close_sockets() {
   DIR* const files = ::opendir("/proc/self/fd");
   if (files == nullptr) return;
@@ -40,7 +40,7 @@ void close_sockets() {
 
 void become_worker(pid_t parent, int output) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // The parent may have died between fork() and prctl(): then nobody sends that signal any more.
+  // The parent may have died between fork() and prctl(): then that signal is never sent.
   if (::getppid() != parent) ::_exit(1);
 
   struct sigaction ignore {};
@@ -54,7 +54,7 @@ void become_worker(pid_t parent, int output) {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 
   close_sockets();
-  // stdio holds nothing here: the parent has flushed it before the fork.
+  // stdio buffers are empty: the parent has flushed them before the fork.
   ::dup2(output, STDOUT_FILENO);
   ::dup2(output, STDERR_FILENO);
   const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -103,7 +103,7 @@ Child Child::start(const std::function<int()>& body) {
   Child child;
   child.output_.reset(ends[0]);
   const UniqueFd write_end(ends[1]);
-  std::fflush(nullptr);  // or both processes would write what is buffered
+  std::fflush(nullptr);  // otherwise both processes would write the buffered text
 
   const pid_t parent = ::getpid();
   child.pid_ = ::fork();
@@ -112,11 +112,11 @@ Child Child::start(const std::function<int()>& body) {
     become_worker(parent, write_end.get());
     const int code = run(body);
     std::fflush(nullptr);
-    // Not exit(): destructors of statics and atexit handlers are the launcher's.
+    // Not exit(): destructors of statics and atexit handlers belong to the launcher.
     ::_exit(code);
   }
   child.pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, child.pid_, 0)));
-  // Kernels before 5.4 have pidfds that nobody can wait on.
+  // Kernels before 5.4 have pidfds that cannot be waited on.
   constexpr int kProbe = WEXITED | WNOHANG | WNOWAIT;
   siginfo_t info{};
   if (child.pidfd_ &&

@@ -24,12 +24,12 @@ namespace {
 
 constexpr std::size_t kQueueLimit = std::size_t{1} << 20;
 
-// A pipe that poll() reports as writable takes PIPE_BUF bytes, so a write of at most that does not
+// A pipe that poll() reports as writable accepts PIPE_BUF bytes, so a write of that size does not
 // block.
 constexpr std::size_t kWriteAtOnce = PIPE_BUF;
 static_assert(LineTagger::kMaxLine + 64 <= kWriteAtOnce, "a line is written in one piece");
 
-// "12:34:56.789 rank 1 ...": a line that the worker's own logging wrote.
+// "12:34:56.789 rank 1 ...": a line of the worker's own log.
 bool is_log_line(std::string_view line, std::string_view who) {
   constexpr std::string_view kTime = "dd:dd:dd.ddd ";
   if (line.size() < kTime.size() + who.size() + 1) return false;
@@ -84,10 +84,10 @@ struct Console::State {
   std::condition_variable changed;
   std::vector<Source> sources;
   std::string queue;
-  std::size_t dropped = 0;  // workers' lines since the queue was last below its limit
-  bool writing = false;     // the relay holds a piece that is neither queued nor written
-  bool out_gone = false;    // nobody will ever read it
-  bool stuck = false;       // somebody has waited in vain for it to be read
+  std::size_t dropped = 0;  // workers' lines dropped since the queue was last below its limit
+  bool writing = false;     // the relay has a piece that is neither queued nor written
+  bool out_gone = false;    // the output is closed or stuck
+  bool stuck = false;       // a flush timed out
   bool finishing = false;
   bool finished = false;  // the relay has ended
 
@@ -100,7 +100,7 @@ struct Console::State {
 };
 
 void Console::State::wake_relay() const {
-  // The counter cannot overflow, and one that is raised already wakes the relay as well.
+  // The counter cannot overflow, and if it is already set the relay wakes as well.
   [[maybe_unused]] const int result = eventfd_write(wake.get(), 1);
 }
 
@@ -118,7 +118,7 @@ void Console::State::add_workers_lines(const std::string& lines) {
   queue += lines;
 }
 
-// Called with the mutex held. The pipes do not block.
+// Called with the mutex held. Reads do not block.
 void Console::State::read_from(Source& source) {
   std::array<char, 16384> chunk;
   std::string lines;
@@ -144,7 +144,7 @@ void Console::State::read_all() {
   }
 }
 
-// The whole lines at the front of the queue that can be written at once.
+// The complete lines at the front of the queue that can be written at once.
 std::string Console::State::next_piece() {
   if (queue.size() <= kWriteAtOnce) return std::exchange(queue, {});
   const std::size_t newline = queue.rfind('\n', kWriteAtOnce - 1);
@@ -259,7 +259,7 @@ Console::~Console() {
     finished = state_->changed.wait_for(lock, state_->stuck ? kRelayEnds : kLastWrites,
                                         [&] { return state_->finished; });
     if (!finished) {
-      // Standard error takes nothing: what is queued is lost, and the relay ends by itself.
+      // Standard error accepts nothing: queued text is lost, and the relay ends by itself.
       state_->out_gone = true;
       state_->wake_relay();
       finished = state_->changed.wait_for(lock, kRelayEnds, [&] { return state_->finished; });

@@ -1,7 +1,7 @@
-// Console: writes to standard error while workers run. One thread reads what the workers write to
-// their standard output and error, and writes it as whole lines, each with its rank.
+// Console: writes to standard error while workers run. A thread reads what the workers write to
+// standard output and error, and writes it as complete lines, each tagged with its rank.
 //
-// Nothing waits for standard error: if it accepts no data (a stopped pager, a full pipe), lines are
+// Nothing blocks on standard error: if it accepts no data (a stopped pager, a full pipe), lines are
 // queued up to a limit; beyond it the workers' lines are dropped and counted. Workers never block
 // either, because their pipes are always read.
 #pragma once
@@ -18,15 +18,15 @@
 namespace nvllm::launcher {
 
 // Splits one worker's raw output into lines and tags them: the worker's own log lines pass
-// unchanged; other lines (from libraries, from a crash) get "rank 1: " in front. Lines longer than
-// kMaxLine are split.
+// unchanged; other lines (from libraries, from a crash) are prefixed with "rank 1: ". Lines longer
+// than kMaxLine are split.
 class LineTagger {
  public:
   static constexpr std::size_t kMaxLine = 2048;
 
   explicit LineTagger(std::string who) : who_(std::move(who)) {}
 
-  // Appends to `out` the lines that have become whole.
+  // Appends completed lines to `out`.
   void feed(std::string_view bytes, std::string& out);
   // Appends the rest, which has no newline, as a line.
   void finish(std::string& out);
@@ -41,31 +41,31 @@ class LineTagger {
 // Thread-safe once started.
 class Console {
  public:
-  // How long an end waits for what is still to be written, all in all.
+  // Maximum total time that the shutdown waits for pending output.
   static constexpr Nanoseconds kLastWrites = std::chrono::milliseconds(500);
 
   // Writes to out_fd, which stays the caller's.
   explicit Console(int out_fd);
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
-  // Reads what is left in the pipes and waits for it to be written, kLastWrites at most, or hardly
-  // at all if a flush() has waited in vain.
+  // Reads the rest of the pipes and waits until it is written, at most kLastWrites, or hardly at
+  // all if a flush() has timed out.
   ~Console();
 
-  // The reading end of a worker's output. Before start().
+  // The reading end of a worker's output. Call it before start().
   void add_worker(int rank, UniqueFd pipe);
-  // The same of another process: "link".
+  // The same for another process: "link".
   void add_source(const std::string& who, UniqueFd pipe);
-  // Starts the thread that reads and writes; all forks must have been done.
+  // Starts the thread that reads and writes; call it after all forks.
   void start();
 
-  // Queues whole lines of the launcher itself, which are never dropped. On a terminal, control
-  // characters in them are made visible; so they are in the workers' lines.
+  // Queues complete lines of the launcher itself, which are never dropped. On a terminal, control
+  // characters in them, as in the workers' lines, are made visible.
   void print(std::string_view lines);
-  // The same for what moves the cursor on purpose, as a progress bar does. Texts of others in it
-  // must be visible already.
+  // The same for text that moves the cursor on purpose, such as a progress bar. Foreign text in it
+  // must already be made visible.
   void draw(std::string_view text);
-  // Reads what the workers have written so far, so that lines printed from now on come after it.
+  // Reads what the workers have written so far, so that lines printed later follow it.
   void collect();
   // Waits until everything queued has been written; false if that took longer than the limit.
   bool flush(Nanoseconds limit);
@@ -74,7 +74,7 @@ class Console {
   struct State;
   static void relay(State& state);
 
-  // Shared with the thread, which may outlive a console whose output hangs.
+  // Shared with the thread, which may outlive a console whose output is stuck.
   std::shared_ptr<State> state_;
   std::thread thread_;
 };

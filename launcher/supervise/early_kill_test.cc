@@ -1,6 +1,6 @@
-// SIGKILL of the launcher at random moments of its first 20 ms, and at those at which it has just
-// made a file in /dev/shm: whatever name it leaves there, the next start removes it.
-// NVLLM_TEST_KILLS: how many tries, by default as many as a few seconds allow.
+// SIGKILL of the launcher at random moments of its first 20 ms, and right after it has created a
+// file in /dev/shm: whatever name remains there, the next start removes it. NVLLM_TEST_KILLS:
+// number of tries; default: as many as a few seconds allow.
 #include <doctest/doctest.h>
 #include <poll.h>
 #include <signal.h>
@@ -37,7 +37,7 @@ std::vector<std::string> names() {
   return all;
 }
 
-// Waits until so many files have been made in /dev/shm, a second at most.
+// Waits until `count` files have been created in /dev/shm, at most a second.
 class FilesMade {
  public:
   FilesMade() : events_(::inotify_init1(IN_CLOEXEC)) {
@@ -63,7 +63,7 @@ class FilesMade {
 }  // namespace
 
 TEST_CASE("a launcher that is killed in its first 20 ms leaves no name behind the next start") {
-  // This process and its programs share it with nobody.
+  // This process and its programs have a /dev/shm of their own.
   if (!testing::mount_own_shm("size=256m")) SKIP_TEST("needs the right to mount a file system");
   const char* const wanted = std::getenv("NVLLM_TEST_KILLS");
   const int tries = wanted != nullptr ? std::atoi(wanted) : 100'000;
@@ -86,7 +86,7 @@ TEST_CASE("a launcher that is killed in its first 20 ms leaves no name behind th
     left = std::max(left, names().size());
   }
   MESSAGE(done, " launchers were killed; there were up to ", left, " names");
-  // What the C library had started belongs to nobody that could be asked, and so has to be a second
+  // The C library's unfinished files have no owner that could be checked, so they must be a second
   // old.
   ::usleep(1'200'000);
   Program next(kSelftest);

@@ -1,5 +1,4 @@
-// Groups of workers with an engine for tests, to whom something happens in the middle of their
-// work.
+// Groups of workers with an engine, for tests that disturb them while they work.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -27,11 +26,11 @@
 
 namespace nvllm::launcher {
 
-// Workers with an engine, and what was printed about them.
+// Workers with an engine, and the console's output about them.
 class EngineGroup {
  public:
-  // before: runs in every worker before it starts; stages: of a pipeline, which divide the ranks;
-  // gpus: of each rank; none: on the CPU.
+  // before: runs in every worker before it starts; stages: of the pipeline; gpus: of each rank;
+  // empty: on the CPU.
   explicit EngineGroup(int ranks, Nanoseconds step_timeout = std::chrono::seconds(60),
                        const std::function<void(int rank)>& before = {}, int stages = 1,
                        const std::vector<std::string>& gpus = {})
@@ -73,7 +72,7 @@ class EngineGroup {
     return {text.data(), static_cast<std::size_t>(n)};
   }
 
-  // Opens the engine, begins answers that take long, and waits for the first tokens.
+  // Opens the engine, starts long answers, and waits for the first tokens.
   void begin_long_answers() {
     open();
     runtime::Request request;
@@ -83,7 +82,7 @@ class EngineGroup {
     for (std::uint64_t id = 1; id <= 4; ++id) client_.submit(id, request);
     while (client_.poll(std::chrono::seconds(1)).empty()) continue;
   }
-  // Reads until the group is aborted, or rank 0 has not answered for too long; the reason.
+  // Reads until the group is aborted, or rank 0 times out; returns the reason.
   std::string read_until_abort() {
     try {
       while (true) client_.poll(std::chrono::seconds(1));
@@ -130,8 +129,8 @@ inline void check_killed(EngineGroup& group, int victim) {
   CHECK(testing::lingering_shm_names().empty());
 }
 
-// Stops a worker of a group, whose step timeout is 2 s, in the middle of answers. Returns after how
-// many seconds the group had ended.
+// Stops a worker of a group, whose step timeout is 2 s, while answers are generated. Returns the
+// seconds until the group had ended.
 inline double check_stopped(EngineGroup& group, int victim) {
   CAPTURE(victim);
   group.begin_long_answers();

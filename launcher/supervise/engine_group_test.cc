@@ -1,5 +1,4 @@
-// Real workers with an engine in them, to whom something happens in the middle of their work, or
-// nothing at all for a while.
+// Real workers with an engine, which are disturbed while they work, or idle for a while.
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 #include <unistd.h>

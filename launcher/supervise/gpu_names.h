@@ -1,4 +1,4 @@
-// What to call GPUs so that no two GPUs of any machines have the same name.
+// Globally unique names of GPUs.
 #pragma once
 
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace nvllm::launcher {
 
-// The names of the GPUs of these values for CUDA_VISIBLE_DEVICES (indices, UUIDs or their
-// beginnings, "MIG-..."; visible_gpus() of device/topology.h gives such) on a machine whose GPUs
-// have these UUIDs: their UUIDs, or "MIG-...". None for what cannot be told.
+// The names of the GPUs with these values for CUDA_VISIBLE_DEVICES (indices, UUIDs or their
+// prefixes, "MIG-..."; as given by visible_gpus() of device/topology.h) on a machine whose GPUs
+// have these UUIDs: their UUIDs, or "MIG-...". Unknown ones are omitted.
 std::vector<std::string> names_of_gpus(const std::vector<std::string>& values,
                                        const std::vector<std::string>& uuids);
 

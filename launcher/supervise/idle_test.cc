@@ -1,4 +1,4 @@
-// Real workers that have nothing to do.
+// Real workers without any work.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/mman.h>

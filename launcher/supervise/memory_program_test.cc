@@ -1,5 +1,5 @@
-// Memory that is promised is there, in a control group of its own: two runs that do not fit into it
-// together (NVLLM_TEST_ROUNDS: how often), and a worker that the kernel kills in it.
+// Promised memory is available, tested in a control group: two runs that do not fit into it
+// together (NVLLM_TEST_ROUNDS: repetitions), and a worker that the kernel kills in it.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -31,7 +31,7 @@ namespace {
 using testing::Program;
 using testing::TextFolder;
 
-// A control group within this process's own, with a limit. It goes when it is empty.
+// A control group with a limit below this process's own. It is removed when it is empty.
 class LimitedGroup {
  public:
   explicit LimitedGroup(std::size_t bytes) {
@@ -98,7 +98,7 @@ TEST_CASE("of two runs that do not fit together one is refused, and the other go
       if (!group.enter()) ::_exit(testing::kNotAllowed);
     };
     Program one(words, enter), two(words, enter);
-    // If both run, what they were promised is not there.
+    // If both run, memory was promised that does not exist.
     const std::int64_t start = now_ns();
     while (!testing::process_gone(one.pid()) && !testing::process_gone(two.pid())) {
       REQUIRE(seconds_since(start) < 15);

@@ -14,7 +14,8 @@
 namespace nvllm::launcher {
 namespace {
 
-// Two models that were trained apart differ everywhere, so pieces of their files tell them apart.
+// Weights of models that were trained separately differ everywhere, so samples of the files
+// identify them.
 void add_samples(const model::CheckpointFile& file, Sha256& hash) {
   constexpr std::uint64_t kSamples = 32, kBytes = 4096;
   hash.add(str(file.size(), ' '));

@@ -1,4 +1,4 @@
-// A short text that tells models apart.
+// A short text that identifies a model.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 namespace nvllm::launcher {
 
 // A hash of the model's configuration, its tokenizer and samples of its weights: equal for copies
-// of a model in different places, and cheap, however large it is.
+// of a model in different places, and cheap even for large models.
 std::string model_hash(const runtime::OpenModel& model);
 
 }  // namespace nvllm::launcher

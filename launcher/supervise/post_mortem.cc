@@ -116,16 +116,15 @@ std::optional<Culprit> find_culprit(const std::vector<WorkerView>& workers, bool
   const auto ended = [](auto& w) { return w.status && !w.done; };
   const auto waits = [](auto& w) { return w.record.waits_for >= 0; };
 
-  // Of one whose status is unknown so much is known: if nobody aborted and it said nothing, it did
-  // not give up by itself.
+  // Even if the status is unknown: if no rank aborted and it left no error, it did not give up by
+  // itself.
   const WorkerView* found = find(workers, [&](auto& w) {
     if (!ended(w)) return false;
     return w.status->by_signal() || (!w.status->known() && !aborted && w.record.last_words.empty());
   });
   if (found != nullptr) return Culprit{found->rank, Kind::died};
 
-  // A stopped process is to blame only after something else went wrong: it may be continued in
-  // time.
+  // A stopped process is the culprit only after something else failed: it may be continued in time.
   const bool trouble = aborted || find(workers, ended) != nullptr;
   found = find(workers, [&](auto& w) { return w.silent || (trouble && w.stopped_by); });
   if (found != nullptr) return Culprit{found->rank, Kind::stuck};
@@ -136,7 +135,7 @@ std::optional<Culprit> find_culprit(const std::vector<WorkerView>& workers, bool
     found = find(workers, [&](auto& w) { return ended(w) && waits(w); });
     if (found == nullptr) found = find(workers, waits);
   }
-  // A rank that ended without waiting for another one did so for a reason of its own.
+  // A rank that ended without waiting for another one has its own reason.
   if (found == nullptr) found = find(workers, [&](auto& w) { return ended(w) && !waits(w); });
   if (found == nullptr) found = find(workers, ended);
   if (found == nullptr) found = find(workers, [](auto& w) { return w.overdue; });
@@ -166,8 +165,8 @@ std::string post_mortem(const std::vector<WorkerView>& workers, const Culprit& c
 
 std::uint64_t oom_kills(const std::string& root) {
   constexpr const char* kKills = "oom_kill";
-  // In a container the path may be one that only the host knows; then the mount itself is the
-  // container's group.
+  // In a container the path may only be valid on the host; then the mount itself is the container's
+  // group.
   for (const MemoryGroup& group : memory_groups(system_text(root + "/proc/self/cgroup"))) {
     const std::string mount = root + (group.version2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory");
     const char* const file = group.version2 ? "/memory.events" : "/memory.oom_control";

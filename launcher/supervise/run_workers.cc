@@ -36,7 +36,7 @@ void check_collectives(const GroupOptions& options, DeviceKind device) {
   refuse("--collectives shm: is for the CPU, and this run is on GPUs; pass auto, peer or nccl");
 }
 
-// What must be the same on all boxes.
+// Settings that must be equal on all boxes.
 std::vector<cluster::Fact> facts_of(const GroupOptions& options, const LaunchPlan& plan,
                                     const runtime::OpenModel* model) {
   return {{"version of nvllm", str(kVersion, ' ', kBuildLabel)},
@@ -55,14 +55,14 @@ void check_boxes(const GroupOptions& options, DeviceKind device) {
   }
 }
 
-// By which the boxes see that no two of them use the same GPU.
+// Used to check that no two boxes use the same GPU.
 std::vector<std::string> gpus_here(const LaunchPlan& plan) {
   std::vector<std::string> here = plan.gpus;
   std::erase(here, "");  // of ranks elsewhere
   return here.empty() ? here : names_of_gpus(here, gpu_uuids(nullptr));
 }
 
-// options.ranks are those of a stage.
+// options.ranks is per stage.
 void plan_stages(const GroupOptions& options, LaunchPlan& plan) {
   const int stages = options.stages, ranks = plan.ranks;
   if (stages == 1) return;
@@ -74,7 +74,7 @@ void plan_stages(const GroupOptions& options, LaunchPlan& plan) {
   plan.ranks = stages * ranks;
 }
 
-// Gives the ranks of this box, one of several, their GPUs.
+// Assigns GPUs to the ranks of this box, if there are several.
 void deal_gpus_of_box(const GroupOptions& options, LaunchPlan& plan) {
   const auto box = plan.box_ranks.begin() + options.task.box;
   const auto gpus = std::ssize(plan.gpus);
@@ -89,7 +89,7 @@ void deal_gpus_of_box(const GroupOptions& options, LaunchPlan& plan) {
   plan.gpus = std::move(dealt);
 }
 
-// Gives each rank of all stages its GPU.
+// Assigns GPUs to the ranks of all stages.
 void deal_gpus(const GroupOptions& options, LaunchPlan& plan) {
   if (plan.device == DeviceKind::cpu) return;
   if (!plan.box_ranks.empty()) return deal_gpus_of_box(options, plan);
@@ -107,8 +107,8 @@ void deal_gpus(const GroupOptions& options, LaunchPlan& plan) {
   plan.gpus.resize(static_cast<std::size_t>(plan.ranks));
 }
 
-// Where --tp does not say it: all GPUs, of which each box has as many as this one, divided among
-// the stages; but so many that each box has a rank.
+// Without --tp: all GPUs (each box is assumed to have as many as this one), divided among the
+// stages, but enough that each box has a rank.
 int ranks_of_stage(const GroupOptions& options, std::size_t gpus) {
   if (options.ranks) return *options.ranks;
   const int boxes = options.task.boxes, stages = options.stages;

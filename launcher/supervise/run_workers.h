@@ -1,5 +1,6 @@
-// How commands run workers: plan_launch() decides which ones, run_workers() starts and ends them,
-// and ask_rank0() talks to them. EngineSession (launcher/session) does the same for an engine.
+// Runs workers for commands: plan_launch() decides which ones, run_workers() starts and stops them,
+// and ask_rank0() communicates with them. EngineSession (launcher/session) does the same for an
+// engine.
 #pragma once
 
 #include <cstdint>
@@ -19,35 +20,36 @@ namespace nvllm::launcher {
 // Which workers to start.
 struct LaunchPlan {
   DeviceKind device = DeviceKind::cpu;
-  int ranks = 1;               // of all boxes and all pipeline stages
-  std::vector<int> box_ranks;  // of each, where there are several
-  // Of each rank, as CUDA_VISIBLE_DEVICES; "" for one that is on another box. Empty on the CPU.
+  int ranks = 1;               // in all boxes and pipeline stages
+  std::vector<int> box_ranks;  // on each box, if there are several
+  // CUDA_VISIBLE_DEVICES of each rank; "" for ranks on other boxes. Empty on the CPU.
   std::vector<std::string> gpus;
 };
 
-// Finds the GPUs of this machine (visible_gpus() of device/topology.h). It is called only if they
-// may be needed, so that a CPU run does not pay for it.
+// Finds the GPUs of this machine (visible_gpus() of device/topology.h). Called only if they may be
+// needed, so that CPU runs do not pay for it.
 using FindGpus = std::function<std::vector<std::string>(std::string* why_none)>;
 
-// Throws UsageError if the machine does not have what the options ask for.
+// Throws UsageError if the machine does not have what the options require.
 LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindGpus& find_gpus);
 
-// How many ranks there would be. It may be more than this machine has GPUs: nothing is started.
+// The number of ranks, which may exceed this machine's GPUs: nothing is started.
 int plan_ranks(const GroupOptions& options, bool cuda_built, const FindGpus& find_gpus);
 
-// What a WorkerGroup of the planned workers is made of. model: what they are to load, which must
-// outlive them; nullptr: nothing.
+// The options of a WorkerGroup for the planned workers. model: to load; must outlive them; nullptr:
+// none.
 WorkerGroup::Options group_to_start(const GroupOptions& options, const LaunchPlan& plan,
                                     const runtime::OpenModel* model);
 WorkerGroup::Body worker_body(const GroupOptions& options, const LaunchPlan& plan,
                               const runtime::OpenModel* model);
 
-// Runs the planned workers until `talk` returns; if it throws, the run has failed for that reason.
-// Returns the exit code. By then standard error has the reason of a failure, and no worker is left.
+// Runs the planned workers until `talk` returns; if it throws, that is why the run has failed.
+// Returns the exit code. By then the reason of a failure is on standard error, and no worker is
+// left.
 int run_workers(const GroupOptions& options, const LaunchPlan& plan,
                 const runtime::OpenModel* model, const std::function<void(WorkerGroup&)>& talk);
 
-// On boxes other than the first: runs the workers of this box for as long as the first one wants
+// On boxes other than the first: runs the workers of this box for as long as the first one needs
 // them. Returns the exit code. on_signal: see Supervisor.
 int follow_first_box(const GroupOptions& options, const LaunchPlan& plan,
                      const runtime::OpenModel* model, const SignalHandler& on_signal = nullptr);
@@ -55,7 +57,8 @@ int follow_first_box(const GroupOptions& options, const LaunchPlan& plan,
 using OnEvent = std::function<void(const ipc::RequestEvent& pushed)>;
 
 // Calls a method of rank 0 and waits for the reply. It has no timeout of its own: the supervisor
-// ends the group if the call takes too long. Events that rank 0 pushes meanwhile go to on_push.
+// aborts the group if the call takes too long. Events pushed by rank 0 meanwhile are passed to
+// on_push.
 template <typename Result, typename Request>
 Result ask_rank0(ipc::Member& member, std::string_view method, const Request& request,
                  const OnEvent& on_push = {}) {

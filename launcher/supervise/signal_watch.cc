@@ -12,8 +12,7 @@ SignalWatch::SignalWatch() {
   sigset_t watched;
   sigemptyset(&watched);
   for (const int signal : {SIGINT, SIGTERM}) {
-    // What is ignored never reaches a signalfd. A script's shell ignores SIGINT for what it starts
-    // with &.
+    // Ignored signals never reach a signalfd. A shell script ignores SIGINT for background jobs.
     ::signal(signal, SIG_DFL);
     sigaddset(&watched, signal);
   }

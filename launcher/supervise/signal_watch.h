@@ -9,10 +9,9 @@
 
 namespace nvllm::launcher {
 
-// SignalWatch turns the signals that ask a program to stop (SIGINT, SIGTERM, SIGHUP) into a file
-// descriptor for poll(), as long as it lives. A SIGHUP that was ignored at the start (nohup) stays
-// ignored. It must be created while the process has one thread; children inherit the blocked
-// signals.
+// SignalWatch makes the signals that ask a program to stop (SIGINT, SIGTERM, SIGHUP) available as a
+// file descriptor for poll(), while it exists. A SIGHUP that was ignored at the start (nohup) stays
+// ignored. Create it while the process has one thread; children inherit the blocked signals.
 class SignalWatch {
  public:
   SignalWatch();

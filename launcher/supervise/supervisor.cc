@@ -15,11 +15,12 @@ namespace nvllm::launcher {
 
 namespace {
 
-// If a round took longer than this, the launcher itself did not run (Ctrl-Z, a suspended machine).
+// If a round took longer than this, the launcher itself was suspended (Ctrl-Z, a suspended
+// machine).
 constexpr Nanoseconds kPause = std::chrono::milliseconds(500);
-// The ranks notice by themselves that a peer is late, and know more about it, so they report first.
+// Ranks detect late peers themselves and know more about them, so they report first.
 constexpr Nanoseconds kRanksReportFirst = std::chrono::milliseconds(300);
-// The last lines have been under way for as long as finish() was waited for, and get so much more.
+// Extra time for the last lines, beyond the wait for finish().
 constexpr Nanoseconds kLastLinesLimit = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -43,7 +44,7 @@ Supervisor::Supervisor(const ipc::Group& group, std::vector<Child>& children, Si
       last_healthy_(static_cast<std::size_t>(group.size())),
       last_look_ns_(now_ns()),
       counting_since_ns_(last_look_ns_),
-      // The first box says when the work is done: the others see it by their workers' ends.
+      // The first box decides when the work is done: other boxes see it when their workers end.
       ending_(group.box() != 0) {
   if (!wake_) fail_errno("eventfd for the supervisor");
   thread_ = start_thread("that watches the workers", [this] {
@@ -78,7 +79,8 @@ void Supervisor::run() {
       if (!on_signal_ || !on_signal_(*signal)) return end_after_signal(*signal);
       seen_to_ = signal;
     }
-    // Read before the children are checked: a child that ends after it was asked to is no failure.
+    // Read before the children are checked: a child that ends after it was asked to is not a
+    // failure.
     const bool finishing = finishing_;
     if (finishing && error_) return end_after_error(*error_);
     if (finishing) return end_after_work();
@@ -168,7 +170,7 @@ std::optional<std::string> Supervisor::link_failure() const {
   const ipc::RankSnapshot record = group_.snapshot(ipc::kLink);
   if (!record.last_words.empty()) return record.last_words;
   if (link_->status()) {
-    // It goes by itself when all have ended, or after an abort, which somebody else accounts for.
+    // The link ends by itself when all have ended, or after an abort, which is reported elsewhere.
     if (link_->status()->fine()) return {};
     return str("the link to the other boxes (pid ", link_->pid(),
                ") died: ", link_->status()->describe());
@@ -195,7 +197,7 @@ std::optional<std::string> Supervisor::link_failure() const {
 
 Nanoseconds Supervisor::quiet_of(int box) const {
   if (box == group_.box()) return Nanoseconds(0);
-  // All of a box's records come together.
+  // All records of a box arrive together.
   const ipc::RankSnapshot record = group_.snapshot(group_.first_rank(box));
   const bool alive = record.pid != 0 && record.phase != ipc::Phase::ended &&
                      record.wait_status == ipc::RankSnapshot::kRunning;
@@ -218,7 +220,7 @@ bool Supervisor::ended_well(const WorkerView& worker) {
 }
 
 Nanoseconds Supervisor::limit_of(const ipc::RankSnapshot& record) const {
-  // To join is the first thing that a worker does; but another box may start later.
+  // Joining is a worker's first action; but another box may start later.
   if (record.pid == 0) {
     return std::max(group_.step_timeout(), group_.is_here(record.rank) ? kMinSilence : kStartLimit);
   }
@@ -226,8 +228,8 @@ Nanoseconds Supervisor::limit_of(const ipc::RankSnapshot& record) const {
   return std::max(group_.step_timeout(), start_limit_);
 }
 
-// Records whether the rank has made progress, and marks it as overdue if it is busy and has made
-// none for too long.
+// Records whether the rank has made progress, and marks it as overdue if it has been busy without
+// progress for too long.
 void Supervisor::check_progress(WorkerView& worker) {
   Progress& last = progress_[static_cast<std::size_t>(worker.rank)];
   const ipc::RankSnapshot& record = worker.record;
@@ -242,12 +244,12 @@ void Supervisor::check_progress(WorkerView& worker) {
   if (moved || !busy) last = now;
   worker.overdue =
       last_look_ns_ - std::max(last.since_ns, counting_since_ns_) > limit_of(record).count();
-  // The launcher there knows better, as soon as there is one.
+  // The launcher of that box knows better, once there is one.
   if (!worker.here && record.pid != 0) worker.overdue = false;
 }
 
-// A rank that gave up by itself no longer shows the call or collective that it failed in, so the
-// last one that was seen is restored. (The record of a rank that was killed stays as it was.)
+// A rank that gave up by itself no longer shows the call or collective in which it failed, so the
+// last one seen is restored. (The record of a killed rank is unchanged.)
 void Supervisor::restore_activity(WorkerView& worker) {
   ipc::RankSnapshot& healthy = last_healthy_[static_cast<std::size_t>(worker.rank)];
   ipc::RankSnapshot& record = worker.record;
@@ -272,7 +274,7 @@ WorkerView Supervisor::view_here(int rank) const {
           .record = group_.snapshot(rank)};
 }
 
-// What the launcher of its box has seen of it.
+// From the observations of its box's launcher.
 WorkerView Supervisor::view_elsewhere(int rank) const {
   WorkerView worker;
   worker.rank = rank;
@@ -290,7 +292,7 @@ WorkerView Supervisor::view_elsewhere(int rank) const {
 }
 
 std::vector<WorkerView> Supervisor::view_workers() {
-  // What comes from elsewhere is a little older.
+  // Data from other boxes is slightly older.
   constexpr Nanoseconds kOnTheWay = std::chrono::seconds(1);
   std::vector<WorkerView> views;
   const Nanoseconds silence = std::max(group_.step_timeout(), kMinSilence);
@@ -319,7 +321,7 @@ std::optional<Culprit> Supervisor::find_failure(std::vector<WorkerView>& views) 
 bool Supervisor::ended_elsewhere(const std::vector<WorkerView>& views,
                                  const Culprit& culprit) const {
   const WorkerView& guilty = views[static_cast<std::size_t>(culprit.rank)];
-  if (!guilty.here) return group_.box() != 0;  // the first box tells it all
+  if (!guilty.here) return group_.box() != 0;  // the first box reports everything
   const bool by_itself =
       guilty.silent || guilty.stopped_by || (guilty.status && guilty.status->by_signal());
   return group_.abort_box() != ipc::Group::kThisBox && !by_itself;

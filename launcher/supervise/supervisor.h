@@ -1,7 +1,7 @@
 // Supervisor: the thread that watches the workers, from the last fork until every one of them has
-// been reaped. It notices at once when a worker ends (pidfd), and within the step timeout when a
-// worker is alive but makes no progress. It stops the group on SIGINT, SIGTERM and SIGHUP, and
-// prints on the console what happened.
+// been reaped. It notices immediately when a worker ends (pidfd), and within the step timeout when
+// a worker is alive but makes no progress. It stops the group on SIGINT, SIGTERM and SIGHUP, and
+// prints a report on the console.
 #pragma once
 
 #include <atomic>
@@ -23,39 +23,41 @@
 namespace nvllm::launcher {
 
 // Called in the supervisor's thread with a signal that asks the program to stop. True: the program
-// sees to it, and the workers go on; otherwise they end.
+// handles it, and the workers continue; otherwise they end.
 using SignalHandler = std::function<bool(int signal)>;
 
-// Called in the supervisor's thread with the exit code when the workers have ended and another
-// thread is too busy, or stuck, to call finish(). It may end the process.
+// Called in the supervisor's thread with the exit code when the workers have ended but another
+// thread is too busy, or blocked, to call finish(). It may end the process.
 using OnLate = std::function<void(int exit_code)>;
 
 class Supervisor {
  public:
-  // A rank whose heart beats may take this long until it is ready, or the step timeout if that is
-  // longer: a cold driver is slow. On the CPU a start takes milliseconds.
+  // Time limit for a rank with a heartbeat to become ready, or the step timeout if that is longer:
+  // a cold driver is slow. On the CPU a start takes milliseconds.
   static constexpr Nanoseconds kStartLimit = std::chrono::seconds(60);
   static constexpr Nanoseconds kCpuStartLimit = std::chrono::seconds(5);
-  // A worker is not called silent, or missing, sooner than this, however short the step timeout is.
+  // A worker is never considered silent or missing sooner than this, however short the step timeout
+  // is.
   static constexpr Nanoseconds kMinSilence = std::chrono::seconds(1);
-  // After a failure the other workers have this long to end by themselves.
+  // Time for the other workers to end by themselves after a failure.
   static constexpr Nanoseconds kGrace = std::chrono::milliseconds(100);
-  // The same after SIGINT or SIGTERM. A worker that is killed then also needs time to die, and all
-  // of it must take less than 2 s.
+  // The same after SIGINT or SIGTERM. A worker that is killed then also needs time to die, and
+  // everything together must take less than 2 s.
   static constexpr Nanoseconds kStopLimit = std::chrono::milliseconds(1200);
   // The same after the work is done.
   static constexpr Nanoseconds kEndLimit = std::chrono::seconds(10);
-  // Records come twice a second, or more often: a box is lost if none has for so long.
+  // Records arrive at least twice a second: a box is lost if none arrives for this long.
   static constexpr Nanoseconds kBoxQuiet = std::chrono::milliseconds(1800);
-  // How long whoever started the boxes may need to notice by itself that one is lost.
+  // How long the starter of the boxes may need to detect a lost one.
   static constexpr Nanoseconds kStarterLimit = std::chrono::seconds(8);
-  // The link's end, after all has been told.
+  // Time limit of the link's end, after everything has been reported.
   static constexpr Nanoseconds kPartLimit = std::chrono::milliseconds(1400);
-  // After a failure or a signal has ended the workers, finish() is waited for this long (after a
-  // failure as long as the constructor was told), and no longer once another signal has come.
+  // After a failure or a signal has ended the workers, the supervisor waits this long for finish()
+  // (after a failure as long as the constructor's argument says), but no longer once another signal
+  // arrives.
   static constexpr Nanoseconds kFinishLimit = std::chrono::milliseconds(700);
 
-  // All arguments must outlive the supervisor, and nobody else may use the children from now on.
+  // All arguments must outlive the supervisor, and nothing else may use the children from now on.
   Supervisor(const ipc::Group& group, std::vector<Child>& children, SignalWatch& signals,
              Console& console, SignalHandler on_signal = nullptr, OnLate on_late = nullptr,
              Nanoseconds finish_limit = kFinishLimit, Nanoseconds start_limit = kStartLimit,
@@ -64,25 +66,25 @@ class Supervisor {
   Supervisor& operator=(const Supervisor&) = delete;
   ~Supervisor();  // ends the workers, if finish() has not
 
-  // The workers are about to be asked to end: from now on an exit code of 0 is no failure.
+  // The workers are about to be asked to end: from now on an exit code of 0 is not a failure.
   void expect_end() { ending_ = true; }
   // Without an error: the workers were asked to end; waits until they have. With an error, the run
-  // has failed: finds out whether a worker is to blame, prints its post-mortem or else the error,
-  // and ends the workers. Returns the program's exit code.
+  // has failed: determines whether a worker is the culprit, prints its post-mortem or else the
+  // error, and ends the workers. Returns the program's exit code.
   int finish(const std::optional<std::string>& error);
   // On boxes other than the first: waits until the workers here have ended, because the first box
   // has no more work for them or because of a failure. Returns the program's exit code.
   int follow();
 
  private:
-  // What the supervisor remembers of one rank between two rounds.
+  // The state of one rank remembered between rounds.
   struct Progress {
     std::uint64_t calls = 0, collectives = 0, step = 0, within_step = 0;
     ipc::Phase phase = ipc::Phase::absent;
     std::int64_t since_ns = 0;  // when one of the above last changed
   };
 
-  // The end of a process and a signal wake the supervisor at once; everything else it polls this
+  // A process's end and signals wake the supervisor immediately; everything else is polled this
   // often.
   static constexpr Nanoseconds kRound = std::chrono::milliseconds(50);
 
@@ -94,22 +96,22 @@ class Supervisor {
   void wait_for_event(Nanoseconds limit);
   void update_children();
   bool all_ended() const;
-  // Waits until all have ended, or the limit has passed, or a signal has come (then
-  // interrupted_by_). False: not all have.
+  // Waits until all have ended, the limit has passed, or a signal has arrived (then interrupted_by_
+  // is set). False: not all have ended.
   bool await_end(Nanoseconds limit);
   void kill_all();
-  // After an abort: waits for the workers' ends, and kills those that do not come.
+  // After an abort: waits for the workers to end, and kills those that do not.
   void stop_workers();
-  // Until a signal that asks the program to stop has come, or the limit has passed.
+  // Waits for a signal that asks the program to stop, up to the limit.
   void await_signal(Nanoseconds limit);
 
-  // Where the group spans boxes: what this box's workers have come to, for the others; why the link
-  // has failed, if it has; and the link's end, once nothing more is to be told.
+  // If the group spans boxes: stores the state of this box's workers for the others; why the link
+  // has failed, if it has; and the link's end, after everything was reported.
   void note_workers();
   std::optional<std::string> link_failure() const;
   void await_link(Nanoseconds limit);
   void part();
-  // How long nothing has come from a box; of this one nothing.
+  // How long nothing has arrived from a box; zero for this one.
   Nanoseconds quiet_of(int box) const;
   // A box that has been lost, if any.
   std::optional<int> lost_box() const;
@@ -117,29 +119,29 @@ class Supervisor {
   void await_first_box();
 
   std::vector<WorkerView> view_workers();
-  // Whether a worker that was asked to end has done so. If the system does not say how it ended,
-  // its record does: a member leaves the group last of all.
+  // Whether a worker has ended as requested. If the system does not say how it ended, its record
+  // does: leaving the group is a member's last action.
   static bool ended_well(const WorkerView& worker);
   WorkerView view_here(int rank) const;
   WorkerView view_elsewhere(int rank) const;
-  // How long the rank may show no progress in what it is busy with.
+  // How long the rank may be busy without progress.
   Nanoseconds limit_of(const ipc::RankSnapshot& record) const;
   void check_progress(WorkerView& worker);
   void restore_activity(WorkerView& worker);
-  // Which worker is to blame right now, if any; fills `views`.
+  // The culprit at this moment, if any; fills `views`.
   std::optional<Culprit> find_failure(std::vector<WorkerView>& views);
 
-  // Whether the kernel's OOM killer has been at work since the start, in words; empty: it has not.
+  // Describes kills by the kernel's OOM killer since the start; empty: none.
   std::string out_of_memory() const;
 
-  // Whether another box has ended the run, for a reason that is its to tell.
+  // Whether another box has ended the run, and reports the reason itself.
   bool ended_elsewhere(const std::vector<WorkerView>& views, const Culprit& culprit) const;
 
   // Ends the run if the link or a worker has failed, and returns whether it has; fills `views`.
   bool ended_by_failure(std::vector<WorkerView>& views);
 
   // The signal that has ended a child because it was sent to the whole process group, if so: one
-  // that the launcher has seen to, or gets within a moment.
+  // that the launcher has already handled, or receives within a moment.
   std::optional<int> signal_to_all(const std::optional<ExitStatus>& of_child);
 
   // The ways in which a run ends (supervisor_ends.cc); each ends the workers and sets exit_code_.
@@ -154,7 +156,7 @@ class Supervisor {
   const ipc::Group& group_;
   std::vector<Child>& children_;
   Child* const link_;  // nullptr: there is one box
-  const int first_;    // rank that is here
+  const int first_;    // first rank on this box
   SignalWatch& signals_;
   Console& console_;
   const SignalHandler on_signal_;
@@ -164,22 +166,22 @@ class Supervisor {
   const std::uint64_t oom_kills_before_;
   UniqueFd wake_;  // an eventfd: finish() has been called
 
-  // Used by the thread alone.
+  // Used by the supervisor's thread only.
   std::vector<Progress> progress_;
   std::vector<ipc::RankSnapshot> last_healthy_;  // of each rank, from before any failure
   std::int64_t last_look_ns_;
   const std::int64_t started_ns_ = now_ns();
-  std::int64_t counting_since_ns_;  // time before this counts for no timeout
+  std::int64_t counting_since_ns_;  // earlier time does not count towards timeouts
   std::optional<int> interrupted_by_;
-  std::optional<int> seen_to_;  // the last signal that on_signal_ saw to
+  std::optional<int> seen_to_;  // the last signal handled by on_signal_
 
   std::atomic<bool> ending_;
 
-  // Written before wake_ is raised, read after.
+  // Written before wake_ is set, read after.
   std::atomic<bool> finishing_ = false;
   std::optional<std::string> error_;
 
-  int exit_code_ = 0;  // written by the thread, read after it has been joined
+  int exit_code_ = 0;  // written by the thread, read after joining it
   std::thread thread_;
 };
 

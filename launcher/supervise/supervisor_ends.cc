@@ -1,5 +1,5 @@
-// How a run ends: the ways in which a Supervisor ends the workers, what it prints of each, and the
-// exit code.
+// How a run ends: the ways in which a Supervisor ends the workers, the reports that it prints, and
+// the exit code.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,18 +15,19 @@
 namespace nvllm::launcher {
 namespace {
 
-// Stopping a whole process group or service sends SIGTERM to all of it: the launcher's own may come
-// this long after a worker has died of its.
+// Stopping a whole process group or service sends SIGTERM to all of it: the launcher's own signal
+// may arrive this long after a worker has died of its.
 constexpr Nanoseconds kGroupSignalWindow = std::chrono::milliseconds(30);
-// The error of a call may reach the launcher this long before its cause, a dead worker, is noticed.
+// The error of a call may reach the launcher this long before its cause, a dead worker, is
+// detected.
 constexpr Nanoseconds kCauseWindow = std::chrono::milliseconds(50);
-// The first box may exit this long after it has told what happened.
+// The first box may exit this long after its report.
 constexpr Nanoseconds kCodeWindow = std::chrono::milliseconds(500);
 // The launcher exits even if killed processes have not ended after this time.
 constexpr Nanoseconds kReapLimit = Child::kEndLimit;
 
-// The daemon of Open MPI that has started this process, and lives for this run alone. Its own end
-// may wait for a network that is gone.
+// Ends the daemon of Open MPI that has started this process, and exists for this run only. Its own
+// end may block on a network that is gone.
 void end_daemon() {
   const pid_t starter = ::getppid();
   const std::string name = system_text(str("/proc/", starter, "/comm"));
@@ -78,10 +79,10 @@ void Supervisor::part() {
   await_starter();
 }
 
-// If this process ended now, mpirun would tell the lost box to end, too, and then wait for a
-// quarter of an hour for the network to take that: keepalive works only where nothing is under way.
-// So it is left to notice by itself, which it does with a signal. On another box its daemon has a
-// line of ours to pass on by now, and would wait as long.
+// If this process ended now, mpirun would ask the lost box to end, too, and then wait for the
+// network for a quarter of an hour: keepalive works only while nothing is in flight. So mpirun is
+// left to detect the loss by itself, which it reports by a signal. On another box, its daemon has a
+// line of ours to forward by now, and would wait as long.
 void Supervisor::await_starter() {
   const std::optional<int> lost = lost_box();
   if (!lost) return;
@@ -90,8 +91,8 @@ void Supervisor::await_starter() {
   await_signal(kStarterLimit);
 }
 
-// mpirun and srun tell the exit code of whoever fails first, and end the others then: the first
-// box's is the one to tell, and it may still have to answer its clients. Its end comes here as a
+// mpirun and srun return the exit code of the first task that fails, and then end the others: it
+// should be the first box's, which may still have to answer its clients. Its end arrives here as a
 // signal.
 void Supervisor::await_first_box() {
   if (group_.box() != 0) await_signal(kCodeWindow);
@@ -131,7 +132,7 @@ void Supervisor::end_after_signal(int signal) {
   part();
 }
 
-// Another process than a worker is to blame, so nobody's activity needs to be restored.
+// The culprit is not a worker, so no activity needs to be restored.
 void Supervisor::end_after_link(const std::string& why) {
   if (const auto signal = signal_to_all(link_->status())) return end_after_signal(*signal);
   const std::int64_t seen_ns = now_ns();
@@ -187,8 +188,8 @@ void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit&
   for (WorkerView& worker : views)
     worker.record.last_words = group_.snapshot(worker.rank).last_words;
   console_.collect();
-  // The first box tells it all, and of the others only the culprit's says so, too, in case that
-  // the first one cannot.
+  // The first box reports everything; of the others, only the culprit's box reports too, in case
+  // that the first one cannot.
   if (group_.box() == 0) {
     console_.print(post_mortem(views, culprit, seen_ns));
   } else {
@@ -225,7 +226,7 @@ void Supervisor::end_after_work() {
   while (!await_end(kRound)) {
     if (interrupted_by_) return end_after_signal(*interrupted_by_);
     if (const auto why = link_failure()) return end_after_link(*why);
-    // One that is stopped, say, is not waited for as long as one that frees much memory.
+    // A stopped process, for example, is not waited for as long as one that frees much memory.
     if (const auto culprit = find_failure(views)) {
       return end_after_failure(std::move(views), *culprit);
     }
@@ -237,7 +238,7 @@ void Supervisor::end_after_work() {
     const auto kind = worker.status ? Culprit::Kind::died : Culprit::Kind::stuck;
     return end_after_failure(std::move(views), {worker.rank, kind});
   }
-  // It goes when the workers of all boxes have ended.
+  // The link ends when the workers of all boxes have ended.
   await_link(kEndLimit);
   if (const auto why = link_failure()) return end_after_link(*why);
   if (link_ != nullptr && !link_->status()) return end_after_link("the other boxes do not end");

@@ -7,7 +7,7 @@ namespace nvllm::launcher {
 WorkerGroup::WorkerGroup(const Options& options, const Body& body)
     : group_(ipc::Group::create(options.group)), console_(options.output) {
   try {
-    // The link first: to find the other boxes takes longest.
+    // The link first, because finding the other boxes takes longest.
     if (group_.boxes() > 1) {
       link_.emplace(Child::start([&] { return options.link(group_); }));
       console_.add_source("link", link_->take_output());

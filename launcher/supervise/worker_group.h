@@ -30,30 +30,29 @@ class WorkerGroup {
     ipc::GroupOptions group;
     int output = STDERR_FILENO;  // where workers' lines and post-mortems go
     SignalHandler on_signal = nullptr;
-    // If the workers have ended and finish() is not called within the limit; see Supervisor.
+    // Called if the workers have ended and finish() is not called within the limit; see Supervisor.
     OnLate on_late = nullptr;
     Nanoseconds finish_limit = Supervisor::kFinishLimit;
     Nanoseconds start_limit = Supervisor::kStartLimit;
-    // What the link to other boxes does; the result is its exit code. Where the group spans boxes.
+    // The link process to other boxes, which returns its exit code. Used if the group spans boxes.
     std::function<int(const ipc::Group& group)> link = nullptr;
   };
-  // What a worker does; the result is its exit code.
+  // The body of a worker, which returns its exit code.
   using Body = std::function<int(const ipc::Group& group, int rank)>;
 
-  // The process must have one thread, or others that hold no lock, and no CUDA context until then.
-  // On an Error nothing is left.
+  // The process must have one thread, or others that hold no lock, and no CUDA context so far.
+  // After an Error nothing is left running.
   WorkerGroup(const Options& options, const Body& body);
-  ~WorkerGroup();  // ends the workers, if finish() has not
+  ~WorkerGroup();  // stops the workers, unless finish() has
 
   ipc::Member& member() { return *member_; }
   Console& console() { return console_; }
   const std::vector<pid_t>& pids() const { return pids_; }
 
-  // See Supervisor. After finish() no worker is left, and all messages about them have been
-  // written.
+  // See Supervisor. After finish() no worker is left, and all reports about them have been written.
   void expect_end() { supervisor_->expect_end(); }
   int finish(const std::optional<std::string>& error = std::nullopt);
-  // On boxes other than the first, instead: waits for as long as the first one works.
+  // On boxes other than the first, instead of finish(): runs for as long as the first one works.
   int follow();
 
  private:
@@ -61,7 +60,7 @@ class WorkerGroup {
   ipc::Group group_;
   Console console_;
   std::optional<Child> link_;
-  std::vector<Child> children_;  // the ranks that are here
+  std::vector<Child> children_;  // the ranks on this box
   std::vector<pid_t> pids_;
   std::optional<ipc::Member> member_;
   std::optional<Supervisor> supervisor_;

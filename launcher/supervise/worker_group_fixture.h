@@ -1,4 +1,4 @@
-// Groups of workers for tests, and what a test sees of them.
+// Groups of workers for tests, and their observable state.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -19,7 +19,7 @@
 
 namespace nvllm::launcher {
 
-// A file that takes what a console writes.
+// A file that receives a console's output.
 class Output {
  public:
   Output() : fd_(::memfd_create("output", MFD_CLOEXEC)) {
@@ -56,7 +56,7 @@ inline int wait_for_abort(const ipc::Group& group, int rank) {
   return 1;
 }
 
-// Workers that end well when they are told to.
+// Workers that end normally when they are asked to.
 class Obedient {
  public:
   Obedient() {

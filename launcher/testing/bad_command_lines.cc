@@ -3,7 +3,7 @@
 namespace nvllm::testing {
 namespace {
 
-// An option that `generate` refuses, with a prompt beside it.
+// An option that `generate` rejects, with a prompt.
 BadCommandLine bad(const std::string& option, const std::string& message) {
   return {{"generate", "--prompt-ids=1", option}, message};
 }

@@ -1,4 +1,4 @@
-// Command lines that cannot be followed, of all commands, and what each is told.
+// Invalid command lines of all commands, and their error messages.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ struct BadCommandLine {
   std::string message;
 };
 
-// The messages depend neither on the machine nor on its files.
+// The messages do not depend on the machine or its files.
 std::vector<BadCommandLine> bad_command_lines();
 
 }  // namespace nvllm::testing

@@ -1,4 +1,4 @@
-// A golden model with a weight that is no number.
+// A golden model with a weight that is NaN.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Promises about a running selftest that are broken on purpose, on the CPU and on GPUs alike. Each
-// function starts nvllm-launch, does something to it, and checks with doctest's macros.
+// Tests that disturb a running selftest, on the CPU and on GPUs. Each function starts nvllm-launch,
+// disturbs it, and checks the result with doctest's macros.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@ struct Setup {
   int ranks = 2;
 };
 
-// The signal kills the worker (SIGKILL, SIGTERM) in the middle of the work.
+// A signal kills the worker (SIGKILL, SIGTERM) while it works.
 void check_killed_worker(const Setup& setup, int rank, int signal);
-// SIGSTOP to a worker in the middle of the work.
+// SIGSTOP to a worker while it works.
 void check_stopped_worker(const Setup& setup, int rank);
 // The launcher is asked to stop.
 void check_signalled_launcher(const Setup& setup, int signal);

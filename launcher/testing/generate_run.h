@@ -1,4 +1,4 @@
-// What tests of `generate` have in common.
+// Shared by tests of `generate`.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,15 +12,15 @@ using Json = nlohmann::json;
 // tests/data/golden-models/NAME
 std::string golden_model(const std::string& name);
 
-// The words of a run of a golden model on the CPU, with `more`.
+// The arguments of a run of a golden model on the CPU, plus `more`.
 std::vector<std::string> generate(const std::string& model, const std::vector<std::string>& more);
 
 std::string file_text(const std::string& path);
 
-// Every line must be whole, and JSON.
+// Parses JSON lines; every line must be complete.
 std::vector<Json> json_lines(const std::string& text);
 
-// A folder that is there for as long as the object lives.
+// A folder that exists for the lifetime of the object.
 class TemporaryFolder {
  public:
   TemporaryFolder();

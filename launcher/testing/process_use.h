@@ -1,4 +1,4 @@
-// What processes hold and use, for tests that nothing is left of something, or that nobody works.
+// Resources that processes hold and use, for tests that nothing leaks, or that processes are idle.
 #pragma once
 
 #include <sys/types.h>

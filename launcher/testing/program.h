@@ -1,4 +1,4 @@
-// Runs nvllm-launch as a user does: as a program of its own, with files as its output.
+// Runs nvllm-launch as a user does: as a separate process, with files as its output.
 #pragma once
 
 #include <sys/types.h>
@@ -13,14 +13,14 @@
 
 namespace nvllm::testing {
 
-// Where nvllm-launch lies: $NVLLM_LAUNCH, among Bazel's runfiles, or beside this program.
+// The path of nvllm-launch: $NVLLM_LAUNCH, among Bazel's runfiles, or next to this program.
 std::string launch_program();
 
-// Looks every millisecond; false: it took too long.
+// Polls every millisecond; false: timed out.
 bool await_until(const std::function<bool()>& condition,
                  Nanoseconds limit = std::chrono::seconds(60));
 
-// Whether the process runs no more (a zombie does not).
+// Whether the process no longer runs (a zombie does not).
 bool process_gone(pid_t pid);
 
 class Program {
@@ -38,8 +38,8 @@ class Program {
   // `count`.
   std::vector<pid_t> workers(int count) const;
 
-  // Waits for its end; the exit code, or 1000 + the signal that killed it. -1: it runs on after the
-  // limit, and is killed.
+  // Waits for its end; returns the exit code, or 1000 + the signal that killed it. -1: it was still
+  // running after the limit, and was killed.
   int wait(Nanoseconds limit = std::chrono::seconds(120));
 
   std::string output() const;  // what it has written to standard output so far
@@ -54,12 +54,11 @@ class Program {
   UniqueFd errors_;
 };
 
-// A program under test may get a /dev/shm of its own.
-// What a program ends with where it can have none.
+// A program under test may get a /dev/shm of its own. The exit code if that is not possible.
 inline constexpr int kNotAllowed = 99;
 
-// Gives the calling process a /dev/shm that it shares with nobody: `options` of a tmpfs
-// ("size=64k"), and flags of mount(). False: this machine does not allow it.
+// Gives the calling process a private /dev/shm: `options` of a tmpfs ("size=64k"), and flags of
+// mount(). False: this machine does not allow it.
 bool mount_own_shm(const char* options, unsigned long flags = 0);
 
 }  // namespace nvllm::testing

@@ -1,4 +1,4 @@
-// A file of a test, for as long as the object lives.
+// A file that exists for the lifetime of the object.
 #pragma once
 
 #include <stdlib.h>

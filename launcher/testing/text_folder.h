@@ -1,5 +1,5 @@
-// A tiny model of random weights that speaks text: a configuration, a tokenizer, a chat template.
-// To be loaded with the arguments that it says.
+// A tiny model with random weights and text: a configuration, a tokenizer, a chat template. Load it
+// with its arguments().
 #pragma once
 
 #include <fstream>
@@ -24,7 +24,7 @@ class TextFolder {
   void set_template(const std::string& text) const { folder_.write("chat_template.jinja", text); }
   std::string path(const std::string& name = "") const { return folder_.path(name); }
 
-  // The command (empty: none) with the model, and more arguments.
+  // The arguments of a command (empty: none) with the model, plus `more`.
   std::vector<std::string> arguments(const std::string& command,
                                      const std::vector<std::string>& more) const {
     std::vector<std::string> all;

@@ -26,9 +26,9 @@ namespace {
 
 constexpr std::int64_t kDefaultPrompts = 256;
 constexpr std::int64_t kWarmupTokens = 16;
-constexpr std::size_t kOtherFiles = 32;  // that this process has open
+constexpr std::size_t kOtherFiles = 32;  // other open files of this process
 
-// The base URLs without the "/v1" that endpoints begin with.
+// The base URLs without "/v1", which the endpoints include.
 std::vector<HttpAddress> addresses_of(const BenchServeOptions& options) {
   std::vector<std::string> urls = options.base_urls;
   if (urls.empty()) urls.emplace_back("http://127.0.0.1:8000");
@@ -44,7 +44,7 @@ std::vector<HttpAddress> addresses_of(const BenchServeOptions& options) {
 std::string headers_of(const BenchServeOptions& options) {
   std::string key = options.api_key;
   if (key.empty()) {
-    // Without --api-key, as clients of OpenAI's API have it.
+    // Without --api-key, use the variable that clients of OpenAI's API use.
     const char* const from_environment = std::getenv("OPENAI_API_KEY");
     if (from_environment != nullptr) key = from_environment;
   }
@@ -74,11 +74,11 @@ std::string ask_for_model(const HttpAddress& address, const std::string& headers
   return "";
 }
 
-// Connections are files, and this process may have a limited number of them.
+// Connections need file descriptors, of which this process may have a limited number.
 void check_open_files(const ServePace& pace) {
   const std::size_t limit = raise_open_files();
   const bool open_loop = !std::isinf(pace.rate) && !pace.max_concurrency;
-  if (open_loop) return;  // how many are open at once is the server's doing
+  if (open_loop) return;  // the number of open connections depends on the server
   std::int64_t wanted = pace.max_concurrency.value_or(pace.prompts);
   if (pace.duration_s == 0) wanted = std::min(wanted, pace.prompts);
   if (static_cast<std::size_t>(wanted) + kOtherFiles > limit) {
@@ -114,7 +114,7 @@ WorkloadOptions workload_of(const Options& options, const ServePace& pace) {
   return workload;
 }
 
-// Other prompts than those that are measured, with short answers.
+// Runs other prompts than the measured ones, with short answers.
 void warm_up(ServeLoad& load, const ServeReport& report) {
   WorkloadOptions options = report.workload;
   options.sequences = report.warmup;

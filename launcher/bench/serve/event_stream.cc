@@ -11,12 +11,12 @@ bool is_space(char c) {
   return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-// Walks over the keys of all objects in a JSON text, at any depth.
+// Iterates over the keys of all objects in a JSON text, at any depth.
 class KeyScanner {
  public:
   explicit KeyScanner(std::string_view json) : at_(json.data()), end_(at_ + json.size()) {}
 
-  // Finds the next key; false: there is no other, or the text ends within a string.
+  // Finds the next key; false: there is none, or the text ends within a string.
   bool next() {
     while (find_string()) {
       skip_spaces();
@@ -30,7 +30,7 @@ class KeyScanner {
 
   std::string_view key() const { return string_; }
   bool torn() const { return torn_; }
-  // About its value.
+  // Properties of the key's value.
   char first() const { return at_ < end_ ? *at_ : '\0'; }
   bool nonempty_string() const { return first() == '"' && end_ - at_ > 1 && at_[1] != '"'; }
 
@@ -61,7 +61,7 @@ class KeyScanner {
     while (true) {
       at_ = find_quote();
       if (at_ == end_) return !(torn_ = true);
-      // It is the end unless an odd number of backslashes stands before it.
+      // The quote ends the string unless an odd number of backslashes precedes it.
       const char* before = at_;
       while (before > begin && before[-1] == '\\') --before;
       ++at_;

@@ -1,6 +1,6 @@
-// Reads a stream of completions as the OpenAI API sends it: server-sent events whose data are JSON.
-// Both steps are linear in the bytes and parse no JSON, so that a load generator costs less than
-// the server that it measures.
+// Parses a stream of completions as sent by the OpenAI API: server-sent events with JSON data. Both
+// steps take linear time and do not parse the JSON, so that a load generator costs less than the
+// server that it measures.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace nvllm::launcher {
 
-// Cuts bytes into events, however they arrive.
+// Splits bytes into events, however they arrive.
 class EventReader {
  public:
-  // Calls on_data(data) for the data of each event that is complete now. data: valid until then.
+  // Calls on_data(data) for each event that is now complete. data is valid during the call only.
   template <typename OnData>
   void feed(std::string_view bytes, OnData&& on_data) {
     while (!bytes.empty()) {
@@ -29,7 +29,7 @@ class EventReader {
       if (line.empty()) {
         end_event(on_data);
       } else if (!has_data_ && line.starts_with("data:") && bytes.starts_with('\n')) {
-        on_data(value_of(line));  // an event of one line that is whole: nothing is copied
+        on_data(value_of(line));  // a complete event of one line: nothing is copied
         bytes.remove_prefix(1);
       } else {
         take_line(line);
@@ -45,7 +45,7 @@ class EventReader {
     return line;
   }
 
-  // Lines other than data (comments, ids, names of events) mean nothing here.
+  // Lines other than data (comments, ids, event names) are ignored.
   void take_line(std::string_view line) {
     if (!line.starts_with("data:")) return;
     if (has_data_) data_ += '\n';
@@ -61,21 +61,21 @@ class EventReader {
     has_data_ = false;
   }
 
-  std::string part_;  // of a line
-  std::string data_;  // of an event
+  std::string part_;  // an incomplete line
+  std::string data_;  // of an incomplete event
   bool has_data_ = false;
 };
 
-// What a load generator wants to know of one chunk of a stream.
+// The properties of one chunk of a stream that a load generator needs.
 struct StreamChunk {
-  bool valid = false;     // an object, as far as a scan tells
-  bool choice = false;    // it is about a choice
-  bool text = false;      // with text: an answer, reasoning or a tool call
-  bool role = false;      // with the role of a message that begins
-  bool finished = false;  // with a finish reason
+  bool valid = false;     // an object, as far as a scan can tell
+  bool choice = false;    // contains a choice
+  bool text = false;      // contains text: an answer, reasoning or a tool call
+  bool role = false;      // contains the role that starts a message
+  bool finished = false;  // contains a finish reason
   bool error = false;
-  std::int64_t token_ids = 0;  // how many ids of new tokens it has
-  std::optional<std::int64_t> prompt_tokens, completion_tokens, cached_tokens;  // of its usage
+  std::int64_t token_ids = 0;  // number of new token ids
+  std::optional<std::int64_t> prompt_tokens, completion_tokens, cached_tokens;  // from its usage
 };
 
 StreamChunk scan_chunk(std::string_view json);

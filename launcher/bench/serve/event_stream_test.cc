@@ -1,4 +1,4 @@
-// Streams of events, cut at every position, and what a scan sees in their chunks.
+// Streams of events, split at every position, and what a scan finds in their chunks.
 #include "launcher/bench/serve/event_stream.h"
 
 #include <doctest/doctest.h>

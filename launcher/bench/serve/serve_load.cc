@@ -16,8 +16,8 @@ constexpr std::size_t kMaxMessage = 4096;
 constexpr std::int64_t kSendsBetweenPolls = 16;
 constexpr Nanoseconds kPollLimit = std::chrono::milliseconds(100);
 
-// A chunk that only begins or ends a message has no token. Any other has one, even without text:
-// half a character, or a special token.
+// A chunk that only starts or ends a message has no token. Any other chunk has one, even without
+// text: part of a character, or a special token.
 bool has_token(const StreamChunk& chunk) {
   return chunk.text || chunk.token_ids > 0 || !(chunk.role || chunk.finished);
 }
@@ -32,7 +32,7 @@ std::string message_of(std::string_view body) {
     if (error.contains("message")) return error.at("message");
     if (error.contains("detail")) return json_text(error.at("detail"));
   } catch (const nlohmann::json::exception&) {
-    // It is no JSON of that form.
+    // Not JSON of that form.
   }
   return std::string(body.substr(0, 200));
 }
@@ -46,7 +46,7 @@ void StreamExchange::on_body(std::string_view piece) {
     events_.feed(piece, [&](std::string_view data) { take(data); });
     if (record.chunks > 0) return;
   }
-  // Until there is a chunk, the body may be a message about what is wrong.
+  // Until there is a chunk, the body may be an error message.
   other_body_.append(piece.substr(0, kMaxMessage - std::min(kMaxMessage, other_body_.size())));
 }
 
@@ -86,7 +86,7 @@ void StreamExchange::take_choice(const StreamChunk& chunk) {
 }
 
 void StreamExchange::refuse(const char* kind, std::string_view message) {
-  if (!record.failure.empty()) return;  // the first one is the reason
+  if (!record.failure.empty()) return;  // the first failure is the reason
   record.failure = kind;
   record.message = message;
 }
@@ -107,7 +107,7 @@ void StreamExchange::on_end(const std::string& kind, const std::string& error) {
   std::string().swap(other_body_);
 }
 
-// When requests are due, and how many may be in flight.
+// Decides when requests are due, and how many may be in flight.
 class ServeLoad::Schedule {
  public:
   explicit Schedule(const ServePace& pace)
@@ -116,13 +116,13 @@ class ServeLoad::Schedule {
         begin_ns_(now_ns()),
         at_once_(std::isinf(pace.rate)) {}
 
-  // Whether a request comes after `sent` others.
+  // Whether another request follows after `sent` requests.
   bool more(std::size_t sent) const {
     if (pace_.duration_s > 0) return seconds_since(begin_ns_) < pace_.duration_s;
     return static_cast<std::int64_t>(sent) < pace_.prompts;
   }
 
-  // How long it takes until the next request may be sent; as long as possible: until one ends.
+  // Time until the next request may be sent; the maximum if that depends on one ending.
   Nanoseconds wait(std::size_t in_flight) {
     const Nanoseconds until_due(at_once_ ? 0 : due_ns() - now_ns());
     if (until_due.count() > 0) {
@@ -133,8 +133,8 @@ class ServeLoad::Schedule {
     return static_cast<std::int64_t>(in_flight) >= limit() ? Nanoseconds::max() : Nanoseconds(0);
   }
 
-  // A request is sent: when it was due. One that had to wait for others to end is due when it is
-  // sent: the client is not late.
+  // Sends a request; returns when it was due. A request that had to wait for others to end is due
+  // when it is sent: that delay is not the client's.
   std::int64_t pop() {
     const std::int64_t due = at_once_ || blocked_ ? now_ns() : due_ns();
     due_s_ += arrivals_.next_gap_s();
@@ -151,8 +151,8 @@ class ServeLoad::Schedule {
   Arrivals arrivals_;
   std::int64_t begin_ns_;
   bool at_once_;
-  double due_s_ = 0;      // the first request is sent at once, as vLLM does
-  bool blocked_ = false;  // since the last time that none was due, all slots were taken
+  double due_s_ = 0;      // the first request is sent immediately, as in vLLM
+  bool blocked_ = false;  // since no request was last due, all slots were taken at some time
 };
 
 std::vector<ServeRecord> ServeLoad::run(WorkloadStream& workload, const ServePace& pace) {
@@ -167,7 +167,7 @@ std::vector<ServeRecord> ServeLoad::run(WorkloadStream& workload, const ServePac
   return records;
 }
 
-// Sends requests that are due; how long the client may then wait.
+// Sends requests that are due; returns how long the client may then wait.
 Nanoseconds ServeLoad::send_due(WorkloadStream& workload, Schedule& schedule) {
   for (std::int64_t i = 0; schedule.more(exchanges_.size()); ++i) {
     const Nanoseconds wait = schedule.wait(client_.in_flight());

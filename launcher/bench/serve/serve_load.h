@@ -1,4 +1,4 @@
-// ServeLoad: sends requests to servers and records what comes back.
+// ServeLoad: sends requests to servers and records the responses.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace nvllm::launcher {
 
-// What a server says is wrong: the message of an error object of OpenAI's API, or the beginning of
-// whatever it is.
+// The error message of a server: that of an error object of OpenAI's API, or the start of any other
+// body.
 std::string message_of(std::string_view body);
 
 // One streamed completion.
@@ -39,8 +39,8 @@ class StreamExchange : public HttpExchange {
   const HttpClient& client_;
   EventReader events_;
   int status_ = 0;
-  bool finished_ = false;   // a finish reason or [DONE] came
-  std::string other_body_;  // of a response that is no stream
+  bool finished_ = false;   // a finish reason or [DONE] was received
+  std::string other_body_;  // body of a response that is not a stream
 };
 
 struct ServeServer {
@@ -55,12 +55,12 @@ struct ServePace {
   std::uint64_t seed = 0;
   std::optional<std::int64_t> max_concurrency;
   std::int64_t prompts = 0;
-  double duration_s = 0;  // not 0: instead of `prompts`
+  double duration_s = 0;  // if not 0, replaces `prompts`
 };
 
 class ServeLoad {
  public:
-  // All of them must outlive it. headers: lines that go with every request.
+  // All arguments must outlive it. headers: sent with every request.
   ServeLoad(HttpClient& client, const std::vector<ServeServer>& servers,
             const std::string& endpoint, const std::string& headers, const BodyWriter& writer)
       : client_(client),
@@ -69,7 +69,7 @@ class ServeLoad {
         headers_(headers),
         writer_(writer) {}
 
-  // Sends requests, by turns to each server, and waits until all have ended.
+  // Sends requests to the servers in turn, and waits until all have ended.
   std::vector<ServeRecord> run(WorkloadStream& workload, const ServePace& pace);
 
  private:

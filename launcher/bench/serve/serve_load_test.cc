@@ -1,4 +1,4 @@
-// The load generator against servers that stream, refuse, break off or talk nonsense.
+// The load generator against servers that stream, reject requests, disconnect or send garbage.
 #include "launcher/bench/serve/serve_load.h"
 
 #include <doctest/doctest.h>
@@ -61,7 +61,7 @@ struct Run {
   std::vector<ServeRecord> on(const MockHttpServer& mock) const { return on({&mock}); }
 };
 
-// What one request to a server came to that answers with these bytes and then closes.
+// The record of one request to a server that answers with these bytes and then closes.
 ServeRecord record_of(const std::string& bytes) {
   MockHttpServer server([&](MockConnection& connection) {
     connection.request();

@@ -1,4 +1,4 @@
-// bench serve as its users run it, against a server that streams and against none.
+// bench serve as users run it, against a server that streams and against a missing one.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -74,7 +74,7 @@ TEST_CASE("the client's processor time is that of the measurement, without the w
   const nlohmann::json json = parse_json(program.output());
   const double cpu_s = json.at("client").at("cpu_s"), wall_s = json.at("duration");
   CHECK(cpu_s > 0);
-  CHECK(cpu_s < wall_s + 0.02);  // one thread has no more; the warm-up takes it several times that
+  CHECK(cpu_s < wall_s + 0.02);  // one thread cannot use more; the warm-up takes several times that
 }
 
 TEST_CASE("what fails in the warm-up ends the run with the server's message") {

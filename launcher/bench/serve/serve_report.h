@@ -1,4 +1,4 @@
-// What bench serve prints.
+// Formats the output of bench serve.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@ struct ServeReport {
   ServePace pace;
   std::int64_t warmup = 0;  // requests
   ServeStatistics statistics;
-  double client_cpu_s = 0;  // processor time of this client while it measured
+  double client_cpu_s = 0;  // processor time of this client during the measurement
 };
 
 std::string format_table(const ServeReport& report);
-// Keys are those of the file that `vllm bench serve --save-result` writes, where it has them.
+// Keys are those of `vllm bench serve --save-result` where it has them.
 std::string format_json(const ServeReport& report);
 
 // A line for each request.

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kMillisecond = 1'000'000;
 
-// Sent at one time, with five tokens every 10 ms from `ttft` on.
+// A record of a request sent at that time, with five tokens every 10 ms from `ttft` on.
 ServeRecord record(std::int64_t sent_ms, std::int64_t ttft_ms) {
   ServeRecord one;
   one.sent_ns = one.due_ns = (1 + sent_ms) * kMillisecond;
@@ -82,7 +82,7 @@ TEST_CASE("goodput counts requests that keep all limits") {
 }
 
 TEST_CASE("requests in flight are counted at their peak") {
-  // 50 ms each: the second begins while the first runs, the third when the first has ended.
+  // 50 ms each: the second starts while the first runs, the third when the first has ended.
   const std::vector<ServeRecord> records = {record(0, 10), record(20, 10), record(50, 10)};
   CHECK(statistics_of(records, {}).max_concurrent == 2);
 }

@@ -16,14 +16,14 @@ bool is_good(const ServeRecord& record, const GoodputLimits& limits) {
          within(record.e2el_s(), limits.e2el_ms);
 }
 
-// How many requests were in flight at once, at most. Those that failed count until they ended.
+// Maximum number of concurrent requests. Failed ones count until they ended.
 std::int64_t max_concurrent(std::span<const ServeRecord> records) {
   std::vector<std::pair<std::int64_t, int>> changes;
   for (const ServeRecord& record : records) {
     changes.emplace_back(record.sent_ns, 1);
     changes.emplace_back(std::max(record.last_ns, record.sent_ns), -1);
   }
-  std::sort(changes.begin(), changes.end());  // at the same time, ends come first
+  std::sort(changes.begin(), changes.end());  // at equal times, ends come first
   std::int64_t now = 0, max_at_once = 0;
   for (const auto& change : changes) max_at_once = std::max(max_at_once, now += change.second);
   return max_at_once;

@@ -1,4 +1,4 @@
-// Statistics of a load that a server got. Names and meanings are those of `vllm bench serve`.
+// Statistics of a server benchmark. Names and meanings are those of `vllm bench serve`.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@ struct ServeFailure {
 };
 
 struct ServeStatistics {
-  double seconds = 0;  // from the first request that was sent until the last has ended
+  double seconds = 0;  // from the first request sent until the last one has ended
   std::int64_t completed = 0;
   std::map<std::string, ServeFailure> failures;                          // by kind
   std::int64_t prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;  // of completed requests
   std::int64_t chunks = 0;
-  std::int64_t uncounted = 0;       // completed requests whose server told no numbers of tokens
+  std::int64_t uncounted = 0;       // completed requests without token counts from the server
   std::int64_t good = 0;            // completed within the limits of --goodput
   std::int64_t max_concurrent = 0;  // requests in flight at the same time
-  double max_late_s = 0;            // how late the client sent a request, at worst
+  double max_late_s = 0;            // maximum delay with which the client sent a request
   Summary ttft_s, tpot_s, itl_s, e2el_s;
 
   std::int64_t failed() const;
@@ -35,7 +35,7 @@ struct ServeStatistics {
   }
 };
 
-// A request is good if it keeps every limit that is set.
+// A request is good if it meets every limit that is set.
 ServeStatistics statistics_of(std::span<const ServeRecord> records, const GoodputLimits& limits);
 
 }  // namespace nvllm::launcher

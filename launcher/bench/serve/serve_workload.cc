@@ -13,7 +13,7 @@
 namespace nvllm::launcher {
 namespace {
 
-// Words that are one token, with the space before them, in most vocabularies.
+// Words that are, with the space before them, single tokens in most vocabularies.
 constexpr std::array<std::string_view, 64> kWords = {
     "time",    "year",   "people", "way",    "day",   "man",    "thing",  "woman",
     "life",    "child",  "world",  "school", "state", "family", "group",  "country",

@@ -1,4 +1,4 @@
-// What a load generator sends to a server, and when.
+// The requests that a load generator sends, and their arrival times.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace nvllm::launcher {
 
-// Gaps between the arrivals of requests: a Poisson process, or with a burstiness other than 1 gaps
-// of a gamma distribution with that shape, as vLLM has it. The same seed gives the same gaps.
+// Inter-arrival times: those of a Poisson process, or with a burstiness other than 1 gamma
+// distributed with that shape, as in vLLM. The same seed gives the same times.
 class Arrivals {
  public:
-  // rate: requests per second; infinity: all gaps are zero.
+  // rate: requests per second; infinity: all times are zero.
   Arrivals(double rate, double burstiness, std::uint64_t seed);
   double next_gap_s();
 
@@ -25,8 +25,8 @@ class Arrivals {
   std::gamma_distribution<double> gamma_;
 };
 
-// Requests one after the other. The first `sequences` of them are those of make_workload(); more
-// are those of further seeds, so that no prompt comes twice.
+// A stream of requests. The first `sequences` are those of make_workload(); later ones use further
+// seeds, so that no prompt repeats.
 class WorkloadStream {
  public:
   explicit WorkloadStream(const WorkloadOptions& options) : options_(options) {}
@@ -38,8 +38,8 @@ class WorkloadStream {
   std::size_t at_ = 0;
 };
 
-// Writes the bodies of requests: for /v1/completions with the prompt's ids, for
-// /v1/chat/completions with one message of as many common words.
+// Writes request bodies: for /v1/completions with the prompt's ids, for /v1/chat/completions with
+// one message of as many common words.
 class BodyWriter {
  public:
   BodyWriter(const BenchServeOptions& options, const std::string& model);
@@ -47,7 +47,7 @@ class BodyWriter {
 
  private:
   bool chat_;
-  std::string beginning_;  // of every body: '{"model": ..., '
+  std::string beginning_;  // start of every body: '{"model": ..., '
 };
 
 }  // namespace nvllm::launcher

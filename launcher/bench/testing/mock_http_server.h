@@ -1,4 +1,4 @@
-// MockHttpServer: a server that says what a test wants, byte by byte, on a socket of 127.0.0.1.
+// MockHttpServer: a server on a socket of 127.0.0.1 that sends exactly the bytes that a test wants.
 #pragma once
 
 #include <arpa/inet.h>
@@ -26,7 +26,7 @@ namespace nvllm::testing {
 // One connection of a client, in a thread of its own.
 class MockConnection {
  public:
-  // note: is called with every request.
+  // note: called with every request.
   MockConnection(int fd, std::function<void(const std::string&)> note)
       : fd_(fd), note_(std::move(note)) {}
 
@@ -46,7 +46,7 @@ class MockConnection {
     return request;
   }
 
-  // Each piece is a segment of its own.
+  // Sends each piece as a separate segment.
   void send(std::string_view piece) {
     while (!piece.empty()) {
       const ssize_t count = ::send(fd_, piece.data(), piece.size(), MSG_NOSIGNAL);
@@ -108,7 +108,7 @@ class MockHttpServer {
   }
 
   std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
-  int connections() const { return connections_; }  // that sent something
+  int connections() const { return connections_; }  // that have sent something
   std::string last_request() const {
     const std::lock_guard lock(mutex_);
     return last_request_;
@@ -150,7 +150,7 @@ class MockHttpServer {
   std::atomic<bool> ending_ = false;
   std::atomic<int> connections_ = 0;
   std::thread acceptor_;
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::vector<int> open_;
   std::string last_request_;
   std::vector<std::thread> threads_;

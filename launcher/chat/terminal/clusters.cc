@@ -20,8 +20,8 @@ struct CharRange {
   char32_t first, last;
 };
 
-// The characters that Unicode calls Extended_Pictographic, in blocks: letters and arrows between
-// them are never followed by a joiner, so they may be in it.
+// The characters with Unicode's property Extended_Pictographic, in blocks: letters and arrows
+// between them are never followed by a joiner, so including them is harmless.
 constexpr CharRange kPictographs[] = {
     {0x00A9, 0x00A9}, {0x00AE, 0x00AE},   {0x203C, 0x203C},   {0x2049, 0x2049},  {0x2122, 0x2122},
     {0x2139, 0x2139}, {0x2194, 0x21AA},   {0x231A, 0x23FF},   {0x24C2, 0x24C2},  {0x25AA, 0x25FE},
@@ -37,7 +37,7 @@ bool is_regional_indicator(char32_t c) {
   return c >= 0x1F1E6 && c <= 0x1F1FF;
 }
 
-// Marks, joiners, skin colours, and the tags of a region's flag.
+// Marks, joiners, skin tones, and the tags of a region's flag.
 bool extends(char32_t c) {
   constexpr auto kMarks = tokenizer::category_bits(Category::kMn, Category::kMe);
   if (c == kJoiner || c == 0x200C) return true;
@@ -70,7 +70,7 @@ bool one_syllable(char32_t before, char32_t c) {
   return takes_vowel || a == Hangul::closed || a == Hangul::trailing;
 }
 
-// As the C library knows it.
+// The width according to the C library.
 std::size_t columns_of_char(char32_t c) {
   if (c < 0x20) return 0;
   if (c < 0x300) return 1;
@@ -117,7 +117,7 @@ std::size_t next_cluster(std::string_view text, std::size_t at) {
 
 std::size_t previous_cluster(std::string_view text, std::size_t at) {
   if (at == 0) return 0;
-  // Clusters can only be found from a certain beginning of one; a newline is one.
+  // Clusters can only be found from a known boundary; a newline is one.
   const std::size_t newline = at < 2 ? text.npos : text.rfind('\n', at - 2);
   std::size_t begin = newline == text.npos ? 0 : newline + 1;
   while (true) {

@@ -1,4 +1,4 @@
-// EditText: a text that is edited, and the cursor in it. It knows no terminal and no keys.
+// EditText: a text being edited, with its cursor. It does not depend on terminals or keys.
 #pragma once
 
 #include <cstddef>
@@ -8,26 +8,27 @@
 
 namespace nvllm::launcher {
 
-// The text is valid UTF-8; the cursor stands between two clusters. Not thread-safe.
+// The text is valid UTF-8; the cursor is between two clusters. Not thread-safe.
 class EditText {
  public:
   const std::string& text() const { return text_; }
   std::size_t cursor() const { return cursor_; }  // index into the text
 
-  // The cursor is behind the new text.
+  // Moves the cursor to the end of the new text.
   void set(std::string text);
-  // Invalid bytes are replaced, and control characters made visible: a terminal will show it.
+  // Replaces invalid bytes, and makes control characters visible, since a terminal will show the
+  // text.
   void insert(std::string_view text);
   void erase(std::size_t begin, std::size_t end);
 
-  // Movements. Lines are those that newlines make.
+  // Movements. Lines are separated by newlines.
   void left();
   void right();
   void word_left();
   void word_right();
   void line_begin();
   void line_end();
-  // To the same column of the line above or below; false: there is none, the cursor stays.
+  // Move to the same column of the line above or below; false: there is none, the cursor stays.
   bool up();
   bool down();
 
@@ -49,7 +50,7 @@ class EditText {
 
   std::string text_;
   std::size_t cursor_ = 0;
-  // The column that up() and down() keep, while nothing else moves the cursor.
+  // The column that up() and down() keep until something else moves the cursor.
   std::optional<std::size_t> wanted_column_;
 };
 

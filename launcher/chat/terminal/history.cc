@@ -17,10 +17,10 @@
 namespace nvllm::launcher {
 namespace {
 
-// Not a text that somebody has typed in a thousand lines.
+// Longer than any typed history of a thousand lines.
 constexpr std::uintmax_t kMaxFileBytes = std::uintmax_t{32} << 20;
 
-// An entry is a line of the file: newlines and backslashes in it have a backslash before them.
+// An entry is one line of the file, with newlines and backslashes escaped by a backslash.
 std::string as_line(std::string_view entry) {
   std::string line;
   for (const char c : entry) {
@@ -92,7 +92,8 @@ void History::append(const std::string& entry) {
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
-  // A single write() of a line at the end: sessions that share the file do not mix their lines.
+  // A single write() appends the line, so that sessions which share the file do not mix their
+  // lines.
   const UniqueFd file(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
   if (!file) fail_errno("the history ", path_);
   ::fchmod(file.get(), 0600);
@@ -101,11 +102,11 @@ void History::append(const std::string& entry) {
   write_all(file.get(), (is_new ? str(kHistoryMark, '\n') : "") + as_line(entry), path_);
 }
 
-// Another session may append to the old file in the meantime; that entry is lost, the file is not.
+// Another session may append to the old file meanwhile; that entry is lost, but the file is intact.
 void History::shorten_file() {
   const std::string next = path_ + ".new";
   const UniqueFd file(::open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file) return;  // it is shortened another time
+  if (!file) return;  // try again another time
   std::string text = str(kHistoryMark, '\n');
   for (const std::string& entry : entries_) text += as_line(entry);
   write_all(file.get(), text, next);

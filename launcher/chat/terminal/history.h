@@ -1,7 +1,7 @@
-// History: what was entered before, in this session and in earlier ones. With a file, every entry
-// is appended to it at once, so that several sessions share one; only its owner may read it. A file
-// that begins with kHistoryMark is one of ours, and is shortened when it is long; of any other file
-// (somebody's notes, say) no line is ever removed.
+// History: earlier inputs of this and other sessions. With a file, every entry is appended to it
+// immediately, so that several sessions can share it; only its owner may read it. A file that
+// starts with kHistoryMark was created by us, and is shortened when it is long; no line is ever
+// removed from any other file.
 #pragma once
 
 #include <cstddef>
@@ -17,16 +17,17 @@ inline constexpr std::string_view kHistoryMark = "# history of nvllm-launch";
 // Not thread-safe.
 class History {
  public:
-  static constexpr std::size_t kMaxEntries = 1000;  // when a session begins the oldest are dropped
-  static constexpr std::size_t kMaxEntryBytes = std::size_t{16} << 10;  // longer ones are not kept
+  static constexpr std::size_t kMaxEntries = 1000;  // the oldest are dropped when a session starts
+  static constexpr std::size_t kMaxEntryBytes = std::size_t{16} << 10;  // longer ones are not
+                                                                        // stored
 
   History() = default;  // without a file
-  // Reads the file; it is made with the first entry. An Error if it is there and cannot be read.
+  // Reads the file, which the first entry creates. An Error if it exists and cannot be read.
   explicit History(std::string path);
 
-  const std::vector<std::string>& entries() const { return entries_; }  // the newest is the last
-  // Empty ones, and one that is the newest already, are left out. An Error if the file cannot be
-  // written: then it is not tried again.
+  const std::vector<std::string>& entries() const { return entries_; }  // newest last
+  // Ignores empty entries, and repetitions of the newest. An Error if the file cannot be written;
+  // it is not tried again.
   void add(const std::string& entry);
 
   // The newest entry before index `end` that contains the text.

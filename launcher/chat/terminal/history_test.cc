@@ -60,7 +60,7 @@ TEST_CASE("the file is bounded, and so is an entry of it") {
   std::ifstream file(path);
   std::size_t lines = 0;
   for (std::string line; std::getline(file, line);) ++lines;
-  CHECK(lines == History::kMaxEntries + 1);  // and the mark
+  CHECK(lines == History::kMaxEntries + 1);  // plus the mark
 }
 
 TEST_CASE("of a file that is no history of ours no line is removed") {

@@ -20,7 +20,7 @@ std::vector<InputRow> lay_out(std::string_view text, std::size_t columns) {
     const std::size_t next = next_cluster(text, at);
     const std::size_t width = columns_of(text.substr(at, next - at));
     if (column == columns && text[at] == ' ') {
-      // A space that ends a row stands where the cursor would: a row has place for one more.
+      // A space at the end of a row is at the cursor's extra column.
       rows.push_back({begin, next});
       begin = behind_space = at = next;
       column = column_there = 0;
@@ -44,18 +44,18 @@ std::vector<InputRow> lay_out(std::string_view text, std::size_t columns) {
 
 namespace {
 
-// How many columns of a row are for text: one is left for the cursor behind it.
+// Columns of a row for text: one is left for the cursor after it.
 std::size_t text_columns(std::string_view prompt, const WindowSize& window) {
   const std::size_t taken = columns_of(prompt) + 1;
   return window.columns > taken ? window.columns - taken : 1;
 }
 
-// What stands before a row: the prompt before the first, as much space before the others.
+// Text before a row: the prompt before the first one, spaces of the same width before the others.
 std::string margin_of(std::size_t row, std::string_view prompt) {
   return row == 0 ? std::string(prompt) : std::string(columns_of(prompt), ' ');
 }
 
-// The row with the cursor: at the end of a row that is broken between words it stands in the next.
+// The row with the cursor: at the end of a row that is broken between words, it is in the next row.
 std::size_t row_of(const std::vector<InputRow>& rows, std::size_t cursor) {
   std::size_t row = rows.size() - 1;
   while (row > 0 && rows[row].begin > cursor) --row;
@@ -64,8 +64,8 @@ std::size_t row_of(const std::vector<InputRow>& rows, std::size_t cursor) {
 
 }  // namespace
 
-// To the first row that is shown, wherever a terminal that has become narrower has moved it, and
-// erases all from there on.
+// Moves to the first row shown, wherever a terminal that has become narrower has moved it, and
+// erases everything from there on.
 std::string InputView::go_to_top(const WindowSize& window) const {
   std::size_t up = cursor_column_ / window.columns;
   for (const std::size_t columns : above_) {
@@ -92,8 +92,8 @@ std::string InputView::draw(std::string_view prompt, std::string_view text, std:
     out += (row > top_ ? "\r\n" : "") + line;
     if (row < cursor_row) above_.push_back(columns_of(line));
   }
-  // The cursor comes to its place by writing what stands before it again: terminals do not agree on
-  // how many columns an emoji takes.
+  // The cursor is positioned by writing the text before it again, because terminals disagree on the
+  // width of emoji.
   if (const std::size_t up = top_ + shown - 1 - cursor_row; up > 0) out += str("\033[", up, "A");
   const std::string before =
       margin_of(cursor_row, prompt) +

@@ -59,7 +59,7 @@ TEST_CASE("a window that is too small shows the rows around the cursor, and scro
   CHECK(screen.text() == "> a\n  b\n  c\n  d\n  e");
 }
 
-// A terminal that becomes narrower breaks the rows that stand there.
+// A terminal that becomes narrower wraps rows that are already drawn.
 TEST_CASE("after the window has become narrower the input is drawn once") {
   InputView view;
   view.draw("> ", "one two three", 13, {10, 40});

@@ -17,8 +17,8 @@ namespace {
 
 using Kind = Key::Kind;
 
-constexpr int kEscapeMs = 50;   // the rest of a key's sequence comes at once
-constexpr int kPasteMs = 1000;  // between two parts of what is pasted
+constexpr int kEscapeMs = 50;   // the rest of an escape sequence arrives immediately
+constexpr int kPasteMs = 1000;  // between two parts of pasted text
 constexpr std::string_view kPasteBegin = "\033[200~", kPasteEnd = "\033[201~";
 
 template <std::size_t count>
@@ -28,7 +28,7 @@ Kind kind_of(const std::pair<std::string_view, Kind> (&kinds)[count], std::strin
   return found == kinds + count ? Kind::none : found->second;
 }
 
-// Behind "ESC [" and "ESC O".
+// The sequences after "ESC [" and "ESC O".
 constexpr std::pair<std::string_view, Kind> kSequences[] = {{"A", Kind::up},
                                                             {"B", Kind::down},
                                                             {"C", Kind::right},
@@ -52,7 +52,7 @@ constexpr std::pair<std::string_view, Kind> kAltKeys[] = {
     {"f", Kind::word_right},        {"d", Kind::erase_word_right}, {"\177", Kind::erase_word_left},
     {"\010", Kind::erase_word_left}};
 
-// What is pasted, as text: other systems' ends of lines, tabs and control characters.
+// Cleans pasted text: line ends of other systems, tabs and control characters.
 std::string clean(std::string_view pasted) {
   std::string text;
   for (std::size_t i = 0; i < pasted.size(); ++i) {
@@ -101,7 +101,7 @@ Key KeyReader::next_text() {
   const std::size_t size = tokenizer::utf8_size(bytes_.front());
   while (bytes_.size() < size && fill(kEscapeMs)) {
   }
-  // All that has come up to the next control character; a character that its end cuts off waits.
+  // Everything up to the next control character; an incomplete character at the end waits.
   const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == '\177'; };
   const auto end = std::find_if(bytes_.begin(), bytes_.end(), control);
   std::string text(bytes_.begin(), end);
@@ -157,7 +157,7 @@ Key KeyReader::next_escape() {
     if (end == bytes_.size() && !fill(kEscapeMs)) break;
     const auto byte = static_cast<unsigned char>(bytes_[end]);
     if (byte >= 0x40 && byte <= 0x7E) break;
-    if (byte < 0x20 || byte > 0x7E) {  // no part of a sequence: a key of its own
+    if (byte < 0x20 || byte > 0x7E) {  // not part of a sequence: a key of its own
       bytes_.erase(0, end);
       return {};
     }
@@ -174,7 +174,7 @@ bool KeyReader::begins_paste() {
   return bytes_.starts_with(kPasteBegin);
 }
 
-// All of it is taken, whatever is in it.
+// Everything pasted is taken, whatever it contains.
 Key KeyReader::next_paste() {
   std::size_t end = std::string::npos, searched = kPasteBegin.size();
   while ((end = bytes_.find(kPasteEnd, searched)) == std::string::npos) {

@@ -1,4 +1,4 @@
-// KeyReader: makes keys of the bytes that a terminal sends.
+// KeyReader: decodes the bytes that a terminal sends into keys.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@ namespace nvllm::launcher {
 
 struct Key {
   enum class Kind {
-    none,  // bytes that mean nothing here
+    none,  // bytes without a meaning
     text,  // typed, one character or more
     paste,
     enter,
@@ -45,14 +45,13 @@ class KeyReader {
  public:
   explicit KeyReader(int fd) : fd_(fd) {}
 
-  // Waits for bytes; false: none came. An Error if the terminal has gone.
+  // Waits for bytes; false: none arrived. An Error if the terminal is gone.
   bool fill(int limit_ms);
   bool empty() const { return bytes_.empty(); }
-  // The next key; there are bytes. What follows an escape character or begins a paste is waited for
-  // a little.
+  // The next key; there must be bytes. Waits briefly for the rest of an escape sequence or paste.
   Key next();
 
-  // Whether Ctrl-C was among the keys that have come; what stands before it is dropped, too.
+  // Whether Ctrl-C is among the keys received; keys before it are dropped as well.
   bool interrupted();
 
  private:

@@ -20,7 +20,7 @@ using Kind = Key::Kind;
 constexpr int kIdleMs = 200;
 constexpr std::string_view kNoPasteMarks = "\033[?2004l";
 
-// The longest beginning that all have; there is at least one.
+// The longest common prefix; there must be at least one text.
 std::string common_beginning(const std::vector<std::string>& texts) {
   std::string common = texts.front();
   for (const std::string& text : texts) {
@@ -56,7 +56,7 @@ termios LineEditor::raw() const {
 void LineEditor::set_raw() {
   const termios raw = this->raw();
   ::tcsetattr(in_, TCSADRAIN, &raw);
-  write("\033[?2004h");  // pasted text comes with marks around it
+  write("\033[?2004h");  // enables bracketed paste
 }
 
 void LineEditor::restore() {
@@ -64,7 +64,7 @@ void LineEditor::restore() {
   ::tcsetattr(in_, TCSADRAIN, &before_);
 }
 
-// It does not wait for a terminal that takes nothing.
+// Must not block on a terminal that accepts no output.
 void LineEditor::give_terminal_back() const {
   ::tcsetattr(in_, TCSANOW, &before_);
   pollfd polled = {out_, POLLOUT, 0};
@@ -81,7 +81,7 @@ void LineEditor::suspend() {
 void LineEditor::write(std::string_view text) const {
   while (!text.empty()) {
     const ssize_t written = ::write(out_, text.data(), text.size());
-    if (written < 0 && errno != EINTR) return;  // the next read() will say it
+    if (written < 0 && errno != EINTR) return;  // the next read() will report it
     text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(written, 0)));
   }
 }
@@ -107,7 +107,7 @@ LineEditor::End LineEditor::read(std::string_view prompt, const std::function<vo
       idle();
       draw_if_resized();
     }
-    // What was typed in one go is drawn once.
+    // Keys that arrive together are drawn once.
     while (!keys_.empty()) {
       const std::optional<End> end = handle(keys_.next());
       if (!end) continue;
@@ -122,7 +122,7 @@ LineEditor::End LineEditor::read(std::string_view prompt, const std::function<vo
 void LineEditor::remember() {
   try {
     history_.add(edit_.text());
-  } catch (const Error& error) {  // told once: it is not written any more
+  } catch (const Error& error) {  // reported once: it is not written any more
     write(std::string(error.what()) + "\n");
   }
 }
@@ -159,7 +159,7 @@ std::optional<LineEditor::End> LineEditor::handle_enter() {
   return std::nullopt;
 }
 
-// The keys that concern the text alone.
+// The keys that only affect the text.
 void LineEditor::edit(const Key& key) {
   switch (key.kind) {
     case Kind::text:
@@ -211,7 +211,7 @@ void LineEditor::complete() {
   show_above(line);
 }
 
-// Writes a line where the input stands; the input is drawn below it.
+// Prints a line in place of the input, which is redrawn below it.
 void LineEditor::show_above(const std::string& line) {
   write(view_.draw("", "", 0, window_size(out_)));
   WrappedText wrapped([this] { return window_size(out_).columns; });
@@ -219,7 +219,7 @@ void LineEditor::show_above(const std::string& line) {
   view_.forget();
 }
 
-// True: the search has taken the key. Others end it, and do with what was found what they do.
+// True: the search has handled the key. Other keys end it, and then act on what was found.
 bool LineEditor::handle_in_search(const Key& key) {
   const std::size_t newest = history_.entries().size();
   switch (key.kind) {
@@ -248,8 +248,8 @@ bool LineEditor::handle_in_search(const Key& key) {
   }
 }
 
-// Shows the newest entry before that index which holds the query; where there is none the last one
-// that was found stays.
+// Shows the newest entry before this index that contains the query; if there is none, the last
+// match stays.
 void LineEditor::search_older(std::size_t end) {
   if (search_->query.empty()) return;
   const auto found = history_.find_before(end, search_->query);

@@ -1,5 +1,5 @@
-// LineEditor: reads one or several lines from a person at a terminal. While it lives the terminal
-// is in raw mode: it sends single keys, and Ctrl-C is a key instead of a signal.
+// LineEditor: reads one or several lines from a person at a terminal. While this object exists the
+// terminal is in raw mode: it sends single keys, and Ctrl-C is a key instead of a signal.
 //
 //   Enter ends the input; Alt-Enter, Ctrl-J or a backslash at the end of a line begin a new line;
 //   pasted text may have several. Ctrl-C cancels the input; Ctrl-D leaves if there is no input.
@@ -26,11 +26,11 @@ namespace nvllm::launcher {
 
 class TerminalWatcher;
 
-// Not thread-safe. If the process is killed, another one restores the terminal
+// Not thread-safe. If the process is killed, another process restores the terminal
 // (terminal_watcher.h).
 class LineEditor {
  public:
-  // Returns all inputs that the text may be the beginning of.
+  // Returns all inputs that start with the text.
   using Complete = std::function<std::vector<std::string>(const std::string& text)>;
 
   // in and out are the terminal.
@@ -42,23 +42,23 @@ class LineEditor {
   enum class End { entered, cancelled, left };
   // idle is called several times a second while nothing is typed; it may throw.
   End read(std::string_view prompt, const std::function<void()>& idle);
-  // The same for the answer to a question of the program, which the history does not keep.
+  // The same for an answer to a question by the program, which the history does not store.
   End read_answer(std::string_view question, const std::function<void()>& idle);
   const std::string& text() const { return edit_.text(); }  // what was entered
 
-  // Gives the terminal back as it was, in place of the destructor: callable by any thread when the
-  // process is about to end.
+  // Restores the terminal instead of the destructor: may be called by any thread when the process
+  // is about to end.
   void give_terminal_back() const;
 
-  // Whether Ctrl-C was typed since read() returned. Keys behind it are kept for the next read().
+  // Whether Ctrl-C was typed since read() returned. Keys after it are kept for the next read().
   bool interrupted() { return keys_.interrupted(); }
 
  private:
   struct Search {
     std::string query;
     std::optional<std::size_t> found;  // index into the history
-    std::string before;                // the input when the search began
-    std::size_t recalled = 0;          // recalled_ then
+    std::string before;                // the input when the search started
+    std::size_t recalled = 0;          // value of recalled_ then
   };
 
   termios raw() const;
@@ -68,7 +68,7 @@ class LineEditor {
   void remember();
   void write(std::string_view text) const;
 
-  // What a key does. Nothing: the input goes on.
+  // Handles a key. nullopt: the input continues.
   std::optional<End> handle(const Key& key);
   std::optional<End> handle_enter();
   void edit(const Key& key);
@@ -89,10 +89,10 @@ class LineEditor {
   Complete complete_;
 
   std::string prompt_;
-  bool keeps_ = true;  // whether the history gets this input
+  bool keeps_ = true;  // whether the history stores this input
   EditText edit_;
   InputView view_;
-  WindowSize window_;         // when it was drawn last
+  WindowSize window_;         // when it was last drawn
   std::size_t recalled_ = 0;  // index into the history; its size: the new input
   std::string typed_;         // the new input, while an older one is shown
   std::optional<Search> search_;

@@ -1,4 +1,4 @@
-// The line editor in a pseudo-terminal: what is typed, what comes of it, and what the screen shows.
+// The line editor in a pseudo-terminal: keys typed, resulting inputs, and the screen.
 #include "launcher/chat/terminal/line_editor.h"
 
 #include <doctest/doctest.h>
@@ -54,7 +54,7 @@ class Typist {
   void type(const std::string& keys) const {
     REQUIRE(::write(ours_, keys.data(), keys.size()) == static_cast<ssize_t>(keys.size()));
   }
-  // Reads one input of these keys.
+  // Reads one input typed with these keys.
   std::string enter(const std::string& keys) {
     type(keys);
     end = editor_->read("> ", [] {});
@@ -67,7 +67,7 @@ class Typist {
     return editor_->text();
   }
   LineEditor& editor() { return *editor_; }
-  // What the screen shows once nothing comes any more.
+  // The screen once no more output arrives.
   std::string screen() {
     while (poll_ours(100)) ::usleep(1000);
     const std::lock_guard lock(mutex_);
@@ -130,7 +130,7 @@ TEST_CASE("up and down move between lines, and then through the history") {
   CHECK(typist.enter("\033[A\033[A\033[A!\r") == "two\nlines!");
   CHECK(typist.enter("\033[A\033[A\033[A\033[A\033[A\033[A\033[A!\r") == "older!");
   CHECK(typist.enter("new\033[A\033[B!\r") == "new!");
-  // Ctrl-P and Ctrl-N go through the history from any line.
+  // Ctrl-P and Ctrl-N move through the history from any line.
   CHECK(typist.enter("\020\020\020\016!\r") == "older!!");
 }
 
@@ -254,7 +254,7 @@ TEST_CASE("the terminal is as it was when the editor is gone") {
   ::close(theirs);
 }
 
-// What a process that edits at a terminal leaves of it when it is killed; `prepare` runs in it.
+// The terminal's state after a process that edits in it was killed; `prepare` runs in that process.
 termios after_kill(const std::function<void(int terminal)>& prepare, int limit_ms,
                    termios& before) {
   int ours = -1, theirs = -1;

@@ -15,13 +15,13 @@
 namespace nvllm::launcher {
 namespace {
 
-// Pasted text comes without marks again.
+// Disables bracketed paste.
 constexpr std::string_view kPlainPaste = "\033[?2004l";
 
-// Everything that is not the terminal or the pipe is somebody's to close: pipes of workers, say,
-// whose ends others wait for.
+// All other descriptors are closed, because other processes may wait for their ends (pipes of
+// workers, for example).
 void keep_only(int terminal, int pipe) {
-  // As 0 and 1, whatever their numbers are.
+  // Moved to 0 and 1, whatever their numbers are.
   const int terminal_copy = ::fcntl(terminal, F_DUPFD, 3);
   const int pipe_copy = ::fcntl(pipe, F_DUPFD, 3);
   ::dup2(terminal_copy, 0);
@@ -36,10 +36,11 @@ bool same(const termios& a, const termios& b) {
          std::memcmp(a.c_cc, b.c_cc, sizeof(a.c_cc)) == 0;
 }
 
-// In the forked process, which shares its memory with other threads' copies: system calls only.
+// Runs in the forked process, whose memory is a copy taken while other threads ran: system calls
+// only.
 [[noreturn]] void watch(int terminal, int pipe, const termios& before, const termios& changed) {
-  // A group of its own: who kills the whole of the parent's does not mean this one. And what is no
-  // longer in the foreground may only change the terminal if it ignores SIGTTOU.
+  // A process group of its own: signals to the parent's group do not reach it. A process that is
+  // not in the foreground may only change the terminal if it ignores SIGTTOU.
   ::setpgid(0, 0);
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_IGN);
   keep_only(terminal, pipe);

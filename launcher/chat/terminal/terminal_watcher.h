@@ -1,6 +1,6 @@
-// TerminalWatcher: a process that gives a terminal its settings back if this one is killed while it
-// has changed them. It has the terminal and a pipe, and nothing else: the pipe ends with whoever
-// made it, whatever that ended by.
+// TerminalWatcher: a process that restores a terminal's settings if this process is killed while it
+// has changed them. It only has the terminal and a pipe, whose writing end closes with this
+// process, however it ends.
 #pragma once
 
 #include <sys/types.h>
@@ -10,19 +10,18 @@
 
 namespace nvllm::launcher {
 
-// Not thread-safe. Without it, where the system refuses a process, nothing else is missing.
+// Not thread-safe. If the system refuses another process, everything else still works.
 class TerminalWatcher {
  public:
-  // before: the settings to restore; changed: those that this process is about to give the
-  // terminal. Whatever else the terminal has by then is somebody else's choice, a shell's say, and
-  // stays.
+  // before: the settings to restore; changed: those that this process is about to set. If the
+  // terminal has any other settings by then, another program has chosen them, and they stay.
   TerminalWatcher(int terminal, const termios& before, const termios& changed);
-  ~TerminalWatcher();  // the process ends and leaves the terminal alone
+  ~TerminalWatcher();  // ends the process, which leaves the terminal unchanged
   TerminalWatcher(const TerminalWatcher&) = delete;
   TerminalWatcher& operator=(const TerminalWatcher&) = delete;
 
  private:
-  UniqueFd alive_;  // the writing end of the pipe
+  UniqueFd alive_;  // the pipe's writing end
   pid_t pid_ = -1;
 };
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kTab = 8;
 
-// Punctuation that may not begin a line of Chinese or Japanese.
+// Punctuation that may not start a line of Chinese or Japanese.
 bool ends_phrase(char32_t c) {
   return std::u32string_view(
              U"\u3001\u3002\uFF0C\uFF0E\uFF01\uFF1F\uFF1A\uFF1B\uFF09\u300D\u300F"
@@ -48,10 +48,10 @@ void WrappedText::push_char(char32_t c, std::string_view bytes) {
   if (c == '\n') return break_line();
   if (c == ' ') return push_space(1);
   if (c == '\t') return push_space(kTab - column_ % kTab);
-  if (c < 0x20 || c == 0x7F) return;  // nothing that moves the cursor
+  if (c < 0x20 || c == 0x7F) return;  // no character that moves the cursor
   const bool begins = clusters_.push(c);
   if (!begins) {
-    // The cluster that stands there has become wider, or not.
+    // The current cluster may have become wider.
     const std::size_t wider = clusters_.width() - std::min(clusters_.width(), cluster_columns_);
     cluster_columns_ += wider;
     column_ += wider;
@@ -66,7 +66,7 @@ void WrappedText::push_char(char32_t c, std::string_view bytes) {
   cluster_columns_ = clusters_.width();
   if (column_ + cluster_columns_ > columns_) {
     const bool whole_line = word_columns_ + cluster_columns_ > columns_ || word_columns_ == column_;
-    if (whole_line) {  // a word that no line can hold is broken, by the terminal
+    if (whole_line) {  // a word longer than a line is broken by the terminal
       end_word();
     } else {
       move_word();
@@ -83,8 +83,8 @@ void WrappedText::move_word() {
   if (word_at_ != std::string::npos) {
     out_.resize(word_at_);
   } else if (word_columns_ > 0) {
-    // The column is given by its number: behind the last one, terminals do not agree on where a
-    // relative movement begins.
+    // Uses an absolute column: after the last column, terminals disagree on the start of a relative
+    // movement.
     out_ += str("\033[", column_ - word_columns_ + 1, "G\033[K");
   }
   out_ += '\n';
@@ -98,7 +98,7 @@ void WrappedText::end_word() {
   word_at_ = out_.size();
 }
 
-// Spaces that do not fit are left out: the next word begins a line.
+// Spaces that do not fit are dropped: the next word starts a line.
 void WrappedText::push_space(std::size_t count) {
   const std::size_t fitting = std::min(count, columns_ - std::min(columns_, column_));
   out_.append(fitting, ' ');

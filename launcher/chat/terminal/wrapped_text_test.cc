@@ -14,14 +14,14 @@ namespace {
 
 using testing::Screen;
 
-// A terminal in cooked output mode makes "\r\n" of a newline.
+// Converts newlines to "\r\n" like a terminal in cooked output mode.
 std::string with_returns(const std::string& text) {
   std::string out;
   for (const char c : text) out += c == '\n' ? std::string("\r\n") : std::string(1, c);
   return out;
 }
 
-// What a terminal so wide shows of the text, which comes in pieces of so many characters.
+// What a terminal of this width shows for the text, which arrives in pieces of `piece` characters.
 std::string shown(const std::string& text, std::size_t columns, std::size_t piece = 1) {
   Screen screen(50, columns);
   WrappedText wrapped([columns] { return columns; });
@@ -80,7 +80,7 @@ TEST_CASE("without a width nothing is broken; tabs go to the next stop, other co
 }
 
 // Random words of random characters in pieces of random sizes: no word that fits in a line is ever
-// broken, and all characters are there.
+// broken, and no character is lost.
 TEST_CASE("no word is broken, however the pieces fall") {
   std::mt19937 random(7);
   const std::string letters[] = {"a", "b", "e\u0301", "\u00E4", "x", "-", "\u2764\uFE0F"};

@@ -1,4 +1,4 @@
-// Terminal: a program in a pseudo-terminal of its own, for tests that type at it.
+// Terminal: a program in a pseudo-terminal, for tests that type into it.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -48,7 +48,7 @@ class Terminal {
 
   void type(const std::string& keys) {
     for (std::size_t at = 0; at < keys.size();) {
-      // A part at a time, and what comes back is taken: a terminal holds only so much.
+      // In parts, reading output in between: a terminal's buffer is limited.
       const std::size_t size = std::min<std::size_t>(keys.size() - at, 1024);
       const ssize_t written = ::write(our_side_, keys.data() + at, size);
       REQUIRE(written > 0);
@@ -56,7 +56,7 @@ class Terminal {
       if (at < keys.size()) read();
     }
   }
-  // Waits until it shows the text, after what was awaited before.
+  // Waits until the text appears, after what was awaited before.
   bool await(const std::string& text) {
     const std::int64_t end = now_ns() + kLimit.count();
     while (true) {
@@ -76,9 +76,9 @@ class Terminal {
     winsize window{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
     ::ioctl(our_side_, TIOCSWINSZ, &window);
   }
-  // What it has shown so far is not awaited.
+  // Later waits ignore the output so far.
   void skip() { awaited_ = seen_.size(); }
-  // Takes what it shows for so long.
+  // Reads output for this time.
   void watch(Nanoseconds time) {
     const std::int64_t end = now_ns() + time.count();
     while (now_ns() < end) read();
@@ -90,7 +90,7 @@ class Terminal {
     return (now.c_lflag & ECHO) != 0 && (now.c_lflag & ICANON) != 0;
   }
   int wait() {
-    // Somebody has to take what it still shows.
+    // The remaining output must be read.
     const std::int64_t end = now_ns() + kLimit.count();
     while (!process_gone(program_.pid()) && now_ns() < end) read();
     return program_.wait();

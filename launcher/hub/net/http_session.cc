@@ -19,7 +19,7 @@ HttpHead HttpSession::begin(std::string_view method, const Url& url, std::string
     try {
       return exchange(method, url, request);
     } catch (const NetworkError&) {
-      // The server may have closed it since; a fresh one tells.
+      // The server may have closed the idle connection; try a new one.
     }
   }
   current_ = {};

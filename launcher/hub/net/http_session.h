@@ -1,4 +1,4 @@
-// HttpSession: HTTP/1.1 requests one after the other, over connections that are kept alive.
+// HttpSession: sequential HTTP/1.1 requests over keep-alive connections.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ struct HttpHead {
   int status = 0;
   std::string text;  // the status line and the headers
 
-  // Whatever the name's case; empty: it is not there.
+  // Found case-insensitively; empty: not present.
   std::string_view header(std::string_view name) const { return header_of(text, name); }
   bool is_redirect() const {
     return (status >= 301 && status <= 303) || status == 307 || status == 308;
@@ -35,11 +35,11 @@ class HttpSession {
  public:
   explicit HttpSession(Network& network) : network_(network), buffer_(std::size_t{256} << 10) {}
 
-  // Sends a request and waits for the head of its response. headers: lines that each end with
-  // "\r\n"; Host and User-Agent are added. Throws NetworkError, NetworkStopped or an Error.
+  // Sends a request and waits for the head of its response. headers: lines that end with "\r\n";
+  // Host and User-Agent are added. Throws NetworkError, NetworkStopped or an Error.
   HttpHead begin(std::string_view method, const Url& url, std::string_view headers);
-  // Reads more of the body; false: it has ended. A body that is not read to its end costs the
-  // connection.
+  // Reads more of the body; false: it has ended. If a body is not read to its end, the connection
+  // is closed.
   bool more(BodyReceiver& receiver);
   std::string whole_body(std::size_t max_size);
 
@@ -48,7 +48,7 @@ class HttpSession {
     std::unique_ptr<ByteStream> stream;
     ResponseParser response;
     bool head_only = false;
-    std::string early;  // of the body, which came with the head
+    std::string early;  // start of the body, received with the head
     std::string origin;
   };
   HttpHead exchange(std::string_view method, const Url& url, const std::string& request);

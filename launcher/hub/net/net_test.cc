@@ -46,7 +46,7 @@ TEST_CASE("a redirect may leave the host, but not the encryption") {
   CHECK(error_of([&] { redirected(base, ""); }) != "");
 }
 
-// A certificate for "localhost" that its own key has signed; false: there is no openssl here.
+// A self-signed certificate for "localhost"; false: openssl is not installed.
 bool make_certificate(const TestFolder& folder) {
   const std::string command =
       "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
@@ -55,7 +55,7 @@ bool make_certificate(const TestFolder& folder) {
   return std::system(command.c_str()) == 0;
 }
 
-// What is read of a server that sends this and closes the connection.
+// The body read from a server that sends these bytes and closes the connection.
 std::string body_of(const std::string& sent, const std::string& scheme = "http") {
   const ListenSocket listening = listen_tcp("127.0.0.1", 0);
   const std::jthread server([&] {

@@ -67,7 +67,7 @@ struct AddressList {
   }
 };
 
-// 0, or what went wrong.
+// Returns 0 or an error code.
 int ask_for_addresses(const Url& url, int flags, AddressList& list) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -165,8 +165,8 @@ std::vector<Network::Address> Network::first_addresses(const addrinfo* list) {
   return addresses;
 }
 
-// The system's resolver waits ten seconds and more for name servers that do not answer, and cannot
-// be told to give up; a child process can be ended.
+// The system's resolver waits ten seconds or more for name servers that do not respond, and cannot
+// be interrupted; a child process can be killed.
 std::vector<Network::Address> Network::look_up_in_child(const Url& url, Nanoseconds limit) const {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("pipe");
@@ -204,7 +204,8 @@ std::vector<Network::Address> Network::look_up_in_child(const Url& url, Nanoseco
   return addresses;
 }
 
-// Tries all addresses at once: where one of IPv6 leads nowhere, that of IPv4 need not wait for it.
+// Tries all addresses concurrently: if an IPv6 address is unreachable, the IPv4 address need not
+// wait for it.
 UniqueFd Network::connect_to(const std::vector<Address>& addresses, const Url& url,
                              Nanoseconds limit) const {
   std::vector<UniqueFd> sockets;

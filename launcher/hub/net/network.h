@@ -1,5 +1,5 @@
-// Network: connections to servers, with a limit on every wait and an end to all of them when a
-// signal arrives.
+// Network: connections to servers. Every wait has a time limit, and all waits end when a signal
+// arrives.
 #pragma once
 
 #include <sys/socket.h>
@@ -21,7 +21,7 @@ struct addrinfo;
 
 namespace nvllm::launcher {
 
-// A connection that could not be made, or was lost: another attempt may succeed.
+// A connection failed or was lost: another attempt may succeed.
 class NetworkError : public Error {
  public:
   using Error::Error;
@@ -34,11 +34,12 @@ class NetworkStopped : public Error {
 };
 
 struct NetworkLimits {
-  int stop_fd = -1;  // when it is readable, all waits end; -1: there is none
-  // Until a first connection has been made: afterwards it is known that there is a network.
+  int stop_fd = -1;  // all waits end when it is readable; -1: none
+  // Until the first connection succeeds: after that, a network is known to exist.
   Nanoseconds first_answer = std::chrono::milliseconds(900);
   Nanoseconds connect = std::chrono::seconds(10);
-  Nanoseconds silence = std::chrono::seconds(30);  // no byte arrives or leaves
+  Nanoseconds silence = std::chrono::seconds(30);  // maximum time without any byte in either
+                                                   // direction
 };
 
 // One connection. Used by one thread at a time. All functions throw NetworkError or NetworkStopped.
@@ -56,10 +57,10 @@ class Network {
 
   // Connects, with TLS for https. Throws NetworkError, or an Error if the server is not trusted.
   std::unique_ptr<ByteStream> connect(const Url& url);
-  // Waits, if nobody stops it.
+  // Waits, unless stopped.
   void sleep(Nanoseconds time) const;
   void fail_if_stopped() const { sleep(Nanoseconds{0}); }
-  // Whether there ever was a connection.
+  // Whether any connection has succeeded.
   bool answered() const { return answered_; }
 
  private:
@@ -83,8 +84,9 @@ class Network {
 // Waits until the descriptor is ready for POLLIN or POLLOUT. what: for the error, "huggingface.co".
 void wait_for_socket(int fd, short events, int stop_fd, Nanoseconds limit, std::string_view what);
 
-// tls_client.cc: TLS over a connected socket, which it owns. The certificate must be one of the
-// host, of an authority that this system trusts. Throws an Error that says what is wrong with it.
+// tls_client.cc: TLS over a connected socket, which it owns. The certificate must be valid for the
+// host and issued by an authority that this system trusts. Throws an Error that describes a failed
+// check.
 std::unique_ptr<ByteStream> start_tls(UniqueFd socket, const Url& url, const NetworkLimits& limits);
 
 }  // namespace nvllm::launcher

@@ -19,13 +19,13 @@ SSL_CTX* make_context() {
   SSL_CTX* const context = ssl.ctx_new(ssl.client_method());
   if (context == nullptr) fail("https: OpenSSL gives no context");
   ssl.ctx_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, nullptr);
-  // The system's store of authorities, or what SSL_CERT_FILE and SSL_CERT_DIR say.
+  // The system's certificate store, or that of SSL_CERT_FILE and SSL_CERT_DIR.
   ssl.set_default_verify_paths(context);
   ssl.set_verify(context, SSL_VERIFY_PEER, nullptr);
   return context;
 }
 
-// Of all connections.
+// Shared by all connections.
 SSL_CTX* client_context() {
   static SSL_CTX* const context = make_context();
   return context;
@@ -63,7 +63,7 @@ class TlsStream : public ByteStream {
   }
 
  private:
-  // The name that the certificate must have; a number is no name to be sent.
+  // Sets the name required in the certificate; IP addresses are not sent as server names.
   void expect_host(const std::string& host) {
     if (openssl().set_address(openssl().get_param(ssl_), host.c_str()) == 1) return;
     if (openssl().set_host(ssl_, host.c_str()) != 1) fail("https: ", host, ": is no host's name");
@@ -87,7 +87,7 @@ class TlsStream : public ByteStream {
     }
   }
 
-  // Waits for what OpenSSL wants; false: it wants nothing.
+  // Waits until OpenSSL can continue; false: it is not waiting.
   bool wait(int result) {
     const int error = openssl().get_error(ssl_, result);
     if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) return false;

@@ -15,7 +15,7 @@ void check_characters(std::string_view text) {
 
 // Splits "host:port" or "[::1]:port".
 void set_authority(std::string_view authority, std::string_view text, Url& url) {
-  authority.remove_prefix(authority.rfind('@') + 1);  // of a user's name: it is not sent
+  authority.remove_prefix(authority.rfind('@') + 1);  // user names are not sent
   const bool brackets = authority.starts_with('[');
   const std::size_t end = brackets ? authority.find(']') : authority.find(':');
   url.host = authority.substr(brackets ? 1 : 0, brackets ? end - 1 : end);

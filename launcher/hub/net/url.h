@@ -20,8 +20,8 @@ struct Url {
 // Throws an Error that names the URL.
 Url parse_url(std::string_view text);
 
-// Where a response's Location leads from `base`. A path alone stays at the same server. Throws an
-// Error if it cannot be followed, which includes one that leads from https to http.
+// Resolves a response's Location relative to `base`. Throws an Error if it cannot be followed, for
+// example if it leads from https to http.
 Url redirected(const Url& base, std::string_view location);
 
 }  // namespace nvllm::launcher

@@ -1,5 +1,5 @@
-// HubServer: a Hugging Face hub for tests, on this machine: the part of its REST API that downloads
-// use, with a second address for the bytes of large files, and faults on demand.
+// HubServer: a local mock of a Hugging Face hub: the part of its REST API that downloads use, with
+// a second address for the contents of large files, and faults on demand.
 #pragma once
 
 #include <atomic>
@@ -21,14 +21,14 @@ class HubServer {
  public:
   struct File {
     std::string bytes;
-    bool lfs = false;             // its bytes come from another address, and its hash is told
-    std::string sha256 = {};      // what is told; empty: the right one
-    std::uint64_t told_size = 0;  // what is told instead of the right one; 0: that
+    bool lfs = false;             // content comes from another address, and its hash is reported
+    std::string sha256 = {};      // reported hash; empty: the correct one
+    std::uint64_t told_size = 0;  // reported instead of the correct size; 0: correct
   };
   struct Repository {
     std::string commit = "0123456789abcdef0123456789abcdef01234567";
     std::map<std::string, File> files;
-    bool gated = false;  // without the token "hf_good"
+    bool gated = false;  // requires the token "hf_good"
   };
   struct Request {
     std::string method, target, host, range;
@@ -42,15 +42,15 @@ class HubServer {
 
   std::string endpoint() const { return "http://127.0.0.1:" + std::to_string(port_); }
   std::vector<Request> requests() const;
-  // Bytes of bodies of large files that were sent so far.
+  // Body bytes of large files sent so far.
   std::uint64_t sent() const { return sent_; }
 
   // Faults; they may be changed at any time.
   std::atomic<std::int64_t> cut_after = -1;  // large bodies end here, with the connection
   std::atomic<bool> slow = false;            // large bodies arrive at about 1 MB/s
   std::atomic<bool> no_ranges = false;       // answers a range with the whole file
-  std::atomic<int> busy = 0;                 // as many requests are answered with 503
-  std::atomic<bool> drops_location = false;  // addresses of bytes work only once
+  std::atomic<int> busy = 0;                 // number of requests to answer with 503
+  std::atomic<bool> drops_location = false;  // addresses of contents work only once
 
  private:
   void accept_all();
@@ -71,7 +71,7 @@ class HubServer {
   mutable std::mutex mutex_;  // guards the rest
   std::vector<Request> requests_;
   std::vector<int> open_;
-  std::set<std::string> used_;  // addresses of bytes
+  std::set<std::string> used_;  // addresses of contents
   std::list<std::thread> threads_;
   std::thread acceptor_;
 };
@@ -79,7 +79,7 @@ class HubServer {
 // A repository with the files of a folder; its safetensors are in LFS.
 HubServer::Repository folder_repository(const std::string& folder);
 
-// A repository with a model as text_folder.h has it, whose weights nothing reads: config.json, a
+// A repository with a model as in text_folder.h, whose weights are never read: config.json, a
 // tokenizer, a chat template, safetensors of `weight_bytes`.
 HubServer::Repository text_repository(const std::string& folder, std::size_t weight_bytes);
 

@@ -1,5 +1,5 @@
-// AnswerBlocks: an answer as a list of blocks, one after the other: reasoning, text, tool calls.
-// Anthropic's messages (content blocks) and OpenAI's responses (output items) are written so.
+// AnswerBlocks: an answer as a sequence of blocks: reasoning, text, tool calls. Anthropic's
+// messages (content blocks) and OpenAI's responses (output items) have this form.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct AnswerBlock {
 // Used by one thread at a time.
 class AnswerBlocks {
  public:
-  // What a stream writes. Blocks are numbered from 0.
+  // Receives what a stream writes. Blocks are numbered from 0.
   class Listener {
    public:
     virtual ~Listener() = default;
@@ -30,7 +30,8 @@ class AnswerBlocks {
     virtual void closed(std::size_t index, const AnswerBlock& block) = 0;
   };
 
-  // At most one block is open. Space alone opens none: models write it between reasoning and calls.
+  // At most one block is open. White space alone opens none: models write it between reasoning and
+  // calls.
   void add(const OutputDelta& delta, Listener* listener = nullptr);
   // The answer has ended.
   void close(Listener* listener = nullptr);
@@ -45,7 +46,7 @@ class AnswerBlocks {
 
   std::vector<AnswerBlock> blocks_;
   bool open_ = false;  // the last one may grow
-  std::string space_;  // that no block has yet
+  std::string space_;  // not yet part of a block
 };
 
 }  // namespace nvllm::launcher

@@ -49,7 +49,7 @@ void AnswerStream::apply(const Update& update) {
 std::size_t AnswerStream::detokenize(const Update& update) {
   tokenizer::StreamDetokenizer& stream = *detokenizer_;
   std::size_t count = update.tokens.size();
-  // The token that ended the answer is no text.
+  // The token that ended the answer has no text.
   const bool ends_with_stop_token =
       update.finish == FinishReason::stop && count > 0 && !options_.include_stop_str_in_output;
   const std::size_t texts = count - (ends_with_stop_token ? 1 : 0);

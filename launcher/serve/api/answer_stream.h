@@ -1,5 +1,5 @@
-// AnswerStream: one choice of a response while it comes. It turns the engine's tokens into text,
-// ends it at stop strings, and has the text parsed for reasoning and tool calls.
+// AnswerStream: one choice of a response during generation. It detokenizes the engine's tokens,
+// ends the text at stop strings, and parses it for reasoning and tool calls.
 #pragma once
 
 #include <cstddef>
@@ -16,21 +16,21 @@
 
 namespace nvllm::launcher {
 
-// How the answers to a request are read. Shared by all of them.
+// How answers to a request are processed. Shared by all of them.
 struct AnswerOptions {
   std::shared_ptr<const tokenizer::StopStrings> stop = nullptr;  // null: none
-  std::int64_t min_tokens = 0;  // before that, nothing is a stop string
+  std::int64_t min_tokens = 0;  // no stop strings are matched before this
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
-  std::vector<tokenizer::TokenId> kept_special_tokens = {};  // what the parser must see
+  std::vector<tokenizer::TokenId> kept_special_tokens = {};  // special tokens that the parser needs
   std::vector<std::int32_t> stop_token_ids = {};
   bool keep_token_ids = false;
   bool keep_logprobs = false;
   bool include_reasoning = true;
-  bool parallel_tool_calls = true;  // false: the first call of an answer alone
+  bool parallel_tool_calls = true;  // false: only the first call of an answer
 };
 
-// What came of an answer and was not yet taken.
+// New output of an answer that was not yet taken.
 struct AnswerParts {
   OutputDelta text = {};  // with one entry per tool call
   std::vector<std::int32_t> token_ids = {};
@@ -40,8 +40,7 @@ struct AnswerParts {
   void clear();  // keeps the memory of the texts
 };
 
-// Why an answer ended: the stop string, or the one of stop_token_ids. Neither: the model's own end,
-// or the length.
+// Why an answer ended: the stop string, or one of stop_token_ids. Neither: EOS, or the length.
 struct StopReason {
   std::string text = "";
   std::optional<std::int32_t> token = std::nullopt;
@@ -50,19 +49,19 @@ struct StopReason {
 // Used by one thread at a time.
 class AnswerStream {
  public:
-  // tokenizer: null: there is no text. parser: null: all text is content. The tokenizer and the
-  // options must outlive it.
+  // tokenizer: nullptr: no text. parser: nullptr: all text is content. Tokenizer and options must
+  // outlive it.
   AnswerStream(const tokenizer::Tokenizer* tokenizer, const AnswerOptions& options,
                std::unique_ptr<OutputParser> parser);
 
-  // Updates after a stop string change nothing.
+  // Updates after a stop string have no effect.
   void apply(const runtime::Update& update);
 
   AnswerParts& parts() { return parts_; }
-  // Tokens of the answer, those of a stop string and of an end included.
+  // Tokens of the answer, including those of a stop string and EOS.
   std::int64_t tokens() const { return tokens_; }
 
-  // Whether the text is complete; the engine may not know that yet.
+  // Whether the text is complete; the engine may still be generating.
   bool ended() const { return !finish_reason_.empty(); }
   bool met_stop_string() const { return !stop_reason_.text.empty(); }
   // "stop", "length", "tool_calls", "abort"; empty before the end.

@@ -1,5 +1,5 @@
-// What a streamed token costs between the engine's update and the event's bytes, and what an open
-// stream holds in memory. Run in the workspace.
+// The cost of a streamed token between the engine's update and the event's bytes, and the memory of
+// an open stream. Run it in the workspace.
 #include <benchmark/benchmark.h>
 #include <malloc.h>
 

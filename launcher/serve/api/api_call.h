@@ -1,5 +1,6 @@
-// ApiCall: one request of a client while the engine works on it. An endpoint's parse function makes
-// it from the request's body; then it turns the engine's updates into the bytes of the response.
+// ApiCall: one request of a client while the engine is processing it. An endpoint's parse function
+// creates it from the request's body; then it converts the engine's updates to the bytes of the
+// response.
 //
 //   std::unique_ptr<ApiCall> call = parse_chat_completion(context, info, body);  // in the pool
 //   for (i...) client.submit(first_id + i, call->requests()[i]);
@@ -23,10 +24,10 @@
 
 namespace nvllm::launcher {
 
-// What is wrong with a request, as the API says it: a status and an error object.
+// An error of the API: a status and an error object.
 class ApiError : public Error {
  public:
-  // param: the field that is to blame, "" if none is.
+  // param: the invalid field, or "".
   ApiError(int status, const std::string& message, std::string param = "")
       : Error(message), status_(status), param_(std::move(param)) {}
   int status() const { return status_; }
@@ -40,36 +41,36 @@ class ApiError : public Error {
 // {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}; the type follows from the
 // status (400 BadRequestError, 401 AuthenticationError, 404 NotFoundError, ...).
 std::string error_body(int status, std::string_view message, std::string_view param = "");
-// The same as Anthropic's API says it, in /v1/messages:
-// {"type": "error", "error": {"type": "invalid_request_error", "message": ...}}
+// The same in the format of Anthropic's API, for /v1/messages: {"type": "error", "error": {"type":
+// "invalid_request_error", "message": ...}}
 std::string message_error_body(int status, std::string_view message, std::string_view param = "");
 
-// What the endpoints know of the server. Immutable while it serves; used by several threads.
+// The endpoints' view of the server. Immutable while it serves; used by several threads.
 struct ApiContext {
   const TextModel* text = nullptr;  // null: the model has no tokenizer
-  // Of requests that do not set them themselves. The longest answer is the endpoint's own matter,
-  // unless has_max_tokens is true.
+  // For requests that do not set them. The default of max_tokens depends on the endpoint, unless
+  // has_max_tokens is true.
   runtime::SamplingParams defaults = {};
   bool has_max_tokens = false;
   std::vector<std::string> stop = {};
   std::int64_t max_model_len = 0;
-  std::vector<std::string> model_names = {};  // the first is what responses say
-  std::string model_root = "";                // where the model came from
+  std::vector<std::string> model_names = {};  // responses contain the first
+  std::string model_root = "";                // origin of the model
   std::int64_t created_s = 0;                 // when the server started
   std::string reasoning_parser = "";          // "qwen3", "deepseek_r1"; empty: none
   std::string tool_call_parser = "";          // "hermes", "llama3_json", "mistral"; empty: none
   bool auto_tool_choice = false;
-  jinja::Dict chat_template_kwargs = {};  // for requests that do not set them themselves
+  jinja::Dict chat_template_kwargs = {};  // for requests that do not set them
   bool return_tokens_as_token_ids = false;
 };
 
-// What the server knows of one request beside its body.
+// Properties of a request besides its body.
 struct ApiRequestInfo {
   std::string id = "";         // X-Request-Id, or one that the server made; without a prefix
   std::int64_t created_s = 0;  // seconds since 1970
 };
 
-// Made in one thread, then used by another.
+// Created in one thread, then used by another.
 class ApiCall {
  public:
   ApiCall() = default;
@@ -77,7 +78,7 @@ class ApiCall {
   ApiCall& operator=(const ApiCall&) = delete;
   virtual ~ApiCall() = default;
 
-  // What the engine is to do: one request for each prompt. They may be moved away once submitted.
+  // The engine requests: one for each prompt. They may be moved away once submitted.
   std::vector<runtime::Request>& requests() { return requests_; }
   // Whether the response is a stream of server-sent events.
   bool stream() const { return stream_; }
@@ -86,14 +87,14 @@ class ApiCall {
   virtual void begin(std::string& out) = 0;
   // Applies an update (not an error) of requests()[index].
   virtual void apply(std::size_t index, const runtime::Update& update, std::string& out) = 0;
-  // Whether all unfinished answers of that request have met a stop string: the engine need not go
-  // on. Its remaining updates still arrive.
+  // Whether all unfinished answers of that request have reached a stop string: the engine can abort
+  // it. Its remaining updates still arrive.
   virtual bool stopped(std::size_t index) const = 0;
   // Whether all answers have ended.
   virtual bool done() const = 0;
-  // Appends the end of a stream (the last chunks, "data: [DONE]"), or else the whole body.
+  // Appends the end of a stream (the last chunks, "data: [DONE]"), or the whole body.
   virtual void finish(std::string& out) = 0;
-  // The engine has refused or lost the request: appends what a stream sends instead of its end, an
+  // The engine has rejected or lost the request: appends what a stream sends instead of its end: an
   // error event and the end. (Without a stream the response is error_body().)
   virtual void fail(int status, std::string_view message, std::string& out) = 0;
 
@@ -102,7 +103,7 @@ class ApiCall {
   bool stream_ = false;
 };
 
-// --- Endpoints. All throw ApiError for what is wrong with the body. ---
+// --- Endpoints. All throw ApiError for invalid bodies. ---
 
 using ParseCall = std::unique_ptr<ApiCall> (*)(const ApiContext& context,
                                                const ApiRequestInfo& info, std::string_view body);
@@ -116,7 +117,7 @@ std::unique_ptr<ApiCall> parse_message(const ApiContext& context, const ApiReque
 std::unique_ptr<ApiCall> parse_response(const ApiContext& context, const ApiRequestInfo& info,
                                         std::string_view body);
 
-// Answered without the engine; they return the response's body.
+// Endpoints that do not need the engine; they return the response's body.
 using Respond = std::string (*)(const ApiContext& context, std::string_view body);
 
 std::string respond_models(const ApiContext& context, std::string_view body);

@@ -1,4 +1,4 @@
-// Errors as the API says them.
+// Error responses of the API.
 #include "launcher/serve/api/api_call.h"
 #include "launcher/serve/api/json_append.h"
 #include "tokenizer/unicode/utf8.h"
@@ -24,7 +24,7 @@ std::string_view type_of(int status) {
   }
 }
 
-// Values that a client sent are part of messages, so these are bounded, at a whole character.
+// Messages may contain values that a client sent, so these are truncated, at a character boundary.
 std::string bounded(std::string_view message) {
   std::string text;
   tokenizer::append_valid_utf8(text, message.substr(0, kMaxMessageBytes + 4));

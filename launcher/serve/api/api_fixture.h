@@ -1,5 +1,5 @@
-// What tests of endpoints need: a tiny model's texts, a server's context, and an engine that says
-// what the test wants it to say.
+// For tests of endpoints: a tiny model's texts, a server's context, and a mock engine whose output
+// the test determines.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ class ApiFixture {
     return parse(context_, info(), body);
   }
 
-  // The update with these tokens; the last one of an answer if it has a finish reason.
+  // An update with these tokens; the last one of an answer if it has a finish reason.
   static runtime::Update update(std::vector<std::int32_t> tokens,
                                 runtime::FinishReason finish = runtime::FinishReason::none) {
     runtime::Update update;
@@ -49,7 +49,7 @@ class ApiFixture {
     return update;
   }
 
-  // The response to a request whose every answer is the text, token by token, and the model's end.
+  // The response to a request each of whose answers is this text, token by token, followed by EOS.
   std::string response(ParseCall parse, std::string_view body, std::string_view text) {
     const std::unique_ptr<ApiCall> call = this->call(parse, body);
     std::vector<std::int32_t> n;
@@ -69,7 +69,7 @@ class ApiFixture {
     return text_.tokenizer().decode({prompt.begin(), prompt.end()}, false);
   }
 
-  // What is wrong with a body: "400 [n] n: 0: must be ...".
+  // The error for a body: "400 [n] n: 0: must be ...".
   std::string refusal(ParseCall parse, std::string_view body) {
     try {
       (void)call(parse, body);
@@ -103,7 +103,7 @@ class ApiFixture {
   ApiContext context_;
 };
 
-// The data of all events. An Error if the stream does not end with [DONE], or has another form.
+// The data of all events. An Error if the stream does not end with [DONE], or is malformed.
 inline std::vector<nlohmann::json> events_of(const std::string& stream) {
   constexpr std::size_t kPrefix = 6;  // "data: "
   std::vector<nlohmann::json> all;

@@ -1,5 +1,5 @@
-// Any bytes as the body of a request: refused with a short ApiError, or answered with JSON. The
-// first byte chooses the endpoint and what the server offers.
+// Any bytes as a request body: rejected with a short ApiError, or answered with JSON. The first
+// byte selects the endpoint and the server's settings.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// POST /v1/chat/completions: conversations are answered.
+// POST /v1/chat/completions: answers conversations.
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -10,7 +10,7 @@
 namespace nvllm::launcher {
 namespace {
 
-// Chunks of a stream and the whole message are two shapes of the same object.
+// Chunks of a stream and the complete message are two forms of the same object.
 class ChatCompletionCall final : public GenerationCall {
  public:
   ChatCompletionCall(const ApiContext& context, const ApiRequestInfo& info,
@@ -45,7 +45,7 @@ class ChatCompletionCall final : public GenerationCall {
     out += R"(,"delta":{)";
   }
 
-  // Behind the choice.
+  // Ends a chunk after its choice.
   void close_chunk(std::size_t index, std::string& out) const {
     if (fields().continuous_usage_stats) {
       out += R"(}],"usage":)";
@@ -175,7 +175,7 @@ class ChatCompletionCall final : public GenerationCall {
     out += "}}";
   }
 
-  // What the body shows of the prompt.
+  // The parts of the body about the prompt.
   void append_prompt(std::string& out) {
     const Prompt& prompt = prompts().front();
     if (fields().sampling.prompt_logprobs) {
@@ -188,7 +188,7 @@ class ChatCompletionCall final : public GenerationCall {
     }
   }
 
-  // --- Both ---
+  // --- Shared by both ---
 
   void append_logprobs(std::size_t index, std::string& out) {
     if (fields().logprobs) {

@@ -1,4 +1,4 @@
-// POST /v1/chat/completions: what its responses look like, and what becomes of a conversation.
+// POST /v1/chat/completions: the form of its responses, and the prompts of conversations.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -23,7 +23,7 @@ std::string who_and(const std::string& more) {
          "}";
 }
 
-// A message of the deltas of a stream's choice, as a client puts it together.
+// A message assembled from the deltas of a stream's choice, as a client does.
 json joined(const std::vector<json>& chunks, int index) {
   json message = {{"content", ""}, {"reasoning", ""}, {"reasoning_content", ""}};
   std::map<int, json> calls;
@@ -153,7 +153,7 @@ TEST_CASE("chat: an assistant's earlier calls and reasoning are what templates r
   CHECK(prompt(R"({"role":"assistant","content":"I add.","reasoning":"new","tool_calls":[]})") ==
         "new|new||");
   CHECK(prompt(R"({"role":"assistant","reasoning_content":"old"})") == "old|old||");
-  // What is no JSON is the template's to judge.
+  // Arguments that are not JSON are left to the template.
   CHECK(prompt(R"({"role":"assistant","tool_calls":[{"function":{"arguments":"{"}}]})") == "||,|");
 }
 
@@ -210,7 +210,7 @@ TEST_CASE("chat: tool calls, whole and as deltas") {
       fixture.response(parse_chat_completion, who_and(str(kTools, R"(,"stream":true)")), text));
   CHECK(joined(chunks, 0)["tool_calls"] == choice["message"]["tool_calls"]);
   CHECK(chunks.back()["choices"][0]["finish_reason"] == "tool_calls");
-  // The first delta of a call has its id, type and name; later ones have arguments alone.
+  // The first delta of a call has its id, type and name; later ones only arguments.
   for (const json& chunk : chunks) {
     const json& delta = chunk["choices"][0]["delta"];
     if (!delta.contains("tool_calls")) continue;
@@ -252,7 +252,7 @@ TEST_CASE("chat: n choices, each with its index, streamed as whole") {
   }
   const json special = parse_json(fixture.response(
       parse_chat_completion, who_and(R"("skip_special_tokens":false)"), "it <|im_start|>"));
-  // But not the token that ended the answer.
+  // Except the token that ended the answer.
   CHECK(special["choices"][0]["message"]["content"] == "it <|im_start|>");
 }
 
@@ -267,7 +267,7 @@ TEST_CASE("chat: stop strings end the content; finish_reason and stop_reason say
       parse_chat_completion, who_and(R"("stop":"as th","include_stop_str_in_output":true)"),
       "it was the"));
   CHECK(with["choices"][0]["message"]["content"] == "it was th");
-  // Not within the first tokens.
+  // Not matched within the first min_tokens tokens.
   const json later = parse_json(fixture.response(
       parse_chat_completion, who_and(R"("stop":"it","min_tokens":2)"), "it was it"));
   CHECK(later["choices"][0]["message"]["content"] == "it was ");
@@ -298,7 +298,7 @@ TEST_CASE("chat: logprobs, with the bytes of each token") {
   update.logprobs[0].top = {{.token = 268, .logprob = -0.25F}};
   call->apply(0, update, out);
   const json chunk = events_of(out + "data: [DONE]\n\n").back();
-  // It comes with its token, though the text is not known yet.
+  // It is sent with its token, although the text is not known yet.
   CHECK(json_text(chunk["choices"][0]["logprobs"]) ==
         R"({"content":[{"bytes":[228],"logprob":-0.5,"token":"�","top_logprobs":)"
         R"([{"bytes":[32,119,104],"logprob":-0.25,"token":" wh"}]}]})");

@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::json;
 using Fields = ChatFields;
 
-// What messages hold is checked where they are rendered.
+// The content of messages is checked when they are rendered.
 void store_messages(const Json& value, Fields& fields) {
   if (!value.is_array()) fail(shown(value), ": not a list of messages");
   fields.has_messages = true;
@@ -149,7 +149,7 @@ ChatFields read_chat_fields(const ApiContext& context, const Json& body) {
 }
 
 ChatPrompt chat_prompt_of(const ApiContext& context, const Fields& fields, std::string_view body) {
-  const jinja::Value parsed = jinja::from_json(body, "the body");  // its names keep their order
+  const jinja::Value parsed = jinja::from_json(body, "the body");  // keeps the order of keys
   const jinja::Dict& object = *parsed.dict();
   ChatPromptOptions options{.messages = *object.get("messages"),
                             .template_options = context.chat_template_kwargs,

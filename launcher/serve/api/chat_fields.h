@@ -1,4 +1,4 @@
-// The fields of a chat beside those of generation_fields.h, and what they ask for.
+// The fields of a chat besides those of generation_fields.h.
 #pragma once
 
 #include <memory>
@@ -29,10 +29,10 @@ struct ChatFields : GenerationFields {
   bool parallel_tool_calls = true;
 };
 
-// Throws an ApiError for what is wrong with them.
+// Throws an ApiError for invalid fields.
 ChatFields read_chat_fields(const ApiContext& context, const nlohmann::json& body);
 
-// "auto" or "none"; an Error for what forces a call, or says neither.
+// Accepts "auto" or "none"; throws an Error for values that force a call, or others.
 void read_tool_choice(const nlohmann::json& value, std::string& to);
 
 // "low", "high"; an Error if there is no such effort.

@@ -16,8 +16,8 @@ std::string_view stripped(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kSpace) + 1 - first);
 }
 
-// The arguments of a call, which clients send back as a JSON text, as the object that templates
-// write in their own way. What is no object stays as it is.
+// Converts the arguments of a call, which clients send back as JSON text, to the object that
+// templates expect. Anything but an object is kept.
 jinja::Value as_object(const jinja::Value& arguments) {
   if (arguments.string() == nullptr) return arguments;
   try {
@@ -42,9 +42,9 @@ jinja::Value prepare_call(const jinja::Value& call) {
   return prepared;
 }
 
-// What an assistant said earlier, as templates read it: its calls, and its reasoning under the old
-// and the new name. gpt-oss' template reads the reasoning ahead of a call as "thinking", where
-// there is no content beside it.
+// Converts an assistant's earlier message for templates: its calls, and its reasoning under the old
+// and the new name. gpt-oss' template reads the reasoning before a call as "thinking", if there is
+// no content.
 jinja::Value prepare_history(const jinja::Value& message) {
   const jinja::Dict* const dict = message.dict();
   if (dict == nullptr) return message;
@@ -97,7 +97,7 @@ std::string_view final_content(const jinja::Value& messages) {
   return *content->string();
 }
 
-// Cuts off what the template wrote behind the last message, as transformers does.
+// Removes what the template wrote after the last message, as transformers does.
 void cut_after_final_message(const jinja::Value& messages, tokenizer::MarkedText& text) {
   const std::string_view content = final_content(messages);
   const std::string_view core = stripped(content);
@@ -106,7 +106,7 @@ void cut_after_final_message(const jinja::Value& messages, tokenizer::MarkedText
     fail("continue_final_message: the chat template does not write the last message as it is");
   }
   const std::string_view rest = content.substr(content.find_first_not_of(kSpace));
-  // A template may strip the space at the message's end.
+  // A template may strip white space at the message's end.
   const bool keeps_space = std::string_view(text.text).substr(at).starts_with(rest);
   text.cut(at + (keeps_space ? rest.size() : core.size()));
 }
@@ -134,7 +134,7 @@ ChatPrompt make_chat_prompt(const ApiContext& context, const ChatPromptOptions& 
   try {
     rendered = render(context, options);
   } catch (const Error& error) {
-    // Most begin with the message that is to blame: "messages[2]: ...".
+    // Most errors start with the invalid message: "messages[2]: ...".
     const std::string_view message = error.what();
     const char* const field = message.starts_with("messages") ? "" : "messages: ";
     throw ApiError(400, str(field, message), "messages");

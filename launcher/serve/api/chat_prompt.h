@@ -1,4 +1,4 @@
-// The prompt of a chat: its conversation as the model's template writes it.
+// The prompt of a chat: its conversation rendered by the model's chat template.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace nvllm::launcher {
 struct ChatPromptOptions {
   jinja::Value messages = {};
   jinja::Value tools = {};            // none, or a list
-  jinja::Dict template_options = {};  // what the template knows beside them
+  jinja::Dict template_options = {};  // other variables of the template
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   bool add_special_tokens = false;
@@ -25,11 +25,11 @@ struct ChatPrompt {
   std::string text = "";  // as it was rendered
 };
 
-// Throws an ApiError that blames "messages" for what the template refuses.
+// Throws an ApiError about "messages" if the template rejects them.
 ChatPrompt make_chat_prompt(const ApiContext& context, const ChatPromptOptions& options);
 
-// Throws an ApiError that blames "tools" if the server finds no tool calls in answers. none: the
-// value of tool_choice with which the request would be taken.
+// Throws an ApiError about "tools" if the server does not parse tool calls. none: the value of
+// tool_choice with which the request would be accepted.
 void check_finds_tool_calls(const ApiContext& context, std::string_view none);
 
 }  // namespace nvllm::launcher

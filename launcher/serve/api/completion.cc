@@ -1,4 +1,4 @@
-// POST /v1/completions: prompts are continued.
+// POST /v1/completions: continues prompts.
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -93,7 +93,7 @@ class CompletionCall final : public GenerationCall {
       : GenerationCall(context, info, fields, "cmpl-"),
         echo_(fields.echo),
         generates_(!(fields.echo && fields.max_tokens == 0)) {
-    if (!generates_) fields.max_tokens = 1;  // the engine always computes one
+    if (!generates_) fields.max_tokens = 1;  // the engine always computes at least one
     if (echo_ && fields.logprobs && !fields.sampling.prompt_logprobs) {
       fields.sampling.prompt_logprobs = fields.logprobs;
     }
@@ -152,7 +152,7 @@ class CompletionCall final : public GenerationCall {
     out += '}';
   }
 
-  // The engine's one token of a request for none is no part of the response.
+  // A request for no tokens does not report the token that the engine computed.
   Usage response_usage() const {
     Usage all = usage();
     if (!generates_) all.completion_tokens = 0;
@@ -218,7 +218,7 @@ class CompletionCall final : public GenerationCall {
   }
 
   bool echo_;
-  bool generates_;    // false: the prompt alone is asked for
+  bool generates_;    // false: only the prompt is requested
   std::string head_;  // of every event and of the body, up to the choices
 };
 

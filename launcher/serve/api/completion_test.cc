@@ -1,4 +1,4 @@
-// POST /v1/completions: what its responses look like.
+// POST /v1/completions: the form of its responses.
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -157,7 +157,7 @@ TEST_CASE("completion: a stop string ends a choice, and then the request") {
   say(1, "it was the", FinishReason::none);
   CHECK(call->stopped(0));
   CHECK_FALSE(call->done());
-  say(0, " night", FinishReason::abort);  // what the engine did before it was told
+  say(0, " night", FinishReason::abort);  // what the engine did before the abort arrived
   say(1, "", FinishReason::abort);
   CHECK(call->done());
   CHECK_FALSE(call->stopped(0));

@@ -1,5 +1,5 @@
-// Reads objects of a body whose names must keep their order, and makes messages and tools as chat
-// templates know them. All of them throw an Error that says what is wrong.
+// Reads objects of a body whose keys must keep their order, and creates messages and tools in the
+// form that chat templates expect. All functions throw an Error that describes invalid input.
 #pragma once
 
 #include <initializer_list>
@@ -11,11 +11,11 @@
 
 namespace nvllm::launcher {
 
-// Refuses other names. A null is as good as nothing.
+// Rejects other names. null is treated as absent.
 void check_names(const jinja::Dict& object, std::initializer_list<std::string_view> names);
 std::string need_string(const jinja::Dict& object, std::string_view name);
 
-// Calls function(dict) for each item; an error says which item it was.
+// Calls function(dict) for each item; an error names the item.
 template <typename Function>
 void for_each_dict(const jinja::Value& value, std::string_view what, Function function) {
   const jinja::List* const list = value.list();
@@ -29,14 +29,14 @@ void for_each_dict(const jinja::Value& value, std::string_view what, Function fu
   }
 }
 
-// Texts that were several are lines of one.
+// Joins texts as lines.
 void append_line(std::string& text, std::string_view line);
 
 // {"role": ..., "content": ...}
 jinja::Dict make_message(std::string_view role, std::string content);
 // {"id": ..., "type": "function", "function": {"name": ..., "arguments": {...}}}
 jinja::Dict make_tool_call(std::string id, std::string name, jinja::Value arguments);
-// {"type": "function", "function": {...}}; description, parameters: null: there is none.
+// {"type": "function", "function": {...}}; description, parameters: nullptr: none.
 jinja::Dict make_tool(std::string name, const jinja::Value* description,
                       const jinja::Value* parameters);
 

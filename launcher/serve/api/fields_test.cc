@@ -1,4 +1,4 @@
-// What bodies may say, and how they are refused.
+// Valid bodies, and errors for invalid ones.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -45,7 +45,7 @@ TEST_CASE("error_body: OpenAI's object, with the status's type") {
 TEST_CASE("error_body: however long a message is, 300 bytes of it are sent") {
   const json error = parse_json(error_body(400, std::string(1000000, 'x'), "n"));
   CHECK(error["error"]["message"].get<std::string>().size() == 300);
-  // Never half a character.
+  // Never truncated within a character.
   std::string accents;
   for (int i = 0; i < 1000; ++i) accents += "é";
   CHECK(error_body(400, accents).find("�") == std::string::npos);
@@ -151,7 +151,7 @@ TEST_CASE("fields: what is not done is refused by its name") {
     const std::string refused = str("400 [", name, "] ", name, ": ");
     CHECK(fixture.refusal(parse_completion, completion_with(name, "1")).starts_with(refused));
     CHECK(fixture.refusal(parse_chat_completion, chat_with(name, "1")).starts_with(refused));
-    // null asks for nothing.
+    // null has no effect.
     CHECK(fixture.refusal(parse_completion, completion_with(name, "null")) == "no error");
   }
   for (const char* const name : {"suffix", "max_completion_tokens", "messages"}) {
@@ -263,7 +263,7 @@ TEST_CASE("fields: prompt and answer must fit into the context") {
   CHECK(fixture.refusal(parse_completion, R"({"prompt":[1,2,3,4,5],"max_tokens":16})") ==
         "400 [max_tokens] max_tokens 16 and the prompt's 5 tokens exceed max_model_len 20; pass "
         "max_tokens of at most 15 or shorten the prompt");
-  // A default gives way.
+  // A default is reduced to fit.
   const auto call = fixture.call(parse_completion, R"({"prompt":[1,2,3,4,5]})");
   CHECK(call->requests()[0].sampling.max_tokens == 15);
   std::string ids = "1";

@@ -98,7 +98,7 @@ void GenerationCall::add_conversation(ChatPrompt prompt, std::string_view field,
 }
 
 void GenerationCall::begin(std::string& out) {
-  // The engine has its copies.
+  // The engine has its own copies.
   for (runtime::Request& request : requests_) request = {};
   if (stream_) write_begin(out);
 }
@@ -126,7 +126,7 @@ void GenerationCall::apply(std::size_t index, const Update& update, std::string&
   }
   if (!stream_) return;
   if (!streams_prompt_logprobs() || prompt_was_read) return stream_parts(at, out);
-  // The other answers to the prompt may have waited for its logprobs.
+  // The other answers to the prompt may have been waiting for its logprobs.
   for (std::size_t i = first; prompt.is_read && i < first + static_cast<std::size_t>(n_); ++i) {
     stream_parts(i, out);
   }
@@ -139,7 +139,7 @@ void GenerationCall::stream_parts(std::size_t index, std::string& out) {
   const bool last = answer.ended();
   const bool is_due =
       !choice.has_started || answer.tokens() - choice.sent_tokens >= fields_.stream_interval;
-  // Without a tokenizer there is no text, and a client still sees that tokens come.
+  // Without a tokenizer there is no text, but clients still see the progress.
   const bool is_empty = answer.parts().empty() && context_.text != nullptr;
   if (!last && (!is_due || is_empty)) return;
   write_parts(index, last, out);

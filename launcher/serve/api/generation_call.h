@@ -1,5 +1,5 @@
-// GenerationCall: what the calls that generate text have in common, whatever the shape of their
-// responses: prompts, answers, usage, and when a stream sends something.
+// GenerationCall: base class of calls that generate text, independent of the form of their
+// responses: prompts, answers, usage, and when a stream sends events.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,20 @@
 
 namespace nvllm::launcher {
 
-// Tokens of a request, as responses report them.
+// Token counts of a request, as responses report them.
 struct Usage {
   std::int64_t prompt_tokens = 0;
   std::int64_t completion_tokens = 0;
   std::int64_t cached_tokens = 0;
 };
-// {"prompt_tokens": ..., ...} as OpenAI has it.
+// {"prompt_tokens": ..., ...} in OpenAI's format.
 void append_usage(std::string& out, const Usage& usage);
 // The string, the token's id, or null.
 void append_stop_reason(std::string& out, const StopReason& reason);
 
 class GenerationCall : public ApiCall {
  public:
-  // prefix: of the response's id, as in "cmpl-".
+  // prefix: of the response's id, such as "cmpl-".
   GenerationCall(const ApiContext& context, const ApiRequestInfo& info,
                  const GenerationFields& fields, std::string_view prefix);
 
@@ -45,22 +45,22 @@ class GenerationCall : public ApiCall {
     std::int64_t tokens = 0;
     std::int64_t cached_tokens = 0;
     std::int32_t open = 0;     // answers that the engine works on
-    std::int32_t stopped = 0;  // of these, those that have met a stop string
-    // Kept where the response shows them.
+    std::int32_t stopped = 0;  // how many of these have reached a stop string
+    // Kept if the response contains them.
     std::string text = "";
     std::vector<std::int32_t> ids = {};
     std::vector<runtime::TokenLogprobs> logprobs = {};
-    bool is_read = false;  // the logprobs are there
+    bool is_read = false;  // whether the logprobs have arrived
   };
   struct Choice {
     AnswerStream answer;
-    std::int64_t sent_tokens = 0;  // a stream has sent everything up to this one
+    std::int64_t sent_tokens = 0;  // number of tokens sent in a stream
     bool has_started = false;      // a stream has sent something
     bool has_ended = false;        // a stream has sent the end
     std::int64_t text_offset = 0;  // of the next token with a logprob, in characters
   };
 
-  // Called by constructors: a request to the engine and its n choices. make_parser(): for each.
+  // For constructors: adds an engine request and its n choices. make_parser(): called for each.
   template <typename MakeParser>
   void add_prompt(Prompt prompt, runtime::Request request, MakeParser make_parser) {
     add_request(std::move(prompt), std::move(request));
@@ -70,19 +70,18 @@ class GenerationCall : public ApiCall {
     add_prompt(std::move(prompt), std::move(request), [] { return nullptr; });
   }
 
-  // The same for a conversation, whose answers are parsed for reasoning, and for tool calls where
-  // the request has tools. `field` is what the prompt was made of.
+  // The same for a conversation, whose answers are parsed for reasoning, and for tool calls if the
+  // request has tools. `field`: the field from which the prompt was created.
   void add_conversation(ChatPrompt prompt, std::string_view field, bool has_tools);
 
-  // --- What an endpoint writes. Choices are numbered prompt by prompt. ---
-  // A stream's beginning.
+  // --- Written by each endpoint. Choices are numbered prompt by prompt. --- The start of a stream.
   virtual void write_begin(std::string& /*out*/) {}
-  // choice.answer.parts(), in a stream; last: with the reason why it ended.
+  // Writes choice.answer.parts() to a stream; last: with the finish reason.
   virtual void write_parts(std::size_t index, bool last, std::string& out) = 0;
   // A stream's end, after the last parts of all choices.
   virtual void write_end(std::string& out) = 0;
   virtual void write_body(std::string& out) = 0;
-  // Whether a stream shows the prompt's logprobs, and must wait for them.
+  // Whether a stream contains the prompt's logprobs, and must wait for them.
   virtual bool streams_prompt_logprobs() const { return false; }
 
   std::size_t choice_count() const { return choices_.size(); }
@@ -103,12 +102,12 @@ class GenerationCall : public ApiCall {
   std::int64_t created_s() const { return created_s_; }
   const std::string& model() const { return model_; }
 
-  // The end of OpenAI's streams: the usage, where it was asked for, in an event that begins with
-  // `head`, and [DONE].
+  // The end of OpenAI's streams: the usage, if requested, in an event that starts with `head`, and
+  // [DONE].
   void append_stream_end(std::string& out, std::string_view head, const Usage& usage) const;
 
-  // Thousands of calls may be open: the lists of most of their fields are the requests' alone, once
-  // these have been added.
+  // Thousands of calls may be open, so lists in their fields are freed once the requests have been
+  // created.
   void drop_lists();
 
  private:

@@ -97,7 +97,7 @@ void store_response_format(const Json& value, Fields& /*fields*/) {
   }
 }
 
-// And all of read_sampling_field() that are not here.
+// In addition to those of read_sampling_field().
 constexpr Field<Fields> kFields[] = {
     {"model", store_value<&Fields::model, Fields>},
     {"request_id", store_request_id},
@@ -119,15 +119,16 @@ constexpr Field<Fields> kFields[] = {
     {"stream_options", store_stream_options},
     {"stream_interval", store_stream_interval},
     {"response_format", store_response_format},
-    // No detokenizer here puts spaces between special tokens, nor does vLLM's with tokenizer.json.
+    // Detokenizers here never insert spaces between special tokens, nor does vLLM's with
+    // tokenizer.json.
     {"spaces_between_special_tokens", store_nothing<Fields>},
-    // About the client's account with a service; there is none here.
+    // These concern a client's account with a service, which does not exist here.
     {"user", store_nothing<Fields>},
     {"metadata", store_nothing<Fields>},
     {"store", store_nothing<Fields>},
     {"service_tier", store_nothing<Fields>},
     {"safety_identifier", store_nothing<Fields>},
-    // A hint to a cache of several machines; the prefix cache here finds prefixes without it.
+    // A hint for caches of several machines; the prefix cache here needs none.
     {"prompt_cache_key", store_nothing<Fields>},
 };
 
@@ -165,7 +166,7 @@ void check_model(const ApiContext& context, const std::string& model) {
                  "model");
 }
 
-// check_sampling_params() begins its message with the field's name.
+// The messages of check_sampling_params() start with the field's name.
 void check_ranges(const SamplingParams& params) {
   try {
     runtime::check_sampling_params(params);
@@ -175,7 +176,7 @@ void check_ranges(const SamplingParams& params) {
   }
 }
 
-// The token sequences that spell the words, at the beginning of a text and after a space.
+// The token sequences that spell the words, at the start of a text and after a space.
 void add_bad_words(const TextModel& text, const Texts& words, SamplingParams& params) {
   const TextInput input(text, {});
   for (const std::string& word : words.items) {
@@ -197,7 +198,7 @@ bool read_sampling(const std::string& name, const Json& value, SamplingParams& p
   try {
     return read_sampling_field(name, value, params);
   } catch (const Error& error) {
-    throw ApiError(400, error.what(), name);  // it has the name already
+    throw ApiError(400, error.what(), name);  // the message contains the name
   }
 }
 
@@ -234,7 +235,7 @@ std::vector<std::string> generation_field_names() {
 }
 
 void refuse_unknown_field(const std::string& name, std::vector<std::string> known) {
-  constexpr std::size_t kMaxNameBytes = 64;  // no longer one is like a name
+  constexpr std::size_t kMaxNameBytes = 64;  // longer ones are not suggested
   for (std::string& field : generation_field_names()) known.push_back(std::move(field));
   const std::string nearest = name.size() > kMaxNameBytes ? "" : nearest_name(name, known);
   std::string message = str(shown(name), ": no such field");

@@ -1,6 +1,6 @@
-// The fields that all endpoints which generate have in common, under vLLM's names; and how an
-// endpoint reads its body: with the table of these and a table of its own. A field is honoured or
-// refused by name. null stands for "not given", as clients send it.
+// The fields shared by all endpoints that generate, under vLLM's names; and how an endpoint reads
+// its body, with this table and a table of its own. A field is either supported or rejected by
+// name. null means "not given", as clients send it.
 #pragma once
 
 #include <algorithm>
@@ -20,9 +20,9 @@
 namespace nvllm::launcher {
 
 struct GenerationFields {
-  runtime::SamplingParams sampling = {};  // but for max_tokens, logprobs and bad_words
+  runtime::SamplingParams sampling = {};  // except max_tokens, logprobs and bad_words
   std::string model = "";
-  std::string request_id = "";  // empty: that of the request's header
+  std::string request_id = "";  // empty: from the request's header
   std::optional<std::int32_t> max_tokens = std::nullopt;
   // Text.
   Texts stop = {};
@@ -41,7 +41,7 @@ struct GenerationFields {
   bool has_stream_options = false;
   bool include_usage = false;
   bool continuous_usage_stats = false;
-  std::int32_t stream_interval = 1;  // tokens per event, but for the first
+  std::int32_t stream_interval = 1;  // tokens per event, except the first
 };
 
 template <typename Fields>
@@ -50,7 +50,7 @@ struct Field {
   void (*store)(const nlohmann::json& value, Fields& fields);
 };
 
-// A field that the API knows and this server does not do.
+// A field of the API that this server does not support.
 struct RefusedField {
   const char* name;
   const char* why;
@@ -64,23 +64,25 @@ void store_value(const nlohmann::json& value, Fields& fields) {
 template <typename Fields>
 void store_nothing(const nlohmann::json& /*value*/, Fields& /*fields*/) {}
 
-// Throws an Error for more alternatives of a token than the engine reports.
+// Throws an Error if this is more than the engine reports.
 void check_logprobs_count(std::int32_t count);
 
-// Stores it if it is a field of GenerationFields; throws an ApiError if it is refused everywhere.
+// Stores the value if it is a field of GenerationFields; throws an ApiError if the field is
+// rejected by all endpoints.
 bool read_generation_field(const std::string& name, const nlohmann::json& value,
                            GenerationFields& fields);
-// The names that it knows, without those that are refused everywhere.
+// The supported names.
 std::vector<std::string> generation_field_names();
 
-// Throws an ApiError that says the nearest of the names that exist.
+// Throws an ApiError that suggests the most similar of the known names.
 [[noreturn]] void refuse_unknown_field(const std::string& name, std::vector<std::string> known);
 // Throws an ApiError if the field is one of these.
 void check_refused(const std::string& name, std::span<const RefusedField> refused);
-// What only holds of fields together. Called by read_fields().
+// Checks combinations of fields. Called by read_fields().
 void check_fields(const ApiContext& context, const GenerationFields& fields);
 
-// Fields: GenerationFields, or derived from it. `own` comes first; `refused` is this endpoint's.
+// Fields: GenerationFields, or derived from it. `own` takes precedence; `refused` is this
+// endpoint's.
 template <typename Fields>
 Fields read_fields(const ApiContext& context, const nlohmann::json& body,
                    std::span<const Field<Fields>> own, std::span<const RefusedField> refused) {
@@ -108,34 +110,34 @@ Fields read_fields(const ApiContext& context, const nlohmann::json& body,
   return fields;
 }
 
-// --- What the fields ask of the engine ---
+// --- Deriving engine requests from the fields ---
 
-// Ids of a text, refused before they are computed if it is hopelessly long. `field` is blamed.
+// Encodes a text; hopelessly long ones are rejected before that. `field`: named in errors.
 std::vector<std::int32_t> encode_text(const ApiContext& context, std::string_view field,
                                       std::string_view text, bool add_special_tokens);
-// The same for the text of a conversation, whose marked parts make no special tokens.
+// The same for the text of a conversation, whose marked parts yield no special tokens.
 std::vector<std::int32_t> encode_text(const ApiContext& context, std::string_view field,
                                       const tokenizer::MarkedText& text, bool add_special_tokens);
 
-// Cuts a prompt as truncate_prompt_tokens says.
+// Truncates a prompt according to truncate_prompt_tokens.
 void truncate_prompt(const ApiContext& context, const GenerationFields& fields,
                      std::vector<std::int32_t>& prompt);
 
-// The parameters of a prompt of so many tokens. default_max_tokens: nullopt: as many as there is
-// room for. Throws an ApiError for values out of their ranges, and where prompt and answer do not
-// fit into the model's context; prompt_field is where the prompt came from.
+// The parameters for a prompt of this length. default_max_tokens: nullopt: up to the maximum
+// length. Throws an ApiError for values out of range, or if prompt and answer do not fit in the
+// model's context; prompt_field: the field of the prompt.
 runtime::SamplingParams sampling_of(const ApiContext& context, const GenerationFields& fields,
                                     std::size_t prompt_tokens, std::string_view prompt_field,
                                     std::optional<std::int32_t> default_max_tokens);
 
-// --- The names of the fields that endpoints accept: /openapi.json must have the same ---
+// --- Names of the fields that endpoints accept: /openapi.json must have the same ---
 
 std::vector<std::string> completion_field_names();
 std::vector<std::string> chat_field_names();
 std::vector<std::string> message_field_names();
 std::vector<std::string> response_field_names();
 
-// An endpoint's own fields, and those of generation_field_names() that it does not refuse.
+// An endpoint's own fields, and those of generation_field_names() that it does not reject.
 template <typename Fields>
 std::vector<std::string> accepted_names(std::span<const Field<Fields>> own,
                                         std::span<const RefusedField> refused) {

@@ -1,5 +1,5 @@
-// Appends values to JSON text. A streamed token is written with these, so they do no more than they
-// must: no tree of values, no allocation but that of the text itself.
+// Appends values to JSON text. Used for streamed tokens, so it is minimal: no tree of values, no
+// allocation except for the text itself.
 #pragma once
 
 #include <cmath>
@@ -10,11 +10,11 @@
 
 namespace nvllm::launcher {
 
-// What stands between the quotes of a string. The text must be valid UTF-8, as detokenized text is.
+// The content of a string without quotes. The text must be valid UTF-8, as detokenized text is.
 void append_json_escaped(std::string& out, std::string_view text);
 // A string in quotes; bytes that are not UTF-8 become U+FFFD.
 void append_json_string(std::string& out, std::string_view text);
-// The shortest text that reads back as the same number; null for what JSON cannot say.
+// The shortest text that parses to the same number; null for values that JSON does not support.
 void append_json_number(std::string& out, std::int64_t number);
 void append_json_number(std::string& out, float number);
 

@@ -17,7 +17,7 @@ namespace {
 using runtime::TokenLogprob;
 using runtime::TokenLogprobs;
 
-// What JSON can say instead of minus infinity, as vLLM has it.
+// Replaces minus infinity, which JSON does not support, like vLLM.
 void append_logprob(std::string& out, float logprob) {
   constexpr float kMinLogprob = -9999.0F;
   append_json_number(out, std::max(logprob, kMinLogprob));
@@ -49,7 +49,7 @@ void append_chat_token(std::string& out, const TokenNames& names, const TokenLog
   out += '}';
 }
 
-// The alternatives, and the chosen token if it is none of them.
+// The alternatives, plus the sampled token if it is not one of them.
 std::vector<TokenLogprob> with_chosen(const TokenLogprobs& token) {
   std::vector<TokenLogprob> all = token.top;
   if (std::ranges::find(all, token.chosen.token, &TokenLogprob::token) == all.end()) {
@@ -58,7 +58,7 @@ std::vector<TokenLogprob> with_chosen(const TokenLogprobs& token) {
   return all;
 }
 
-// By their texts. Of tokens that share one, the most likely counts, which comes first.
+// Keyed by text. If tokens share a text, only the most likely one, which comes first, is kept.
 void append_top(std::string& out, const TokenNames& names, const TokenLogprobs& token) {
   std::vector<std::string> seen;
   out += '{';
@@ -100,7 +100,7 @@ std::int64_t characters(std::string_view text) {
 struct CompletionLists {
   std::string tokens, logprobs, top, offsets;
 
-  // token: null: there is no logprob.
+  // token: nullptr: no logprob.
   void add(const TokenNames& names, std::int32_t id, const TokenLogprobs* token,
            std::int64_t& offset) {
     for (std::string* list : {&tokens, &logprobs, &top, &offsets}) {

@@ -1,4 +1,4 @@
-// Log probabilities in the shapes of OpenAI's and vLLM's responses.
+// Log probabilities in the formats of OpenAI's and vLLM's responses.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,22 @@
 
 namespace nvllm::launcher {
 
-// How tokens are called.
+// How tokens are named.
 struct TokenNames {
   const tokenizer::Tokenizer* tokenizer = nullptr;  // null: by their ids
   bool as_ids = false;                              // "token_id:7", for tokens that share a text
 
   std::string name(std::int32_t token) const;
-  // The bytes that the token stands for; part of a character, perhaps.
+  // The bytes of the token, possibly part of a character.
   std::string bytes(std::int32_t token) const;
 };
 
-// Of chat: {"content": [{"token": ..., "logprob": ..., "bytes": [...], "top_logprobs": [...]}]}
+// For chats: {"content": [{"token": ..., "logprob": ..., "bytes": [...], "top_logprobs": [...]}]}
 void append_chat_logprobs(std::string& out, const TokenNames& names,
                           const std::vector<runtime::TokenLogprobs>& tokens);
 
-// Of completions. `first`: the first token of an echoed prompt, which has no logprob; -1: none.
-// text_offset: where the text of the next token begins, in characters; it is moved on.
+// For completions. `first`: the first token of an echoed prompt, which has no logprob; -1: none.
+// text_offset: offset of the next token's text in characters; updated.
 struct EchoedLogprobs {
   std::int32_t first = -1;
   const std::vector<runtime::TokenLogprobs>* rest = nullptr;  // of the prompt
@@ -35,13 +35,13 @@ void append_completion_logprobs(std::string& out, const TokenNames& names,
                                 const std::vector<runtime::TokenLogprobs>& tokens,
                                 std::int64_t& text_offset);
 
-// The same of an answer's tokens by their ids, as vLLM's Python objects have them:
-// [{"7": {"logprob": ..., "rank": ..., "decoded_token": ...}}, ...]
+// The same with an answer's token ids as keys, like vLLM's Python objects: [{"7": {"logprob": ...,
+// "rank": ..., "decoded_token": ...}}, ...]
 void append_sample_logprobs(std::string& out, const TokenNames& names,
                             const std::vector<runtime::TokenLogprobs>& tokens);
 
-// vLLM's prompt_logprobs, the same with null for the first token:
-// [null, {"7": {"logprob": ..., "rank": ..., "decoded_token": ...}}, ...]
+// vLLM's prompt_logprobs, with null for the first token: [null, {"7": {"logprob": ..., "rank": ...,
+// "decoded_token": ...}}, ...]
 void append_prompt_logprobs(std::string& out, const TokenNames& names,
                             const std::vector<runtime::TokenLogprobs>& tokens);
 

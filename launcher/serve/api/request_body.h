@@ -1,5 +1,5 @@
-// The body of a request as JSON, within the bounds of bounded_json.h; values of fields that only
-// the server's bodies have, beside those of request_fields.h; and errors that name their field.
+// The JSON body of a request, within the limits of bounded_json.h; values that only occur in the
+// server's bodies, besides those of request_fields.h; and errors that name their field.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,11 @@
 
 namespace nvllm::launcher {
 
-// An object. Throws an ApiError with the field in which the text is wrong, as bounded_json.h says.
+// Parses an object. Throws an ApiError with the field where the text is invalid (see
+// bounded_json.h).
 nlohmann::json parse_body(std::string_view body);
 
-// Strings of a request, all together: they are searched for in every answer.
+// All strings of a request that are searched for in every answer.
 struct Texts {
   static constexpr std::size_t kMaxCount = 64;
   static constexpr std::size_t kMaxBytes = 4096;
@@ -26,7 +27,7 @@ struct Texts {
 
 void read_value(const nlohmann::json& value, Texts& to);  // a string, or a list of some
 
-// Throws an ApiError of status 400 about this field for an Error inside.
+// Converts an Error of the function to an ApiError of status 400 about this field.
 template <typename Function>
 decltype(auto) with_field(std::string_view name, Function&& function) {
   try {

@@ -1,4 +1,4 @@
-// POST /tokenize and /detokenize: what the tokenizer makes of a text, a conversation, or ids.
+// POST /tokenize and /detokenize: encodes a text or conversation, decodes ids.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Refuses what only matters where something is generated.
+// Rejects fields that only affect generation.
 void check_not_generating(const Json& body) {
   constexpr std::string_view kUseful[] = {"model", "add_special_tokens", "truncate_prompt_tokens",
                                           "request_id", "user"};
@@ -67,7 +67,7 @@ std::string tokens_body(const ApiContext& context, const std::vector<std::int32_
   return out;
 }
 
-// The conversation is that of /v1/chat/completions, which knows no return_token_strs.
+// The conversation is read as for /v1/chat/completions, which does not support return_token_strs.
 std::string tokenize_messages(const ApiContext& context, Json json, std::string_view body) {
   TokenizeFields own;
   if (const auto strings = json.find("return_token_strs"); strings != json.end()) {
@@ -76,7 +76,7 @@ std::string tokenize_messages(const ApiContext& context, Json json, std::string_
     }
     json.erase(strings);
   }
-  if (json.contains("tools")) json["tool_choice"] = "none";  // nothing will be called
+  if (json.contains("tools")) json["tool_choice"] = "none";  // there will be no calls
   const ChatFields fields = read_chat_fields(context, json);
   return tokens_body(context, chat_prompt_of(context, fields, body).ids, own.return_token_strs);
 }

@@ -13,13 +13,13 @@ namespace nvllm::launcher {
 namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
-// What is read of the next requests while one is under way.
+// Maximum bytes read of the next requests while one is in progress.
 constexpr std::size_t kMaxPipelined = std::size_t{64} << 10;
-// A refused client may go on sending for so long; then the connection is reset.
+// How long a rejected client may go on sending before the connection is reset.
 constexpr Nanoseconds kLinger = std::chrono::seconds(2);
-// A request must come at this many bytes a second, after options.read_timeout.
+// Minimum rate of a request in bytes per second, after options.read_timeout.
 constexpr std::uint64_t kMinReadRate = std::uint64_t{64} << 10;
-// A client must take something of a whole response within this time.
+// A client must accept some bytes of a non-streaming response within this time.
 constexpr Nanoseconds kWriteTimeout = std::chrono::seconds(60);
 
 const char* reason_of(int status) {
@@ -54,7 +54,7 @@ void append_date(std::string& out) {
              std::strftime(text.data(), text.size(), "Date: %a, %d %b %Y %H:%M:%S GMT\r\n", &utc));
 }
 
-// No byte of a value may end its line: it would begin a header, or a response, of its own.
+// No byte of a value may end its line: that would start another header, or a response.
 void append_header(std::string& out, std::string_view name, std::string_view value) {
   out += name;
   out += ": ";
@@ -137,13 +137,13 @@ void Connection::on_readable() {
   await_read();
 }
 
-// Parses what has come; a request that is whole begins its exchange. False: it is closed.
+// Parses received bytes; a complete request starts its exchange. False: the connection is closed.
 bool Connection::parse() {
   if (!reader_) reader_.emplace(options_.max_header_bytes, options_.max_body_bytes);
   const std::size_t consumed = reader_->put(in_);
   in_.erase(0, consumed);
   if (reader_->failed_status() != 0) {
-    const std::string why = reader_->failure();  // the reader goes before the answer
+    const std::string why = reader_->failure();  // the reader is destroyed before the answer
     refuse(reader_->failed_status(), why);
     return !closed_;
   }
@@ -165,7 +165,7 @@ bool Connection::parse() {
   return !closed_;
 }
 
-// Answers bytes that are no request, and closes: what follows them cannot be understood.
+// Answers invalid bytes, and closes: what follows them cannot be interpreted.
 void Connection::refuse(int status, const std::string& message) {
   keep_alive_ = false;
   reader_.reset();
@@ -272,8 +272,8 @@ void Connection::end_response() {
   next_request();
 }
 
-// The bytes of the next request may be here already. Posted: a client that pipelines thousands of
-// requests must not make the stack as deep.
+// The bytes of the next request may have arrived already. Posted, because a client that pipelines
+// thousands of requests must not deepen the stack.
 void Connection::next_request() {
   since_ns_ = now_ns();
   boost::asio::post(socket_.get_executor(), [self = shared_from_this()] {
@@ -283,8 +283,8 @@ void Connection::next_request() {
   });
 }
 
-// Says that nothing more comes, and drops what the client still sends: if it were closed with bytes
-// unread, the system would take the response back.
+// Half-closes the connection, and discards what the client still sends: if it were closed with
+// unread bytes, the system would discard the response.
 void Connection::linger() {
   lingering_ = true;
   since_ns_ = now_ns();

@@ -1,5 +1,5 @@
-// Connection: one client's socket. It reads requests one after the other, hands each to its owner,
-// and sends the response's pieces as they come.
+// Connection: one client's socket. It reads requests in sequence, passes each to its owner, and
+// sends the response's pieces as they arrive.
 #pragma once
 
 #include <boost/asio/generic/stream_protocol.hpp>
@@ -18,17 +18,17 @@ namespace nvllm::launcher {
 
 class Connection;
 
-// What a connection tells its owner, in the I/O thread.
+// Callbacks of a connection, in the I/O thread.
 class ConnectionOwner {
  public:
   virtual ~ConnectionOwner() = default;
-  // A request has come whole. Returns its number; the response comes through respond().
+  // A complete request has arrived. Returns its id; the response arrives through respond().
   virtual ExchangeId begin_exchange(Connection& connection, HttpRequest request) = 0;
-  // The response has been sent or can no longer be. left: the client went first, or was dropped.
+  // The response has been sent or cannot be. left: the client disconnected first, or was dropped.
   virtual void end_exchange(ExchangeId exchange, bool left) = 0;
   // It is closed, and may be destroyed.
   virtual void closed(Connection& connection) = 0;
-  // The body of a response to bytes that are no request.
+  // The body of a response to invalid bytes.
   virtual std::string error_body(int status, const std::string& message) = 0;
   virtual bool draining() const = 0;
 };
@@ -43,15 +43,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
              ConnectionOwner& owner, const TlsContext* tls);
 
   void start();
-  // Appends a piece of the response to the exchange that is under way; flush() sends it.
+  // Appends a piece of the response of the current exchange; flush() sends it.
   void respond(HttpOutput output);
   void flush();
 
-  // Looks at its deadlines; called about once a second. Sends a comment in a silent stream.
+  // Checks deadlines; called about once a second. Sends a comment in an idle stream.
   void tick(std::int64_t now);
-  // Closes it if no exchange is under way; otherwise after that.
+  // Closes it if there is no exchange, otherwise after the exchange.
   void close_when_idle();
-  // Closes it at once.
+  // Closes it immediately.
   void abandon();
 
   bool idle() const { return exchange_ == 0 && !reader_; }
@@ -76,7 +76,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ConnectionOwner& owner_;
   std::unique_ptr<Transport> transport_;
 
-  std::string in_;                       // read and not parsed
+  std::string in_;                       // not yet parsed
   std::uint64_t request_bytes_ = 0;      // read of the request so far
   std::optional<RequestReader> reader_;  // of a request that has started
   ExchangeId exchange_ = 0;              // 0: none is under way
@@ -88,13 +88,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string out_;
   std::size_t sent_ = 0;  // of out_
   bool awaits_read_ = false, awaits_write_ = false;
-  bool lingering_ = false;  // the response is sent; what still comes is read and dropped
+  bool lingering_ = false;  // the response is sent; incoming bytes are discarded
   bool closed_ = false;
   bool close_wanted_ = false;
 
-  std::int64_t since_ns_;      // when the request, or the pause before it, began
+  std::int64_t since_ns_;      // when the request, or the pause before it, started
   std::int64_t last_sent_ns_;  // when something was last appended to out_
-  std::int64_t progress_ns_;   // when the client last took something
+  std::int64_t progress_ns_;   // when the client last accepted bytes
 };
 
 }  // namespace nvllm::launcher

@@ -33,10 +33,10 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 
 constexpr Nanoseconds kTick = std::chrono::milliseconds(500);
-// Connections that are accepted before others are served again.
+// Maximum connections accepted before others are served again.
 constexpr int kAcceptAtOnce = 64;
 
-// Each connection is an open file, and the usual limit of these is 1024.
+// Each connection needs a file descriptor, whose default limit is 1024.
 void raise_file_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -150,7 +150,8 @@ void HttpServer::State::accept_all() {
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) break;
     return accept_next();
   }
-  // The limit of files or of connections is reached, or many came at once: others are served first.
+  // The limit of files or of connections is reached, or many arrived at once: others are served
+  // first.
   accept_pause.expires_after(
       std::chrono::milliseconds(connections.size() < options.max_connections ? 1 : 50));
   accept_pause.async_wait([this](const error_code& error) {
@@ -162,7 +163,7 @@ void HttpServer::State::open_connection(int fd, const sockaddr_storage& peer) {
   UniqueFd owned(fd);
   const bool tcp = peer.ss_family == AF_INET || peer.ss_family == AF_INET6;
   const int on = 1;
-  // Without it the second of two small pieces waits for the client's acknowledgement, some 40 ms.
+  // Otherwise the second of two small pieces waits some 40 ms for the client's acknowledgement.
   if (tcp) ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   try {
     Connection::Socket socket(io);
@@ -202,7 +203,7 @@ void HttpServer::State::send_queued() {
     outputs.swap(queued);
     send_posted = false;
   }
-  // All pieces of one connection leave in one write.
+  // All pieces for one connection are sent by one write.
   std::vector<std::shared_ptr<Connection>> touched;
   for (HttpOutput& output : outputs) {
     const auto found = exchanges.find(output.exchange);

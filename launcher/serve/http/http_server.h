@@ -1,5 +1,5 @@
-// HttpServer: connections and the HTTP/1.1 on them, in a thread of its own. It knows nothing of
-// what is served.
+// HttpServer: connections and HTTP/1.1, in a thread of its own. It does not depend on what is
+// served.
 #pragma once
 
 #include <cstddef>
@@ -16,16 +16,16 @@
 
 namespace nvllm::launcher {
 
-// A request and its response. Never used twice.
+// Id of a request and its response, unique over the server's lifetime.
 using ExchangeId = std::uint64_t;
 
-// A piece of a response. The first has a status.
+// A piece of a response. The first piece has a status.
 struct HttpOutput {
   ExchangeId exchange = 0;
-  int status = 0;  // 0: goes on with a response that was started
+  int status = 0;  // 0: continues a response
   std::vector<HttpHeader> headers = {};
   std::string body = {};
-  bool last = false;  // the response ends with it; a first piece that is not last begins a stream
+  bool last = false;  // ends the response; a first piece that is not last starts a stream
 };
 
 struct HttpServerOptions {
@@ -35,10 +35,11 @@ struct HttpServerOptions {
   std::string tls_certificate = "", tls_key = "";  // PEM files; empty: no TLS
   std::size_t max_body_bytes = std::size_t{64} << 20;
   std::size_t max_header_bytes = std::size_t{64} << 10;
-  // What a stream may have waiting for a client that does not read; then its request is dropped.
+  // Maximum unsent bytes of a stream whose client does not read; beyond that its request is
+  // dropped.
   std::size_t max_unsent_bytes = std::size_t{256} << 10;
   std::size_t max_connections = 65536;
-  // From a request's first byte to its last; large bodies have longer.
+  // From a request's first byte to its last; longer for large bodies.
   Nanoseconds read_timeout = std::chrono::seconds(30);
   Nanoseconds keep_alive_timeout = std::chrono::seconds(75);  // between two requests
   Nanoseconds comment_interval = std::chrono::seconds(10);    // of a stream that is silent
@@ -47,15 +48,16 @@ struct HttpServerOptions {
 // Called in the I/O thread; they must not block.
 struct HttpHandlers {
   std::function<void(ExchangeId exchange, HttpRequest request)> request;
-  // The client has left before its response ended, or was dropped. Nothing more is sent.
+  // The client disconnected before its response ended, or was dropped. Nothing more is sent.
   std::function<void(ExchangeId exchange)> gone;
-  // The body, as JSON, of the answer to bytes that are no request.
+  // The JSON body of the answer to invalid bytes.
   std::function<std::string(int status, const std::string& message)> error_body;
 };
 
 class HttpServer {
  public:
-  // Binds and listens. Throws an Error that names the address, and who holds it if that is known.
+  // Binds and listens. Throws an Error that names the address, and the process that uses it if that
+  // is known.
   HttpServer(const HttpServerOptions& options, HttpHandlers handlers);
   // Begins to serve.
   void start();
@@ -67,18 +69,18 @@ class HttpServer {
   const std::string& address() const;
   std::uint16_t port() const;
 
-  // Sends pieces of responses, those of one exchange in this order. Callable by any thread; those
-  // of exchanges that are over are ignored.
+  // Sends pieces of responses; those of one exchange in this order. May be called by any thread;
+  // pieces of finished exchanges are ignored.
   void send(std::vector<HttpOutput> outputs);
 
-  // From now on a connection is closed after its response; idle ones are closed at once. New ones
-  // are still accepted.
+  // From now on connections are closed after their response; idle ones are closed immediately. New
+  // ones are still accepted.
   void close_after_responses();
-  // Holds the I/O thread where it has no lock and no memory in its hands, until resume(): a fork is
-  // safe meanwhile.
+  // Pauses the I/O thread at a point where it holds no lock and allocates no memory, until
+  // resume(), so that a fork is safe.
   void pause();
   void resume();
-  // Ends the thread; what is not sent yet is sent for at most so long.
+  // Ends the thread; unsent bytes are sent for at most this time.
   void stop(Nanoseconds limit = std::chrono::seconds(1));
 
  private:

@@ -55,7 +55,7 @@ std::string shown_address(const std::string& host, std::uint16_t port) {
   return six ? str('[', host, "]:", port) : str(host, ':', port);
 }
 
-// What failed at the address, as a sentence with its fix.
+// Reports the failure at the address, with its fix.
 [[noreturn]] void fail_bind(const std::string& host, std::uint16_t port, int error) {
   const std::string address = shown_address(host, port);
   if (error == EADDRINUSE) {
@@ -74,7 +74,7 @@ std::string shown_address(const std::string& host, std::uint16_t port) {
   fail("cannot listen on ", address, ": ", errno_text(error));
 }
 
-// The inode of the socket that listens on the port, by a table of /proc/net; empty: none.
+// The inode of the socket that listens on the port, from a table in /proc/net; empty: none.
 std::string listening_inode(const char* table, std::uint16_t port) {
   std::ifstream lines(table);
   std::string line;

@@ -1,4 +1,4 @@
-// Listening sockets: TCP or unix, with errors that say who is in the way.
+// Listening sockets: TCP or unix, with errors that name the process in the way.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ struct ListenSocket {
   std::uint16_t port = 0;
 };
 
-// Throws an Error that names the address; if another process listens there, also that one, where
-// the system tells. port 0: any that is free.
+// Throws an Error that names the address, and the process that listens there, if known. port 0: any
+// free port.
 ListenSocket listen_tcp(const std::string& host, std::uint16_t port);
 
-// A socket file that no process listens on any more is replaced; any other file is an Error.
+// A socket file without a listening process is replaced; any other file is an Error.
 ListenSocket listen_unix(const std::string& path);
 
-// "process 4711 (python3)"; empty if that cannot be known. port: of a listening TCP socket.
+// "process 4711 (python3)"; empty if unknown. port: of a listening TCP socket.
 std::string owner_of_port(std::uint16_t port);
 
 }  // namespace nvllm::launcher

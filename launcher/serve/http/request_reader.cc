@@ -66,7 +66,7 @@ RequestReader::~RequestReader() = default;
 std::size_t RequestReader::put(std::string_view bytes) {
   if (bytes.empty() || done() || state_->failed_status != 0) return 0;
   state_->started = true;
-  // Every body in chunks ends with so many bytes, and Beast's parser aborts on fewer of them.
+  // Every chunked body ends with at least this many bytes; Beast's parser aborts on fewer.
   constexpr std::size_t kLastChunk = std::string_view("0\r\n\r\n").size();
   const auto& parser = state_->parser;
   if (parser.is_header_done() && parser.chunked() && bytes.size() < kLastChunk) return 0;
@@ -74,8 +74,8 @@ std::size_t RequestReader::put(std::string_view bytes) {
   const std::size_t consumed =
       state_->parser.put(boost::asio::const_buffer(bytes.data(), bytes.size()), error);
   if (error == http::error::need_more) {
-    // Headers, and what may stand around chunks, are consumed as a whole: as long as they are not,
-    // they lie in the caller's buffer.
+    // Headers, and the text around chunks, are consumed as a whole: until then they stay in the
+    // caller's buffer.
     const bool waits = !parser.is_header_done() || consumed == 0;
     if (waits && bytes.size() > state_->max_header_bytes) {
       state_->fail(http::error::header_limit);
@@ -130,7 +130,7 @@ HttpRequest RequestReader::take() {
   }
   target.resize(std::min(target.find('#'), target.size()));
   const std::size_t query = target.find('?');
-  // A path that is badly escaped stays as it is: no route has its name.
+  // A malformed path is kept: no route matches it.
   request.path = percent_decoded(std::string_view(target).substr(0, query));
   if (query != std::string::npos) request.query = target.substr(query + 1);
   for (const auto& field : message) {

@@ -1,6 +1,5 @@
-// Any bytes as those of a connection. The first byte says how they are cut into pieces, which must
-// not matter: the requests are the same. What is wrong with the bytes behind them may be seen
-// sooner in one way than in another.
+// Any bytes on a connection. The first byte determines how they are split, which must not matter:
+// the requests are the same. Errors after them may be detected at different positions.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +22,7 @@ void require(bool condition) {
   if (!condition) std::abort();
 }
 
-// All requests that readers find in the bytes, given so many at a time.
+// All requests found in the bytes, when split in this way.
 template <typename NextSize>
 std::string parse(std::string_view bytes, NextSize next_size) {
   std::string said, buffer;
@@ -52,14 +51,14 @@ std::string parse(std::string_view bytes, NextSize next_size) {
       said += nvllm::str(request.body, "\n.\n");
       reader.reset();
     }
-    // What a reader leaves for the next call is bounded, whatever comes.
+    // The bytes left for the next call are bounded.
     require(buffer.size() <= kMaxHeaderBytes + size);
   }
   return said;
 }
 
-// Whether both ways found the same requests. Where one of them has failed, at a limit or at a byte
-// that the other one did not look at yet, it may have found fewer.
+// Whether both ways found the same requests. If one failed, at a limit or at a byte that the other
+// has not reached, it may have found fewer.
 bool agree(const std::string& one, const std::string& other) {
   return one.starts_with(other) || other.starts_with(one);
 }

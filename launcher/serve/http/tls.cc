@@ -57,7 +57,7 @@ TlsContext::TlsContext(const std::string& certificate, const std::string& key)
   const OpenSsl& ssl = openssl();
   state_->context = ssl.ctx_new(ssl.server_method());
   if (state_->context == nullptr) fail("--ssl-certfile: OpenSSL: ", openssl().last_error());
-  // Writes go on with the bytes that are left, wherever these lie by then.
+  // Writes are continued with the remaining bytes, which may have moved.
   ssl.ctx_ctrl(state_->context, SSL_CTRL_MODE,
                SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                    SSL_MODE_RELEASE_BUFFERS,

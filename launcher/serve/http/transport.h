@@ -1,4 +1,4 @@
-// Transport: the bytes of a connection, plain or in TLS, without waiting.
+// Transport: non-blocking reads and writes of a connection, plain or TLS.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 
 namespace nvllm::launcher {
 
-// What reading or writing came to.
+// The result of a read or write.
 struct Transfer {
   enum class State { done, blocked, closed };
   State state = State::done;
   std::size_t bytes = 0;
-  // Blocked: until the socket can be written to (which a TLS read may need), or else read.
+  // If blocked: wait until the socket is writable (which a TLS read may need), otherwise readable.
   bool wants_write = false;
 };
 
@@ -24,17 +24,17 @@ class Transport {
   virtual ~Transport() = default;
   virtual Transfer read(char* to, std::size_t size) = 0;
   virtual Transfer write(std::string_view bytes) = 0;
-  // Tells the peer that nothing more comes.
+  // Shuts down the sending direction.
   virtual void shut_down() = 0;
 };
 
-// fd stays the caller's, and must outlive it.
+// The caller keeps fd, which must outlive the transport.
 std::unique_ptr<Transport> plain_transport(int fd);
 
-// A server's certificate and key. OpenSSL is loaded when the first one is made.
+// A server's certificate and key. OpenSSL is loaded when the first one is created.
 class TlsContext {
  public:
-  // Throws an Error that names the file and what is wrong with it.
+  // Throws an Error that names the invalid file.
   TlsContext(const std::string& certificate, const std::string& key);
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;

@@ -1,14 +1,14 @@
 #!/bin/bash
 # Prepares the chat page for the program: embed.sh INDEX_HTML OUT_HTML OUT_CSP OUT_INC
 #
-# OUT_HTML: the page without indentation, lines of comments, and spaces in the style. OUT_CSP: its
-# Content-Security-Policy, which allows the one script and the one style of the page by their hashes.
-# OUT_INC: all of this as C++, for page.cc. Only tools that every Debian has: the page is made
-# wherever the program is built.
+# OUT_HTML: the page without indentation, comment lines, and spaces in the style. OUT_CSP: its
+# Content-Security-Policy, which allows the page's script and style by their hashes. OUT_INC: all of
+# this as C++, for page.cc. It uses only tools available on every Debian system, since the page is
+# generated wherever the program is built.
 set -euo pipefail
 source=$1 html=$2 policy=$3 inc=$4
 
-# Line by line, so no text of the page may go over several lines where the indentation counts.
+# Works line by line, so no text of the page may span several lines if its indentation matters.
 sed -E -e 's/^[[:space:]]+//; /^\/\/ /d; /^\/\*.*\*\/$/d; /^<!-- .* -->$/d; /^$/d' \
   -e '/^<style>$/,/^<\/style>$/{s/ *([{};]) */\1/g; s/([:,]) +/\1/g}' "$source" >"$html"
 

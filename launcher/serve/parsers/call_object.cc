@@ -54,7 +54,7 @@ std::string CallObject::take_arguments() {
   return certain_ ? std::exchange(arguments_, {}) : std::string();
 }
 
-// Whether the byte may stand here.
+// Whether the byte is valid here.
 bool CallObject::accept(char byte) {
   switch (state_) {
     case State::in_key: return accept_key(byte);
@@ -113,9 +113,9 @@ bool CallObject::begin_value(char byte) {
 }
 
 bool CallObject::accept_value(char byte) {
-  // No JSON has this outside of strings: it begins the tag that closes a call which is not whole.
+  // JSON never has this outside of strings: it starts the tag that closes an incomplete call.
   if (byte == '<' && !value_.in_string()) return false;
-  // Models write raw newlines in their arguments. Elsewhere a string that does not end is no call.
+  // Models write raw newlines in arguments. Elsewhere an unterminated string is not a call.
   if (key_ != Key::arguments && value_.in_string() && is_control(byte)) return false;
   const JsonValueEnd::Place place = value_.push(byte);
   if (place == JsonValueEnd::Place::past) {

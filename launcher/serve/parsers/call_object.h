@@ -1,5 +1,5 @@
-// CallObject: reads {"name": "f", "arguments": {...}} byte by byte. The arguments may also be
-// called "parameters", and the keys may come in any order.
+// CallObject: parses {"name": "f", "arguments": {...}} byte by byte. The arguments may also be
+// called "parameters", and the keys may have any order.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace nvllm::launcher {
 
-// Finds the end of a JSON value. It checks brackets and strings, nothing else.
+// Finds the end of a JSON value. Checks brackets and strings only.
 class JsonValueEnd {
  public:
   enum class Place { inside, last, past };
-  // Where the next byte of the text stands: in the value, at its end, or after it.
+  // The position of the next byte of the text: in the value, at its end, or after it.
   Place push(char byte);
   bool in_string() const { return in_string_; }
 
@@ -22,22 +22,21 @@ class JsonValueEnd {
 
 class CallObject {
  public:
-  // any_keys: other keys may have any name. Otherwise only "type" and "id" may stand before the
-  // arguments, and these are required, so that other objects are soon told from calls.
+  // any_keys: other keys may have any name. Otherwise only "type" and "id" may precede the
+  // arguments, and these are required, so that other objects are soon distinguished from calls.
   explicit CallObject(bool any_keys) : any_keys_(any_keys) {}
 
-  // failed: the byte cannot belong to a call; it was not taken.
+  // failed: the byte cannot belong to a call, and was not consumed.
   enum class Step { more, done, failed };
-  // The first byte is the opening brace. Not to be called after `done` or `failed`.
+  // The first byte is the opening brace. Do not call it after `done` or `failed`.
   Step push(char byte);
 
-  // Whether it has become certain that this is a call: its name is known, its arguments begin.
+  // Whether this is certainly a call: its name is known, and its arguments have started.
   bool certain() const { return certain_; }
   const std::string& name() const { return name_; }
-  // What is new of the arguments' text. Nothing before it is certain.
+  // New text of the arguments. Empty until certain().
   std::string take_arguments();
-  // The text that was taken, as long as this may turn out to be no call; once that is certain, what
-  // came after the arguments.
+  // The consumed text, until certain(); after that, the text after the arguments.
   const std::string& held() const { return held_; }
 
  private:

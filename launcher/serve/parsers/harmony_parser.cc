@@ -9,7 +9,7 @@
 namespace nvllm::launcher {
 namespace {
 
-constexpr std::size_t kMaxHeader = 1024;  // bytes that are kept of one
+constexpr std::size_t kMaxHeader = 1024;  // maximum bytes kept of a header
 
 // The word of a header that begins with this prefix, without it; "": there is none.
 std::string word_after(std::string_view header, std::string_view prefix) {
@@ -50,7 +50,7 @@ class HarmonyParser final : public OutputParser {
   bool called_tools() const override { return calls_ > 0; }
 
  private:
-  // role, channel: the two parts of a header. content: also text that has none.
+  // role, channel: the two parts of a header. content: also text without a header.
   enum class Place { role, channel, reasoning, content, call };
   enum Tag { kStart, kChannel, kConstrain, kMessage, kEnd, kReturn, kCall };
 
@@ -78,7 +78,7 @@ class HarmonyParser final : public OutputParser {
     }
   }
 
-  // Of a header.
+  // Stores text of a header.
   void keep(std::string_view text) {
     std::string& part = place_ == Place::role ? header_ : channel_;
     if (part.size() < kMaxHeader) part += text;
@@ -122,7 +122,7 @@ class HarmonyParser final : public OutputParser {
   Place place_ = Place::content;
   TagMatcher tags_{"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>",
                    "<|end|>",   "<|return|>",  "<|call|>"};
-  std::string header_, channel_;  // what the header says behind <|start|>, and behind <|channel|>
+  std::string header_, channel_;  // the header after <|start|>, and after <|channel|>
 };
 
 }  // namespace

@@ -1,10 +1,10 @@
-// HarmonyParser: the answers of gpt-oss, in OpenAI's harmony format. An answer is messages with
-// headers, of which the prompt has the start of the first:
+// HarmonyParser: the answers of gpt-oss, in OpenAI's harmony format. An answer consists of messages
+// with headers; the first header starts in the prompt:
 //
 //   <|channel|>analysis<|message|>REASONING<|end|><|start|>assistant<|channel|>final<|message|>TEXT
 //   ...<|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>JSON
 //
-// The recipient ("to=") may also stand behind the role. <|return|> and <|call|> end an answer.
+// The recipient ("to=") may also follow the role. <|return|> and <|call|> end an answer.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,12 @@
 
 namespace nvllm::launcher {
 
-// What stands between messages and in headers.
+// The tags between messages and in headers.
 const std::vector<std::string_view>& harmony_tags();
 
-// Messages of the channel analysis are reasoning, those with a recipient calls, all others content;
-// so is text without a header. Headers are not part of any text.
-// calls: whether messages with a recipient are calls; otherwise they are content. seed: of the
-// calls' ids.
+// Messages of the channel analysis are reasoning, those with a recipient calls, all others content,
+// including text without a header. Headers are not part of any text. calls: whether messages with a
+// recipient are calls; otherwise they are content. seed: for the ids of calls.
 std::unique_ptr<OutputParser> make_harmony_parser(bool calls, std::uint64_t seed);
 
 }  // namespace nvllm::launcher

@@ -15,7 +15,7 @@ struct Call {
   std::string name, arguments;
 };
 
-// However the text is cut.
+// Checks with every way of splitting the text.
 void check(const OutputParserOptions& options, const std::string& text,
            const std::string& reasoning, const std::string& content,
            const std::vector<Call>& calls = {}) {
@@ -60,7 +60,7 @@ TEST_CASE("harmony: a commentary with a recipient is a call") {
         "<|channel|>analysis<|message|>R<|end|><|start|>assistant<|channel|>commentary "
         "to=functions.get_weather <|constrain|>json<|message|>{\"city\": \"<b>\"}<|call|>",
         "R", "", {{"get_weather", R"({"city": "<b>"})"}});
-  // Behind the role, without a type, without the prefix.
+  // After the role, without a type, without the prefix.
   check(kBoth,
         "<|start|>assistant to=functions.f<|channel|>commentary<|message|>{}<|end|>"
         "<|start|>assistant<|channel|>commentary to=python<|message|>1+1",

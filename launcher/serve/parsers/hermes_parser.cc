@@ -32,7 +32,7 @@ class HermesParser final : public ToolCallParser {
   }
 
  private:
-  // before_object: after the tag that opens a call; held_ begins with it.
+  // before_object: after the tag that opens a call; held_ starts with it.
   enum class State { text, before_object, object };
   static constexpr int kOpen = 0, kClose = 1;
 

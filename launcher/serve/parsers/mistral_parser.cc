@@ -48,7 +48,7 @@ class MistralParser final : public ToolCallParser {
   }
 
  private:
-  // Up to a call's arguments, held_ has all text from the tag on.
+  // Until a call's arguments start, held_ has all text from the tag on.
   enum class State {
     text,
     after_tag,
@@ -74,7 +74,7 @@ class MistralParser final : public ToolCallParser {
     state_ = State::after_tag;
   }
 
-  // No call after all. The beginning of a marker may be that of the tag.
+  // Not a call after all. The start of a marker may be the start of the tag.
   void fail(OutputDelta& out) {
     const std::string marker = state_ == State::marker ? marker_ : "";
     held_.resize(held_.size() - marker.size());
@@ -83,7 +83,7 @@ class MistralParser final : public ToolCallParser {
     for (const char byte : marker) push_text(byte, out);
   }
 
-  // Between a tag and an object or arguments, and between objects. Whether the byte may stand here.
+  // Between a tag and an object or arguments, and between objects: whether the byte is valid here.
   bool step(char byte, OutputDelta& out) {
     if (byte == '{' && begin_braces(out)) {
       push(byte, out);
@@ -95,7 +95,7 @@ class MistralParser final : public ToolCallParser {
     return true;
   }
 
-  // Whether an opening brace may stand here: it begins a call's object, or its arguments.
+  // Whether an opening brace is valid here: it starts a call's object, or its arguments.
   bool begin_braces(OutputDelta& out) {
     if (state_ == State::after_tag || state_ == State::before_object) {
       state_ = State::object;

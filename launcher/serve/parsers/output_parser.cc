@@ -14,12 +14,12 @@ namespace nvllm::launcher {
 
 namespace {
 
-// Tells a model's reasoning, <think>...</think>, from its answer. There is one block of reasoning
-// at most, at the beginning of the answer. White space before <think> is dropped; later tags are
+// Separates a model's reasoning, <think>...</think>, from its answer. There is at most one block of
+// reasoning, at the start of the answer. White space before <think> is dropped; later tags are
 // text.
 class ReasoningSplitter {
  public:
-  // inside: the answer begins inside the reasoning; a <think> there says it once more.
+  // inside: the answer starts inside the reasoning; a repeated <think> is dropped.
   explicit ReasoningSplitter(bool inside) : inside_(inside) {}
 
   void push(char byte, std::string& reasoning, std::string& content);
@@ -33,7 +33,7 @@ class ReasoningSplitter {
   bool inside_;
   State state_ = State::start;
   TagMatcher tags_{"<think>", "</think>"};
-  std::string text_;  // what the tags released; at the start, white space that waits
+  std::string text_;  // text released by the tags; at the start, pending white space
 };
 
 void ReasoningSplitter::leave_start(State next, std::string& reasoning, std::string& content) {
@@ -57,7 +57,7 @@ void ReasoningSplitter::push(char byte, std::string& reasoning, std::string& con
       leave_start(State::content, reasoning, content);
     } else if (!is_space(std::string_view(text_).substr(waiting))) {
       leave_start(inside_ ? State::reasoning : State::content, reasoning, content);
-      // What is content from here on may still hold the beginning of a tag.
+      // The content from here on may still contain the start of a tag.
       if (!inside_) tags_.finish(content);
     }
     return;
@@ -88,7 +88,7 @@ const std::vector<ToolFormat>& tool_formats() {
   return formats;
 }
 
-// Of harmony, whose messages are told apart by one parser.
+// Names of harmony, whose messages are separated by one parser.
 constexpr std::string_view kHarmonyReasoning = "openai_gptoss", kHarmonyTools = "openai";
 
 bool is_harmony(const OutputParserOptions& options) {
@@ -119,7 +119,7 @@ const ToolFormat* find_tool_format(std::string_view name) {
   fail(option, " ", name, ": there is no such parser; pass one of ", known);
 }
 
-// Content goes from the reasoning's splitter to the tool calls' parser; either may be absent.
+// Passes content from the reasoning's splitter to the tool-call parser; either may be absent.
 class Parser final : public OutputParser {
  public:
   Parser(std::optional<ReasoningSplitter> reasoning, std::unique_ptr<ToolCallParser> tools)

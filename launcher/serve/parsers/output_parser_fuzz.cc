@@ -1,5 +1,5 @@
-// Any text as an answer. The first byte chooses the parsers, the second one how the text is cut;
-// how it is cut must not matter, and no text may be made up.
+// Any text as an answer. The first byte selects the parsers, the second one how the text is split,
+// which must not matter; and no text may be invented.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// ParsedAnswer: all deltas of an answer together, in tests.
+// ParsedAnswer: the concatenated deltas of an answer, for tests.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ struct ParsedAnswer {
     content += delta.content;
     for (const ToolCallDelta& part : delta.tool_calls) {
       const auto index = static_cast<std::size_t>(part.index);
-      // A call's first part alone has its id and its name, and calls come one after the other.
+      // Only a call's first part has its id and name, and calls follow one another.
       const bool first = index == calls.size();
       NVLLM_CHECK(first || index + 1 == calls.size());
       NVLLM_CHECK(part.id.empty() != first);
@@ -43,7 +43,7 @@ struct ParsedAnswer {
   }
 };
 
-// piece_size(): how many bytes come next, at least 1.
+// piece_size(): size of the next piece, at least 1.
 template <typename PieceSize>
 ParsedAnswer parse_answer(const OutputParserOptions& options, std::string_view text,
                           PieceSize piece_size) {

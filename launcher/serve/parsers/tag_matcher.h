@@ -1,4 +1,4 @@
-// TagMatcher: finds tags in a text that comes byte by byte.
+// TagMatcher: finds tags in a text that arrives byte by byte.
 #pragma once
 
 #include <initializer_list>
@@ -12,21 +12,21 @@ class TagMatcher {
  public:
   static constexpr int kNone = -1;
 
-  // The first byte of a tag stands nowhere else in any of them, and no tag begins with another one.
-  // So a match that fails can only begin anew at the byte where it failed.
+  // The first byte of a tag must not occur elsewhere in any tag, and no tag may be a prefix of
+  // another. So a failed match can only restart at the byte where it failed.
   TagMatcher(std::initializer_list<std::string_view> tags);
 
-  // Appends to `text` what cannot be part of a tag any more. Returns the index of the tag that ends
-  // with this byte, or kNone.
+  // Appends text that can no longer be part of a tag. Returns the index of the tag that ends with
+  // this byte, or kNone.
   int push(char byte, std::string& text);
-  // No more bytes come: appends the beginning of a tag that was held back.
+  // At the end of the input: appends a held-back partial tag.
   void finish(std::string& text);
 
   std::string_view tag(int index) const { return tags_[static_cast<std::size_t>(index)]; }
 
  private:
   std::vector<std::string_view> tags_;
-  std::string held_;  // how a tag begins
+  std::string held_;  // a partial tag
 };
 
 // JSON's white space.

@@ -1,4 +1,4 @@
-// ToolCallParser: what the parsers of all tool-call formats share, and their list.
+// ToolCallParser: base class of the parsers of all tool-call formats.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace nvllm::launcher {
 
-// Random ids of calls, which follow from a seed.
+// Random call ids, determined by a seed.
 class CallIds {
  public:
   CallIds(std::uint64_t seed, std::string_view prefix, int length)
@@ -38,20 +38,20 @@ class ToolCallParser {
   bool called() const { return calls_ > 0; }
 
  protected:
-  // Gives what is held back to add_content(), unless it is only the rest of a call's syntax.
+  // Passes held-back text to add_content(), unless it is only the rest of a call's syntax.
   virtual void end(OutputDelta& out) = 0;
 
-  // Text that is part of no call.
+  // Text outside of calls.
   void add_content(std::string_view text, OutputDelta& out);
   void begin_call(const std::string& name, OutputDelta& out, std::string id = "");
   void add_arguments(std::string_view text, OutputDelta& out);
-  // Pushes a byte into a call's object, and sends what that makes certain.
+  // Pushes a byte into a call's object, and sends what becomes certain.
   CallObject::Step push_object(CallObject& object, char byte, OutputDelta& out);
 
  private:
   CallIds ids_;
   std::int32_t calls_ = 0;
-  // White space at the beginning and after a call waits for what follows it.
+  // White space at the start and after a call is held back until the next text.
   bool at_edge_ = true;
   std::string white_space_;
 };

@@ -1,5 +1,5 @@
-// MockEngine: an engine without a model. Each step gives every running answer one token, at a fixed
-// pace, so that the server is tested and measured alone.
+// MockEngine: an engine without a model. Each step yields one token for every running answer, at a
+// fixed pace, for testing and measuring the server alone.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +19,14 @@ namespace nvllm::launcher {
 
 struct MockEngineOptions {
   Nanoseconds step{0};  // 0: as fast as the server takes them
-  // The tokens of an answer, one after the other, from the beginning again at their end.
+  // The tokens of an answer, repeated cyclically.
   std::vector<std::int32_t> tokens = {1};
   std::int32_t usual_length = 16;  // of answers without max_tokens
-  // A step gives a token to so many answers, those that came first; the others wait.
+  // Maximum answers per step, in order of arrival; the others wait.
   std::int64_t max_num_seqs = std::numeric_limits<std::int64_t>::max();
 };
 
-// submit() and abort() are callable by any thread, the rest by the engine's thread.
+// submit() and abort() may be called by any thread, the rest by the engine's thread.
 class MockEngine : public EnginePort {
  public:
   explicit MockEngine(MockEngineOptions options) : options_(std::move(options)) {}
@@ -34,13 +34,14 @@ class MockEngine : public EnginePort {
   void submit(std::uint64_t first_id, const std::vector<runtime::Request>& requests) override;
   void abort(std::uint64_t id) override;
 
-  // The updates of the next step; waits for requests at most so long.
+  // The updates of the next step; waits for requests up to the limit.
   std::vector<runtime::Update> poll(Nanoseconds limit);
   runtime::SchedulerStatistics load() const;
 
-  // Holds all answers back, as a long prefill does.
+  // Delays all answers, as a long prefill does.
   void hold(bool held);
-  // Refuses requests with this error from now on; empty: no more. internal_error: the model has it.
+  // Rejects requests with this error from now on; empty: no longer. internal_error: the model
+  // caused it.
   void refuse_with(std::string error, bool internal_error = false);
 
   std::int64_t running() const;
@@ -58,7 +59,7 @@ class MockEngine : public EnginePort {
     std::int64_t arrived_ns = 0, first_ns = 0;
   };
   runtime::Update next_update(Answer& answer, std::int64_t now) const;
-  // How many answers get a token in a step. The mutex is held.
+  // How many answers get a token in a step. The caller holds mutex_.
   std::size_t running_locked() const {
     return static_cast<std::size_t>(std::min(std::ssize(answers_), options_.max_num_seqs));
   }
@@ -69,7 +70,7 @@ class MockEngine : public EnginePort {
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::vector<Answer> answers_;
-  std::vector<runtime::Update> immediate_;  // refusals, and the ends of aborted requests
+  std::vector<runtime::Update> immediate_;  // rejections, and the ends of aborted requests
   bool held_ = false;
   std::string refusal_;
   bool internal_error_ = false;

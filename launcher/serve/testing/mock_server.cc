@@ -1,4 +1,4 @@
-// mock_server: the server with a mock engine behind it, to measure the server alone.
+// mock_server: the server with a mock engine, to measure the server alone.
 //
 //   mock_server MODEL_FOLDER [--port N] [--step-us N] [--max-num-seqs N] [--max-model-len N]
 //

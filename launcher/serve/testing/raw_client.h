@@ -1,4 +1,4 @@
-// RawClient: a client's socket that sends whatever bytes a test wants, and reads what comes.
+// RawClient: a client socket that sends any bytes, and reads the responses.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class RawClient {
   void post(std::string_view path, std::string_view body, std::string_view headers = "") const;
   void get(std::string_view path, std::string_view headers = "") const;
 
-  // Reads until the text has come, and returns everything up to its end. Fails after the limit, or
+  // Reads until the text arrives, and returns everything up to its end. Fails after the limit, or
   // when the server has closed the connection.
   std::string read_until(std::string_view text, Nanoseconds limit = std::chrono::seconds(20));
   // A whole response with a Content-Length: its head and body.

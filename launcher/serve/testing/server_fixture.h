@@ -1,5 +1,4 @@
-// ServerFixture: a server with a mock engine and a tiny model's texts, and the thread that an
-// engine has.
+// ServerFixture: a server with a mock engine, its thread, and a tiny model's texts.
 #pragma once
 
 #include <atomic>

@@ -78,7 +78,7 @@ void Screen::put(std::string_view character) {
   const bool begins = clusters_.push(tokenizer::decode_utf8(character.data()).c);
   const std::size_t width = std::max<std::size_t>(clusters_.width(), 1);
   if (!begins && column_ > 0) {
-    // The cluster's first cell stands before its own second one, where it has two.
+    // The cluster's first cell is before its own second one, if it has two.
     std::size_t at = std::min(pending_wrap_ ? columns_ - 1 : column_ - 1, lines_[row_].size() - 1);
     while (at > 0 && lines_[row_][at].width == 0) --at;
     Cell& cell = lines_[row_][at];

@@ -1,5 +1,5 @@
-// Screen: what a terminal shows of the bytes that a program writes, with all that has scrolled off
-// its top. It knows the sequences that the chat uses.
+// Screen: emulates a terminal: what it shows for the bytes that a program writes, including lines
+// that have scrolled off its top. It supports the sequences that the chat uses.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,15 @@ class Screen {
  public:
   Screen(std::size_t rows, std::size_t columns) : columns_(columns), lines_(rows) {}
 
-  // Bytes that end in the middle of a character or a sequence wait for the rest.
+  // Incomplete characters or sequences at the end wait for the rest.
   void write(std::string_view bytes);
 
-  // All lines, also those that have scrolled off; without spaces at their ends, and without the
-  // empty ones at the end.
+  // All lines, including those that have scrolled off; without trailing spaces and trailing empty
+  // lines.
   std::vector<std::string> lines() const;
   std::string text() const;  // the same, joined by newlines
   std::size_t scrolled() const { return scrolled_.size(); }
-  // Of the cursor, from 0.
+  // Cursor position, from 0.
   std::size_t row() const { return row_; }
   std::size_t column() const { return column_; }
 
@@ -34,7 +34,7 @@ class Screen {
   };
   using Line = std::vector<Cell>;
 
-  std::size_t sequence(std::string_view bytes);  // its size; 0: it is not whole
+  std::size_t sequence(std::string_view bytes);  // its size; 0: incomplete
   void put(std::string_view character);
   void new_line();
   static std::string text_of(const Line& line);
@@ -43,7 +43,7 @@ class Screen {
   std::vector<Line> lines_;  // of the window
   std::vector<Line> scrolled_;
   std::size_t row_ = 0, column_ = 0;
-  bool pending_wrap_ = false;  // the last column is written, and the next character begins a line
+  bool pending_wrap_ = false;  // the last column is written, and the next character starts a line
   std::string waiting_;
   launcher::ClusterReader clusters_;
 };

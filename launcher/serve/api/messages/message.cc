@@ -13,7 +13,7 @@ namespace {
 
 using Kind = AnswerBlock::Kind;
 
-// The arguments as the object that clients expect; those that max_tokens cut off are none.
+// The arguments as the object that clients expect; {} if max_tokens truncated them.
 std::string_view object_of(std::string_view arguments) {
   constexpr std::string_view kNone = "{}";
   if (arguments.empty()) return kNone;
@@ -114,7 +114,7 @@ class MessageCall final : public GenerationCall {
     out += R"(,"content":[)";
   }
 
-  // Anthropic counts what came from the cache apart from the other tokens of the prompt.
+  // Anthropic counts cached prompt tokens separately from the others.
   static void append_message_usage(std::string& out, const Usage& usage) {
     out += R"("usage":{"input_tokens":)";
     append_json_number(out, usage.prompt_tokens - usage.cached_tokens);

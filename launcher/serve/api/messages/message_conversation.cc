@@ -13,8 +13,7 @@ using jinja::Dict;
 using jinja::List;
 using jinja::Value;
 
-// Every block may say where Anthropic's cache should end; the prefix cache here finds prefixes
-// without it.
+// Every block may mark the end of Anthropic's cache; the prefix cache here does not need it.
 constexpr std::string_view kHint = "cache_control";
 
 std::string text_of_block(const Dict& block) {
@@ -25,7 +24,7 @@ std::string text_of_block(const Dict& block) {
   return need_string(block, "text");
 }
 
-// A string, or blocks of type text alone.
+// A string, or blocks of type text only.
 std::string text_of(const Value& content) {
   if (content.none()) return "";
   if (content.string() != nullptr) return *content.string();
@@ -38,7 +37,7 @@ std::string text_of(const Value& content) {
   return text;
 }
 
-// The messages of one user message, in the order of its blocks: texts, and results of tools.
+// The messages from one user message, in the order of its blocks: texts, and tool results.
 class UserMessage {
  public:
   explicit UserMessage(List& to) : to_(to) {}
@@ -65,7 +64,7 @@ class UserMessage {
     check_names(block, {"type", "tool_use_id", "content", "is_error", kHint});
     const Value* const content = block.get("content");
     std::string text = content == nullptr ? "" : text_of(*content);
-    // Templates know no failed tools, so the text says it.
+    // Templates do not support failed tools, so the text reports it.
     const Value* const is_error = block.get("is_error");
     if (is_error != nullptr && is_error->truth()) text.insert(0, "Error: ");
     Dict message = make_message("tool", std::move(text));

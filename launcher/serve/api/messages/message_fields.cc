@@ -52,7 +52,7 @@ void store_tool_choice(const Json& value, Fields& fields) {
   fields.uses_tools = type == "auto";
 }
 
-// What the model spends on thinking cannot be bounded by itself; max_tokens bounds all of it.
+// A thinking budget cannot be enforced separately; max_tokens limits all tokens.
 void store_thinking(const Json& value, Fields& fields) {
   const Json type = value.is_object() ? value.value("type", Json()) : Json();
   if (type != "enabled" && type != "disabled" && type != "adaptive") {
@@ -116,7 +116,7 @@ ChatPrompt message_prompt_of(const ApiContext& context, const MessageFields& fie
   if (fields.has_tools)
     options.tools = with_field("tools", [&] { return tools_of_message(object); });
   if (fields.thinking) options.template_options.set("enable_thinking", *fields.thinking);
-  // The model goes on with a last message of its own.
+  // The model continues a last message of the assistant.
   if (ends_with_assistant(object)) {
     options.continue_final_message = true;
     options.add_generation_prompt = false;

@@ -1,5 +1,5 @@
-// The body of a request to /v1/messages, as Anthropic's API has it, beside those sampling fields of
-// vLLM's that have no name there.
+// The body of a request to /v1/messages in the format of Anthropic's API, plus those sampling
+// fields of vLLM that have no equivalent there.
 #pragma once
 
 #include <optional>
@@ -21,20 +21,20 @@ struct MessageFields : GenerationFields {
   std::optional<bool> thinking = std::nullopt;  // absent: as the template does by itself
 };
 
-// Both throw an ApiError for what is wrong with them.
+// Both throw an ApiError for invalid bodies.
 MessageFields read_message_fields(const ApiContext& context, std::string_view body);
 
-// The conversation as the model's chat template has it: system, user, assistant and tool messages.
+// The conversation in the form for the model's chat template: system, user, assistant and tool
+// messages.
 ChatPrompt message_prompt_of(const ApiContext& context, const MessageFields& fields,
                              std::string_view body);
 
-// --- message_conversation.cc ---
-// Anthropic's conversations as chat templates know them: content blocks become texts, tool calls
-// and messages of tools. The body has "messages", and "system" perhaps; throws an ApiError that
-// blames one of them.
+// --- message_conversation.cc --- Converts Anthropic's conversations for chat templates: content
+// blocks become texts, tool calls and tool messages. The body has "messages", and optionally
+// "system"; throws an ApiError that names one of them.
 jinja::Value conversation_of_messages(const jinja::Dict& body);
 
-// {"name": ..., "input_schema": ...} as {"type": "function", "function": {...}}.
+// Converts {"name": ..., "input_schema": ...} to {"type": "function", "function": {...}}.
 jinja::Value tools_of_message(const jinja::Dict& body);
 
 // Whether the last message is the assistant's.

@@ -1,4 +1,4 @@
-// POST /v1/messages: what its responses look like, and what becomes of a conversation.
+// POST /v1/messages: the form of its responses, and the prompts of conversations.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// GET /openapi.json: the description of all endpoints, as it lies beside this file.
+// GET /openapi.json: the description of all endpoints, which is next to this file.
 #include "launcher/serve/api/api_call.h"
 
 namespace nvllm::launcher {

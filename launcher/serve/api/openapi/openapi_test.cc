@@ -1,4 +1,4 @@
-// /openapi.json: it describes the fields that the endpoints accept, all of them and no others.
+// /openapi.json describes exactly the fields that the endpoints accept.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ TEST_CASE("openapi: requests have the fields that the code accepts") {
   CHECK(differences(schemas["ResponseRequest"], response_field_names()) == "");
 }
 
-// Fields of endpoints that answer without the engine have no table that could be compared.
+// Fields of endpoints that do not need the engine have no table to compare with.
 std::string refusal(const ApiContext& context, Respond respond, const json& body) {
   try {
     (void)respond(context, json_text(body));

@@ -1,4 +1,4 @@
-// POST /v1/responses: OpenAI's Responses API, without anything that is kept.
+// POST /v1/responses: OpenAI's Responses API, without stored state.
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -12,15 +12,15 @@ namespace {
 
 using Kind = AnswerBlock::Kind;
 
-// Writes a stream's events; each has a number. A block is an item of the output, and in messages
-// and reasoning its text is a part of the item's content.
+// Writes a stream's events, which are numbered. A block is an output item; in messages and
+// reasoning its text is a part of the item's content.
 class ResponseEvents final : public AnswerBlocks::Listener {
  public:
   explicit ResponseEvents(const ResponseObject& response) : response_(response) {}
 
-  // Where the events are written from now on.
+  // Sets where later events are written.
   void write_to(std::string& out) { out_ = &out; }
-  // With what the items are closed.
+  // The status with which items are closed.
   void set_status(ResponseStatus status) { status_ = status; }
 
   void write_response(std::string_view event, const ResponseObject::State& state) {
@@ -151,7 +151,7 @@ class ResponseCall final : public GenerationCall {
     return reason == "stop" || reason == "tool_calls";
   }
 
-  // The tokens of the reasoning are counted by encoding it again.
+  // Reasoning tokens are counted by encoding the reasoning again.
   std::int64_t reasoning_tokens() const {
     std::size_t tokens = 0;
     for (const AnswerBlock& block : blocks_.blocks()) {

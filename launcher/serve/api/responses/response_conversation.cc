@@ -18,7 +18,7 @@ bool is_text_type(std::string_view type) {
          type == "reasoning_text" || type == "summary_text";
 }
 
-// A string, or parts of text alone.
+// A string, or text parts only.
 std::string text_of(const Value& content) {
   if (content.none()) return "";
   if (content.string() != nullptr) return *content.string();
@@ -37,8 +37,8 @@ std::string text_of(const Dict& item, std::string_view name) {
   return value == nullptr ? "" : with_context(name, [&] { return text_of(*value); });
 }
 
-// The conversation so far, with a message of the assistant that may still grow: its reasoning, its
-// text and its calls are items of their own.
+// The conversation so far, with an assistant message that may still grow: its reasoning, text and
+// calls are separate items.
 class Conversation {
  public:
   void add_system(std::string text) {
@@ -125,7 +125,7 @@ class Conversation {
   }
 
   List messages_;
-  std::string system_;  // one message, also where several items make it
+  std::string system_;  // a single message, even if several items contribute
   std::string text_, reasoning_;
   List calls_;
 };

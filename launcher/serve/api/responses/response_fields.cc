@@ -71,12 +71,12 @@ void store_text(const Json& value, Fields& /*fields*/) {
 void store_include(const Json& value, Fields& /*fields*/) {
   if (!value.is_array()) fail(shown(value), ": not a list");
   for (const Json& item : value) {
-    // What is encrypted elsewhere is in the open here: a reasoning item's content.
+    // What others encrypt is in plain text here: a reasoning item's content.
     if (item != "reasoning.encrypted_content") fail(shown(item), ": not supported; leave it out");
   }
 }
 
-// Refuses all values but one.
+// Rejects all values but one.
 template <typename Value>
 void store_only(const Json& value, Value only, const char* why) {
   if (value != only) fail(shown(value), ": ", why);
@@ -127,7 +127,7 @@ constexpr Field<Fields> kFields[] = {
     {"truncation", store_truncation},
     {"background", store_background},
     {"top_logprobs", store_top_logprobs},
-    {"store", store_flag},  // nothing is kept, and the response says so
+    {"store", store_flag},  // nothing is stored, and the response says so
     {"stream_options", store_stream_options},
     {"metadata", store_metadata},
     {"user", store_user},

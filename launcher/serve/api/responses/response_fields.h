@@ -1,6 +1,6 @@
-// The body of a request to /v1/responses, as OpenAI's Responses API has it, beside those sampling
-// fields of vLLM's that have no name there. The server keeps nothing: a client sends the whole
-// conversation each time.
+// The body of a request to /v1/responses in the format of OpenAI's Responses API, plus those
+// sampling fields of vLLM that have no equivalent there. The server stores nothing: a client sends
+// the whole conversation each time.
 #pragma once
 
 #include <optional>
@@ -20,21 +20,22 @@ struct ResponseFields : GenerationFields {
   std::string tool_choice = "auto";
   bool parallel_tool_calls = true;
   std::string reasoning_effort = "";
-  // What the response repeats, as JSON.
+  // Request values repeated in the response, as JSON.
   std::string instructions = "null", tools = "[]", metadata = "{}", user = "null";
 };
 
-// Both throw an ApiError for what is wrong with them.
+// Both throw an ApiError for invalid bodies.
 ResponseFields read_response_fields(const ApiContext& context, std::string_view body);
 ChatPrompt response_prompt_of(const ApiContext& context, const ResponseFields& fields,
                               std::string_view body);
 
-// --- response_conversation.cc ---
-// Items of OpenAI's Responses API as chat templates know conversations. The body has "input", and
-// "instructions" perhaps; throws an ApiError that blames one of them.
+// --- response_conversation.cc --- Converts items of OpenAI's Responses API to conversations for
+// chat templates. The body has "input", and optionally "instructions"; throws an ApiError that
+// names one of them.
 jinja::Value conversation_of_items(const jinja::Dict& body);
 
-// {"type": "function", "name": ..., "parameters": ...} as {"type": "function", "function": {...}}.
+// Converts {"type": "function", "name": ..., "parameters": ...} to {"type": "function", "function":
+// {...}}.
 jinja::Value tools_of_response(const jinja::Dict& body);
 
 }  // namespace nvllm::launcher

@@ -41,7 +41,7 @@ void append_usage_object(std::string& out, const ResponseObject::State& state) {
   out += '}';
 }
 
-// What the response repeats of its request.
+// Request values repeated in the response.
 std::string repeated_fields(const ResponseFields& fields) {
   std::string out = R"(,"background":false,"instructions":)" + fields.instructions;
   out += R"(,"max_output_tokens":)";
@@ -125,7 +125,7 @@ void ResponseObject::append_item(std::string& out, std::size_t index, const Answ
                                  ResponseStatus status, bool with_content) const {
   out += R"({"id":)";
   append_json_string(out, item_id(index, block));
-  // An item has no state "failed".
+  // Items have no status "failed".
   out += R"(,"status":")";
   out += name_of(status == ResponseStatus::failed ? ResponseStatus::incomplete : status);
   out += R"(","type":)";

@@ -15,7 +15,7 @@ namespace nvllm::launcher {
 
 enum class ResponseStatus { in_progress, completed, incomplete, failed };
 
-// What all states of a response have in common. Immutable.
+// The constant parts of a response in all its states. Immutable.
 class ResponseObject {
  public:
   ResponseObject(std::string_view id, std::int64_t created_s, std::string_view model,
@@ -31,16 +31,16 @@ class ResponseObject {
   };
   void append(std::string& out, const State& state) const;
 
-  // "msg_...": of the block with this number.
+  // "msg_...": the id of this block.
   std::string item_id(std::size_t index, const AnswerBlock& block) const;
-  // An item with its content, or without any (as it is when it is added).
+  // An item with its content, or without it (when it is added).
   void append_item(std::string& out, std::size_t index, const AnswerBlock& block,
                    ResponseStatus status, bool with_content) const;
 
  private:
   std::string id_;    // without its prefix
   std::string head_;  // up to the status
-  std::string tail_;  // what the request said, behind the output
+  std::string tail_;  // request values, after the output
 };
 
 // {"type": "output_text", ...} or {"type": "reasoning_text", ...}

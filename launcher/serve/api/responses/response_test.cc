@@ -1,4 +1,4 @@
-// POST /v1/responses: what its responses look like, and what becomes of the input's items.
+// POST /v1/responses: the form of its responses, and the conversion of input items.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -24,7 +24,7 @@ std::string refusal(ApiFixture& fixture, const std::string& body) {
   return fixture.refusal(parse_response, body);
 }
 
-// The data of a stream's events; each must be named as its data is, and numbered in turn.
+// The data of a stream's events; event names must match the data, and numbers must be consecutive.
 std::vector<json> events_of(const std::string& stream) {
   std::vector<json> events;
   for (std::size_t at = 0; at < stream.size();) {
