@@ -39,7 +39,7 @@ void TokenFinder::add(std::string_view text, std::size_t value) {
     nodes_.emplace_back();
     node = created;
   }
-  if (nodes_[node].value == kNone) nodes_[node].value = value;  // of equal ones the first counts
+  if (nodes_[node].value == kNone) nodes_[node].value = value;  // the first of equal ones is used
 }
 
 std::optional<TokenFinder::Match> TokenFinder::next(std::string_view text, std::size_t from,
@@ -131,7 +131,7 @@ void AddedTokens::split(const TokenFinder& finder, std::string_view text, const 
     const AddedToken& token = by_id_.at(id);
     std::size_t begin = match->begin, end = match->end;
     if (token.single_word && !stands_alone(text, begin, end)) continue;
-    // Spaces may belong to the token before already.
+    // The previous token may already include the spaces.
     if (token.lstrip) begin = std::max(skip_white_space_before(text, begin), done);
     if (token.rstrip) end = skip_white_space(text, end);
     if (done < begin) sink({done, begin, std::nullopt});

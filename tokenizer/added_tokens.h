@@ -1,4 +1,5 @@
-// Added tokens, such as <|im_start|>, are found in text as a whole, before it is cut into words.
+// Added tokens, such as <|im_start|>, are matched in the text as a whole, before it is split into
+// words.
 #pragma once
 
 #include <array>
@@ -21,10 +22,10 @@ namespace nvllm::tokenizer {
 struct AddedToken {
   std::string content;
   bool single_word = false;  // only between characters that are not \w
-  bool lstrip = false;       // takes the spaces on its left along
-  bool rstrip = false;       // and those on its right
-  bool normalized = true;    // is looked for in normalized text
-  bool special = false;      // left out of decoded text on request
+  bool lstrip = false;       // includes the spaces on its left
+  bool rstrip = false;       // includes the spaces on its right
+  bool normalized = true;    // is matched in normalized text
+  bool special = false;      // can be omitted from decoded text
   bool operator==(const AddedToken&) const = default;
 };
 
@@ -34,15 +35,15 @@ struct AddedTokenPart {
   std::optional<TokenId> id;
 };
 
-// Finds added tokens in a text with a trie; of those that start at the same byte, the longest.
-// Takes time proportional to the text (times the longest token, in bad cases).
+// Finds added tokens in a text with a trie; the longest of those that start at the same byte. Takes
+// time proportional to the text (times the longest token, in bad cases).
 class TokenFinder {
  public:
   void add(std::string_view text, std::size_t value);
   struct Match {
     std::size_t begin, end, value;
   };
-  // accepts(match): whether it counts.
+  // accepts(match): whether to use the match.
   using Accepts = std::function<bool(const Match&)>;
   std::optional<Match> next(std::string_view text, std::size_t from, const Accepts& accepts) const;
   bool empty() const { return nodes_.size() == 1; }
@@ -61,23 +62,23 @@ class TokenFinder {
 
 class AddedTokens {
  public:
-  // Adds tokens in order. A token that the vocabulary has keeps its id there, others get the next
-  // free id: the reference does so, whatever ids the file gives.
+  // Adds tokens in order. A token of the vocabulary keeps its id, others get the next free id: the
+  // reference does so, whatever ids the file gives.
   void add(const std::vector<AddedToken>& tokens, const TokenTable& vocabulary);
-  // Call once all are added.
+  // Call after all tokens are added.
   void build(const Normalizer& normalizer);
 
   std::optional<TokenId> find(std::string_view content) const;
-  // The text of a decoded token: its content, normalized if it is looked for in normalized text.
-  // Null: the id is not an added token.
+  // The text of a decoded token: its content, normalized if it is matched in normalized text.
+  // nullptr: the id is not an added token.
   const std::string* text(TokenId id) const;
-  // Whether text(id) is the content of a special token. (The reference asks no more either: a
-  // special token that its normalizer changes is not left out of decoded text.)
+  // Whether text(id) is the content of a special token. (Same condition as in the reference: a
+  // special token that its normalizer changes is not omitted from decoded text.)
   bool is_special(TokenId id) const;
   const std::unordered_map<TokenId, AddedToken>& all() const { return by_id_; }
 
-  // Cuts a text at its added tokens, before and after normalization. A special token is none where
-  // a byte of it is marked.
+  // Split a text at its added tokens, before and after normalization. A special token is not
+  // recognized if any byte of it is marked.
   using PartSink = std::function<void(const AddedTokenPart&)>;
   void split_raw(std::string_view text, const Marks& marks, const PartSink& sink) const {
     split(raw_, text, marks, sink);
@@ -85,7 +86,7 @@ class AddedTokens {
   void split_normalized(std::string_view text, const Marks& marks, const PartSink& sink) const {
     split(normalized_, text, marks, sink);
   }
-  // Whether split_normalized() looks at marks at all.
+  // Whether split_normalized() uses marks at all.
   bool normalizes_special_tokens() const { return normalizes_special_tokens_; }
 
  private:
@@ -96,7 +97,7 @@ class AddedTokens {
   std::unordered_map<TokenId, AddedToken> by_id_;
   std::unordered_map<TokenId, std::string> texts_;
   std::unordered_set<std::string> special_;
-  std::vector<AddedToken> in_order_;  // special ones first, as they are looked for
+  std::vector<AddedToken> in_order_;  // special ones first, in matching order
   std::vector<AddedToken> classic_;
   TokenFinder raw_, normalized_;
   bool normalizes_special_tokens_ = false;

@@ -87,8 +87,8 @@ std::optional<ChatTemplate> ChatTemplate::from_config(std::string_view tokenizer
   return ChatTemplate(*source, tokens);
 }
 
-// Tries it: a template that reads parts writes both texts as they are. One that does not prints the
-// list (with the newlines escaped), leaves it out, or fails.
+// Tests it: a template that supports parts renders both texts unchanged. One that does not prints
+// the list (with escaped newlines), omits it, or fails.
 bool ChatTemplate::renders_parts() const {
   const std::string first = "nvllm\npart 1", second = "nvllm\npart 2";
   List parts;
@@ -103,7 +103,7 @@ bool ChatTemplate::renders_parts() const {
   message.set("content", std::move(parts));
   const Request request{
       .messages = List{.items = {std::move(message)}}, .tools = {}, .options = {}};
-  // One message is little work; a template that wants more need not be tried to its end.
+  // Rendering one message is cheap; a template that needs more is aborted.
   const jinja::Limits limits{.work = std::int64_t{1} << 24};
   try {
     const std::string text = template_.render(context_of(request, special_tokens_), limits);

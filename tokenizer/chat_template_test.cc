@@ -1,4 +1,4 @@
-// Conversations against what Hugging Face's apply_chat_template made of them.
+// Conversations against the output of Hugging Face's apply_chat_template.
 #include "tokenizer/chat_template.h"
 
 #include <doctest/doctest.h>
@@ -57,8 +57,8 @@ TEST_CASE("Qwen3's conversations give its text and its ids") {
   CHECK(lines == 8);
 }
 
-// Gemma 3's: a system message goes ahead of the first user's, the assistant is called model, and
-// roles must alternate.
+// Gemma 3's template: a system message is prepended to the first user's, the assistant is called
+// model, and roles must alternate.
 constexpr const char* kGemma = R"({{ bos_token }}
 {%- if messages[0]['role'] == 'system' -%}
     {%- if messages[0]['content'] is string -%}

@@ -11,7 +11,7 @@
 namespace nvllm::tokenizer {
 namespace {
 
-// The byte of a token <0x41>. Like the reference, it accepts a + and one hexadecimal digit, too.
+// The byte of a token <0x41>. Like the reference, it also accepts a + and one hexadecimal digit.
 std::optional<char> fallback_byte(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>') return std::nullopt;
   const char* digits = token.data() + 3;
@@ -23,7 +23,8 @@ std::optional<char> fallback_byte(std::string_view token) {
   return static_cast<char>(value);
 }
 
-// Removes at most `limit` copies of a character from the front (or the back), and returns how many.
+// Removes at most `limit` copies of a character from the front (or the back), and returns their
+// number.
 std::size_t strip_front(std::string_view& text, std::string_view c, std::size_t limit) {
   std::size_t count = 0;
   for (; count < limit && text.starts_with(c); ++count) text.remove_prefix(c.size());
@@ -112,7 +113,7 @@ class DecoderStream::StepRunner {
   }
 
   void operator()(const StripChar& strip) {
-    if (finishing_) return;  // what is held is what the end loses
+    if (finishing_) return;  // what is held would be dropped at the end
     if (!state_.fused) {
       std::string_view text = token_;
       strip_front(text, strip.c, strip.start);
@@ -142,7 +143,7 @@ class DecoderStream::StepRunner {
   }
 
  private:
-  // For steps that need the whole of a fused token: collects fragments, and presents it at the end.
+  // For steps that need a complete fused token: collects fragments, and provides it at the end.
   bool collected() {
     if (!finishing_) {
       state_.held += token_;
@@ -153,7 +154,7 @@ class DecoderStream::StepRunner {
     return true;
   }
 
-  // Emits a run of bytes: as text if they are UTF-8, or else a U+FFFD for each.
+  // Emits a run of bytes: as text if they are UTF-8, otherwise as one U+FFFD per byte.
   void emit_bytes(const std::string& bytes) {
     if (valid_utf8_prefix(bytes) == bytes.size()) {
       emit_fragment(bytes);

@@ -1,4 +1,4 @@
-// The decoder turns tokens back into text, one by one; a whole text is a stream run to its end.
+// The decoder converts tokens to text, one by one; a complete text is a stream run to its end.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,15 @@
 
 namespace nvllm::tokenizer {
 
-struct FromByteChars {};  // all tokens' bytes as one text, with U+FFFD for what is not UTF-8
+struct FromByteChars {};  // all tokens' bytes as one text, with U+FFFD for invalid UTF-8
 struct ByteFallback {
-};               // runs of <0x00> … <0xFF> become text, or a U+FFFD each if they are not UTF-8
+};               // runs of <0x00> … <0xFF> become text, or one U+FFFD each if they are not UTF-8
 struct Fuse {};  // all tokens become one
 struct FromMetaspace {
   std::string replacement;
   bool drops_first;  // those in the first token were not in the text
 };
-struct StripChar {  // at most so many of a character at both ends of each token
+struct StripChar {  // removes up to this many of a character at both ends of each token
   std::string c;
   std::size_t start, stop;
 };
@@ -29,7 +29,7 @@ using DecoderStep =
 
 class Decoder {
  public:
-  // An Error if all steps together are more than the limits of normalizer.h allow.
+  // An Error if all steps together exceed the limits of normalizer.h.
   void add(DecoderStep step);
   // Without steps, tokens are joined by spaces.
   const std::vector<DecoderStep>& steps() const { return steps_; }
@@ -39,25 +39,25 @@ class Decoder {
   ReplaceGrowth growth_;
 };
 
-// Appends text as soon as no later token can change it. What is appended is whole characters. The
-// total work is linear in the bytes of the tokens.
+// Appends text as soon as no later token can change it, in complete characters. The total work is
+// linear in the bytes of the tokens.
 class DecoderStream {
  public:
   // The decoder must outlive the stream.
   explicit DecoderStream(const Decoder& decoder);
 
   void push(std::string_view token, std::string& out);
-  // After the last token.
+  // Call after the last token.
   void finish(std::string& out);
 
  private:
   class StepRunner;
 
   struct State {
-    // Tokens come in fragments that make up a single one, since an earlier step fused them.
+    // Tokens arrive as fragments of a single one, because an earlier step fused them.
     bool fused = false;
-    std::string held;          // what a later token may still change
-    std::size_t stripped = 0;  // StripChar, fused: how many were dropped at the start
+    std::string held;          // text that a later token may still change
+    std::size_t stripped = 0;  // StripChar, fused: number dropped at the start
     bool started = false;  // StripChar, fused: the start is over; FromMetaspace: a token was seen
   };
 

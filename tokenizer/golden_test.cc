@@ -1,4 +1,4 @@
-// The whole tokenizer against what Hugging Face tokenizers said (testdata/make_testdata.py, and
+// The whole tokenizer against the output of Hugging Face tokenizers (testdata/make_testdata.py, and
 // tests/data/golden for Qwen3).
 #include <doctest/doctest.h>
 

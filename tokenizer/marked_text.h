@@ -1,10 +1,10 @@
-// MarkedText: a text of which some bytes are marked as having come from outside: from a message of
-// a conversation, not from the chat template that it was put into. A marked byte is never a part of
-// a special token (Tokenizer::encode), so nobody can write <|im_end|> into a message and end it.
+// MarkedText: a text in which bytes from outside are marked: those from a message of a
+// conversation, not from the chat template around it. A marked byte is never part of a special
+// token (Tokenizer::encode), so nobody can end a message by writing <|im_end|> into it.
 //
-// What operations do to marks: text that is copied, cut, joined, stripped, replaced in or formatted
-// into another keeps the marks of its bytes; what is made anew from a text (upper, tojson, ...) is
-// marked as a whole if any byte of what it was made from is.
+// Effect of operations on marks: text that is copied, cut, joined, stripped, replaced in or
+// formatted into another one keeps the marks of its bytes; a text that is newly created from
+// another one (upper, tojson, ...) is marked entirely if any byte of its source is.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace nvllm::tokenizer {
 
-// Ranges of bytes, in order; no two touch.
+// Ranges of bytes, in order; no two are adjacent.
 class Marks {
  public:
   struct Range {
@@ -26,7 +26,7 @@ class Marks {
   bool empty() const { return ranges_.empty(); }
   const std::vector<Range>& ranges() const { return ranges_; }
 
-  // Behind all that is marked already.
+  // Adds a range after all existing ones.
   void add(std::size_t begin, std::size_t end) {
     if (begin == end) return;
     if (!ranges_.empty() && ranges_.back().end == begin) {
@@ -36,7 +36,7 @@ class Marks {
     }
   }
 
-  // The marks that `other` has in [begin, end) of its text, as of a text that begins at `at` here.
+  // Adds the marks of `other` in [begin, end) of its text, which is copied to `at` here.
   void add_part(const Marks& other, std::size_t begin, std::size_t end, std::size_t at) {
     for (auto range = other.first_behind(begin); range != other.ranges_.end() && range->begin < end;
          ++range) {
@@ -53,7 +53,7 @@ class Marks {
   bool operator==(const Marks&) const = default;
 
  private:
-  // The first that ends behind `at`.
+  // The first range that ends after `at`.
   std::vector<Range>::const_iterator first_behind(std::size_t at) const {
     return std::ranges::upper_bound(ranges_, at, {}, &Range::end);
   }
@@ -65,7 +65,7 @@ struct MarkedText {
   std::string text;
   Marks marks = {};
 
-  // All of it came from outside.
+  // A text that comes entirely from outside.
   static MarkedText outside(std::string text) {
     MarkedText all{std::move(text)};
     all.marks.add(0, all.text.size());
@@ -74,7 +74,7 @@ struct MarkedText {
 
   void append(std::string_view more) { text += more; }
   void append(const MarkedText& more) { append(more, 0, more.text.size()); }
-  // `more` from byte `begin` to byte `end`.
+  // Appends bytes [begin, end) of `more`.
   void append(const MarkedText& more, std::size_t begin, std::size_t end) {
     marks.add_part(more.marks, begin, end, text.size());
     text.append(more.text, begin, end - begin);
@@ -84,13 +84,13 @@ struct MarkedText {
     out.append(*this, begin, end);
     return out;
   }
-  // Without the bytes from `size` on.
+  // Removes the bytes from `size` on.
   void cut(std::size_t size) {
     if (size < text.size()) *this = part(0, size);
   }
 };
 
-// What change() makes of each part, marked and not marked, one after the other.
+// Concatenates the results of change() for each part, marked or not.
 template <typename Change>
 MarkedText map_parts(const MarkedText& text, const Change& change) {
   const std::string_view all = text.text;

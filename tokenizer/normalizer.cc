@@ -77,7 +77,7 @@ bool Replacement::is_of_one_char() const {
 }
 
 std::size_t Replacement::growth() const {
-  // A pattern may match nothing, and so between any two characters.
+  // A pattern may match the empty string, and so between any two characters.
   const std::size_t grown = literal_.empty()
                                 ? content_.size() + 1
                                 : (content_.size() + literal_.size() - 1) / literal_.size();
@@ -144,7 +144,7 @@ std::string apply_step(const NormalizerStep& step, std::string_view text) {
   return std::move(result.text);
 }
 
-// The text after a step, with the marks of what it came from.
+// The text after a step, with the marks of its source.
 MarkedText marked_step(const NormalizerStep& step, const MarkedText& text) {
   std::string whole = apply_step(step, text.text);
   if (const auto* prepend = std::get_if<Prepend>(&step)) {

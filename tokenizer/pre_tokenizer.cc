@@ -20,8 +20,8 @@ bool is_of_kind(char32_t c, CharSplit::Kind kind) {
   return false;
 }
 
-// Turns the matches of a pattern into pieces, as a SplitBehavior asks. Takes matches and emits
-// pieces (begin, end) from left to right; some pieces are empty.
+// Converts the matches of a pattern to pieces, according to a SplitBehavior. Takes matches and
+// emits pieces (begin, end) from left to right; some pieces are empty.
 template <typename Emit>
 class Splitter {
  public:
@@ -42,7 +42,7 @@ class Splitter {
   }
 
  private:
-  // The next part of the text. It is put to the held piece, or the held piece is done.
+  // The next part of the text. It is joined to the held piece, or the held piece is complete.
   void add(std::size_t begin, std::size_t end, bool is_match) {
     bool joins = false;
     switch (behavior_) {
@@ -187,7 +187,7 @@ class PreTokenizer::StepRunner {
     }
     out_.may_write -= written.size();
   }
-  // Passes a changed text on, as one piece.
+  // Passes on a changed text as one piece.
   void replace_by(std::string_view text) const {
     count(text);
     StepRunner(all_, step_, text, at_start_, out_).piece(0, text.size());

@@ -1,4 +1,4 @@
-// The pre-tokenizer cuts text into words, each of which is encoded on its own.
+// The pre-tokenizer splits text into words, each of which is encoded separately.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ enum class SplitBehavior {
   kIsolated,            // each match is a piece
   kMergedWithPrevious,  // a match ends the piece before it
   kMergedWithNext,      // a match starts the piece after it
-  kContiguous,          // neighbouring matches are one piece
+  kContiguous,          // adjacent matches are one piece
 };
 
 struct RegexSplit {
   RegexProgram program;
-  WordPattern fast = WordPattern::kNone;  // the same pattern, if there is faster code for it
+  WordPattern fast = WordPattern::kNone;  // the same pattern, if a fast scanner exists for it
   SplitBehavior behavior = SplitBehavior::kIsolated;
   bool invert = false;  // matches and the text between them swap roles
 };
@@ -33,13 +33,13 @@ struct RegexSplit {
 // Isolates the matches of a regular expression.
 RegexSplit word_split(std::string_view regex);
 
-// Cuts at single characters of a kind.
+// Splits at single characters of a kind.
 struct CharSplit {
   enum Kind { kPunctuation, kNumber, kWhiteSpace } kind;
   SplitBehavior behavior;
 };
 
-// Keeps runs of \w, and runs of what is neither \w nor a space.
+// Keeps runs of \w, and runs of characters that are neither \w nor spaces.
 struct WhitespaceWords {};
 
 enum class PrependScheme { kAlways, kFirst, kNever };
@@ -51,7 +51,7 @@ struct Metaspace {
   bool split = true;
 };
 
-struct PrefixSpace {};  // a space before a piece that has none
+struct PrefixSpace {};  // adds a space before a piece without one
 struct ToByteChars {};  // into the byte-level alphabet
 
 using PreTokenizerStep =
@@ -69,13 +69,13 @@ class PreTokenizer {
     steps_.emplace_back(std::in_place_type<Step>, std::move(step));
   }
 
-  // If the last step, and no other, maps bytes to the byte-level alphabet: drops it and returns
-  // true. The words are plain bytes then.
+  // If the last step, and no other, converts bytes to the byte-level alphabet: removes it and
+  // returns true. The words are plain bytes then.
   bool drop_final_byte_chars();
 
-  // Cuts one piece of text. `at_start`: it is at the start of the whole text.
-  // An Error if the steps write kMaxWritten times as much text as there is: each step of a model
-  // writes up to three times its text, and few steps write any.
+  // Splits one piece of text. `at_start`: it is at the start of the whole text. An Error if the
+  // steps write kMaxWritten times as much text as there is: each step of a model writes up to three
+  // times its text, and few steps write any.
   void run(std::string_view text, bool at_start, const WordSink& sink) const {
     std::size_t may_write = kMaxWritten * text.size() + kMaxPrependedBytes;
     run_step(0, text, at_start, {sink, may_write});
@@ -86,7 +86,7 @@ class PreTokenizer {
 
   static constexpr std::size_t kMaxSteps = 64, kMaxWritten = 32, kMaxPrependedBytes = 64;
 
-  // Where words go, and how many bytes steps may still write.
+  // The receiver of words, and how many bytes steps may still write.
   struct Output {
     const WordSink& sink;
     std::size_t& may_write;

@@ -80,7 +80,7 @@ StopStrings::State StopStrings::child(State state, char byte) const {
   return next;
 }
 
-// Breadth first, so that fallbacks, which are shorter, are complete when they are needed.
+// Breadth first, so that the shorter fallbacks are complete when they are needed.
 void StopStrings::link_fallbacks() {
   std::vector<State> queue = {kStart};
   for (std::size_t i = 0; i < queue.size(); ++i) {

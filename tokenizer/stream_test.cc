@@ -16,7 +16,7 @@ namespace {
 
 using Ids = std::vector<TokenId>;
 
-// One character per token, so that everything crosses tokens.
+// One character per token, so that everything spans tokens.
 std::unique_ptr<Tokenizer> letters() {
   std::string vocab;
   for (int c = 'a'; c <= 'z'; ++c) {
@@ -42,7 +42,7 @@ Streamed stream(const Tokenizer& tokenizer, const Ids& ids, StreamOptions option
   return result;
 }
 
-// A character that the tokenizer has no token for, only for its parts.
+// A character that is not a token, but consists of several.
 std::string char_of_several_tokens(const Tokenizer& tokenizer) {
   for (char32_t c = 0x1F300; c < 0x20000; ++c) {
     std::string text;

@@ -1,5 +1,5 @@
-// Texts, ids and patterns. The first byte chooses; the rest is a text to encode, decode and stream,
-// or a pattern and, after a newline, a text.
+// Texts, ids and patterns. The first byte selects the kind; the rest is a text to encode, decode
+// and stream, or a pattern and, after a newline, a text.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -7,7 +7,7 @@
 
 namespace nvllm::tokenizer {
 
-// Takes a scratch space from the tokenizer for the time of one call.
+// Borrows scratch space from the tokenizer for one call.
 class Tokenizer::ScratchLease {
  public:
   explicit ScratchLease(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
@@ -88,8 +88,8 @@ std::vector<TokenId> Tokenizer::encode_valid(std::string_view text, const Marks&
   return ids;
 }
 
-// Encodes text between added tokens that were found before normalization. `marks`: none if they do
-// not matter for those that are found after it.
+// Encodes text between added tokens that were found before normalization. `marks`: empty if they do
+// not matter for those found after it.
 void Tokenizer::encode_piece(std::string_view text, const Marks& marks, bool at_start,
                              BpeScratch& scratch, std::vector<TokenId>& ids) const {
   NormalizedText normalized;

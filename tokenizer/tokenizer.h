@@ -1,4 +1,4 @@
-// Tokenizer turns text into token ids and back, exactly as Hugging Face tokenizers does.
+// Tokenizer converts text to token ids and back, exactly like Hugging Face tokenizers.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@
 
 namespace nvllm::tokenizer {
 
-// Puts special tokens around a text: <bos> $A <eos>. Templates are applied one after the other,
-// each to the result of the previous one.
+// Adds special tokens around a text: <bos> $A <eos>. Templates are applied in sequence, each to the
+// result of the previous one.
 class PostProcessor {
  public:
   struct Template {
@@ -47,9 +47,9 @@ class PostProcessor {
   std::vector<Template> templates_;
 };
 
-// The parts of a tokenizer, whichever file format they were read from. Text passes through them in
-// this order: added tokens are cut out, normalizer, pre-tokenizer, BPE, post-processor; ids pass
-// through the decoder.
+// The parts of a tokenizer, independent of file formats. Text passes through them in this order:
+// added tokens are split off, normalizer, pre-tokenizer, BPE, post-processor; ids pass through the
+// decoder.
 struct TokenizerParts {
   BpeVocabulary vocabulary;
   AddedTokens added;
@@ -59,24 +59,24 @@ struct TokenizerParts {
   Decoder decoder;
 };
 
-// Thread-safe: any number of threads may use one tokenizer at a time.
+// Thread-safe.
 class Tokenizer {
  public:
   explicit Tokenizer(TokenizerParts parts);
   ~Tokenizer();
 
-  // The ids of a text. Special tokens in it are recognised, and bytes that are not UTF-8 count as
-  // U+FFFD. add_special_tokens puts those of the model's template (<bos>, <eos>) around the ids.
+  // The ids of a text. Special tokens in it are recognized, and invalid UTF-8 is treated as U+FFFD.
+  // add_special_tokens adds those of the model's template (<bos>, <eos>).
   std::vector<TokenId> encode(std::string_view text, bool add_special_tokens) const;
-  // The same, but what is marked makes no special token: neither do marked bytes alone nor together
-  // with others. Added tokens that are not special (<think> of Qwen3, runs of spaces) are found
-  // everywhere. Where no special token is written, marks change no id.
+  // The same, but marked bytes never form a special token, neither alone nor with others. Added
+  // tokens that are not special (<think> of Qwen3, runs of spaces) are recognized everywhere. If
+  // the text contains no special token, marks change no id.
   std::vector<TokenId> encode(const MarkedText& text, bool add_special_tokens) const;
 
-  // The text of ids. Ids that no token has are skipped.
+  // The text of ids. Unknown ids are skipped.
   std::string decode(const std::vector<TokenId>& ids, bool skip_special_tokens) const;
 
-  // The token as the vocabulary spells it (byte-level alphabet, U+2581); nullopt: none has the id.
+  // The token as written in the vocabulary (byte-level alphabet, U+2581); nullopt: unknown id.
   std::optional<std::string_view> token_text(TokenId id) const;
   std::optional<TokenId> token_id(std::string_view token) const;
   bool is_special(TokenId id) const;
@@ -102,7 +102,7 @@ class Tokenizer {
   bool words_are_bytes_;
   TokenId end_id_;
 
-  // Scratch space that no call is using; its caches stay warm.
+  // Unused scratch space, whose caches stay warm.
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<BpeScratch>> idle_;  // guarded by mutex_
 };

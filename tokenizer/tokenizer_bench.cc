@@ -1,6 +1,6 @@
 // Encoding in MB/s, loading in ms, decoding in tokens per second; the last number of a name is the
-// text's size in MB or the tokens' in thousands: what takes linear time is as fast at any. It reads
-// files that `bazel run` brings along.
+// text's size in MB or the tokens in thousands: operations that take linear time have the same
+// speed at any size. Reads files that `bazel run` provides.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -21,8 +21,8 @@ namespace {
 
 constexpr const char* kFolder = "tests/data/qwen3-tokenizer";
 
-// A megabyte of words made of syllables, used as often as words are (Zipf): the word cache misses
-// about as often as in English text.
+// A megabyte of words built from syllables, with Zipf-distributed frequencies: the word cache
+// misses about as often as with English text.
 std::string like_english() {
   static constexpr const char* kSyllables[] = {
       "the", "of",  "an", "in",  "to", "re", "con", "ti", "er", "light", "house",
@@ -44,7 +44,7 @@ std::string like_english() {
   return text;
 }
 
-// English as people write it, with the tables and commands of manuals in it.
+// Real English text, with tables and commands from manuals.
 std::string manuals() {
   std::string text;
   for (const auto& entry : std::filesystem::directory_iterator("docs")) {
@@ -81,7 +81,7 @@ void encode(benchmark::State& state, const std::string& text) {
 }
 BENCHMARK_CAPTURE(encode, like_english, like_english());
 
-// The first time with it: no word is known from an earlier round.
+// Each time with a new tokenizer: no word is cached from an earlier round.
 void encode_manuals(benchmark::State& state) {
   if (skip_without_data(state)) return;
   const std::string text = manuals();
@@ -93,7 +93,7 @@ void encode_manuals(benchmark::State& state) {
   }
   state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * text.size()));
 }
-BENCHMARK(encode_manuals)->Iterations(2);  // loads it anew each time
+BENCHMARK(encode_manuals)->Iterations(2);  // reloads it each time
 
 void encode_repeated(benchmark::State& state, const char* part) {
   encode(state, repeated(part, state.range(0)));

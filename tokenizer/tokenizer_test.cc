@@ -19,7 +19,7 @@ namespace {
 
 using Ids = std::vector<TokenId>;
 
-// A tokenizer.json with some members; the model has the tokens a, b, ab.
+// A tokenizer.json with additional members; the model has the tokens a, b, ab.
 std::string with(const std::string& members, const std::string& model = "") {
   return R"({"model":{"type":"BPE",)" + model +
          R"("vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]})" + members + "}";
@@ -97,7 +97,7 @@ TEST_CASE("an added token that goes on behind the end of the text is not found")
   const auto tokenizer = parse_tokenizer(with(R"(,"added_tokens":[{"id":3,"content":"abba"}])"));
   const std::string_view whole = "abba";
   CHECK(tokenizer->encode(whole, false) == Ids{3});
-  // The memory behind this text holds the rest of the token.
+  // The memory after this text contains the rest of the token.
   CHECK(tokenizer->encode(whole.substr(0, 3), false) == Ids{2, 1});
 }
 
@@ -166,7 +166,7 @@ TEST_CASE("threads may share a tokenizer") {
   CHECK(wrong == std::vector<int>(4));
 }
 
-// The pieces of a text in brackets are marked.
+// The parts of a text in brackets are marked.
 MarkedText marked(std::string_view text) {
   MarkedText out;
   while (!text.empty()) {
@@ -194,7 +194,7 @@ TEST_CASE("marked bytes are no part of a special token") {
   CHECK(tokenizer->encode(marked("[a<b>]"), false) == Ids{kA, kOpen, kA});
   CHECK(tokenizer->encode(marked("<[b]>"), false) == Ids{kOpen, kA});
   CHECK(tokenizer->encode(marked("[<]b>"), false) == Ids{kOpen, kA});
-  // A token that begins inside of one that is none.
+  // A token that starts inside of one that is not recognized.
   CHECK(tokenizer->encode(marked("b>a"), false) == Ids{kOther});
   CHECK(tokenizer->encode(marked("[<b>]<b>"), false) == Ids{kOpen, kA, kBold});
   CHECK(tokenizer->encode(marked("[<]<b>[>\xff]"), false).size() == 4);
@@ -215,14 +215,14 @@ TEST_CASE("marks hold where special tokens are looked for in normalized text") {
   };
   const std::pair<std::ptrdiff_t, std::ptrdiff_t> two_one(2, 1), one_none(1, 0), two_none(2, 0);
   CHECK(bold(R"({"type":"Lowercase"})", "<B>[x<B>y]") == two_one);
-  // The token is normalized, too: to x<b>.
+  // The token is normalized as well: to x<b>.
   CHECK(bold(R"({"type":"Prepend","prepend":"x"},{"type":"Lowercase"})", "[<b>]<b>") == one_none);
   CHECK(bold(R"({"type":"Strip"})", "  [ <b>]<b> ") == two_one);
   CHECK(bold(R"({"type":"NFKC"})",
              "<b>[\xef\xbc\x9c"
              "b>]") == two_one);
   CHECK(bold(R"({"type":"Replace","pattern":{"String":"x"},"content":""})", "[<x]b>") == one_none);
-  // The step joins what was apart, so nothing is sure.
+  // The step joins separate parts, so everything is marked.
   CHECK(bold(R"({"type":"Replace","pattern":{"String":"xy"},"content":""})", "<b>[<bx]y>") ==
         two_none);
 }

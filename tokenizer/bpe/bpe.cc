@@ -14,7 +14,7 @@ namespace nvllm::tokenizer {
 namespace {
 
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
-// For words of up to so many symbols, scanning an array is faster than a priority queue.
+// For words of at most this many symbols, scanning an array is faster than a priority queue.
 constexpr std::size_t kFew = 32;
 
 bool all_different(const MergeTable& merges, TokenId end_id) {
@@ -27,8 +27,8 @@ bool all_different(const MergeTable& merges, TokenId end_id) {
   return true;
 }
 
-// Whether U+2581 only ever follows itself, or nothing, inside the tokens that merges make. A merge
-// that spanned another boundary would leave its text in a token.
+// Whether, inside tokens that result from merges, U+2581 only follows itself or starts the token.
+// Otherwise a merge across another boundary would be found in a token.
 bool metaspace_only_leads(const BpeVocabulary& vocabulary) {
   if (vocabulary.ignore_merges || !vocabulary.tokens.find(kMetaspace)) return false;
   for (MergeTable::Rank rank = 0; rank < vocabulary.merges.size(); ++rank) {
@@ -59,7 +59,7 @@ Bpe::Bpe(BpeVocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {
   const bool all_fall_back =
       vocabulary_.byte_fallback &&
       std::ranges::find(fallback_tokens_, kNoToken) == fallback_tokens_.end();
-  // Where characters may vanish, those on both sides of one are neighbours.
+  // If characters may vanish, their neighbours become adjacent.
   const bool none_vanish = vocabulary_.unk_token || all_fall_back;
   words_start_at_metaspace_ = none_vanish && metaspace_only_leads(vocabulary_);
 }
@@ -132,9 +132,10 @@ TokenId Bpe::unk_id() const {
   return *id;
 }
 
-// A character is its token, or its bytes' tokens, or unk_token, or (without one) nothing.
+// A character becomes its token, or its bytes' tokens, or unk_token, or (without one) nothing.
 void Bpe::start_with_chars(std::string_view text, std::vector<TokenId>& ids) const {
-  bool unk_pending = false;  // unknown characters since the last known one; bytes do not end them
+  bool unk_pending = false;  // unknown characters since the last known one; byte tokens do not
+                             // reset this
   const auto flush = [&] {
     if (std::exchange(unk_pending, false)) ids.push_back(unk_id());
   };
@@ -163,7 +164,7 @@ void Bpe::start_with_chars(std::string_view text, std::vector<TokenId>& ids) con
 
 void Bpe::merge(BpeScratch& scratch) const {
   if (scratch.ids.size() < 2) return;
-  // Where several merges make one token, merge_many has a peculiarity that merge_few has not.
+  // If several merges yield the same token, merge_many has a peculiarity that merge_few lacks.
   if (scratch.ids.size() <= kFew && merges_are_unique_) {
     merge_few(scratch);
   } else {
@@ -194,9 +195,9 @@ void Bpe::merge_few(BpeScratch& scratch) const {
   scratch.ids.assign(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-// Works on a linked list of symbols and a queue of (rank, position of the left symbol), lowest
-// first. An entry is stale if its symbols have changed; it still counts if the symbols there now
-// make the same token, as in the reference.
+// Uses a linked list of symbols and a queue of (rank, position of the left symbol), lowest first.
+// An entry is stale if its symbols have changed; it is still used if the current symbols there
+// yield the same token, as in the reference.
 void Bpe::merge_many(BpeScratch& scratch) const {
   constexpr std::uint32_t kEnd = std::numeric_limits<std::uint32_t>::max();
   const MergeTable& merges = vocabulary_.merges;

@@ -1,4 +1,4 @@
-// Byte-pair encoding (BPE) turns a word into token ids.
+// Byte-pair encoding (BPE) converts a word to token ids.
 #pragma once
 
 #include <xxhash.h>
@@ -16,19 +16,20 @@
 
 namespace nvllm::tokenizer {
 
-// A BPE model, whatever file format describes it.
+// A BPE model, independent of file formats.
 struct BpeVocabulary {
   TokenTable tokens;
   MergeTable merges;
   std::optional<std::string> unk_token;
-  bool fuse_unk = false;       // neighbouring unknown characters become one unk_token
+  bool fuse_unk = false;       // adjacent unknown characters become one unk_token
   bool byte_fallback = false;  // unknown characters become their bytes' tokens <0x00> … <0xFF>
-  // A word that is a token becomes that token, even if merges do not lead there.
+  // A word that is a token becomes that token, even if merges do not yield it.
   bool ignore_merges = false;
 };
 
-// A direct-mapped cache of the ids of recent words. The hash of a word gives its one slot, which
-// the latest word keeps. Long words and words of many ids are not cached. Memory is fixed, 2 MiB.
+// A direct-mapped cache of the ids of recent words. The hash of a word selects its only slot, which
+// holds the latest word. Long words and words with many ids are not cached. Its size is fixed, 2
+// MiB.
 class WordCache {
  public:
   // A word's slot; valid until the next call of store().
@@ -72,7 +73,7 @@ class WordCache {
   std::vector<Entry> entries_;  // allocated when the first word is stored
 };
 
-// Buffers of encoding, and the cache that it keeps between words. One per thread, for one Bpe only.
+// Temporary buffers for encoding, and a cache of words. One per thread, for one Bpe only.
 class BpeScratch {
  private:
   friend class Bpe;
@@ -99,7 +100,7 @@ class Bpe {
   // Whether all bytes have tokens in the byte-level alphabet, so that encode_bytes may be used.
   bool has_all_bytes() const { return has_all_bytes_; }
 
-  // Appends the ids of a word, given as UTF-8 in the vocabulary's own alphabet.
+  // Appends the ids of a word, given as UTF-8 in the vocabulary's alphabet.
   void encode_text(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& out) const;
 
   // The same for plain bytes, with a byte-level vocabulary.
@@ -108,7 +109,7 @@ class Bpe {
  private:
   static constexpr TokenId kNoToken = static_cast<TokenId>(-1);
 
-  // Appends the ids from the cache, or else those that encode() puts into scratch.ids.
+  // Appends the ids from the cache, or those that encode() writes to scratch.ids.
   template <typename Encode>
   void encode_cached(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& out,
                      const Encode& encode) const;
@@ -126,10 +127,10 @@ class Bpe {
   std::array<TokenId, 256> fallback_tokens_;  // <0x00> …
   std::array<TokenId, 128> ascii_tokens_;
   bool has_all_bytes_ = false;
-  // No token comes from two different merges.
+  // No token results from two different merges.
   bool merges_are_unique_ = false;
-  // No merge spans the boundary between another character and U+2581, so that the words on both
-  // sides can be encoded, and cached, on their own.
+  // No merge crosses the boundary between another character and U+2581, so that the words on both
+  // sides can be encoded, and cached, separately.
   bool words_start_at_metaspace_ = false;
 };
 

@@ -1,8 +1,8 @@
-// BPE of any vocabulary and text against a slow one that is obviously right: it works on the
-// tokens' texts, and merges the first pair of lowest rank until there is none.
+// BPE with any vocabulary and text against a slow, obviously correct implementation, which works on
+// the tokens' texts and merges the first pair of lowest rank until there is none.
 //
-// Input: flags; how many merges; two bytes for each, the tokens that it joins; then a character a
-// byte.
+// Input: flags; number of merges; two bytes per merge, the tokens that it joins; then one byte per
+// character.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -25,7 +25,7 @@ using namespace nvllm::tokenizer;
 using Ids = std::vector<TokenId>;
 
 constexpr const char* kUnknown = "<unk>";
-// U+2581 more often than others: words are cut at it.
+// U+2581 is more frequent, because words are split at it.
 constexpr std::array<const char*, 8> kChars = {"a",      "b",      "c",      "\u00E9",
                                                "\u2581", "\u2581", "\u4E2D", "\U0001F642"};
 
@@ -83,7 +83,7 @@ Model model_of(std::span<const std::uint8_t> pairs, std::uint8_t flags) {
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
     const std::string left = model.tokens[pairs[i] % model.tokens.size()];
     const std::string right = model.tokens[pairs[i + 1] % model.tokens.size()];
-    // Two ways to one token: there Hugging Face's own way counts, which the golden ids say.
+    // If a token has two merges, Hugging Face's behavior is special; golden tests cover it.
     if (model.knows(left + right)) continue;
     model.merges.emplace_back(left, right);
     model.tokens.push_back(left + right);
@@ -187,7 +187,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   if (model.has(kByteLevel)) append_byte_chars(alphabet, text);
   const Ids expected = slow_encode(model, model.has(kByteLevel) ? alphabet : text);
-  for (int repeated = 0; repeated < 2; ++repeated) {  // the second time from the cache of words
+  for (int repeated = 0; repeated < 2; ++repeated) {  // the second time from the word cache
     Ids ids;
     if (model.has(kByteLevel)) {
       require(bpe.has_all_bytes());

@@ -39,7 +39,7 @@ Ids encode(const Bpe& bpe, std::string_view text) {
   return ids;
 }
 
-// Merges the pair of lowest rank, the leftmost of equals, until none is left.
+// Merges the pair of lowest rank, leftmost first, until none is left.
 Ids slow_encode(const BpeVocabulary& vocabulary, std::string_view text) {
   Ids ids;
   for (const char c : text) ids.push_back(*vocabulary.tokens.find({&c, 1}));
@@ -104,9 +104,9 @@ TEST_CASE("BPE: words cut at U+2581 encode as the whole does") {
                                            "ab",  space + space, space + "ab"};
   const std::vector<Merge> merges = {{space, "a"}, {"a", "b"}, {space, space}, {space, "ab"}};
   BpeVocabulary vocabulary = make_vocabulary(tokens, merges);
-  vocabulary.unk_token = tokens[2];  // characters that vanish forbid cutting, too
+  vocabulary.unk_token = tokens[2];  // characters that vanish also prevent splitting
   const Bpe cut(vocabulary);
-  // A token across the boundary, which no text has, forbids cutting.
+  // A token across the boundary prevents splitting, even if no text contains it.
   std::vector<std::string> more = tokens;
   more.insert(more.end(), {"c", "c" + space});
   std::vector<Merge> more_merges = merges;

@@ -1,5 +1,6 @@
-// The byte-level alphabet has a printable character for each byte, so that any bytes are text.
-// Bytes that are printable in Latin-1 stand for themselves; the others are numbered from U+0100 on.
+// The byte-level alphabet maps each byte to a printable character, so that any bytes are text.
+// Bytes that are printable in Latin-1 map to themselves; the others map to characters from U+0100
+// on.
 #pragma once
 
 #include <array>
@@ -39,7 +40,7 @@ inline void append_byte_chars(std::string& out, std::string_view bytes) {
   for (const char byte : bytes) append_utf8(out, kByteChars[static_cast<unsigned char>(byte)]);
 }
 
-// Appends a token's bytes. A token with characters outside the alphabet stands for itself.
+// Appends a token's bytes. A token with characters outside the alphabet is appended unchanged.
 inline void append_token_bytes(std::string& out, std::string_view token) {
   const std::size_t before = out.size();
   for (std::size_t at = 0; at < token.size();) {

@@ -1,4 +1,4 @@
-// The tables of a BPE vocabulary: tokens by id and by text, and the merges of neighbouring tokens.
+// The tables of a BPE vocabulary: tokens by id and by text, and the merges of adjacent tokens.
 #pragma once
 
 #include <cstddef>
@@ -12,24 +12,24 @@ namespace nvllm::tokenizer {
 
 using TokenId = std::uint32_t;
 
-// All texts lie in one string; an open-addressing hash table finds ids. Thread-safe for readers.
+// All texts are in one string; an open-addressing hash table finds ids. Thread-safe for readers.
 class TokenTable {
  public:
-  // Larger ids are refused: tables are as long as the largest id.
+  // Larger ids are rejected, because tables are as long as the largest id.
   static constexpr TokenId kMaxId = (1 << 22) - 1;
 
   void reserve(std::size_t tokens, std::size_t bytes);
 
-  // A text that is added again keeps its last id, and an id its last text.
+  // If a text or an id is added again, the latest one is used.
   void add(std::string_view text, TokenId id);
 
   std::optional<TokenId> find(std::string_view text) const;
   // The token whose text is `first` followed by `second`.
   std::optional<TokenId> find_joined(std::string_view first, std::string_view second) const;
-  // nullopt for an id that no token has.
+  // nullopt if no token has this id.
   std::optional<std::string_view> text(TokenId id) const;
 
-  // How many texts there are.
+  // Number of texts.
   std::size_t size() const { return count_; }
   // One more than the largest id.
   TokenId end_id() const { return static_cast<TokenId>(by_id_.size()); }
@@ -59,18 +59,18 @@ class TokenTable {
   std::size_t count_ = 0;
 };
 
-// Which two neighbouring tokens merge, how early, and into what: a hash table with open addressing.
-// Thread-safe for readers.
+// Which adjacent tokens merge, with what rank, and to which token: a hash table with open
+// addressing. Thread-safe for readers.
 class MergeTable {
  public:
   using Rank = std::uint32_t;
   static constexpr Rank kNever = static_cast<Rank>(-1);
 
   void reserve(std::size_t merges);
-  // Merges are added in the order of their ranks, 0, 1, 2…; of equal pairs the last one counts.
+  // Merges are added in order of their ranks, 0, 1, 2…; the last of equal pairs is used.
   void add(TokenId left, TokenId right, TokenId merged);
 
-  // The rank of merging two neighbours; kNever if they do not.
+  // The rank of merging two adjacent tokens; kNever if they do not merge.
   Rank rank(TokenId left, TokenId right) const {
     if (slots_.empty()) return kNever;
     const std::uint64_t pair = key(left, right);

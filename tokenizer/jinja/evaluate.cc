@@ -1,4 +1,4 @@
-// The interpreter's expressions.
+// The interpreter: evaluation of expressions.
 #include <algorithm>
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-// The part of the parser that reads expressions; parser.cc derives the rest from it.
+// The part of the parser for expressions; the rest in parser.cc derives from it.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace nvllm::jinja {
 // A cursor over a template's tokens.
 class TokenReader {
  public:
-  // The last one is `end`, and is never passed.
+  // The last token is `end`, and is never passed.
   explicit TokenReader(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
   const Token& token() const { return tokens_[at_]; }
@@ -30,8 +30,8 @@ class TokenReader {
   bool accept_name(std::string_view text) { return accept(Token::Kind::name, text); }
   void expect_symbol(std::string_view text) { expect(Token::Kind::symbol, text); }
   void expect_name(std::string_view text) { expect(Token::Kind::name, text); }
-  // Whether another item of a list stands here. Items are separated by commas, a comma may end the
-  // list, and `close` does. `first`: no item was read yet.
+  // Whether another list item follows. Items are separated by commas, a trailing comma is allowed,
+  // and `close` ends the list. `first`: no item was read yet.
   bool next_item(std::string_view close, bool first);
   void expect_end(Token::Kind kind, std::string_view what);
   std::string take_name(std::string_view what);
@@ -50,9 +50,9 @@ class ExpressionParser : protected TokenReader {
   using TokenReader::TokenReader;
 
  protected:
-  // Deeper nesting than this is refused, so that no template overflows the stack.
+  // Maximum nesting, so that no template overflows the stack.
   static constexpr int kMaxDepth = 100;
-  // Trees lean to one side, as deep as the operators in a statement are many.
+  // Maximum operators per statement: each deepens the tree, which leans to one side.
   static constexpr int kMaxOperators = 2000;
 
   class Level {
@@ -69,7 +69,8 @@ class ExpressionParser : protected TokenReader {
   };
 
   void begin_statement() { operators_ = 0; }
-  // What parse_item() reads, or a tuple if a comma follows; a comma ends it where ends() holds.
+  // Parses an item with parse_item(), or a tuple if a comma follows; a comma is trailing if ends()
+  // holds after it.
   template <typename ParseItem, typename Ends>
   ExpressionPtr parse_tuple(const ParseItem& parse_item, const Ends& ends) {
     ExpressionPtr first = parse_item();
@@ -79,14 +80,14 @@ class ExpressionParser : protected TokenReader {
     return tuple;
   }
 
-  // With tuples: "a, b".
+  // An expression or a tuple: "a, b".
   ExpressionPtr parse_list_expression();
   ExpressionPtr parse_expression();
-  ExpressionPtr parse_or();  // without "a if b else c", which would take a loop's condition
-  // What a loop or set stores into.
+  ExpressionPtr parse_or();  // without "a if b else c", which would consume a loop's condition
+  // The target of a loop or set.
   ExpressionPtr parse_target(bool attributes);
   ExpressionPtr parse_call(ExpressionPtr function);
-  // name(arguments) behind a | or filter; the input is the operand, or null.
+  // name(arguments) after a | or filter; the input is the operand, or null.
   ExpressionPtr parse_filter(ExpressionPtr input);
   ExpressionPtr parse_filters(ExpressionPtr input);
 
@@ -107,7 +108,7 @@ class ExpressionParser : protected TokenReader {
     return made;
   }
   using Parse = ExpressionPtr (ExpressionParser::*)();
-  // Operators of one rank, from left to right.
+  // Left-associative operators of one precedence.
   ExpressionPtr parse_chain(std::initializer_list<std::string_view> operators, Parse operand);
   ExpressionPtr parse_and();
   ExpressionPtr parse_not();

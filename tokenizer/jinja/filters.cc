@@ -1,4 +1,4 @@
-// The filters: what can stand after "|".
+// The filters, which follow "|".
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -33,7 +33,7 @@ Value fallback_for(I&, V& value, A& arguments) {
   return value.undefined() || (for_false && !value.truth()) ? fallback : value;
 }
 
-// The first or last of what a loop over the value gives, without making all of it.
+// The first or last item of a loop over the value, without creating all items.
 Value item_at(I& interpreter, V& value, std::int64_t index, const char* what) {
   if (value.list() != nullptr || value.string() != nullptr) {
     Value item = subscript(interpreter, value, Value(index));
@@ -66,7 +66,7 @@ Value join(I& interpreter, V& value, A& arguments) {
 }
 
 Value tojson(I& interpreter, V& value, A& arguments) {
-  // In the order of transformers' own tojson.
+  // The parameters of transformers' own tojson, in order.
   JsonStyle style;
   style.ascii = arguments.take_truth("ensure_ascii", false);
   const Value indent = arguments.take("indent", Value());
@@ -157,7 +157,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-// A number, or the one that a text spells between white space.
+// A number, or the number in a text with optional white space around it.
 std::optional<double> as_real(const Value& value) {
   if (value.string() == nullptr) return value.number();
   const std::string text(stripped(*value.string(), {}, Side::both));
@@ -269,12 +269,11 @@ Value url_encoded(I& interpreter, V& value, A&) {
   return out;
 }
 
-// What a filter does with the text of its input, and so what it is charged for and which marks its
-// result has.
+// How a filter uses the text of its input, which determines its cost and the marks of its result.
 enum class Use : unsigned char {
-  items,  // looks at items, not at all of the text in them, and charges for that itself
+  items,  // uses items, not all of the text in them, and charges for that itself
   parts,  // reads the text and keeps its marks
-  anew,   // reads the text and makes another, marked as a whole if the text has marks
+  anew,   // reads the text and creates another one, marked entirely if the text has marks
 };
 
 struct SimpleFilter {
@@ -328,7 +327,7 @@ const std::map<std::string_view, SimpleFilter>& simple_filters() {
   return filters;
 }
 
-// select, reject, selectattr, rejectattr: which items pass a test.
+// select, reject, selectattr, rejectattr: the items that pass a test.
 Value chosen(I& interpreter, const Value& value, Arguments& arguments, bool by_attribute,
              bool keep) {
   std::size_t next = 0;

@@ -1,4 +1,4 @@
-// Values written into texts by a format.
+// Formatting values into texts.
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
@@ -57,7 +57,7 @@ std::string converted(const Conversion& how, const Value& value) {
   return formatted_number(how, value);
 }
 
-// Appends the converted value, which is marked as a whole if any text in it is: a width or a
+// Appends the converted value, which is marked entirely if any text in it is: a width or a
 // precision may have changed it.
 void put(Interpreter& interpreter, MarkedText& out, const Conversion& how, const Value& value) {
   interpreter.charge(value.weight() * 8 + kMarkBytes);
@@ -66,7 +66,7 @@ void put(Interpreter& interpreter, MarkedText& out, const Conversion& how, const
   out.append(value.marked() ? MarkedText::outside(std::move(text)) : MarkedText{std::move(text)});
 }
 
-// The number that begins at format[i], whose digits it passes; 0 if there are none.
+// Parses the number at format[i] and advances i; 0 if there are no digits.
 int take_number(std::string_view format, std::size_t& i) {
   int number = 0;
   for (; i < format.size() && format[i] >= '0' && format[i] <= '9'; ++i) {
@@ -81,8 +81,8 @@ void take_width_and_precision(std::string_view format, std::size_t& i, Conversio
   if (i < format.size() && format[i] == '.') how.precision = take_number(format, ++i);
 }
 
-// What {field} names: by its number, by its name, or, if it is empty, the next argument. nullptr:
-// there is none.
+// The value of {field}: by number, by name, or the next argument if it is empty. nullptr: there is
+// none.
 const Value* field_value(std::string_view field, const Arguments& arguments, std::size_t& next) {
   if (field.find_first_not_of("0123456789") != std::string_view::npos) {
     const auto named = arguments.find(field);

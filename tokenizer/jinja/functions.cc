@@ -105,7 +105,7 @@ std::int64_t remainder(const Value& value, std::int64_t by) {
   return by == -1 ? 0 : *whole % by;
 }
 
-// Whether the value stands in this order to the argument.
+// Whether the value compares this way to the argument.
 template <typename Order>
 bool compares(Interpreter& interpreter, const Value& value, ArgumentReader& arguments) {
   const Value other = arguments.take("other");
@@ -119,7 +119,7 @@ bool is_same(Interpreter& interpreter, const Value& value, ArgumentReader& argum
   return equal(value, other);
 }
 
-// of a string, or of what a value is as text
+// for a string, or a value converted to text
 template <bool (*test)(std::string_view)>
 bool has_case(Interpreter& interpreter, const Value& value, ArgumentReader&) {
   interpreter.charge(value.weight() * 8);
@@ -193,7 +193,7 @@ Dict global_functions() {
   return globals;
 }
 
-// What can stand behind "is".
+// The tests, which follow "is".
 
 bool has_test(const std::string& name) {
   return all().contains(name);

@@ -1,4 +1,4 @@
-// The functions behind the interpreter: operators, and what templates call by name.
+// The functions of the interpreter: operators, and functions that templates call by name.
 #pragma once
 
 #include <optional>
@@ -13,8 +13,8 @@
 
 namespace nvllm::jinja {
 
-// Takes the arguments of a call one by one, for filters, tests and methods. Parameters are taken in
-// their order and matched with arguments as in Python. finish() refuses arguments that are left.
+// Reads the arguments of a call one by one, for filters, tests and methods. Parameters are read in
+// order and matched with arguments as in Python. finish() rejects remaining arguments.
 class ArgumentReader {
  public:
   ArgumentReader(std::string_view function, Arguments& arguments)
@@ -34,7 +34,7 @@ class ArgumentReader {
     return std::move(value).value_or(std::move(fallback));
   }
   std::string take_text(std::string_view name) { return text(name, take(name)); }
-  // The same with its marks.
+  // The same, with marks.
   Value take_string(std::string_view name, std::optional<std::string> fallback = std::nullopt) {
     std::optional<Value> value = find(name);
     if (fallback && (!value || value->none())) return *std::move(fallback);
@@ -58,7 +58,7 @@ class ArgumentReader {
     return value ? value->truth() : fallback;
   }
 
-  // Of all arguments: that some text in them has marks; their weight.
+  // Whether any text in the arguments has marks; and their total weight.
   Extent extent() const {
     Extent all{.weight = 0};
     for (const Value& value : arguments_.positional) all.add(value);
@@ -103,24 +103,25 @@ Value arithmetic(Interpreter& interpreter, std::string_view operation, const Val
 Value negated(const Value& value);
 bool contains(Interpreter& interpreter, const Value& container, const Value& item);
 
-// a.name and a[key]: Jinja looks for attributes and items, in this or the other order. Undefined if
-// there is neither; an Error if `value` is undefined itself.
+// a.name and a[key]: Jinja looks up attributes and items, in this or the other order. Undefined if
+// there is neither; an Error if `value` itself is undefined.
 Value attribute(Interpreter& interpreter, const Value& value, const std::string& name);
 Value subscript(Interpreter& interpreter, const Value& value, const Value& key);
-// For looking for a key in a dict, and for comparing two values.
+// Charge for looking up a key in a dict, and for comparing two values.
 void charge_find(Interpreter& interpreter, const Value& key);
 void charge_comparison(Interpreter& interpreter, const Value& a, const Value& b);
 Value slice(Interpreter& interpreter, const Value& value, const Value& from, const Value& to,
             const Value& step);
 
-// What a loop over the value gives: items, keys, characters; of an undefined value nothing.
+// The items of a loop over the value: items, keys, characters; none for an undefined value.
 std::vector<Value> items_of(Interpreter& interpreter, const Value& value);
 List pairs_of(Interpreter& interpreter, const Dict& dict);  // tuples (key, value)
 
-// A bound method of a string, list or dict, if there is one of this name (methods.cc).
+// A bound method of a string, list or dict, if there is one with this name (methods.cc).
 std::optional<Value> method_of(const Value& value, const std::string& name);
 
-// The result of an operation that makes text of other text: charged for, and marked if that was.
+// The result of an operation that creates text from other text: charged for, and marked if that
+// was.
 Value made_anew(Interpreter& interpreter, Value result, bool marked);
 
 // "variable 'x' is undefined"
@@ -139,7 +140,7 @@ bool run_test(Interpreter& interpreter, const std::string& name, const Value& va
 // range, dict, namespace, joiner, raise_exception, strftime_now.
 Dict global_functions();
 
-// --- filters that look at the items of a list, or at a part of each (list_filters.cc)
+// --- filters that use the items of a list, or a part of each (list_filters.cc)
 
 // item.a.b, or item[3]
 Value part_of(Interpreter& interpreter, const Value& item, const Value& path);
@@ -149,7 +150,7 @@ Value dict_sorted(Interpreter& interpreter, const Value& value, ArgumentReader& 
 Value grouped(Interpreter& interpreter, const Value& value, ArgumentReader& arguments);
 Value unique(Interpreter& interpreter, const Value& value, ArgumentReader& arguments);
 Value sum(Interpreter& interpreter, const Value& value, ArgumentReader& arguments);
-// The largest for a positive sign, the smallest for a negative one.
+// The maximum for a positive sign, the minimum for a negative one.
 Value extreme(Interpreter& interpreter, const Value& value, ArgumentReader& arguments, int sign);
 
 }  // namespace nvllm::jinja

@@ -13,7 +13,7 @@
 namespace nvllm::jinja {
 namespace {
 
-// An Error whose text already says where it happened.
+// An Error whose text already contains its position.
 class PlacedError : public Error {
  public:
   using Error::Error;
@@ -21,13 +21,14 @@ class PlacedError : public Error {
 
 }  // namespace
 
-// The variables of a block; those of the blocks around it are behind `parent`.
+// The variables of a block; `parent` has those of the enclosing blocks.
 struct Interpreter::Scope {
   static constexpr std::size_t kFew = 16;
 
   ScopePtr parent;
   std::vector<std::pair<std::string, Value>> values;
-  std::unordered_map<std::string, std::size_t> places;  // in `values`, once there are more than few
+  std::unordered_map<std::string, std::size_t> places;  // index in `values`, once there are more
+                                                        // than kFew
 
   Value* find(const std::string& name) {
     if (!places.empty()) {
@@ -46,7 +47,7 @@ struct Interpreter::Scope {
   }
 };
 
-// Gives a block a scope of its own inside of `parent`, for as long as the frame lives.
+// Gives a block its own scope inside of `parent`, for the lifetime of the frame.
 class Interpreter::Frame {
  public:
   Frame(Interpreter& interpreter, ScopePtr parent)
@@ -231,7 +232,7 @@ Interpreter::Flow Interpreter::run_loop_over(const Statement& statement,
   return Flow::on;
 }
 
-// What `loop` is in the body: a function for recursive loops, with attributes in any.
+// The value of `loop` in the body: a function for recursive loops, with attributes in any.
 Value Interpreter::loop_value(const Statement& statement, const std::vector<Value>& items,
                               std::size_t index, int depth,
                               const std::shared_ptr<Value>& last_changed) {
@@ -288,7 +289,7 @@ void Interpreter::run_set_block(const Statement& statement) {
 }
 
 void Interpreter::run_with(const Statement& statement) {
-  // The values are computed outside.
+  // The values are evaluated in the outer scope.
   std::vector<Value> values;
   for (const auto& [target, expression] : statement.assignments)
     values.push_back(evaluate(*expression));
@@ -307,7 +308,7 @@ void Interpreter::run_call(const Statement& statement) {
 }
 
 Value Interpreter::make_macro(const Statement& statement, const std::string& name) {
-  // The scope stays, with all that is in it.
+  // The scope stays alive with all of its variables.
   charge_values(scope_->values.size() + 1);
   captured_scopes_.push_back(scope_);
   return Callable{

@@ -1,4 +1,4 @@
-// The interpreter runs the syntax tree of a template.
+// The interpreter executes the syntax tree of a template.
 #pragma once
 
 #include <algorithm>
@@ -15,19 +15,19 @@
 
 namespace nvllm::jinja {
 
-// Limits of a rendering, so that no template runs for ever. Work is charged before it is done: one
-// for each byte that an operation reads or makes, and for what a value takes beside its text. So
-// the bound on work is one on memory, in bytes, as well.
+// Limits of a rendering, so that every template terminates. Work is charged before it is done: one
+// unit per byte that an operation reads or creates, and for the memory of values besides their
+// text. So the limit on work also limits memory, in bytes.
 struct Limits {
   std::int64_t work = std::int64_t{1} << 28;  // some seconds
   Nanoseconds time = std::chrono::seconds(10);
   std::size_t output = std::size_t{64} << 20;  // bytes
-  int depth = 60;                              // of calls within each other
+  int depth = 60;                              // of nested calls
 };
 
-// What a value in a list takes, with a short text.
+// Memory of a list item, including a short text.
 inline constexpr std::int64_t kValueBytes = 160;
-// What a range of marks in a text takes.
+// Memory of a range of marks.
 inline constexpr std::int64_t kMarkBytes = 16;
 
 // Renders once. Used by one thread.
@@ -40,7 +40,7 @@ class Interpreter {
 
   MarkedText render(const Block& block);
 
-  // For filters, tests and methods.
+  // Charges work; for filters, tests and methods.
   void charge(std::int64_t work) {
     if (work < 0 || work > limits_.work - work_) fail_work();
     work_ += work;
@@ -51,7 +51,7 @@ class Interpreter {
     charge(static_cast<std::int64_t>(std::min(count, kTooMany)) * kValueBytes);
   }
   std::int64_t work_left() const { return limits_.work - work_; }
-  // Before something of this size is made.
+  // Call before creating an object of this size.
   void reserve(std::size_t bytes) { charge(static_cast<std::int64_t>(bytes)); }
   Value call(const Value& function, Arguments& arguments);
   Value filter(const std::string& name, const Value& input, Arguments& arguments);
@@ -83,11 +83,11 @@ class Interpreter {
   Value call_macro(const Statement& statement, const std::string& name, const ScopePtr& scope,
                    Arguments& arguments);
   void bind_parameters(const Statement& statement, const std::string& name, Arguments& arguments);
-  // What print() prints, and what a block does in a scope of its own.
+  // The output of print(), like that of a block in a scope of its own.
   template <typename Print>
   MarkedText captured(const Print& print);
   MarkedText captured_block(const Block& block);
-  void enter_call();  // an Error if calls are nested too deep
+  void enter_call();  // an Error if calls are nested too deeply
   void print(const MarkedText& text);
   [[noreturn]] static void fail_work();
   void look_at_clock();
@@ -98,7 +98,7 @@ class Interpreter {
   bool evaluate_comparison(const Expression& expression);
   Value evaluate_slice(const Expression& expression);
   Value evaluate_call(const Expression& expression);
-  // A block's filters, one around the other, the innermost without an operand.
+  // A block's nested filters, the innermost without an operand.
   Value apply_filters(const Expression& expression, const Value& text);
   bool evaluate_test(const Expression& expression);
   Arguments evaluate_arguments(const CallArguments& arguments);
@@ -114,7 +114,7 @@ class Interpreter {
   int depth_ = 0;
   MarkedText* out_ = nullptr;
   ScopePtr scope_;
-  // Values may refer to these in circles, so they are cleared at the end.
+  // Values may form cycles with these, so they are cleared at the end.
   std::vector<ScopePtr> captured_scopes_;
   std::vector<std::shared_ptr<Namespace>> namespaces_;
   std::vector<std::shared_ptr<Value>> cells_;

@@ -1,4 +1,4 @@
-// Any template is refused with an Error, or rendered within its limits; and marks change nothing in
+// Any template is rejected with an Error, or rendered within its limits; and marks do not change
 // its text.
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +21,7 @@ std::optional<MarkedText> rendered(const Template& parsed, const Dict& context) 
   try {
     return parsed.render_marked(context, {.work = 1 << 20, .output = 1 << 16, .depth = 20});
   } catch (const nvllm::Error& error) {
-    // What raise_exception says is the template's own.
+    // The text of raise_exception is the template's own.
     if (dynamic_cast<const TemplateRaised*>(&error) == nullptr) {
       require(std::string_view(error.what()).size() <= 300);
     }
@@ -50,7 +50,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       }
       require(end <= with_marks->text.size());
     }
-    // One of them may have done too much work, or both have printed the time.
+    // One of them may exceed the work limit, or both print the time.
     const bool has_time = source.find("strftime_now") != std::string_view::npos;
     if (plain && with_marks && !has_time) require(plain->text == with_marks->text);
   } catch (const nvllm::Error& error) {

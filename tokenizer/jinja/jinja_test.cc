@@ -1,5 +1,5 @@
-// Templates against what Jinja itself made of them (testdata/make_jinja_cases.py), errors with
-// their places, and templates that want too much.
+// Templates against the output of Jinja itself (testdata/make_jinja_cases.py), errors with their
+// positions, and templates that exceed limits.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -80,7 +80,7 @@ TEST_CASE("strftime_now gives the time in the format asked for") {
   CHECK(year >= "2024");
 }
 
-// Each would take hours, the machine's memory, or the stack.
+// Each would take hours, all memory, or the stack.
 TEST_CASE("Templates that want too much are stopped") {
   for (const char* source : {
            "{% for a in range(100000) %}{% for b in range(100000) %}{{ a }}{% endfor %}{% endfor "
@@ -112,7 +112,7 @@ TEST_CASE("Templates that want too much are stopped") {
 }
 
 // One operation on the texts s and t costs more than a step, so a loop of them must be charged for
-// what they read and make.
+// what they read and create.
 TEST_CASE("Operations are charged by what they read and make") {
   const std::string many(1 << 18, 'a');
   Dict context;
@@ -228,7 +228,7 @@ TEST_CASE("Errors are short, whatever they show") {
   }
 }
 
-// What was marked in a rendering, between brackets.
+// Renders with brackets around the marked parts.
 std::string marked(std::string_view source, const Dict& context) {
   const MarkedText rendered = Template::parse(source).render_marked(context);
   const std::string plain = Template::parse(source).render(context);
@@ -310,7 +310,7 @@ TEST_CASE("Nested syntax is refused before it overflows the stack") {
     CAPTURE(source.substr(0, 40));
     CHECK(error_of(source).starts_with("line 1"));
   }
-  // A sign is one level, brackets are two.
+  // A sign is one level, a bracket two.
   const auto nested = [&](const std::string& signs, int brackets) {
     return error_of("{{ " + signs + repeated("(", brackets) + "1" + repeated(")", brackets) +
                     " }}");
@@ -320,7 +320,7 @@ TEST_CASE("Nested syntax is refused before it overflows the stack") {
   CHECK(nested("", 49).find("nested too deep") != std::string::npos);
 }
 
-TEST_CASE("What refers to itself is freed") {  // seen by the address sanitizer
+TEST_CASE("What refers to itself is freed") {  // checked by AddressSanitizer
   CHECK(render("{% set ns = namespace() %}{% set ns.me = [ns] %}{% macro m() %}{{ ns.me is defined "
                "}}{% endmacro %}{% set ns.m = m %}{{ m() }}{% for x in [1] %}{{ loop.changed(loop) "
                "}}{% endfor %}") == "TrueTrue");

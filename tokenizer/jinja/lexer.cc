@@ -23,7 +23,7 @@ bool starts_name(char c) {
 class Lexer {
  public:
   explicit Lexer(std::string_view source) : source_(source) {
-    // One newline at the very end is not part of the template.
+    // A single newline at the very end is not part of the template.
     if (source_.ends_with('\n')) source_.remove_suffix(1);
   }
 
@@ -34,7 +34,7 @@ class Lexer {
   }
 
  private:
-  // Text up to the next bracket, and what the bracket holds.
+  // Text up to the next bracket, and the bracket's content.
   void outside() {
     const std::size_t open = next_bracket();
     const std::string_view text = source_.substr(at_, open - at_);
@@ -64,7 +64,7 @@ class Lexer {
     return source_.size();
   }
 
-  // The text before an opening bracket that `sign` follows: - takes white space off its end.
+  // The text before an opening bracket that is followed by `sign`: - strips trailing white space.
   std::string_view text_before(std::string_view text, char sign, std::size_t open,
                                bool trim_indent) const {
     if (sign != '-') return trim_indent && sign != '+' ? without_indent(text, open) : text;
@@ -72,7 +72,7 @@ class Lexer {
     return text;
   }
 
-  // lstrip_blocks: white space between the start of a line and a block goes.
+  // lstrip_blocks: removes white space between the start of a line and a block.
   std::string_view without_indent(std::string_view text, std::size_t open) const {
     std::size_t from = open;
     while (from > at_ && (source_[from - 1] == ' ' || source_[from - 1] == '\t')) --from;
@@ -84,7 +84,7 @@ class Lexer {
     if (!text.empty()) add(Token::Kind::text, std::string(text));
   }
 
-  // After a closing bracket. `sign`: what stood before it.
+  // After a closing bracket. `sign`: the character before it.
   void after_closing(char sign, bool trim_newline) {
     if (sign == '-') {
       std::size_t to = at_;
@@ -103,7 +103,7 @@ class Lexer {
     after_closing(sign, true);
   }
 
-  // {% raw %} ... {% endraw %}: text. False: it is another block.
+  // {% raw %} ... {% endraw %}: text. False: another block.
   bool raw(Position begin) {
     std::size_t i = skip_space(at_);
     if (source_.substr(i, 3) != "raw") return false;
@@ -134,7 +134,7 @@ class Lexer {
 
   // Tokens up to }} or %}.
   void inside(char closing, Position begin) {
-    std::string brackets;  // that are open
+    std::string brackets;  // open brackets
     while (true) {
       move_to(skip_space(at_));
       if (at_ == source_.size()) {
@@ -217,7 +217,7 @@ class Lexer {
     move_to(i);
   }
 
-  // After a backslash. Returns the index behind the escape.
+  // Parses an escape after the backslash. Returns the index after it.
   std::size_t escape(std::size_t i, std::string& text, Position begin) const {
     if (i >= source_.size()) fail_at(begin, "this string has no end");
     const char c = source_[i++];
@@ -325,7 +325,7 @@ class Lexer {
 }  // namespace
 
 std::vector<Token> tokenize(std::string_view source) {
-  // All line ends become \n.
+  // Converts all line ends to \n.
   std::string lines;
   for (std::size_t i = 0; i < source.size(); ++i) {
     const bool pair = source.substr(i, 2) == "\r\n";

@@ -9,7 +9,7 @@
 namespace nvllm::jinja {
 namespace {
 
-// Strings compare without case, unless the caller wants it.
+// Strings compare case-insensitively, unless the caller requests otherwise.
 Value sort_key(const Value& value, bool case_sensitive) {
   return !case_sensitive && value.string() != nullptr ? Value(lower(*value.string())) : value;
 }
@@ -19,10 +19,10 @@ struct Keyed {
   Value item;
 };
 
-// The items with the key that sort, groupby, unique, min and max look at.
+// The items with the keys that sort, groupby, unique, min and max use.
 std::vector<Keyed> keyed_items(Interpreter& interpreter, const Value& value, const Value& path,
                                bool case_sensitive) {
-  // Before the keys are made, and for comparing them.
+  // Charged before the keys are created, including their comparisons.
   const std::vector<Value> items = items_of(interpreter, value);
   interpreter.charge(value.weight() * 8 * static_cast<std::int64_t>(std::bit_width(items.size())));
   interpreter.charge_values(items.size());

@@ -11,14 +11,14 @@
 namespace nvllm::jinja {
 namespace {
 
-// Parts of a text, as a list.
+// A list of the parts of a text.
 List list_of(const Value& text, const std::vector<std::string_view>& parts) {
   List list;
   for (const std::string_view part : parts) list.items.push_back(part_of_text(text, part));
   return list;
 }
 
-// A string or a tuple of strings, one of which `fits`.
+// Whether `fits` holds for a string, or for any of a tuple of strings.
 template <typename Fits>
 bool any_fits(const Value& candidates, std::string_view method, const Fits& fits) {
   if (candidates.string() != nullptr) return fits(*candidates.string());
@@ -31,7 +31,7 @@ bool any_fits(const Value& candidates, std::string_view method, const Fits& fits
   });
 }
 
-// Not empty, and all characters pass.
+// Whether it is not empty, and all characters pass.
 template <typename Pass>
 bool all_pass(std::string_view text, const Pass& pass) {
   bool all = !text.empty();
@@ -87,7 +87,7 @@ std::int64_t found_at(const std::string& text, std::size_t at) {
              : static_cast<std::int64_t>(length_of(std::string_view(text).substr(0, at)));
 }
 
-// `side`: where the text stands in the width.
+// `side`: the side on which the text is placed.
 Value justify(Interpreter& interpreter, const Value& text, ArgumentReader& arguments, Side side) {
   const std::int64_t width = arguments.take_integer("width", 0);
   return justified(interpreter, text, width, arguments.take_string("fillchar", " "), side);
@@ -124,10 +124,10 @@ Value zero_filled(Interpreter& interpreter, const std::string& text, ArgumentRea
 
 using I = Interpreter;
 using A = ArgumentReader;
-using TextMethod = Value (*)(I&, const std::string&, A&);  // makes a text anew, or no text
+using TextMethod = Value (*)(I&, const std::string&, A&);  // creates a new text, or another value
 using AnyMethod = Value (*)(I&, const Value&, A&);
 
-// Those that keep the marks of the text, which is the value.
+// Methods that keep the marks of the text, which is the value.
 const std::map<std::string_view, AnyMethod>& part_methods() {
   using V = const Value;
   static const std::map<std::string_view, AnyMethod> methods = {
@@ -263,7 +263,7 @@ const std::map<std::string_view, AnyMethod>& list_methods() {
   return methods;
 }
 
-// A method bound to its value: run(interpreter, arguments) must read all of the arguments.
+// A method bound to its value: run(interpreter, arguments) must consume all arguments.
 template <typename Run>
 Value bound(const std::string& name, const Value& value, Run run) {
   Extent extent;

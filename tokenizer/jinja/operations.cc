@@ -54,7 +54,7 @@ Value whole_power(std::int64_t base, std::int64_t exponent) {
   return result;
 }
 
-// Nothing: these operands are no whole numbers, or the operation gives none.
+// nullopt: the operands are not integers, or the result is not one.
 std::optional<Value> whole_arithmetic(std::string_view operation, std::int64_t a, std::int64_t b) {
   std::int64_t result = 0;
   bool overflow = false;
@@ -92,7 +92,7 @@ Value real_arithmetic(std::string_view operation, double a, double b) {
   return a - std::floor(a / b) * b;
 }
 
-// An index as Python counts: from the end if it is negative. Nothing: out of range.
+// A Python index: from the end if it is negative. nullopt: out of range.
 std::optional<std::size_t> index_in(std::int64_t index, std::size_t size) {
   const auto count = static_cast<std::int64_t>(size);
   if (index < 0) index += count;
@@ -100,7 +100,7 @@ std::optional<std::size_t> index_in(std::int64_t index, std::size_t size) {
   return static_cast<std::size_t>(index);
 }
 
-// The character at an index, which is looked for from the nearer end, as the index counts.
+// The character at an index, searched from the nearer end, which the index's sign tells.
 std::optional<Value> character_of(Interpreter& interpreter, const Value& value,
                                   std::int64_t index) {
   const std::string_view text = *value.string();
@@ -141,7 +141,7 @@ std::optional<Value> attribute_of(const Value& value, const std::string& name) {
   return method_of(value, name);
 }
 
-// [from, to) with a step, as Python clips them.
+// [from, to) with a step, clipped as in Python.
 struct Span {
   std::int64_t from, to, step;
 };
@@ -254,7 +254,7 @@ bool contains(Interpreter& interpreter, const Value& container, const Value& ite
 }
 
 void charge_find(Interpreter& interpreter, const Value& key) {
-  // A text is found in logarithmic time, anything else by comparing it with all keys of its kind.
+  // Looking up a text takes logarithmic time; other keys are compared with all keys of their kind.
   constexpr std::int64_t kFind = 16, kCompareAll = 4 * Dict::kMaxOtherKeys;
   interpreter.charge(key.weight() + (key.string() != nullptr ? kFind : kCompareAll));
 }

@@ -9,7 +9,8 @@ using Kind = Statement::Kind;
 using StatementPtr = std::unique_ptr<Statement>;
 
 class Parser : private ExpressionParser {
-  static constexpr std::size_t kMaxParameters = 100;  // of a macro: each is looked for by name
+  static constexpr std::size_t kMaxParameters = 100;  // of a macro: each is found by a linear
+                                                      // search
 
  public:
   using ExpressionParser::ExpressionParser;
@@ -28,7 +29,7 @@ class Parser : private ExpressionParser {
     return made;
   }
 
-  // Up to {% one of `ends`, whose name is then the next token; or the end of the template.
+  // Parses up to {% one of `ends`, whose name is then the next token; or the end of the template.
   Block parse_block(std::initializer_list<std::string_view> ends) {
     const Level level(*this);
     const Position begin = token().at;
@@ -57,7 +58,7 @@ class Parser : private ExpressionParser {
   }
 
   void end_block() { expect_end(Token::Kind::block_end, "'%}'"); }
-  // The body of a block, through its end tag.
+  // The body of a block, including its end tag.
   Block parse_body(std::string_view end) {
     end_block();
     Block body = parse_block({end});
@@ -164,7 +165,7 @@ class Parser : private ExpressionParser {
     return parameters;
   }
 
-  // The body of a function is outside of the loops around it.
+  // The body of a function is outside of the enclosing loops.
   Block parse_function_body(std::string_view end) {
     const int loops = std::exchange(loops_, 0);
     Block body = parse_body(end);
@@ -210,7 +211,7 @@ class Parser : private ExpressionParser {
     return made;
   }
 
-  int loops_ = 0;  // that the current statement is in
+  int loops_ = 0;  // nesting of loops at the current statement
 };
 
 }  // namespace

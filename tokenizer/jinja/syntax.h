@@ -1,4 +1,4 @@
-// The tokens and the syntax tree of a template. lexer.cc makes the tokens, parser.cc the tree.
+// The tokens and the syntax tree of a template. lexer.cc creates the tokens, parser.cc the tree.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ struct Position {
   int column = 1;
 };
 
-// A piece of a template: text that is printed as it is, or a token inside of {{ }} or {% %}.
+// A token of a template: literal text, or a token inside of {{ }} or {% %}.
 struct Token {
   enum class Kind : unsigned char {
     text,         // outside of all brackets
@@ -36,13 +36,13 @@ struct Token {
   Position at;
 };
 
-// Splits a template (valid UTF-8) into tokens, with Jinja's trim_blocks and lstrip_blocks, as
-// Hugging Face renders chat templates.
+// Splits a template (valid UTF-8) into tokens, with trim_blocks and lstrip_blocks, like Hugging
+// Face's rendering of chat templates.
 std::vector<Token> tokenize(std::string_view source);
 
-// "line 3, column 14: what", where what is cut short if a name or a value in it is long.
+// "line 3, column 14: what", where long names and values in `what` are truncated.
 std::string placed(Position at, std::string_view what);
-// Throws an Error that says this.
+// Throws an Error with this text.
 [[noreturn]] void fail_at(Position at, const std::string& what);
 
 struct Expression;
@@ -98,10 +98,10 @@ struct Statement {
     set,          // target = expression
     set_block,    // target = filters (expression, may be null) of the printed body
     macro,        // text(parameters): body
-    call,         // expression is a call; the body is what caller() gives
+    call,         // expression is a call; caller() returns the body
     filter,       // expression's innermost input is the printed body
     with,         // assignments; body
-    body,         // body alone
+    body,         // only body
     leave,        // break
     next,         // continue
   };
@@ -119,7 +119,7 @@ struct Statement {
   Block otherwise;
 };
 
-// Parses a template (valid UTF-8). Throws an Error that says where and what.
+// Parses a template (valid UTF-8). Throws an Error with the position and the reason.
 Block parse(std::string_view source);
 
 }  // namespace nvllm::jinja

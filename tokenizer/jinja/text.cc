@@ -45,7 +45,7 @@ void append_upper(std::string& out, char32_t c) {
   }
 }
 
-// A text whose characters append(out, c) makes of those of another.
+// Maps the characters of a text with append(out, c).
 template <typename Append>
 std::string mapped(std::string_view text, const Append& append) {
   std::string out;
@@ -144,7 +144,7 @@ std::optional<std::int64_t> small_index(std::string_view text) {
 
 std::size_t find_text(std::string_view text, std::string_view what, std::size_t from) {
   if (what.empty()) return from;
-  // Not std::string::find(), whose time is that of all comparisons.
+  // std::string::find() would take quadratic time.
   const void* const found =
       ::memmem(text.data() + from, text.size() - from, what.data(), what.size());
   if (found == nullptr) return std::string_view::npos;
@@ -247,7 +247,7 @@ Value replaced(Interpreter& interpreter, const Value& text, std::string_view wha
   const MarkedText& from = *text.marked_text();
   const MarkedText& to = *with.marked_text();
   const std::string_view all = from.text;
-  // Each piece may bring a mark of its own.
+  // Each copy may add a mark of its own.
   const auto put_new = [&](MarkedText& out) {
     interpreter.charge(with.weight() * 8 + kMarkBytes);
     out.append(to);

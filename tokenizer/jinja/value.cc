@@ -186,7 +186,7 @@ int compare(const Value& a, const Value& b) {
     for (std::size_t i = 0; i < left->items.size() && i < right->items.size(); ++i) {
       const Value& x = left->items[i];
       const Value& y = right->items[i];
-      // Lists are compared once, not once for each level that they are nested in.
+      // Lists are compared once, not once per nesting level.
       if (x.list() != nullptr && y.list() != nullptr && x.list()->tuple == y.list()->tuple) {
         if (const int order = compare(x, y); order != 0) return order;
       } else if (!equal(x, y)) {

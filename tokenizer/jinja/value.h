@@ -1,4 +1,4 @@
-// Value: what a template computes with. Behaves as Python's values do in Jinja.
+// Value: the values of templates. They behave like Python's values in Jinja.
 #pragma once
 
 #include <algorithm>
@@ -23,22 +23,23 @@ class Value;
 class Interpreter;
 struct Arguments;
 
-// Nothing was found under a name: printed as nothing, false, and an error in any other use.
+// The result of a failed lookup: printed as nothing, false, and an error in any other use.
 struct Undefined {
   std::string name;  // "variable 'tools'", for errors
 };
 
 struct None {};
 
-// A value is made of others. Both are bounded, so that no walk over one overflows the stack or
-// takes for ever (lists may hold the same list many times).
+// The size of a value with all nested values. Both members are bounded, so that traversals neither
+// overflow the stack nor take too long (lists may contain the same list many times).
 struct Extent {
   static constexpr int kMaxDepth = 200;
   static constexpr std::int64_t kMaxWeight = std::int64_t{1} << 24;
 
   int depth = 0;
-  std::int64_t weight = 1;  // values in it, each time they appear; eight bytes of text count as one
-  bool marked = false;      // text in it came from outside (tokenizer/marked_text.h)
+  std::int64_t weight = 1;  // number of nested values, counted at each occurrence; eight bytes of
+                            // text count as one
+  bool marked = false;      // contains text from outside (tokenizer/marked_text.h)
 
   void add(const Value& part);
 };
@@ -49,8 +50,8 @@ struct List {
   Extent extent = {};  // set when it becomes a Value
 };
 
-// Keeps the order in which keys were added. Keys compare as in Python: 1 == 1.0 == true. Texts are
-// found in logarithmic time; other keys are compared with one by one, so there may be few of them.
+// Keeps the insertion order of keys. Keys compare as in Python: 1 == 1.0 == true. Texts are found
+// in logarithmic time; other keys by linear search, so their number is limited.
 class Dict {
  public:
   static constexpr std::size_t kMaxOtherKeys = 1024;
@@ -66,15 +67,15 @@ class Dict {
   friend class Value;
   static constexpr std::size_t kFew = 16;
 
-  // Where the key is in items_; their number if it is not there.
+  // The key's index in items_; items_.size() if it is not found.
   std::size_t place_of(const Value& key) const;
   std::size_t place_of_text(std::string_view key) const;
   void add_to_index(std::size_t item);
 
   std::vector<std::pair<Value, Value>> items_;
-  // Once there are more than a few: where the keys are that are texts. The texts live in items_.
+  // Indices of text keys, once there are more than a few. The texts are owned by items_.
   std::map<std::string_view, std::size_t> texts_;
-  std::vector<std::size_t> others_;  // where the other keys are
+  std::vector<std::size_t> others_;  // indices of the other keys
   Extent extent_;
 };
 
@@ -82,16 +83,16 @@ class Dict {
 struct Namespace {
   Dict values;
   bool changeable = true;
-  Extent extent = {};  // of a loop; what can be changed ends a walk
+  Extent extent = {};  // of a loop; mutable values end traversals
 };
 
 struct Callable {
   std::string name;
   std::function<Value(Interpreter&, Arguments&)> call;
-  Extent extent = {};  // of the values that `call` holds
+  Extent extent = {};  // of the values captured by `call`
 };
 
-// Cheap to copy. Strings, lists and dicts are immutable once they are a Value.
+// Cheap to copy. Strings, lists and dicts are immutable once they are Values.
 class Value {
  public:
   using Data =
@@ -151,12 +152,12 @@ class Value {
   Data data_;
 };
 
-// What a call was given.
+// The arguments of a call.
 struct Arguments {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
 
-  // The place of a name among the named ones, or their end.
+  // The position of a name among the named arguments, or their end.
   auto find(std::string_view name) {
     return std::ranges::find(named, name, &std::pair<std::string, Value>::first);
   }
@@ -170,15 +171,15 @@ inline std::size_t Dict::size() const {
 }
 
 bool equal(const Value& a, const Value& b);
-// Negative, 0, positive; an Error for types that have no order between them.
+// Negative, 0, positive; an Error for types without an order.
 int compare(const Value& a, const Value& b);
 
-// The value with all text in it marked as having come from outside.
+// The value with all of its text marked as coming from outside.
 Value from_outside(const Value& value);
 
 // As {{ value }} prints it.
 std::string to_text(const Value& value);
-// The same with marks: those of a string; of anything else all of the text, if any text in it has
+// The same with marks: those of a string; for other values the whole text, if any text in it has
 // marks.
 MarkedText to_marked_text(const Value& value);
 // As Python's repr() writes it inside lists and dicts.
@@ -192,9 +193,10 @@ struct JsonStyle {
   std::string key_separator = ": ";
   std::size_t max_bytes = SIZE_MAX;
 };
-// As Python's json.dumps writes it. An Error for what JSON cannot say, and for more than max_bytes.
+// In the format of Python's json.dumps. An Error for values that JSON does not support, and for
+// more than max_bytes.
 std::string to_json(const Value& value, const JsonStyle& style);
-// A JSON text; `what` names it in errors.
+// Parses JSON; `what` names it in errors.
 Value from_json(std::string_view text, std::string_view what);
 
 }  // namespace nvllm::jinja

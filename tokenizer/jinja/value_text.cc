@@ -1,4 +1,4 @@
-// Values as text: as Python prints them, and as JSON.
+// Values as text: as printed by Python, and as JSON.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -12,8 +12,8 @@
 namespace nvllm::jinja {
 namespace {
 
-// As Python's repr: the shortest text that reads back the same, "1e+16" and "1e-05" outside of the
-// range that it writes out.
+// Like Python's repr: the shortest text that parses to the same number; exponents as in "1e+16" and
+// "1e-05" outside of the range of plain notation.
 std::string float_text(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
@@ -150,7 +150,7 @@ class JsonText {
     fail("tojson: JSON has no ", value.type_name());
   }
 
-  // Before so many bytes are added.
+  // Call before adding this many bytes.
   void reserve(std::size_t bytes) const {
     if (bytes > style_.max_bytes - std::min(out_.size(), style_.max_bytes)) {
       fail("tojson: this takes too much time or memory");
@@ -166,7 +166,7 @@ class JsonText {
     out_ += '"';
   }
 
-  // Before an item. With an indent, Python drops the separator's trailing space.
+  // Call before an item. With an indent, Python drops the separator's trailing space.
   void separate(bool first, int depth) {
     reserve(style_.item_separator.size() + style_.key_separator.size());
     if (style_.indent < 0) {
@@ -230,7 +230,7 @@ class JsonText {
   std::string out_;
 };
 
-// Builds a value while the text is read.
+// Builds a value during parsing.
 class JsonValues final : public JsonHandler {
  public:
   void null() override { place({}); }

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 20;  // of Sequences in Sequences
+constexpr int kMaxDepth = 20;  // of nested Sequences
 
 const Json& member(const Json& json, const char* key) {
   const auto found = json.find(key);
@@ -33,14 +33,15 @@ bool bool_at(const Json& json, const char* key, bool otherwise) {
   return found == json.end() || found->is_null() ? otherwise : found->get<bool>();
 }
 
-// A type that tokenizer.json may name, and what adds a part of this type.
+// A type in tokenizer.json, and a function that adds a part of this type.
 template <typename Component>
 struct PartType {
   std::string_view name;
   void (*add)(Component& out, const Json& json);
 };
 
-// Adds a part, or each of a Sequence's parts; null is no part. `list`: where a Sequence has them.
+// Adds a part, or each of a Sequence's parts; null adds nothing. `list`: the key of a Sequence's
+// parts.
 template <typename Component>
 void add_parts(Component& out, std::string_view what, const char* list, const Json& json,
                std::span<const PartType<Component>> types, int depth = 0) {
@@ -107,7 +108,7 @@ RegexSplit parse_split(const Json& json) {
   return split;
 }
 
-// prepend_scheme, or its elder add_prefix_space.
+// prepend_scheme, or its predecessor add_prefix_space.
 PrependScheme parse_prepend_scheme(const Json& json) {
   if (!bool_at(json, "add_prefix_space", true)) return PrependScheme::kNever;
   const std::string name = json.value("prepend_scheme", "always");
@@ -210,7 +211,7 @@ PostProcessor::Template parse_template(const Json& json) {
 constexpr PartType<PostProcessor> kPostProcessors[] = {
     {"TemplateProcessing",
      [](PostProcessor& out, const Json& json) { out.add(parse_template(json)); }},
-    // This one is about offsets, which are not computed here.
+    // This one only affects offsets, which are not computed here.
     {"ByteLevel", [](PostProcessor&, const Json&) {}},
 };
 

@@ -13,13 +13,13 @@
 namespace nvllm::tokenizer {
 namespace {
 
-// Regular expressions with which byte-level tokenizers cut text into words. GPT-2's, Qwen's and
-// Llama 3's are pattern_text() of a WordPattern.
+// Regular expressions with which byte-level tokenizers split text into words. Those of GPT-2, Qwen
+// and Llama 3 are pattern_text() of a WordPattern.
 constexpr std::string_view kTekken =
     R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)re"
     R"re(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)re"
     R"re(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
-// Qwen3.5's: marks belong to words.
+// Qwen3.5's, in which marks belong to words.
 constexpr std::string_view kQwen35 =
     R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})re"
     R"re(| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
@@ -36,12 +36,12 @@ constexpr std::string_view kDeepSeekIdeographs =
 constexpr std::string_view kDeepSeekWords =
     R"re([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)re"
     R"re(| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)re";
-// DeepSeek before version 3.
+// DeepSeek's before version 3.
 constexpr std::string_view kLineBreaks = R"re([\r\n])re";
 constexpr std::string_view kCoderWords = R"re(\s?\p{L}+)re";
 constexpr std::string_view kCoderPunctuation = R"re(\s?\p{P}+)re";
 constexpr std::string_view kOldIdeographs = R"re([\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+)re";
-// Letters of two cases, as of some version of Unicode.
+// Letters with case, in some version of Unicode.
 constexpr std::string_view kLlmWords =
     R"re(\s?[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293)re"
     R"re(\u0295-\u02af\u0370-\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c)re"
@@ -60,18 +60,19 @@ constexpr std::string_view kLlmPunctuation =
     R"re(\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+)re";
 constexpr std::string_view kSpacesAtEnd = R"re(\s+$)re";
 
-// tokenizer.ggml.model of Gemma 4: merges of characters, with bytes for those that are no token.
+// tokenizer.ggml.model of Gemma 4: merges of characters, with byte fallback.
 constexpr std::string_view kGemma4 = "gemma4";
 
-// What tokenizer.ggml.pre means: how the byte-level tokenizers of a family cut text into words.
+// The meaning of tokenizer.ggml.pre: how the byte-level tokenizers of a family split text into
+// words.
 struct GgufPreTokenizer {
   std::vector<const char*> names;  // of the family, in files
-  // Text is cut at each pattern in order: words are its matches, and the text between them.
+  // Text is split at each pattern in order: words are its matches, and the text between them.
   std::vector<std::string_view> patterns;
   bool digits_first = false, digits_last = false;  // cut single digits before or after all patterns
   bool nfc = false;
   bool ignore_merges = false;
-  bool add_bos = false;  // where the file does not say it
+  bool add_bos = false;  // if the file does not specify it
 };
 
 const std::vector<GgufPreTokenizer>& known_pre_tokenizers() {
@@ -100,7 +101,7 @@ const std::vector<GgufPreTokenizer>& known_pre_tokenizers() {
   return known;
 }
 
-// An Error that lists the known names if this one is unknown or missing.
+// Throws an Error that lists the known names if this one is unknown or missing.
 const GgufPreTokenizer& find_pre_tokenizer(const std::optional<std::string>& name) {
   std::string names;
   for (const GgufPreTokenizer& pre : known_pre_tokenizers()) {
@@ -121,7 +122,7 @@ GgufTokenType type_of(const GgufVocabulary& vocabulary, std::size_t id) {
                                         : GgufTokenType{vocabulary.token_types[id]};
 }
 
-// Files fill the rows of the embedding that have no token with these.
+// Rows of the embedding without a token are filled with these.
 bool is_padding(const GgufVocabulary& vocabulary, std::size_t id) {
   return type_of(vocabulary, id) == GgufTokenType::unused &&
          vocabulary.tokens[id] == str("[PAD", id, "]");
@@ -142,7 +143,7 @@ void add_written_merges(const GgufVocabulary& vocabulary, BpeVocabulary& model) 
   model.merges.reserve(vocabulary.merges.size());
   for (const std::string& merge : vocabulary.merges) {
     const std::string_view both = merge;
-    // A token may begin with a space, but there is always one between two.
+    // A token may start with a space, but exactly one separates two tokens.
     const std::size_t space = both.find(' ', 1);
     if (space == std::string_view::npos) {
       fail("merge ", model.merges.size(), ": \"", shown_text(merge),
@@ -159,8 +160,8 @@ void add_written_merges(const GgufVocabulary& vocabulary, BpeVocabulary& model) 
   }
 }
 
-// SentencePiece merges whatever makes a token, the highest score first. This becomes a list of
-// merges: every way to put a token together, in the order of the scores of the tokens, as in the
+// SentencePiece merges any pair that forms a token, the highest score first. This is converted to a
+// list of merges: every way to form a token, in the order of the tokens' scores, as in the
 // tokenizer.json files of such models.
 void add_scored_merges(const GgufVocabulary& vocabulary, BpeVocabulary& model) {
   constexpr std::size_t kMaxBytes = 256;  // bytes of a token that merges make
@@ -172,7 +173,7 @@ void add_scored_merges(const GgufVocabulary& vocabulary, BpeVocabulary& model) {
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     const std::string_view token = vocabulary.tokens[id];
     if (type_of(vocabulary, id) != GgufTokenType::normal || token.size() > kMaxBytes) continue;
-    // Of tokens with one text, the last is the one that is found.
+    // If tokens have equal texts, lookup finds the last one.
     if (model.tokens.find(token) != static_cast<TokenId>(id)) continue;
     for (std::size_t at = 1; at < token.size(); ++at) {
       if ((static_cast<unsigned char>(token[at]) & 0xC0) == 0x80) continue;  // inside a character
@@ -190,8 +191,8 @@ void add_scored_merges(const GgufVocabulary& vocabulary, BpeVocabulary& model) {
   for (const Merge& merge : merges) model.merges.add(merge.left, merge.right, merge.merged);
 }
 
-// Runs of newlines of a Gemma 4: no merge makes them, and files do not say that text is searched
-// for them.
+// Tokens of Gemma 4 that are runs of newlines: no merge yields them, and files do not mark them as
+// matched in text.
 bool is_newlines(const GgufVocabulary& vocabulary, std::size_t id) {
   const std::string& token = vocabulary.tokens[id];
   return vocabulary.model == kGemma4 && !token.empty() &&
@@ -210,7 +211,7 @@ std::vector<AddedToken> added_tokens(const GgufVocabulary& vocabulary) {
   return added;
 }
 
-// Files write -1 where there is no such token.
+// Files contain -1 if there is no such token.
 bool has(const std::optional<std::int64_t>& id) {
   return id.has_value() && *id >= 0;
 }
@@ -280,12 +281,12 @@ TokenizerParts sentencepiece_parts(const GgufVocabulary& vocabulary) {
   parts.decoder.add(ByteFallback{});
   parts.decoder.add(Fuse{});
   if (prefix) parts.decoder.add(StripChar{.c = " ", .start = 1, .stop = 0});
-  // Some files of Gemma 4 say wrongly that there is no BOS.
+  // Some files of Gemma 4 wrongly specify that there is no BOS.
   add_template(vocabulary, gemma4 || vocabulary.add_bos.value_or(true), parts);
   return parts;
 }
 
-// Checks the parts against each other; nothing in a tokenizer looks at them again.
+// Checks the consistency of the parts, which the tokenizer does not check again.
 void check(const GgufVocabulary& vocabulary) {
   if (vocabulary.model != "gpt2" && vocabulary.model != "llama" && vocabulary.model != kGemma4) {
     fail("tokenizer.ggml.model \"", shown_text(vocabulary.model),

@@ -1,5 +1,5 @@
-// Makes a tokenizer from the metadata of a GGUF file, tokenizer.ggml.* and tokenizer.chat_template.
-// model/checkpoint/gguf.h reads the file.
+// Creates a tokenizer from the metadata of a GGUF file, tokenizer.ggml.* and
+// tokenizer.chat_template. model/checkpoint/gguf.h reads the file.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace nvllm::tokenizer {
 
 struct GgufVocabulary {
   std::string model;  // "gpt2": byte-level; "llama" and, with merges, "gemma4": SentencePiece
-  std::optional<std::string> pre;  // how text is cut into words; of gpt2 only
+  std::optional<std::string> pre;  // how text is split into words; gpt2 only
   std::vector<std::string> tokens;
-  std::vector<double> scores;             // of llama: the highest merges first
+  std::vector<double> scores;             // llama only: the highest merges first
   std::vector<std::int64_t> token_types;  // GgufTokenType; empty: all are normal
   std::vector<std::string> merges;        // "left right", in order; llama has them rarely
   std::optional<std::int64_t> bos_id, eos_id, unk_id, pad_id;
@@ -27,13 +27,13 @@ enum class GgufTokenType : std::int64_t {
   normal = 1,
   unknown = 2,
   control = 3,       // special: <|im_start|>
-  user_defined = 4,  // found in text as a whole, but not special: <think>
+  user_defined = 4,  // matched in text as a whole, but not special: <think>
   unused = 5,
   byte = 6,
 };
 
-// The tokenizer gives the same ids as the tokenizer.json from which the file was made. An unknown
-// model or pre-tokenizer, and a vocabulary whose parts do not fit each other, is an Error.
+// The tokenizer yields the same ids as the tokenizer.json from which the file was converted. Throws
+// an Error for an unknown model or pre-tokenizer, and for an inconsistent vocabulary.
 LoadedTokenizer make_tokenizer(const GgufVocabulary& vocabulary);
 
 }  // namespace nvllm::tokenizer

@@ -1,5 +1,5 @@
-// What a GGUF file may say of its vocabulary: refused with an Error, or a tokenizer that can be
-// used. Lines: the model and the pre type; then fields by their first character.
+// Any vocabulary metadata of a GGUF file: rejected with an Error, or a usable tokenizer. Lines: the
+// model and the pre type; then fields, identified by their first character.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -48,7 +48,8 @@ void add_field(char kind, std::string_view value, GgufVocabulary& out) {
     case 'B': out.add_bos = value == "1"; break;
     case 'E': out.add_eos = value == "1"; break;
     case 'S': out.add_space_prefix = value == "1"; break;
-    // All bytes, in the byte-level alphabet or by their codes, would be a long input.
+    // All bytes, in the byte-level alphabet or as byte tokens; listing them would need a long
+    // input.
     case 'A':
       for (int c = 0x21; c < 0x144; ++c) {
         if (c == 0x7F) c = 0xA1;

@@ -1,4 +1,5 @@
-// Vocabularies of GGUF files give the ids that the tokenizer.json they were made of gives.
+// Vocabularies of GGUF files yield the same ids as the tokenizer.json from which they were
+// converted.
 #include "tokenizer/loading/gguf_vocabulary.h"
 
 #include <doctest/doctest.h>
@@ -20,7 +21,7 @@ namespace {
 using Json = nlohmann::json;
 using testing::read_file;
 
-// What a converter writes of a tokenizer.json.
+// The output of a converter for a tokenizer.json.
 GgufVocabulary vocabulary_of(const Json& json, const std::string& model, const std::string& pre) {
   GgufVocabulary out;
   out.model = model;
@@ -41,7 +42,7 @@ GgufVocabulary vocabulary_of(const Json& json, const std::string& model, const s
     put(token["id"], token["content"],
         token["content"] == "<unk>" ? GgufTokenType::unknown
         : special                   ? GgufTokenType::control
-        // The converter does not tell them from other tokens.
+        // The converter does not distinguish them from other tokens.
         : model == "gemma4" && token["content"].get<std::string>().starts_with("\n")
             ? GgufTokenType::normal
             : GgufTokenType::user_defined);
@@ -146,7 +147,7 @@ TEST_CASE("qwen35 cuts words as Qwen3.5's tokenizer.json does, which leaves mark
     const std::string plain = line["text"];
     CHECK(qwen35->encode(plain, true) == published->encode(plain, true));
   }
-  // "e", a mark that no letter takes in (NFC), and a hyphen: one word, or two.
+  // "e", a mark that does not compose in NFC, and a hyphen: one word or two.
   for (const char* const word : {"e\u0331-", "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35"}) {
     CHECK(qwen35->encode(word, true) == published->encode(word, true));
     CHECK(qwen35->decode(qwen35->encode(word, true), false) == word);

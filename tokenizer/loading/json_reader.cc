@@ -184,7 +184,7 @@ void JsonReader::skip_string() {
 std::string_view JsonReader::raw_value() {
   skip_space();
   const std::size_t from = at_;
-  std::string open;  // the brackets that still have to close
+  std::string open;  // the expected closing brackets
   do {
     const char c = peek();
     if (c == '"') {

@@ -1,5 +1,5 @@
-// JsonReader reads large JSON files of known shape: the caller asks for the values that it expects,
-// one by one, and no tree is built. Errors say where.
+// JsonReader reads large JSON files of known structure: the caller reads the expected values one by
+// one, and no tree is built. Errors contain the position.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,17 @@ class JsonReader {
  public:
   // The text must outlive the reader and be valid UTF-8 (an Error if not).
   explicit JsonReader(std::string_view text);
-  // Reads a value inside a text that was checked before: what raw_value() returned.
+  // Reads a value inside a text that was already checked: one returned by raw_value().
   static JsonReader inside(std::string_view checked) { return JsonReader(checked, 0); }
 
   // The first character of the next value: one of { [ " t f n - 0..9
   char peek();
 
-  // Call next_key until it says false; read or skip one value after each true.
+  // Call next_key until it returns false; read or skip one value after each true.
   void begin_object();
   bool next_key(std::string_view& key);
 
-  // Call next_item until it says false; read or skip one value after each true.
+  // Call next_item until it returns false; read or skip one value after each true.
   void begin_array();
   bool next_item();
 
@@ -35,7 +35,7 @@ class JsonReader {
   void skip_value() { raw_value(); }
   // Skips the next value and returns its text. Only brackets and strings in it have been checked.
   std::string_view raw_value();
-  // After the last value: nothing may follow.
+  // Call after the last value: nothing may follow.
   void finish();
 
  private:
@@ -43,7 +43,7 @@ class JsonReader {
 
   [[noreturn]] void fail_expected(std::string_view what) const;
   void skip_space();
-  char next_char();  // past white space
+  char next_char();  // after white space
   void expect(char c, std::string_view what);
   void skip_string();
   std::string_view unescape(std::size_t from);

@@ -1,4 +1,4 @@
-// The JSON of a tokenizer's parts, as nlohmann's values, with errors that do not show its own text.
+// The JSON of a tokenizer's parts, as nlohmann's values, with errors that do not quote its text.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,8 +10,8 @@
 
 namespace nvllm::tokenizer {
 
-// Parses, and says what is wrong where a value has another type than function() expects. `where`:
-// the part and a colon, or nothing.
+// Parses, and reports values whose type function() does not expect. `where`: the part and a colon,
+// or nothing.
 template <typename Function>
 auto with_part_json(std::string_view where, std::string_view text, Function&& function) {
   constexpr std::size_t kMany = std::size_t{1} << 21;
@@ -19,12 +19,13 @@ auto with_part_json(std::string_view where, std::string_view text, Function&& fu
     return std::forward<Function>(function)(
         read_bounded_json(text, {.max_keys = kMany, .repeated_names = true}));
   } catch (const nlohmann::json::exception& error) {
-    // "[json.exception.type_error.302] type must be string, but is null": the number helps nobody.
+    // "[json.exception.type_error.302] type must be string, but is null": the prefix is not
+    // helpful.
     const std::string_view what = error.what();
     const std::size_t id_end = what.find("] ");
     fail(where, shown_text(id_end == std::string_view::npos ? what : what.substr(id_end + 2), 120));
   } catch (const BadJson& error) {
-    fail(where, error.what());  // not as a BadJson, to which nobody could add the file's name
+    fail(where, error.what());  // not as a BadJson, to which callers could not add the file's name
   }
 }
 

@@ -15,7 +15,7 @@
 namespace nvllm::tokenizer {
 namespace {
 
-// A token with its merge takes about this much of a file; tables are made for so many at once.
+// Average file size per token with its merge; tables are reserved accordingly.
 constexpr std::size_t kBytesPerToken = 64;
 
 std::optional<std::string> read_optional_string(JsonReader& in) {
@@ -82,7 +82,7 @@ class MergeReader {
     next_merged_ = *merged + 1;
   }
 
-  // Merges mostly make one token after the other, so that no search is needed.
+  // Merges usually yield consecutive tokens, so no search is needed.
   std::optional<TokenId> find_merged() const {
     const auto text = vocabulary_.tokens.text(next_merged_);
     if (text && text->size() == left_.size() + right_.size() && text->starts_with(left_) &&
@@ -113,7 +113,7 @@ void refuse_dropout(JsonReader& in) {
 
 BpeVocabulary read_model(JsonReader& in, std::size_t file_size) {
   BpeVocabulary model;
-  std::optional<std::string_view> merges;  // read last, whichever comes first
+  std::optional<std::string_view> merges;  // read last, whatever their order
   bool has_vocabulary = false;
   model.tokens.reserve(file_size / kBytesPerToken, file_size / 8);
   model.merges.reserve(file_size / kBytesPerToken);

@@ -17,12 +17,13 @@
 
 namespace nvllm::tokenizer {
 
-// The largest files that are read; those of models have up to 40 MB, and 2.
+// The largest supported files; those of models have up to 40 MB, and 2.
 inline constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{256} << 20;
 inline constexpr std::uint64_t kMaxTokenizerConfigBytes = std::uint64_t{64} << 20;
 
-// What tokenizer_config.json adds to tokenizer.json. ChatTemplate::from_config() reads its chat
-// template; whether BOS and EOS are added is for the post-processor of tokenizer.json to say.
+// The content of tokenizer_config.json in addition to tokenizer.json. ChatTemplate::from_config()
+// reads its chat template; whether BOS and EOS are added is determined by tokenizer.json's
+// post-processor.
 struct TokenizerConfig {
   std::optional<std::string> bos_token, eos_token, pad_token, unk_token;
   // Tokens to add to those of tokenizer.json, in the order of their ids.
@@ -31,7 +32,7 @@ struct TokenizerConfig {
 
 TokenizerConfig parse_tokenizer_config(std::string_view json);
 
-// Tokens of the config, if there is one, are added to those of tokenizer.json.
+// Tokens of the config, if given, are added to those of tokenizer.json.
 std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json,
                                            const TokenizerConfig* config = nullptr);
 
@@ -40,11 +41,11 @@ struct LoadedTokenizer {
   TokenizerConfig config;  // empty if there is no tokenizer_config.json
 };
 
-// Loads a folder with tokenizer.json and perhaps tokenizer_config.json. Errors name the file.
+// Loads a folder with tokenizer.json and optionally tokenizer_config.json. Errors name the file.
 LoadedTokenizer load_tokenizer(const std::filesystem::path& folder);
 
-// The components of a tokenizer.json, from their JSON text (components.cc). Unknown types are
-// refused by name; null is a component that does nothing.
+// Parse the components of a tokenizer.json (components.cc). Unknown types are rejected by name;
+// null yields a component that does nothing.
 Normalizer parse_normalizer(std::string_view json);
 PreTokenizer parse_pre_tokenizer(std::string_view json);
 PostProcessor parse_post_processor(std::string_view json);

@@ -1,4 +1,4 @@
-// tokenizer.json and tokenizer_config.json: anything is either refused with an Error or usable.
+// Any tokenizer.json and tokenizer_config.json are either rejected with an Error or usable.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -47,7 +47,8 @@ void RegexMatcher::forget_marks(std::size_t end) {
     marks_base_ = end;
     return;
   }
-  // Points at the end of a match belong to what succeeded; those behind it have failed for good.
+  // Points at the end of a match belong to the successful path; those after it have failed
+  // permanently.
   const auto at = [&](std::size_t word) {
     return marks_.begin() + static_cast<std::ptrdiff_t>(word);
   };

@@ -1,13 +1,14 @@
-// Regular expressions of pre-tokenizers, with the meaning that Oniguruma gives them:
+// Regular expressions of pre-tokenizers, with Oniguruma's semantics:
 //   | ( ) (?: ) (?i: ) (?i)   . ^ $ \A \z   [classes] with ranges, \s \S \w \W \d \D \p{L} \P{L}
 //   \p{^L} ? * + {n} {n,} {n,m} {,m}, lazy with ?, possessive with + on a single character
 //   (?=X) (?!X) (?<=X) (?<!X) where X is a single character or class
-// Anything else in a pattern is refused by name.
+// Anything else in a pattern is rejected by name.
 //
-// Matching is leftmost and tries alternatives in order, as a backtracking matcher does, but a walk
-// over a whole text takes time proportional to pattern x text: a point (instruction, position) that
-// failed once is remembered and never tried again, not even by later matches. That is sound, since
-// without captures and back references a failure does not depend on how the point was reached.
+// Matching is leftmost and tries alternatives in order, like a backtracking matcher, but finding
+// all matches in a text takes time proportional to pattern x text: a point (instruction, position)
+// that has failed is remembered and never tried again, not even by later matches. That is sound,
+// since without captures and back references a failure does not depend on how the point was
+// reached.
 //
 // Read first: this header; then regex_compiler.cc (pattern to program) and regex.cc (the matcher).
 #pragma once
@@ -26,7 +27,7 @@ namespace nvllm::tokenizer {
 // The set of characters that one [class], \p{...}, \s, letter or dot accepts.
 class CharSet {
  public:
-  // Each of these enlarges the set.
+  // Each of these adds to the set.
   void add_range(char32_t first, char32_t last) { ranges_.push_back({first, last}); }
   void add_categories(CategoryMask mask) { categories_ |= mask; }
   void add_flags(std::uint16_t any_of) { flags_ |= any_of; }
@@ -73,8 +74,8 @@ class CharSet {
 struct RegexProgram {
   enum class Op : std::uint8_t {
     kSet,       // consumes a character of set `x`
-    kSplit,     // goes on at x; if that fails, at y. `mark` numbers the splits
-    kJump,      // goes on at x
+    kSplit,     // continues at x; if that fails, at y. `mark` numbers the splits
+    kJump,      // continues at x
     kAhead,     // the next character is in set x
     kNotAhead,  // it is not, or the text ends
     kBehind,    // the previous character is in set x
@@ -95,7 +96,7 @@ struct RegexProgram {
   std::uint32_t marks = 0;
 };
 
-// Throws an Error that says what in the pattern is wrong or not supported.
+// Throws an Error that describes an invalid or unsupported part of the pattern.
 RegexProgram compile_regex(std::string_view pattern);
 
 // A pattern that matches exactly this text.
@@ -106,7 +107,7 @@ struct TextSpan {
   bool operator==(const TextSpan&) const = default;
 };
 
-// One walk over one text. Not thread-safe; the program and the text must outlive it.
+// One pass over one text. Not thread-safe; the program and the text must outlive it.
 class RegexMatcher {
  public:
   RegexMatcher(const RegexProgram& program, std::string_view text);
@@ -121,13 +122,13 @@ class RegexMatcher {
     std::size_t at;
   };
 
-  // The end of the match that starts at `start`, kNoMatch if there is none.
+  // The end of the match that starts at `start`; kNoMatch if there is none.
   std::size_t match_at(std::size_t start);
   std::size_t run(std::size_t start);
   bool assertion_holds(const RegexProgram::Instruction& instruction, std::size_t at) const;
   // Marks (split, at); false if it was marked already.
   bool first_visit(std::uint32_t mark, std::size_t at);
-  // Forgets the marks that no later match, which starts at `end` or after it, may use.
+  // Discards marks that no later match, which starts at or after `end`, can use.
   void forget_marks(std::size_t end);
 
   static constexpr std::size_t kNoMatch = static_cast<std::size_t>(-1);
@@ -142,8 +143,8 @@ class RegexMatcher {
   std::size_t last_end_ = kNoMatch;
 };
 
-// The patterns with which most byte-level tokenizers split text into words. The matchers that
-// word_scanner.cc has for them give what the generic matcher gives, about ten times faster.
+// The patterns with which most byte-level tokenizers split text into words. The scanners in
+// word_scanner.cc give the same results as the generic matcher, about ten times faster.
 enum class WordPattern {
   kNone,         // any other pattern
   kGpt2,         // GPT-2, SmolLM2: contractions, letters, digits, others, spaces
@@ -151,7 +152,7 @@ enum class WordPattern {
   kThreeDigits,  // GPT-4 (cl100k), Llama 3: words with one leading sign, up to three digits
 };
 
-// The pattern as tokenizer.json files spell it, and the reverse.
+// The pattern as written in tokenizer.json files, and the reverse mapping.
 std::string_view pattern_text(WordPattern pattern);
 WordPattern known_word_pattern(std::string_view pattern);
 

@@ -9,7 +9,7 @@
 namespace nvllm::tokenizer {
 namespace {
 
-constexpr int kMaxClassDepth = 20;  // of [classes] in [classes]
+constexpr int kMaxClassDepth = 20;  // of nested [classes]
 
 constexpr std::array<std::string_view, 30> kCategoryNames = {
     "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps", "Pe",
@@ -44,7 +44,7 @@ CharSet category_set(CategoryMask mask, bool negated) {
   return set;
 }
 
-// A single character, or a set of them: what an escape or a plain character means.
+// A single character, or a set: the meaning of an escape or a plain character.
 struct Item {
   std::optional<char32_t> literal;
   CharSet set;
@@ -120,7 +120,7 @@ bool is_cased(char32_t c) {
   return char_record(c).in(category_bits(Category::kLu, Category::kLt));
 }
 
-// Adds a character, and under (?i) its other spellings, which are known of ASCII's letters only.
+// Adds a character, and under (?i) its case variants, which are implemented for ASCII letters only.
 void add_literal(PatternReader& in, CharSet& set, char32_t c, bool ignore_case) {
   set.add_range(c, c);
   if (!ignore_case || !is_cased(c)) return;
@@ -141,7 +141,7 @@ void add_range(PatternReader& in, CharSet& set, char32_t first, char32_t last, b
   set.add_range(first, last);
 }
 
-// What follows the [.
+// Parses a class after its [.
 CharSet bracket_class(PatternReader& in, bool ignore_case, int depth) {
   if (depth > kMaxClassDepth) in.fail_at("so many nested [");
   CharSet set;
@@ -162,7 +162,7 @@ CharSet bracket_class(PatternReader& in, bool ignore_case, int depth) {
       continue;
     }
     const bool dash = in.accept("-");
-    if (!dash || in.peek() == ']') {  // a last - is itself
+    if (!dash || in.peek() == ']') {  // a trailing - is literal
       add_literal(in, set, *item.literal, ignore_case);
       if (dash) set.add_range('-', '-');
       continue;

@@ -24,9 +24,9 @@ class PatternReader {
     return true;
   }
   char32_t take_char();
-  // {n}, {n,}, {n,m}, {,m}; max -1: no limit. Anything else after { is left alone: it is literal.
+  // {n}, {n,}, {n,m}, {,m}; max -1: no limit. Anything else after { is not consumed: it is literal.
   bool accept_interval(int& min, int& max);
-  // What comes before `end`, which is passed over too.
+  // The text before `end`; also consumes `end`.
   std::string_view take_until(char end);
 
   [[noreturn]] void fail_at(std::string_view what) const {

@@ -1,5 +1,5 @@
-// Compiles a pattern into a RegexProgram: a recursive-descent parser builds a tree, and a walk over
-// the tree emits instructions.
+// Compiles a pattern to a RegexProgram: a recursive-descent parser builds a tree, whose traversal
+// emits instructions.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -18,9 +18,9 @@ namespace {
 using Op = RegexProgram::Op;
 using Instruction = RegexProgram::Instruction;
 
-constexpr int kMaxDepth = 100;               // of groups in groups
+constexpr int kMaxDepth = 100;               // of nested groups
 constexpr int kMaxRepeat = 1000;             // in {n,m}
-constexpr std::size_t kMaxProgram = 20'000;  // instructions, after copying what is repeated
+constexpr std::size_t kMaxProgram = 20'000;  // instructions, after copying repeated parts
 
 struct Node {
   enum Kind { kEmpty, kSet, kAssert, kSequence, kChoice, kRepeat } kind = kEmpty;
@@ -49,7 +49,7 @@ class Parser {
     Node node{.kind = Node::kChoice};
     do node.children.push_back(sequence(depth));
     while (in_.accept("|"));
-    ignore_case_ = ignore_case;  // (?i) reaches to the end of its group
+    ignore_case_ = ignore_case;  // (?i) extends to the end of its group
     if (node.children.size() == 1) return std::move(node.children.front());
     return node;
   }
@@ -188,7 +188,7 @@ class Emitter {
 
   void emit(const Node& node) {
     if (++steps_ > kMaxProgram)
-      fail_size();  // empty nodes add nothing, but may be repeated without end
+      fail_size();  // empty nodes add nothing, but could be repeated without bound
     switch (node.kind) {
       case Node::kEmpty: break;
       case Node::kSet: add({.op = Op::kSet, .x = node.set}); break;

@@ -105,7 +105,7 @@ TEST_CASE("regex: hostile patterns take linear time") {
   CHECK(matches("(?:a?){20}a{20}b", std::string(2000, 'a')).empty());
 }
 
-// Text with what the patterns look at, and anything else.
+// Text with characters relevant to the patterns, and any others.
 std::string random_text(std::mt19937& random) {
   static constexpr const char* kParts[] = {
       "'s",     "'S",      "'\u017F", "'LL",  "'re",        "'",      "a",        "Zz",

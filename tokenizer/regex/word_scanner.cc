@@ -17,7 +17,7 @@ constexpr std::string_view kThreeDigitsText =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// The four kinds of characters that these patterns tell apart.
+// The four kinds of characters that these patterns distinguish.
 enum class Kind : std::uint8_t { kLetter, kNumber, kSpace, kOther };
 
 Kind kind_of(char32_t c) {
@@ -69,8 +69,8 @@ class Scanner {
     return at;
   }
 
-  // Where 's 't 're 've 'm 'll 'd, which begins at `at`, ends; 0 if it is none of them. If case is
-  // ignored, U+017F is an s, too.
+  // The end of 's 't 're 've 'm 'll 'd at `at`; 0 if there is none of them. If case is ignored,
+  // U+017F counts as s.
   std::size_t contraction_end(std::size_t at, bool ignore_case) const {
     const auto letter = [&](std::size_t i) {
       const char c = byte(i);
@@ -90,8 +90,8 @@ class Scanner {
     return ignore_case && text_.substr(at + 1).starts_with("\xC5\xBF") ? at + 3 : 0;
   }
 
-  // \s+(?!\S)|\s+ for the run of spaces from `begin` to `end`: the last space is left to the word
-  // that follows, unless it is the only one.
+  // \s+(?!\S)|\s+ for the run of spaces from `begin` to `end`: the last space is left for the
+  // following word, unless it is the only one.
   std::size_t spaces_end(std::size_t begin, std::size_t end) const {
     if (done(end)) return end;
     const std::size_t last = previous_char(text_, end);
@@ -102,7 +102,7 @@ class Scanner {
     while (byte(at) == '\r' || byte(at) == '\n') ++at;
     return at;
   }
-  // Where the last \r or \n in the range ends; `begin` if there is none.
+  // The end of the last \r or \n in the range; `begin` if there is none.
   std::size_t last_newline_end(std::size_t begin, std::size_t end) const {
     while (end > begin && text_[end - 1] != '\r' && text_[end - 1] != '\n') --end;
     return end;

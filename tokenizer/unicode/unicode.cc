@@ -17,7 +17,8 @@ struct Composition {
 
 #include "tokenizer/unicode/unicode_tables.inc"
 
-// The compiler expands the tables: runs (value, count), and steps from one number to the next.
+// Expands compressed tables at compile time: runs (value, count), and differences between
+// consecutive numbers.
 template <typename T, std::size_t kSize, std::size_t kRuns>
 constexpr std::array<T, kSize> expand_runs(const std::uint16_t (&runs)[kRuns]) {
   std::array<T, kSize> values{};
@@ -37,7 +38,8 @@ constexpr std::array<T, kCount> running_sums(const Step (&steps)[kCount]) {
 
 constexpr auto kStage2 = expand_runs<std::uint8_t, kStage2Size>(kStage2Runs);
 
-// Texts of characters: the sorted characters, the ends of their texts, and all texts in one piece.
+// A map from characters to texts: the sorted characters, the ends of their texts, and all texts
+// concatenated.
 template <std::size_t kCount, std::size_t kPool>
 struct TextTable {
   std::array<char32_t, kCount> from;
@@ -92,7 +94,7 @@ void append_decomposed(std::u32string& out, char32_t c, bool compat) {
   }
 }
 
-// Puts each run of combining marks in the order of their classes.
+// Sorts each run of combining marks by class.
 void order_marks(std::u32string& text) {
   const auto ccc = [](char32_t c) { return char_record(c).ccc; };
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -118,12 +120,12 @@ char32_t compose_pair(char32_t first, char32_t second) {
   return composition(first, second);
 }
 
-// Joins each character with the last starter before it, unless something between them has the same
-// or a higher class ("blocked").
+// Composes each character with the last starter before it, unless a character between them has the
+// same or a higher class ("blocked").
 void compose(std::u32string& text) {
   constexpr std::size_t kNone = static_cast<std::size_t>(-1);
   std::size_t starter = kNone, kept = 0;
-  int last_class = -1;  // of what was kept after the starter; -1: nothing
+  int last_class = -1;  // of the last character kept after the starter; -1: none
   for (const char32_t c : text) {
     const int ccc = char_record(c).ccc;
     if (starter != kNone && last_class < ccc) {
@@ -143,7 +145,7 @@ void compose(std::u32string& text) {
   text.resize(kept);
 }
 
-// Normalizes a piece that starts where nothing before it can matter.
+// Normalizes a piece that is independent of the text before it.
 void append_normalized(std::string& out, std::string_view piece, NormalForm form,
                        std::u32string& scratch) {
   scratch.clear();
@@ -154,7 +156,7 @@ void append_normalized(std::string& out, std::string_view piece, NormalForm form
   for (const char32_t c : scratch) append_utf8(out, c);
 }
 
-// Whether the form leaves a character alone, whatever stands before it.
+// Whether the form leaves a character unchanged, whatever precedes it.
 bool is_stable(char32_t c, NormalForm form) {
   const CharRecord& record = char_record(c);
   switch (form) {
@@ -223,8 +225,8 @@ std::string normalize_unicode(std::string_view text, NormalForm form) {
   std::string out;
   out.reserve(text.size());
   std::u32string scratch;
-  // Text before `done` is written. `boundary` is where the last stable character starts: from there
-  // on, up to the next stable character, an unstable one may change things.
+  // Text before `done` is written. `boundary` is the start of the last stable character: from there
+  // to the next stable character, an unstable one may change the text.
   std::size_t done = 0, boundary = 0, at = 0;
   while (at < text.size()) {
     if (static_cast<unsigned char>(text[at]) < 0x80) {  // stable in every form

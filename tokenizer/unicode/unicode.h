@@ -1,5 +1,5 @@
 // Properties of Unicode characters and normalization, in the Unicode versions that Hugging Face
-// tokenizers uses (make_unicode_tables.py writes the tables and explains the versions).
+// tokenizers uses (make_unicode_tables.py generates the tables and explains the versions).
 #pragma once
 
 #include <cstdint>
@@ -34,12 +34,12 @@ inline constexpr CategoryMask kNumbers = category_bits(Category::kNd, Category::
 
 enum CharFlag : std::uint16_t {
   kWhiteSpace = 1 << 0,
-  kRegexWord = 1 << 1,     // \w of Oniguruma, which is behind Split
-  kRustWord = 1 << 2,      // \w of Rust's regex, behind Whitespace and added tokens
+  kRegexWord = 1 << 1,     // \w of Oniguruma, used by Split
+  kRustWord = 1 << 2,      // \w of Rust's regex, used by Whitespace and added tokens
   kPunctuation = 1 << 3,   // of the pre-tokenizer Punctuation
   kNumeric = 1 << 4,       // of the pre-tokenizer Digits
   kMark = 1 << 5,          // of the normalizer StripAccents
-  kNfcUnstable = 1 << 6,   // NFC may change it, or join or swap it with what stands before it
+  kNfcUnstable = 1 << 6,   // NFC may change it, or combine or swap it with the preceding character
   kNfkcUnstable = 1 << 7,  // the same for NFKC
   kCanonical = 1 << 8,     // has a canonical decomposition
   kCompat = 1 << 9,        // has a canonical or compatibility decomposition
@@ -65,25 +65,25 @@ inline bool is_letter(char32_t c) {
   return char_record(c).in(kLetters);
 }
 
-// Where the white space that begins at `at` ends, and where that which ends at `at` begins.
+// The end of the white space that starts at `at`, and the start of that which ends at `at`.
 std::size_t skip_white_space(std::string_view text, std::size_t at);
 std::size_t skip_white_space_before(std::string_view text, std::size_t at);
 
-// The full decompositions and the lower case; empty: the character itself. Hangul syllables, whose
+// The full decompositions and the lower case; empty: unchanged. Hangul syllables, whose
 // decomposition is arithmetic, are not in these tables.
 std::u32string_view canonical_decomposition(char32_t c);
 std::u32string_view compat_decomposition(char32_t c);
 std::u32string_view lower_case(char32_t c);
 void append_lower_case(std::string& out, char32_t c);
 
-// The character that NFC makes of two; 0 if none. Without Hangul.
+// The composition of two characters in NFC; 0 if there is none. Without Hangul.
 char32_t composition(char32_t first, char32_t second);
 
 // Unicode normalization forms.
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// Takes linear time, but for sorting each run of combining marks (n log n).
+// Takes linear time, except for sorting each run of combining marks (n log n).
 std::string normalize_unicode(std::string_view text, NormalForm form);
 
 }  // namespace nvllm::tokenizer

@@ -25,7 +25,7 @@ Utf8Part first_utf8_part(std::string_view bytes) {
   if (lead < 0x80) return {Utf8Part::kValid, 1};
   if (lead < 0xC2 || lead > 0xF4) return {Utf8Part::kInvalid, 1};
   const std::size_t size = utf8_size(bytes[0]);
-  // The second byte's range excludes overlong forms, surrogates and what lies above U+10FFFF.
+  // The second byte's range excludes overlong forms, surrogates and values above U+10FFFF.
   const unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   const unsigned high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (std::size_t i = 1; i < size; ++i) {

@@ -1,4 +1,4 @@
-// UTF-8. All text inside the tokenizer is valid UTF-8; append_valid_utf8() makes it so.
+// UTF-8. All text inside the tokenizer is valid UTF-8; append_valid_utf8() ensures it.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ struct DecodedChar {
   std::size_t size;  // bytes, 1 to 4
 };
 
-// The character at `text`, which must be the start of a whole and valid one.
+// The character at `text`, which must be the start of a complete and valid one.
 inline DecodedChar decode_utf8(const char* text) {
   const auto byte = [&](int i) {
     return static_cast<char32_t>(static_cast<unsigned char>(text[i]));
@@ -35,7 +35,7 @@ inline bool is_utf8_continuation(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
 }
 
-// Where the character before `end` starts; 0 < end.
+// The start of the character before `end`; 0 < end.
 inline std::size_t previous_char(std::string_view text, std::size_t end) {
   do --end;
   while (end > 0 && is_utf8_continuation(text[end]));
@@ -54,9 +54,9 @@ void for_each_char(std::string_view text, Function&& function) {
 
 void append_utf8(std::string& out, char32_t c);
 
-// What a prefix of bytes is: a whole character (valid), the beginning of one that the end of the
-// text cuts off (truncated), or neither. `size` covers the character, or the longest invalid part,
-// which stands for one U+FFFD (Unicode's "maximal subpart").
+// Classifies a prefix of bytes: a complete character (valid), the start of one that the end of the
+// text cuts off (truncated), or invalid. `size` covers the character, or the longest invalid part,
+// which is replaced by one U+FFFD (Unicode's "maximal subpart").
 struct Utf8Part {
   enum Kind { kValid, kTruncated, kInvalid } kind;
   std::size_t size;
@@ -68,7 +68,7 @@ std::size_t valid_utf8_prefix(std::string_view bytes);
 
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 
-// Appends the bytes, with U+FFFD in place of each maximal invalid part.
+// Appends the bytes, replacing each maximal invalid part by U+FFFD.
 void append_valid_utf8(std::string& out, std::string_view bytes);
 
 }  // namespace nvllm::tokenizer
