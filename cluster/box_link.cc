@@ -21,7 +21,7 @@ void BoxLink::send(int to, std::vector<std::byte> message) {
 }
 
 std::size_t BoxLink::sending() {
-  // In order: a later one that has ended is found when those before it have.
+  // In order: a later one that is complete is detected when those before it are.
   while (!sending_.empty() && mpi_.done(sending_.front().request)) sending_.pop_front();
   return sending_.size();
 }
@@ -29,7 +29,7 @@ std::size_t BoxLink::sending() {
 bool BoxLink::receive(const OnMessage& on_message) {
   if (receiving_.empty()) {
     MpiStatus status;
-    // The first look finds nothing but sets MPI to work, which may bring it.
+    // The first probe may find nothing but makes MPI progress, which may receive it.
     if (!mpi_.probe(status) && !mpi_.probe(status)) return false;
     Transfer& transfer = receiving_.emplace_back();
     transfer.box = status.source;

@@ -1,5 +1,5 @@
-// BoxLink: messages between the boxes of a group, over MPI. Nothing waits: who calls decides how
-// long to go on.
+// BoxLink: messages between the boxes of a group, over MPI. Calls do not block: the caller decides
+// how long to poll.
 #pragma once
 
 #include <cstddef>
@@ -18,17 +18,17 @@ class BoxLink {
   using Bytes = std::span<const std::byte>;
   using OnMessage = std::function<void(int from, Bytes message)>;
 
-  // Joins the others: returns when all have come so far. An Error if this is not box `box` of
+  // Joins the others: returns when all boxes have joined. An Error if this is not box `box` of
   // `boxes`.
   BoxLink(Mpi mpi, int box, int boxes);
 
-  // Takes the message over. It is on its way when this returns, not yet there.
+  // Takes ownership of the message. It is in flight when this returns.
   void send(int to, std::vector<std::byte> message);
-  // How many messages are on their way.
+  // Number of messages in flight.
   std::size_t sending();
-  // Calls on_message for a message that has come whole; false: none has.
+  // Calls on_message for a message that has been received completely; false: there is none.
   bool receive(const OnMessage& on_message);
-  // Leaves the others: returns when all do. No message is on its way.
+  // Leaves: returns when all boxes do. No message may be in flight.
   void leave() { mpi_.finalize(); }
 
  private:

@@ -86,7 +86,7 @@ class BoxesTest(unittest.TestCase):
                                      env={**os.environ, **ENVIRONMENT})
                 code, output, errors = self.run_on_boxes(generate(ranks))
                 self.assertEqual(code, 0, errors)
-                # To the bit: sums are taken in the same order.
+                # Identical bits, because sums are computed in the same order.
                 self.assertEqual(answers(output), answers(here.stdout), errors)
                 self.assertEqual([tokens for tokens, _ in answers(output)],
                                  [tokens for tokens, _ in answers(one.stdout)])
@@ -137,7 +137,7 @@ class BoxesTest(unittest.TestCase):
         code, output, errors = self.run_on_boxes([PROGRAM, 'selftest', '--device', 'cpu', '--tp', '3'])
         self.assertEqual(code, 0, errors)
         self.assertRegex(output, r'\n  box 0 \(boxA\): ranks 0 to 1 on CPU.*\n  box 1 \(boxB\): rank 2 on CPU')
-        # Clocks of other boxes are other clocks.
+        # Other boxes have other clocks.
         self.assertEqual(['start_ms' in rank for rank in report['ranks']], [True, True, False])
 
     # --- refusals ---
@@ -149,7 +149,7 @@ class BoxesTest(unittest.TestCase):
         self.refuses(generate(1), '--tp 1: is less than one rank for each of 2 boxes; pass --tp 2')
 
     def test_what_cannot_be_over_boxes_is_refused_with_the_reason(self):
-        # Before anything is started, so a task's environment is enough.
+        # The refusal comes before anything is started, so a task's environment is enough.
         task = {'OMPI_COMM_WORLD_SIZE': '2', 'OMPI_COMM_WORLD_RANK': '0', 'OMPI_COMM_WORLD_LOCAL_SIZE': '1'}
         model = ['--model', str(MODEL), '--device', 'cpu']
         for command, words in (
@@ -198,7 +198,7 @@ class BoxesTest(unittest.TestCase):
             run, address = self.start_server(pathlib.Path(folder))
             with self.ask(address, 400) as stream:
                 stream.readline()
-                # Whoever stops all boxes tells each of them.
+                # Stopping all boxes sends a signal to each of them.
                 for box in (1, 0):
                     os.kill(self.boxes.launcher(box).pid, signal.SIGTERM)
                 rest = stream.read().decode()
@@ -275,7 +275,7 @@ class BoxesTest(unittest.TestCase):
     def test_a_launcher_is_killed(self):
         run = self.start_long()
         self.kill(self.boxes.launcher(1))
-        # mpirun, in a hurry, may kill its daemon while that removes its folder.
+        # mpirun may kill its daemon while the latter removes its folder.
         self.all_gone(run, 6, folders=False)
         self.assertNotEqual(run.returncode, 0)
 

@@ -21,7 +21,8 @@ import boxes as two  # noqa: E402
 
 PROGRAM = str(pathlib.Path(os.environ.get('NVLLM_LAUNCH', 'launcher/nvllm-launch')).resolve())
 MODELS = pathlib.Path(os.environ.get('NVLLM_GOLDEN_MODELS', 'tests/data/golden-models')).resolve()
-# Each task sees one of the GPUs. The second one is told that it is another machine, if NCCL shall believe so.
+# Each task sees one of the GPUs. The second one is configured as another machine if NCCL should
+# treat it so.
 TASK = ('export CUDA_VISIBLE_DEVICES=$(echo $GPUS | cut -d, -f$((OMPI_COMM_WORLD_RANK + 1)));'
         ' test -z "$SOCKETS" || export NCCL_HOSTID=box$OMPI_COMM_WORLD_RANK; exec "$0" "$@"')
 NETWORKS = {

@@ -1,9 +1,9 @@
-// How long a message takes from one box to the other, without the rings around it:
+// Latency of a message from one box to the other, without the rings around it:
 //
 //   mpirun -n 2 [--host ...] --bind-to none link_bench
 //
 // Box 0 prints a line of JSON: microseconds of 4 KiB, one way, with 8 bytes back. Both boxes must
-// have one clock, as namespaces of one machine do.
+// share a clock, as namespaces of one machine do.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -34,7 +34,7 @@ void run(cluster::BoxLink& link, int box) {
         arrived_ns = now_ns();
         std::int64_t sent_ns = 0;
         std::memcpy(&sent_ns, message.data(), sizeof sent_ns);
-        // The answer carries what the message took.
+        // The reply carries the message's latency.
         if (box == 1) {
           arrived_ns -= sent_ns;
         } else if (i >= kWarmUp) {

@@ -28,7 +28,7 @@ namespace {
 using ipc::Group;
 using ipc::Phase;
 
-// What a box says first.
+// The first message of a box.
 struct Hello {
   std::string host;
   std::vector<Fact> facts;
@@ -40,7 +40,7 @@ struct Hello {
   }
 };
 
-// The first difference, as a part of a sentence; empty: there is none.
+// Describes the first difference, as part of a sentence; empty: none.
 std::string difference(const std::vector<Fact>& own, const std::vector<Fact>& others) {
   for (std::size_t i = 0; i < std::max(own.size(), others.size()); ++i) {
     if (i >= own.size() || i >= others.size() || own[i].name != others[i].name) {
@@ -53,7 +53,7 @@ std::string difference(const std::vector<Fact>& own, const std::vector<Fact>& ot
   return "";
 }
 
-// Where Open MPI keeps the files of this run; empty: unknown.
+// The folder of this run's Open MPI files; empty: unknown.
 std::string session_folder() {
   const char* const folder = ::getenv("PMIX_SERVER_TMPDIR");
   const std::string_view text = folder == nullptr ? "" : folder;
@@ -72,8 +72,8 @@ void await_end(int process, int limit_ms) {
   while (::poll(&ended, 1, limit_ms) < 0 && errno == EINTR) continue;
 }
 
-// Whoever started the launcher removes that folder, but not if it is killed, nor always in time if
-// a task is. So a process apart waits for the end of both, and removes what is left.
+// The starter of the launcher removes that folder, unless it is killed, and sometimes too late if a
+// task is killed. So a separate process waits until both have ended, and removes what is left.
 void watch_session_folder() {
   constexpr int kLauncher = 3, kStarter = 4, kStarterLimitMs = 15'000;
   const std::string folder = session_folder();
@@ -82,7 +82,7 @@ void watch_session_folder() {
   const UniqueFd launcher = open_process(static_cast<std::uint64_t>(::getppid()));
   const UniqueFd starter = open_process(*starter_pid);
   if (!launcher || !starter || ::fork() != 0) return;
-  ::setsid();  // what ends the launcher's process group does not end this
+  ::setsid();  // signals to the launcher's process group do not end this process
   const UniqueFd launcher_copy(::fcntl(launcher.get(), F_DUPFD, kStarter + 1));
   const UniqueFd starter_copy(::fcntl(starter.get(), F_DUPFD, kStarter + 1));
   ::dup2(launcher_copy.get(), kLauncher);
@@ -103,7 +103,7 @@ bool cores_to_spare(int ranks) {
 
 class Link {
  public:
-  // More messages are not started while so many are on their way.
+  // Maximum number of messages in flight.
   static constexpr std::size_t kMaxSending = 8;
 
   Link(ipc::Member& me, const LinkOptions& options)
@@ -118,7 +118,7 @@ class Link {
         heard_ns_(static_cast<std::size_t>(group_.boxes()), now_ns()) {}
 
   void greet(const LinkOptions& options);
-  // Until the boxes part.
+  // Copies until the boxes disconnect.
   void carry();
 
  private:
@@ -153,9 +153,9 @@ class Link {
   std::vector<Fact> facts_;
   std::vector<std::string> gpus_;
   std::vector<bool> greeted_;           // by box
-  std::vector<std::int64_t> heard_ns_;  // by box: when something came last
+  std::vector<std::int64_t> heard_ns_;  // by box: when something last arrived
   std::int64_t now_ = now_ns();
-  std::int64_t busy_ns_ = now_;  // when there was something to do last
+  std::int64_t busy_ns_ = now_;  // when there was last something to do
   std::int64_t last_beat_ns_ = 0;
   std::int64_t aborted_ns_ = 0;
   bool end_said_ = false;
@@ -190,7 +190,7 @@ void Link::take_hello(int from, BoxLink::Bytes message) {
   });
   group_.set_box_name(from, hello.host);
   greeted_[static_cast<std::size_t>(from)] = true;
-  // Box 0 compares all with itself.
+  // Box 0 compares all others with itself.
   if (group_.box() == 0) {
     const std::string differs = difference(facts_, hello.facts);
     if (differs.empty()) return check_gpus(from, hello.gpus);
@@ -244,10 +244,10 @@ bool Link::work() {
   return worked;
 }
 
-// Signs of life, this box's and the others'.
+// Updates this box's heartbeat, and checks those of the others.
 void Link::look_at_clock() {
   if (now_ - last_beat_ns_ < beat_.count()) return;
-  // Time in which this process itself did not run counts for nobody.
+  // Time during which this process itself was suspended does not count.
   const bool was_stopped =
       last_beat_ns_ != 0 &&
       now_ - last_beat_ns_ > 2 * beat_.count() + ipc::WaitClock::kStopped.count();
@@ -285,16 +285,16 @@ void Link::say_end() {
   send(out);
 }
 
-// After an abort the first box goes when its launcher has told what happened, and the others after
-// it: whoever has started the tasks ends all as soon as one of them fails.
+// After an abort the first box leaves when its launcher has reported what happened, and the others
+// after it: the starter of the tasks ends all as soon as one of them fails.
 bool Link::may_leave() {
   if (group_.aborted()) {
     if (aborted_ns_ == 0) aborted_ns_ = now_;
     if (now_ - aborted_ns_ > kPartingLimit.count()) return true;
     if (group_.box() == 0 ? !group_.told() : !mirror_.ended(0)) return false;
     say_end();
-    // The first one waits for the others' words: a connection that is closed before all of it has
-    // been read takes along what is on its way to the other side.
+    // The first box waits for the others' last messages: closing a connection with unread data
+    // discards data in flight to the other side.
     return link_.sending() == 0 && (group_.box() != 0 || others_ended());
   }
   if (!end_said_ && (mirror_.has_output() || !ranks_ended())) return false;
@@ -313,7 +313,7 @@ void Link::carry() {
     if (may_leave()) break;
     pause();
   }
-  // After an abort the others may be gone, and nobody waits for them.
+  // After an abort the others may be gone, and are not waited for.
   if (!group_.aborted()) link_.leave();
 }
 
@@ -354,7 +354,7 @@ int run_link(const Group& group, const LinkOptions& options) {
     group.abort(error.what());
     me.set_phase(Phase::ended);
     std::fflush(nullptr);
-    // MPI may be in any state: none of its cleaning up is worth a wait.
+    // MPI may be in any state, so skip its cleanup.
     ::_exit(1);
   }
 }

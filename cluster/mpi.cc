@@ -24,8 +24,9 @@ constexpr int kThreadFunneled = 1;  // MPI_THREAD_FUNNELED
 constexpr int kVersionText = 256;   // MPI_MAX_LIBRARY_VERSION_STRING
 constexpr int kErrorText = 256;     // MPI_MAX_ERROR_STRING
 
-// Where OPAL_PREFIX points, beside the program that has started the launcher (an Open MPI that is
-// not the system's: a wheel's, say), and where the system looks.
+// The paths of the library: where OPAL_PREFIX points, next to the program that has started the
+// launcher (for an Open MPI other than the system's, such as a wheel's), and the system's search
+// path.
 std::vector<std::string> candidates() {
   std::vector<std::string> paths;
   if (const char* prefix = ::getenv("OPAL_PREFIX")) {
@@ -44,7 +45,7 @@ std::vector<std::string> candidates() {
 void* open_library() {
   std::string why;
   for (const std::string& path : candidates()) {
-    // Its plugins look for its functions among everybody's.
+    // Its plugins look up its functions globally.
     if (void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL)) return library;
     if (const char* text = ::dlerror()) why = text;
   }
@@ -75,7 +76,7 @@ Mpi Mpi::load() {
   find(library, "MPI_Iprobe", mpi.iprobe_);
   find(library, "MPI_Error_string", mpi.error_string_);
   find(library, "MPI_Get_library_version", mpi.version_);
-  // MPI_COMM_WORLD and its kind are addresses of these.
+  // MPI_COMM_WORLD and similar constants are addresses of these.
   for (const auto& [name, handle] :
        {std::pair{"ompi_mpi_comm_world", &mpi.world_}, std::pair{"ompi_mpi_byte", &mpi.byte_},
         std::pair{"ompi_mpi_errors_return", &mpi.errors_return_}}) {

@@ -1,8 +1,8 @@
-// Mpi: the few functions of Open MPI that the link between boxes needs, found when it starts.
+// Mpi: the few functions of Open MPI that the link between boxes needs, loaded at runtime.
 //
-// The library is opened by name, so that one box needs no MPI and starts as fast as without this,
-// and one build serves machines with and without it. The declarations follow the binary interface
-// of libmpi.so.40, which Open MPI 4.1 and 5.0 share; MPICH's is another, and is not looked for.
+// The library is opened by name, so that one box needs no MPI and starts just as fast, and one
+// build serves machines with and without it. The declarations follow the ABI of libmpi.so.40,
+// shared by Open MPI 4.1 and 5.0; MPICH's differs, and is not supported.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +17,12 @@ struct MpiStatus {  // MPI_Status of Open MPI
 };
 static_assert(sizeof(MpiStatus) == 24);
 
-// All functions but load() fail with an Error that has MPI's text. Used by one thread.
+// All functions except load() throw an Error with MPI's text. Used by one thread.
 class Mpi {
  public:
   using Request = void*;
 
-  // Opens the library of the MPI that has started this process, else the system's.
+  // Opens the library of the MPI that has started this process, otherwise the system's.
   static Mpi load();
 
   void init();
@@ -32,9 +32,9 @@ class Mpi {
 
   Request send(const void* data, std::size_t bytes, int to);
   Request receive(void* data, std::size_t bytes, int from);
-  // Whether it has ended; then the request is no more.
+  // Whether it has completed; if so, the request is freed.
   bool done(Request& request);
-  // Whether a message is there or on its way; from whom, and how long it is.
+  // Whether a message is available; its source and size.
   bool probe(MpiStatus& status);
 
  private:

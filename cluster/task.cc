@@ -27,7 +27,7 @@ int number_of(const Environment& environment, const char* name) {
   return number;
 }
 
-// Task managers that give each task GPUs of its own say so by this variable.
+// Task managers that assign separate GPUs to each task set this variable.
 bool has_own_gpus(const Environment& environment) {
   return environment("CUDA_VISIBLE_DEVICES") != nullptr;
 }

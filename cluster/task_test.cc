@@ -53,7 +53,7 @@ TEST_CASE("a task of mpirun or srun knows its box; without them there is one") {
   const Task of_srun = task_of(srun("4", "1(x4)"));
   CHECK(of_srun.boxes == 4);
   CHECK(of_srun.box == 1);
-  // A job step of srun without PMIx is no group: replicas are started so.
+  // A job step of srun without PMIx is not a group: replicas are started this way.
   CHECK(task_of({{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "1"}}).boxes == 1);
   // mpirun -n 1.
   CHECK(task_of(mpirun("1", "0", "1")).boxes == 1);

@@ -22,7 +22,7 @@ ADDRESSES = ['10.77.0.1', '10.77.0.2']
 NAMESPACES = ['--net', '--uts', '--ipc', '--mount', '--pid', '--fork', '--kill-child']
 KEEPALIVE = ['--mca', 'oob_tcp_keepalive_time', '2', '--mca', 'oob_tcp_keepalive_intvl', '1',
              '--mca', 'oob_tcp_keepalive_probes', '3']
-# Between its SIGTERM and its SIGKILL mpirun 4.1 waits for a second, several times.
+# mpirun 4.1 waits for a second between its SIGTERM and its SIGKILL, several times.
 NO_PATIENCE = ['--mca', 'odls_base_sigkill_timeout', '0']
 
 
