@@ -22,7 +22,7 @@
 namespace nvllm {
 namespace {
 
-// What a child process that runs the function writes to standard error, and how it ended.
+// The standard error of a child process that runs the function, and how it ended.
 struct ChildOutput {
   std::string text;
   int status = 0;
@@ -60,7 +60,7 @@ TEST_CASE("division upwards: what is a multiple stays one") {
   CHECK(divide_up(17, 16) == 2);
   CHECK(round_up(std::int64_t{17}, 16) == 32);
   constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
-  CHECK(divide_up(kMax, std::uint64_t{1} << 63) == 2);  // nothing overflows on the way
+  CHECK(divide_up(kMax, std::uint64_t{1} << 63) == 2);  // no intermediate value overflows
 }
 
 TEST_CASE("str prints its parts one after the other") {
@@ -127,7 +127,7 @@ TEST_CASE("a standard error that nobody reads holds up the first line for a mome
   REQUIRE(fcntl(writer.get(), F_SETFL, 0) == 0);
   const ChildOutput output = run_in_child([&] {
     dup2(writer.get(), STDERR_FILENO);
-    alarm(30);  // ends it, should it wait for ever
+    alarm(30);  // ends the test if it hangs
     for (int line = 0; line < 1000; ++line) log_error("nobody reads this");
   });
   CHECK(output.status == 0);

@@ -12,7 +12,7 @@ namespace {
 using Json = nlohmann::json;
 using Kind = BadJson::Kind;
 
-// Passes the events of nlohmann's parser on, within the limits.
+// Forwards the events of nlohmann's parser, within the limits.
 class LimitedEvents final : public nlohmann::json_sax<Json> {
  public:
   LimitedEvents(const JsonLimits& limits, JsonHandler& handler)
@@ -81,8 +81,8 @@ class LimitedEvents final : public nlohmann::json_sax<Json> {
 
   const JsonLimits& limits_;
   JsonHandler& handler_;
-  std::vector<std::size_t> keys_;  // how many names each open object has so far
-  std::string field_;              // the name in the outermost object that is being read
+  std::vector<std::size_t> keys_;  // number of names so far in each open object
+  std::string field_;              // the current name in the outermost object
   std::size_t values_ = 0;
 };
 
@@ -115,10 +115,10 @@ class Builder final : public JsonHandler {
   }
 
   Json root_;
-  // The objects and lists that are not closed. Each is the last value of the one before it, so none
-  // moves while it is open.
+  // The open objects and lists. Each is the last value of its parent, so none is moved while it is
+  // open.
   std::vector<Json*> open_;
-  Json* next_ = nullptr;  // the value of the name that was read
+  Json* next_ = nullptr;  // the value for the name that was read
 };
 
 }  // namespace

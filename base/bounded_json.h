@@ -1,6 +1,6 @@
-// The one reader of JSON that strangers wrote: configurations, headers of files, lines of input,
-// bodies of requests. Its bounds hold while it reads, before memory is spent; its time is linear in
-// the text, so the bound on bytes is one on time, too.
+// The only reader for JSON from untrusted sources: configurations, file headers, input lines,
+// request bodies. Its limits are enforced during parsing, before memory is allocated; its time is
+// linear in the text, so the limit on bytes also limits time.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +17,14 @@ namespace nvllm {
 struct JsonLimits {
   std::size_t max_bytes = std::size_t{128} << 20;
   std::size_t max_depth = 64;
-  std::size_t max_values = std::size_t{1} << 21;  // numbers of a prompt, mostly
-  std::size_t max_keys = 1024;                    // of one object
-  bool repeated_names = false;    // a name may be twice in an object; the last counts
-  const char* position = "byte";  // what a place in the text is called
+  std::size_t max_values = std::size_t{1} << 21;  // mainly for the numbers of a prompt
+  std::size_t max_keys = 1024;                    // per object
+  bool repeated_names = false;    // an object may have duplicate names; the last one is used
+  const char* position = "byte";  // the unit of positions in errors
 };
 
-// The message says what is wrong; field() is the name in the outermost object in which it is, ""
-// outside of all.
+// The message describes the problem; field() is the name in the outermost object that contains it,
+// "" if there is none.
 class BadJson : public Error {
  public:
   enum class Kind : std::uint8_t { syntax, number, depth, size, repeated_name };
@@ -33,7 +33,7 @@ class BadJson : public Error {
       : Error(message), kind_(kind), field_(std::move(field)), byte_(byte) {}
   Kind kind() const { return kind_; }
   const std::string& field() const { return field_; }
-  std::size_t byte() const { return byte_; }  // of a syntax error: where it is, from 1
+  std::size_t byte() const { return byte_; }  // of a syntax error: its position, from 1
 
  private:
   Kind kind_;
@@ -41,8 +41,8 @@ class BadJson : public Error {
   std::size_t byte_;
 };
 
-// Takes the values in the order of the text. Who builds something else than nlohmann's values of
-// JSON derives from it.
+// Receives the values in the order of the text. Derive from it to build other values than
+// nlohmann's.
 class JsonHandler {
  public:
   virtual ~JsonHandler() = default;
@@ -54,22 +54,22 @@ class JsonHandler {
   virtual void string(std::string value) = 0;
   virtual void begin_object() = 0;
   virtual void begin_list() = 0;
-  virtual bool key(std::string name) = 0;  // false: the object has it already
-  virtual void end() = 0;                  // of the object or list that began last
+  virtual bool key(std::string name) = 0;  // false: the object already has it
+  virtual void end() = 0;                  // of the innermost open object or list
 };
 
-// Throws BadJson for what is no JSON or not UTF-8, for a number that no double holds, for a name
-// that is twice in an object, and for more than the limits allow.
+// Throws BadJson for invalid JSON or UTF-8, for a number outside the range of double, for a
+// duplicate name in an object, and if a limit is exceeded.
 void read_bounded_json(std::string_view text, const JsonLimits& limits, JsonHandler& handler);
 nlohmann::json read_bounded_json(std::string_view text, const JsonLimits& limits);
 
-// For configurations: of at most kMaxJsonDepth levels, names may be there twice. BadJson names
+// For configurations: at most kMaxJsonDepth levels; duplicate names are allowed. BadJson names
 // `where` and the line and column.
 inline constexpr int kMaxJsonDepth = 32;
 nlohmann::json parse_nested_json(std::string_view text, const std::string& where);
 
-// What a message shows of a text that a stranger wrote: its first characters, on one line, with
-// everything visible (base/visible_text.h).
+// A form of untrusted text for messages: its first characters, on one line, with control characters
+// made visible (base/visible_text.h).
 std::string shown_text(std::string_view text, std::size_t max_bytes = 60);
 
 }  // namespace nvllm

@@ -1,4 +1,4 @@
-// Any bytes as JSON: refused with one short line, or read as nlohmann's own parser reads them.
+// Any bytes as JSON: rejected with one short line, or parsed like nlohmann's own parser.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
 // NVLLM_CHECK guards an invariant of the program itself. If it is broken, the check prints the
-// place and the values, and aborts. Whatever the world can cause is an Error instead
+// location and the values, and aborts. Conditions caused from outside are Errors instead
 // (base/error.h).
 #pragma once
 

@@ -1,4 +1,4 @@
-// Time that only moves forward, and deadlines on it.
+// Monotonic time, and deadlines.
 #pragma once
 
 #include <chrono>

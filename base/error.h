@@ -1,5 +1,5 @@
-// Error reports what the world can cause: a bad file, peer, device or request. A broken invariant
-// of the program itself is a NVLLM_CHECK instead (base/check.h).
+// Error reports conditions caused from outside: a bad file, peer, device or request. A broken
+// invariant of the program itself is an NVLLM_CHECK instead (base/check.h).
 #pragma once
 
 #include <cerrno>

@@ -1,5 +1,5 @@
-// JSON from text and into text. nlohmann's reader and writer are large templates, so they are
-// compiled once, here, and called from everywhere else.
+// Parsing and formatting JSON. nlohmann's reader and writer are large templates, so they are
+// compiled only once, here.
 #pragma once
 
 #include <iosfwd>
@@ -9,12 +9,12 @@
 
 namespace nvllm {
 
-// These throw nlohmann::json::parse_error, which says what is wrong and where.
+// These throw nlohmann::json::parse_error, which describes the error and its position.
 nlohmann::json parse_json(std::string_view text);
 nlohmann::json read_json(std::istream& text);
 nlohmann::ordered_json parse_ordered_json(std::string_view text);
 
-// On one line, or with `indent` more spaces for each level. Bytes that are not UTF-8 become U+FFFD.
+// On one line, or with `indent` more spaces per level. Invalid UTF-8 becomes U+FFFD.
 std::string json_text(const nlohmann::json& json, int indent = -1);
 std::string json_text(const nlohmann::ordered_json& json, int indent = -1);
 // On one line, in ASCII: all other characters are escaped.

@@ -16,14 +16,14 @@ namespace {
 
 constexpr std::array<const char*, 5> kNames = {"debug", "info", "warning", "error", "off"};
 
-// The settings are the one mutable global: they belong to the process as a whole.
+// The settings are the only mutable global: they belong to the whole process.
 LogSettings& settings() {
   static LogSettings instance;
   return instance;
 }
 
-// Whether a line can be written without waiting for whoever reads it (a stopped pager, a full pipe)
-// for long. After a wait in vain there is none until the file takes data again.
+// Whether a line can be written without blocking for long on its reader (a stopped pager, a full
+// pipe). After one wait has timed out, later calls do not wait until the file accepts data again.
 bool accepts(int fd) {
   constexpr int kLimitMs = 500;
   static std::atomic<bool> stuck = false;
@@ -63,7 +63,7 @@ std::string format_log_line(std::string_view who, LogLevel level, std::string_vi
 
 void write_error_text(std::string_view text) {
   if (!accepts(STDERR_FILENO)) return;
-  // One write, so that lines of several processes do not mix. A failure cannot be reported:
+  // A single write, so that lines of several processes do not mix. A failure cannot be reported:
   // standard error is the only place for it.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }

@@ -1,7 +1,7 @@
 // Logging writes each message as one line to standard error, in one piece:
 //   12:34:56.789 rank 1 info  ready after 43 ms
-// Standard output is for results only. All functions are thread-safe, but configure_logging(): it
-// sets the settings of the whole process, once, before the process has threads.
+// Standard output is for results only. All functions are thread-safe, except configure_logging():
+// call it once, before the process has other threads.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace nvllm {
 
 enum class LogLevel { debug, info, warning, error, off };
 
-// The level of a name ("debug", "info", "warning", "error", "off"); an Error for any other.
+// Parses a level ("debug", "info", "warning", "error", "off"); throws an Error for others.
 LogLevel parse_log_level(std::string_view name);
 
 struct LogSettings {
@@ -27,8 +27,8 @@ const LogSettings& log_settings();
 // One formatted line, with its newline.
 std::string format_log_line(std::string_view who, LogLevel level, std::string_view text);
 
-// Writes to standard error, in one piece, unless whoever reads it takes nothing: that is waited for
-// half a second, once.
+// Writes to standard error in one piece, unless its reader blocks: that is waited for once, for
+// half a second.
 void write_error_text(std::string_view text);
 
 // Writes one line at any level. The functions below check the level first.

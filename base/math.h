@@ -1,4 +1,4 @@
-// Whole-number arithmetic: division that rounds up, and SplitMix64.
+// Integer arithmetic: division rounded up, and SplitMix64.
 #pragma once
 
 #include <concepts>
@@ -21,8 +21,8 @@ constexpr T round_up(T value, std::type_identity_t<T> step) {
 
 inline constexpr std::uint64_t kSplitMixStep = 0x9e3779b97f4a7c15;
 
-// SplitMix64 makes one well-mixed number out of another, for seeds, hashes and reproducible values.
-// The sequence split_mix(x), split_mix(x + kSplitMixStep), ... holds every 64-bit number once.
+// SplitMix64: a well-mixed function of a number, for seeds, hashes and reproducible values. The
+// sequence split_mix(x), split_mix(x + kSplitMixStep), ... contains every 64-bit number once.
 constexpr std::uint64_t split_mix(std::uint64_t x) {
   x += kSplitMixStep;
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;

@@ -20,7 +20,8 @@ RegularFile checked(UniqueFd fd, const std::string& path) {
 }
 
 UniqueFd opened(const std::string& path) {
-  // O_NONBLOCK: opening a pipe must not wait for its writer. O_NOCTTY: nor a terminal become ours.
+  // O_NONBLOCK: opening a pipe must not wait for its writer. O_NOCTTY: a terminal must not become
+  // the controlling one.
   return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
 }
 

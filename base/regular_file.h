@@ -1,6 +1,6 @@
-// Opening and reading the files that strangers made or users named: a model's, a cache's. Only a
-// regular file is opened, so a pipe, a device or a folder in its place is an error and no wait, and
-// its size is looked at before anything is read.
+// Opens and reads files that are untrusted or were named by users: a model's, a cache's. Only
+// regular files are opened, so that a pipe, device or folder is an error and does not block; the
+// size is checked before anything is read.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ struct RegularFile {
   std::uint64_t size = 0;
 };
 
-// For reading. An Error names the path, and what lies there if that is no file.
+// Opens for reading. An Error names the path, and the kind of anything but a regular file.
 RegularFile open_regular_file(const std::string& path);
 
-// The whole of a file. An Error if it has more than `limit` bytes: none of them is read then.
+// Reads a whole file. If it has more than `limit` bytes, throws an Error without reading.
 std::string read_regular_file(const std::string& path, std::uint64_t limit);
-// The same; nothing if nothing has this path.
+// The same; nullopt if the path does not exist.
 std::optional<std::string> read_regular_file_if_there(const std::string& path, std::uint64_t limit);
 
 }  // namespace nvllm

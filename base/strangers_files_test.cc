@@ -1,5 +1,5 @@
-// Files and JSON of strangers: what is no regular file is not waited for, what is too large is not
-// read, and JSON is bounded while it is read.
+// Untrusted files and JSON: files that are not regular do not block, files that are too large are
+// not read, and JSON is limited during parsing.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <stdlib.h>

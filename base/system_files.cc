@@ -8,7 +8,7 @@
 namespace nvllm {
 
 std::string system_text(const std::string& path) {
-  // An error while it is read is one of the stream: iterators would throw.
+  // A read error only sets the stream's state; iterators would throw.
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();

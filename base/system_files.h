@@ -1,5 +1,5 @@
-// What the system tells in files: about processes (/proc) and their control groups. A process may
-// end, and a file go, at any moment: then there is nothing to be read, which is no Error.
+// Reads system files about processes (/proc) and their control groups. A process may end, and its
+// files vanish, at any moment: then the content is empty, which is not an Error.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace nvllm {
 
-// The whole of a file; empty if there is none, or if the process that it is about ends meanwhile.
+// The content of a file; empty if it does not exist, or if its process ends meanwhile.
 std::string system_text(const std::string& path);
 
 // The number after `key` in a file of lines "key number".
@@ -21,7 +21,7 @@ struct MemoryGroup {
   bool version2 = false;
 };
 
-// Those in the text of a /proc/PID/cgroup, in its order.
+// The groups in the text of a /proc/PID/cgroup, in its order.
 std::vector<MemoryGroup> memory_groups(const std::string& text);
 
 }  // namespace nvllm

@@ -25,7 +25,7 @@ TEST_CASE(
   ::kill(child, SIGKILL);
   REQUIRE(::waitpid(child, nullptr, 0) == child);
   CHECK(system_text(path) == "");
-  // This one can still be opened, but no longer be read.
+  // This file can still be opened, but not read.
   CHECK(system_text(str("/proc/self/fd/", file.get())) == "");
   CHECK(number_after(str("/proc/self/fd/", file.get()), "x") == std::nullopt);
 }

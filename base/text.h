@@ -1,4 +1,4 @@
-// Builds messages out of values.
+// Builds messages from values.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace nvllm {
 
-// The parts as they would be printed, one after the other: str("rank ", 3) is "rank 3".
+// Concatenates the printed values: str("rank ", 3) is "rank 3".
 template <typename... Parts>
 std::string str(const Parts&... parts) {
   std::ostringstream out;
@@ -17,14 +17,14 @@ std::string str(const Parts&... parts) {
   return std::move(out).str();
 }
 
-// "512 B", "1.5 KiB", "64 MiB": three digits, for people.
+// "512 B", "1.5 KiB", "64 MiB": three significant digits.
 std::string format_bytes(std::uint64_t bytes);
 
-// "850 ns", "12.3 us", "1.25 s": three digits, for people.
+// "850 ns", "12.3 us", "1.25 s": three significant digits.
 std::string format_duration(double seconds);
 
-// "line 3, column 7": where a byte of the text stands, for errors about files that people write.
-// Lines, columns and bytes count from 1; byte 0 is taken as byte 1.
+// "line 3, column 7": the position of a byte of the text, for errors about files that users write.
+// Lines, columns and bytes count from 1; byte 0 is treated as byte 1.
 std::string line_and_column(std::string_view text, std::size_t byte);
 
 }  // namespace nvllm

@@ -1,6 +1,6 @@
-// Starts threads. If the system refuses one, an Error says what the thread was for.
+// Starts threads. If the system refuses one, an Error names the thread's purpose.
 //
-//   thread_ = start_thread("of a stream", [this] { run(); });
+// thread_ = start_thread("of a stream", [this] { run(); });
 #pragma once
 
 #include <system_error>

@@ -1,6 +1,6 @@
-// Trace records what a process did when, as spans on named tracks. The traces of all processes
-// together are a timeline for Perfetto or chrome://tracing. Recording a span costs two clock
-// readings and a few stores; without a trace (nullptr) it costs nothing.
+// Trace records a process's activity as spans on named tracks. The traces of all processes form a
+// timeline for Perfetto or chrome://tracing. Recording a span costs two clock readings and a few
+// stores; without a trace (nullptr) it costs nothing.
 //
 //   { const Trace::Span span(trace, "host", "schedule"); ... }
 //   trace->add_span("gpu", "forward", begin_ns, end_ns);
@@ -24,7 +24,7 @@ struct TraceEvent {
   std::string name;
   std::int64_t begin_ns = 0;  // now_ns()
   std::int64_t end_ns = 0;
-  std::uint64_t step = 0;  // 0: belongs to no step
+  std::uint64_t step = 0;  // 0: no step
 
   template <class Archive>
   void serialize(Archive& archive) {
@@ -44,8 +44,8 @@ struct ProcessTrace {
   }
 };
 
-// Thread-safe. Keeps the first kMaxEvents (about 100 MB) until drain() makes room; counts those it
-// drops.
+// Thread-safe. Keeps the first kMaxEvents (about 100 MB) until drain() removes some; counts those
+// it drops.
 class Trace {
  public:
   static constexpr std::size_t kMaxEvents = std::size_t{1} << 20;
@@ -78,7 +78,7 @@ class Trace {
 
  private:
   mutable std::mutex mutex_;
-  std::deque<TraceEvent> events_;  // guarded by mutex_; grows without moving what is there
+  std::deque<TraceEvent> events_;  // guarded by mutex_; a deque, so that growth moves no events
   std::uint64_t dropped_ = 0;      // guarded by mutex_
 };
 

@@ -18,7 +18,7 @@ TEST_CASE("a span is the time between its beginning and its end, inner spans wit
   const std::int64_t after = now_ns();
 
   const std::vector<TraceEvent> events = trace.drain();
-  REQUIRE(events.size() == 2);  // in the order of their ends
+  REQUIRE(events.size() == 2);  // in the order in which they ended
   const TraceEvent &inner = events[0], &outer = events[1];
   CHECK(inner.name == "schedule");
   CHECK(outer.name == "step");

@@ -21,10 +21,10 @@ void append_code(std::string& out, char32_t c) {
 
 struct Character {
   char32_t code = 0;
-  std::size_t size = 0;  // in bytes; 0: no UTF-8
+  std::size_t size = 0;  // in bytes; 0: invalid UTF-8
 };
 
-// The character at the beginning of the text, whose first byte is not ASCII.
+// The first character of a text whose first byte is not ASCII.
 Character first_character(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text.front());
   const std::size_t size = lead < 0xC2   ? 0
@@ -69,7 +69,7 @@ std::string visible_text(std::string_view text, Breaks breaks) {
     } else if (breaks == Breaks::keep && (c == '\n' || c == '\t')) {
       out += c;
     } else if (breaks == Breaks::keep && text.starts_with("\r\n")) {
-      // The newline is next.
+      // The newline follows.
     } else if (c == '\n') {
       out += "\\n";
     } else if (const Character found = byte < 0x80 ? Character() : first_character(text);

@@ -1,5 +1,6 @@
-// Text of others (of a model, a file, a template, a name) on its way to a terminal: control
-// characters in it would move the cursor, change colours, set titles, or reverse what people read.
+// Makes untrusted text (of a model, a file, a template, a name) safe for terminals: control
+// characters in it could move the cursor, change colours, set titles, or reverse the order of the
+// text.
 #pragma once
 
 #include <string>
@@ -12,12 +13,12 @@ enum class Breaks {
   none   // the text becomes one line
 };
 
-// The text with everything made visible that is no character to be shown: control characters (C0,
-// DEL, and C1 in UTF-8), bytes that are not UTF-8, and what changes the direction of writing.
-// ESC becomes \x1b, U+009B becomes \u009b; other text stays as it is.
+// Escapes everything that is not a printable character: control characters (C0, DEL, and C1 in
+// UTF-8), invalid UTF-8, and characters that change the writing direction. ESC becomes \x1b, U+009B
+// becomes \u009b; other text is unchanged.
 std::string visible_text(std::string_view text, Breaks breaks);
 
-// visible_text() if the file descriptor is a terminal; files and pipes get the text untouched.
+// visible_text() if the file descriptor is a terminal; text for files and pipes is unchanged.
 std::string visible_on(int fd, std::string_view text);
 
 }  // namespace nvllm
