@@ -26,7 +26,7 @@ else:
     print(json.dumps({'batches': [{'batch': int(size), 'prompts_s': 0.1, 'mean_step_ms': 0.001} for size in sizes]}))
 '''
 
-# Answers as it is asked; the token that it notes first is the workload's first.
+# A mock engine; the first token that it records is the workload's first.
 NANO = '''import pathlib, time
 here = pathlib.Path(__file__).parent
 class SamplingParams:

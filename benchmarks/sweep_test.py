@@ -14,7 +14,7 @@ from pathlib import Path
 
 SWEEP = Path('benchmarks/sweep').absolute()
 
-# Fails, or hangs, at the concurrency that a file beside it names; notes every run.
+# Fails or hangs at the concurrency given in a file next to it; records every run.
 STAND_IN = '''#!/usr/bin/env python3
 import json, os, pathlib, sys, time
 here = pathlib.Path(__file__).parent

@@ -3,7 +3,8 @@
 import json
 import subprocess
 
-# What the time of prompts is linear in: fields of the program's "work", and of its "step_time_us".
+# The terms in which the time of prompts is linear: fields of the program's "work", and of its
+# "step_time_us".
 PROMPT_PARTS = ('prompt_step', 'prompt_row', 'prompt_pair')
 
 
@@ -71,10 +72,10 @@ def fit(program, latency_reports):
             scenario = {'engine': engine_of(report), 'step_time_us': {'decode': [[1, 1]]}, 'traffic': traffic}
             work = simulate(program, [scenario])[0]['work_until_first_tokens']
             prompts.append((f"{batch['batch']} x {length}", 1e6 * batch['prompts_s'], work))
-    # Of prompts of one length, the pairs are a multiple of the rows.
+    # For prompts of one length, the pairs are a multiple of the rows.
     fitted = PROMPT_PARTS[:2] if len({name.split()[-1] for name, _, _ in prompts}) == 1 else PROMPT_PARTS
     columns = [[work[part] / us for _, us, work in prompts] for part in fitted]
-    scales = [max(column) for column in columns]  # so that all columns are of one size
+    scales = [max(column) for column in columns]  # so that all columns have the same magnitude
     rows = [[column[i] / scale for column, scale in zip(columns, scales)] for i in range(len(prompts))]
     rest = [1 - context_us * work['decode_context'] / us for _, us, work in prompts]
     time_us = dict.fromkeys(PROMPT_PARTS, 0.0) | {

@@ -1,9 +1,10 @@
-// Replica: one engine, as nvllm-launch serve runs it, in simulated time. What every step computes,
-// the blocks and the prefix cache are the real Scheduler's; only how long a step takes is
-// StepTime's.
+// Replica: one engine, as run by nvllm-launch serve, in simulated time. The contents of every step,
+// the blocks and the prefix cache come from the real Scheduler; only the durations of steps are
+// from StepTime.
 //
-// As in runtime/engine, the next step is chosen while the device runs the one before: a request
-// that comes while step k runs and step k + 1 is enqueued has its first rows in step k + 2.
+// As in runtime/engine, the next step is scheduled while the device runs the previous one: a
+// request that arrives while step k runs and step k + 1 is enqueued has its first rows in step k +
+// 2.
 #pragma once
 
 #include <cstdint>
@@ -26,19 +27,19 @@ class Replica {
  public:
   explicit Replica(const EngineModel& engine);
 
-  // A prompt, and an answer of exactly max_tokens tokens. It is computed in a step that is enqueued
-  // later.
+  // Submits a prompt with an answer of exactly max_tokens tokens. It is computed in a step that is
+  // enqueued later.
   void submit(runtime::SequenceId id, std::vector<std::int32_t> prompt, std::int64_t max_tokens);
-  // As many as may be in flight; finish_step() does that, too.
+  // Enqueues as many steps as may be in flight; finish_step() also does this.
   void enqueue_steps(double now);
-  // When the oldest step in flight ends.
+  // The end time of the oldest step in flight.
   std::optional<double> next_end() const;
-  // What that step gave. The next one is enqueued.
+  // The output of that step. Enqueues the next one.
   std::vector<runtime::SequenceOutput> finish_step();
 
   bool idle() const { return scheduler_.idle(); }
   double busy_s() const { return busy_s_; }
-  const StepWork& work() const { return work_; }  // of the steps that have ended
+  const StepWork& work() const { return work_; }  // of completed steps
   runtime::SchedulerStatistics statistics() const { return scheduler_.statistics(); }
 
  private:

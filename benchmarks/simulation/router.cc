@@ -70,7 +70,7 @@ std::size_t Router::with_longest_prefix(std::span<const std::int32_t> prompt) {
   const auto sum = std::accumulate(requests_.begin(), requests_.end(), std::int64_t{0});
   const double limit =
       options_.balance * static_cast<double>(sum) / static_cast<double>(requests_.size()) + 1;
-  Replicas holders;  // of the longest prefix that one has which is not above the limit
+  Replicas holders;  // of the longest cached prefix with a replica within the limit
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     if (static_cast<double>(requests_[i]) < limit) holders.set(i);
   }

@@ -1,5 +1,5 @@
-// A simulation as JSON describes it, and its result as JSON. README.md names all fields; one that
-// is unknown is refused.
+// A simulation described by JSON, and its result as JSON. README.md documents all fields; unknown
+// ones are rejected.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,7 +7,7 @@
 
 namespace nvllm::simulation {
 
-// Runs what `scenario` describes. An Error names the field and what is wrong with it.
+// Runs the scenario. An Error names an invalid field and the reason.
 nlohmann::ordered_json run_scenario(std::string_view scenario);
 
 }  // namespace nvllm::simulation

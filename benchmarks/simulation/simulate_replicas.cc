@@ -1,5 +1,5 @@
-// simulate_replicas: reads scenarios (JSON, README.md) from standard input, one a line, and prints
-// the result of each on a line.
+// simulate_replicas: reads scenarios (JSON, see README.md) from standard input, one per line, and
+// prints the result of each on a line.
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>

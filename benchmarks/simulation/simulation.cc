@@ -14,16 +14,16 @@
 namespace nvllm::simulation {
 namespace {
 
-// Of events at the same time, those of the first kind come first: requests that come together start
+// Events at the same time are ordered by kind, so that requests that arrive together start
 // together.
 struct Event {
-  // A request is sent, or reaches its replica's engine; a replica's step ends; an idle replica that
-  // has requests begins with them.
+  // A request is sent, or reaches its replica's engine; a replica's step ends; an idle replica with
+  // requests starts.
   enum class Kind : std::uint8_t { sent, reached, step_end, start };
   double at = 0;
   Kind kind = Kind::sent;
-  std::uint64_t number = 0;  // events of the same time and kind happen in this order
-  std::size_t of = 0;        // the replica, or the request's number
+  std::uint64_t number = 0;  // orders events of the same time and kind
+  std::size_t of = 0;        // the replica's or the request's number
 
   bool operator>(const Event& other) const {
     return std::tie(at, kind, number) > std::tie(other.at, other.kind, other.number);
@@ -94,7 +94,7 @@ class Run {
     request.replica = router_.choose(prompt);
     ++result_.replicas[request.replica].requests;
     add_event(event.at + simulation_.front_end_s, Event::Kind::reached, event.of);
-    // The next one of the traffic is known once this one is sent.
+    // The traffic's next request is known once this one is sent.
     if (static_cast<std::int64_t>(event.of) == newest_) take_next();
   }
 
@@ -111,7 +111,7 @@ class Run {
     await_step(event.of);
   }
 
-  // A replica has at most one event in the queue, for the oldest of its steps.
+  // A replica has at most one event in the queue, for its oldest step.
   void await_step(std::size_t replica) {
     const std::optional<double> end = replicas_[replica]->next_end();
     if (!end || stepping_[replica]) return;
@@ -172,7 +172,7 @@ class Run {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::uint64_t event_number_ = 0;
   std::int64_t newest_ = 0;  // of Traffic::next()
-  bool all_sent_ = false;    // it has no more
+  bool all_sent_ = false;    // there are no more requests
   std::unordered_map<std::size_t, Open> open_;
   SimulationResult result_;
 };

@@ -1,4 +1,4 @@
-// The simulation against arithmetic: steps whose times are known, routers whose choice is.
+// The simulation against arithmetic: steps with known times, routers with known choices.
 #include "benchmarks/simulation/simulation.h"
 
 #include <doctest/doctest.h>
@@ -16,7 +16,7 @@
 namespace nvllm::simulation {
 namespace {
 
-// Steps of a second whatever they compute, of any prompt.
+// Every step takes one second.
 const StepTime kSecond = {.decode = {{1, 1.0}}};
 
 Simulation replicas(const StepTime& time, RouterOptions router = {}) {
@@ -36,7 +36,7 @@ SimulationResult run(const StepTime& time, const RandomTraffic& traffic,
   return simulate(replicas(time, router), *make_traffic(traffic));
 }
 
-// The share of prompts' tokens that 4 replicas find, where conversations say 150 to 200 tokens a
+// The share of cached prompt tokens with 4 replicas, in conversations with 150 to 200 tokens per
 // turn.
 double hit_share(Policy policy) {
   const Simulation simulation =
@@ -92,7 +92,7 @@ TEST_CASE("a single answer takes a step for its prompt and one for each further 
 }
 
 TEST_CASE("steps are those of the scheduler: prompts fill a step, decodes come first") {
-  // Of 4 prompts of 600 tokens, 1,024 rows a step.
+  // 4 prompts of 600 tokens, 1,024 rows per step.
   const auto result = run(kSecond, {.requests = 4, .input = {600, 600}, .output = {3, 3}});
   CHECK(result.requests.at(0).first_token == 1);
   CHECK(result.requests.at(1).first_token == 2);
@@ -105,12 +105,12 @@ TEST_CASE("steps are those of the scheduler: prompts fill a step, decodes come f
   CHECK(result.work.prompt_pairs == 4 * 600 * 601 / 2);
   CHECK(result.work.decode_rows == 8);
   CHECK(result.work.decode_context == 4 * (601 + 602));
-  // Decode rows in steps with prompts: one in the second, three in the third.
+  // Decode rows in steps with prefill: one in the second, three in the third.
   CHECK(result.work.prompt_step_rows == 2404);
 }
 
 TEST_CASE("a request that comes during a step is computed two steps later") {
-  // At 10 a second, the gap is shorter than a step.
+  // At 10 per second, the interval is shorter than a step.
   const auto result = run(kSecond, {.requests = 2, .input = {8, 8}, .output = {9, 9}, .rate = 10});
   REQUIRE(result.requests.at(1).sent < 1);
   CHECK(result.requests.at(0).first_token == 1);
@@ -180,7 +180,7 @@ TEST_CASE("cache aware goes to the longest prefix, unless that replica has too m
   const std::size_t first = router.choose(prompt);
   router.release(first);
   const std::vector<std::int32_t> other(128, 2);
-  CHECK(router.choose(other) != first);  // unknown: to one whose turn it is
+  CHECK(router.choose(other) != first);  // unknown: goes to the next one in turn
   prompt.resize(500, 3);
   CHECK(router.choose(prompt) == first);  // 0 is below 1.5 * 1 / 4 + 1
   CHECK(router.choose(prompt) == first);  // 1 is below 1.5 * 2 / 4 + 1
@@ -193,7 +193,7 @@ TEST_CASE("cache aware goes to the longest prefix, unless that replica has too m
 }
 
 TEST_CASE("a request that has ended no longer counts as its replica's") {
-  // Of three requests, the first is still under way when the third comes, the second is not.
+  // When the third request arrives, the first one is still in flight, but the second one is not.
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     const auto requests =
         run(kSecond, {.requests = 3, .input = {8, 8}, .output = {1, 60}, .seed = seed, .rate = 0.1},
@@ -256,7 +256,7 @@ TEST_CASE("requests of the warm-up are not measured") {
   CHECK(result.at("requests") < 70);
   CHECK(result.at("requests") > 30);
   CHECK(result.at("duration_s") < 8);
-  // 10 requests of 5 tokens a second, until the last one is sent.
+  // 10 requests per second of 5 tokens, until the last one is sent.
   CHECK(result.at("steady_output_tokens_per_s").get<double>() == doctest::Approx(50).epsilon(0.2));
 }
 

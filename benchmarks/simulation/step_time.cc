@@ -9,7 +9,7 @@
 namespace nvllm::simulation {
 namespace {
 
-// Ids of sampled tokens are none of a prompt's, and seldom come twice.
+// Ids of sampled tokens are never those of a prompt, and rarely repeat.
 constexpr std::int32_t kFirstSampled = 1 << 20, kSampled = 1 << 30;
 
 }  // namespace
@@ -36,7 +36,7 @@ double StepTime::decode_seconds(double rows) const {
          (above->seconds - below.seconds) * (rows - below.rows) / (above->rows - below.rows);
 }
 
-// A few rows of a prompt take no less than as many decode rows.
+// Few prefill rows take at least as long as the same number of decode rows.
 double StepTime::seconds(const StepWork& step) const {
   const double attention = decode_context * step.decode_context + prompt_pair * step.prompt_pairs;
   const double at_least = decode_seconds(step.decode_rows + step.prompt_tokens);
@@ -44,7 +44,8 @@ double StepTime::seconds(const StepWork& step) const {
          std::max(at_least, prompt_step * step.prompt_steps + prompt_row * step.prompt_step_rows);
 }
 
-// The last step's slots go on with a row each, but those that ended; or the message names all rows.
+// Either the last step's slots continue with one row each, except ended ones, or the message lists
+// all rows.
 void SimulatedRank::set_rows(const runtime::StepMessage& message) {
   if (!message.same_rows) {
     rows_ = message.rows;

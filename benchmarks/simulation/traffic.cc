@@ -114,7 +114,7 @@ class ConversationRequests : public Traffic {
   launcher::Arrivals arrivals_;
   std::mt19937_64 random_;
   std::vector<std::vector<std::int32_t>> system_prompts_;
-  std::unordered_map<std::int64_t, Conversation> open_;  // by the request that is under way
+  std::unordered_map<std::int64_t, Conversation> open_;  // by the request in flight
   std::int64_t started_ = 0, sent_ = 0;
   double due_ = 0;
 };
