@@ -1,4 +1,4 @@
-// Benchmarks on a backend that may not be there.
+// Benchmarks on a backend that may not be available.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -9,7 +9,7 @@
 
 namespace nvllm::testing {
 
-// Where there is no such backend the benchmark is skipped, with the reason, and this is nullptr.
+// If the backend is not available, the benchmark is skipped, with the reason, and this is nullptr.
 std::unique_ptr<Backend> backend_or_skip(benchmark::State& state, DeviceKind kind);
 
 }  // namespace nvllm::testing

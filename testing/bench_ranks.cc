@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kReplays = 7;
 
-// Before a rank makes its backend.
+// Call before a rank creates its backend.
 DeviceKind take_device(const ipc::Member& member, DeviceKind kind) {
   if (kind == DeviceKind::cuda) {
     const auto gpus = visible_gpus();
@@ -93,7 +93,7 @@ DeviceLimits BenchRank::limits() {
   struct Shape {
     std::int64_t rows, outputs, inputs;
   };
-  // Long ones, and one that ends before the device slows down for want of power.
+  // Long GEMMs, and one that ends before the device throttles.
   const std::vector<Shape> shapes =
       gpu ? std::vector<Shape>{{8192, 8192, 8192}, {4096, 24576, 4096}, {512, 24576, 4096}}
           : std::vector<Shape>{{512, 1024, 1024}, {512, 2048, 1024}};

@@ -1,5 +1,5 @@
-// Benchmarks on ranks: each measurement is made in forked processes with a device each, also with
-// one rank, since a process that has used CUDA must not fork any more.
+// Benchmarks on ranks: each measurement runs in forked processes with a device each, even with one
+// rank, since a process that has used CUDA must not fork any more.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -18,7 +18,7 @@
 
 namespace nvllm::testing {
 
-// The limits of the device, measured in this run.
+// The limits of the device, measured by this run.
 struct DeviceLimits {
   double bytes_per_second = 0;  // of reading
   double flops_per_second = 0;  // of the fastest of a few large GEMMs in bfloat16
@@ -36,8 +36,8 @@ struct BenchRank {
   std::unique_ptr<kernels::Gemm> gemm;
 
   void wait();
-  // Of all work that `enqueue` captures in a graph: the median of a few replays, which all ranks
-  // begin together.
+  // The time of the work that `enqueue` enqueues into a captured graph: the median of a few
+  // replays, which all ranks start together.
   double seconds(const std::function<void()>& enqueue);
   DeviceLimits limits();
 
@@ -45,19 +45,19 @@ struct BenchRank {
   double gemm_seconds(std::int64_t rows, std::int64_t outputs, std::int64_t inputs);
 };
 
-// Numbers other than zero (which would be multiplied at higher clocks), bfloat16.
+// Random nonzero bfloat16 numbers (zeros would be multiplied at higher clocks).
 Buffer random_memory(Backend& backend, Stream& stream, std::int64_t elements);
 
-// Says of a benchmark: us; bytes and flops, what has to be read and computed; floor_us, the time
-// that these take at the device's limits, whichever is longer; of_limit, floor_us / us; and the
+// Reports counters of a benchmark: us; bytes and flops, to be read and computed; floor_us, the
+// longer of the times that these take at the device's limits; of_limit, floor_us / us; and the
 // limits.
 void report_limits(benchmark::State& state, const DeviceLimits& limits, double seconds,
                    double bytes, double flops);
 
-// Why there can be no such ranks here; empty: there can.
+// Why such ranks are not available; empty: they are.
 std::string why_no_bench_ranks(DeviceKind kind, int ranks);
 
-// What rank 0 of a group finds, measured when it is first asked for. Result: a plain struct.
+// Rank 0's result of a measurement, which runs at the first use. Result: a plain struct.
 template <typename Result>
 class RankResults {
  public:
@@ -65,7 +65,7 @@ class RankResults {
   RankResults(DeviceKind kind, int ranks, Measure measure)
       : kind_(kind), ranks_(ranks), measure_(std::move(measure)) {}
 
-  // nullptr: it failed, and the benchmark has been told why.
+  // nullptr: it failed, and the benchmark reports the reason.
   const Result* get(benchmark::State& state) {
     if (result_ == nullptr && failure_.empty()) run();
     if (!failure_.empty()) state.SkipWithError(failure_.c_str());

@@ -32,8 +32,7 @@ Verdict verdict_of(const std::string& name) {
   throw std::runtime_error("no such verdict: " + name);
 }
 
-// Readers of the XML tell cases apart by their names: of two with the same one, the later gets its
-// place in the source added.
+// Readers of the XML identify cases by name: duplicates get their source location appended.
 std::vector<std::string> unique_names(const std::vector<CaseResult>& results) {
   std::vector<std::string> names;
   std::set<std::string> seen;
@@ -100,7 +99,7 @@ void write_json(const std::string& path, const std::vector<CaseResult>& results)
                              {"detail", result.detail},
                              {"seconds", result.seconds}});
   }
-  // A test's output may hold any bytes; what is not UTF-8 becomes U+FFFD.
+  // A test's output may contain any bytes; invalid UTF-8 becomes U+FFFD.
   std::ofstream(path) << json_text(json, 2) << '\n';
 }
 

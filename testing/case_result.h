@@ -1,4 +1,4 @@
-// What came of one test case, and the two files that tell others of it.
+// The result of one test case, and the two report files.
 #pragma once
 
 #include <string>
@@ -28,6 +28,6 @@ void write_xml(const std::string& path, const std::string& suite,
 // {"passed": 1, "failed": 0, "skipped": 0,
 //  "cases": [{"name", "file", "verdict", "detail", "seconds"}]}
 void write_json(const std::string& path, const std::vector<CaseResult>& results);
-std::vector<CaseResult> read_json(const std::string& path);  // throws if it is not such a file
+std::vector<CaseResult> read_json(const std::string& path);  // throws if the file is malformed
 
 }  // namespace nvllm::testing

@@ -28,7 +28,7 @@ void run(int stages, int ranks, const std::function<void(DeviceRank&)>& body,
           ipc::create_stage_link(member, *rank.backend, {.stages = stages}, *rank.communicator);
     }
     body(rank);
-    // A GPU of the next stage may still say that it has taken what it was sent.
+    // A GPU of the next stage may still be acknowledging what it received.
     if (stages > 1) {
       rank.wait();
       member.exchange({}, "the end of the test");

@@ -1,4 +1,4 @@
-// What tests ask of error texts.
+// Error texts, for tests.
 #pragma once
 
 #include <string>

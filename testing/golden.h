@@ -13,11 +13,11 @@ namespace nvllm::testing {
 
 struct GoldenTensor {
   std::vector<std::int64_t> shape;
-  std::vector<float> values;  // row-major; exact, also those of bfloat16
+  std::vector<float> values;  // row-major; exact, even for bfloat16
 };
 
-// All tensors of a file (float32 and bfloat16), by name. For files that the tests trust: anything
-// unexpected throws.
+// All tensors of a file (float32 and bfloat16), by name. For trusted files: anything unexpected
+// throws.
 std::map<std::string, GoldenTensor> read_golden(const std::string& path);
 
 }  // namespace nvllm::testing

@@ -52,7 +52,7 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// This program again, in a process group of its own, its output in a file.
+// Starts this program again, in a process group of its own, with its output in a file.
 pid_t start(std::vector<std::string> arguments, const std::string& output) {
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -70,7 +70,7 @@ pid_t start(std::vector<std::string> arguments, const std::string& output) {
   _exit(127);
 }
 
-// Kills and collects what the case left running. The group holds the most; the rest became our
+// Kills and reaps processes that the case left running. Most are in the group; the rest became our
 // children when their parent died (we are their subreaper).
 void kill_leftovers(pid_t group) {
   kill(-group, SIGKILL);
@@ -91,8 +91,7 @@ struct Ending {
   int status = 0;
 };
 
-// Collects the orphans of the case meanwhile: a test may look whether they are gone, zombies or
-// not.
+// Also reaps the case's orphans: a test may check whether they are gone, including zombies.
 Ending wait_for(pid_t pid, std::chrono::seconds limit) {
   const Clock::time_point deadline = Clock::now() + limit;
   Ending ending;
@@ -121,7 +120,7 @@ std::string describe(const Ending& ending, std::chrono::seconds limit) {
   return "exit code " + std::to_string(WEXITSTATUS(ending.status)) + " without a result";
 }
 
-// The case's own account if it wrote one, else how its process ended.
+// Uses the case's own report if it wrote one, otherwise how its process ended.
 void judge(const Ending& ending, std::chrono::seconds limit, const std::string& report,
            CaseResult& result) {
   try {
@@ -131,20 +130,20 @@ void judge(const Ending& ending, std::chrono::seconds limit, const std::string& 
       result.detail = own[0].detail;
       if (result.verdict == Verdict::failed || ending.status == 0) return;
     }
-  } catch (const std::exception&) {  // no report: the process did not come that far
+  } catch (const std::exception&) {  // no report: the process did not get that far
   }
   result.verdict = Verdict::failed;
   result.detail = describe(ending, limit);
 }
 
-// What the jobs of a run share.
+// Shared by the jobs of a run.
 struct Run {
   const std::vector<CaseResult>& cases;
   const std::vector<std::string>& arguments;
   std::chrono::seconds limit;
   const ScratchFolder& scratch;
 
-  // A report of one case, by its place among the cases.
+  // A report of one case, by its index.
   std::string verdict_file(std::size_t i) const {
     return scratch.file("verdict-" + std::to_string(i) + ".json");
   }
@@ -175,8 +174,8 @@ CaseResult run_case(const Run& run, std::size_t i) {
   return result;
 }
 
-// A process that takes the next case until there is none: the orphans of its cases become its
-// children, and not another job's.
+// A process that runs cases until none is left: orphans of its cases become its children, and not
+// another job's.
 pid_t start_job(const Run& run, std::atomic<std::size_t>& next) {
   const pid_t pid = fork();
   if (pid < 0) throw std::runtime_error(std::string("fork: ") + std::strerror(errno));

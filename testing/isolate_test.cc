@@ -28,8 +28,8 @@ std::string scratch(const std::string& name) {
   return std::string(folder != nullptr ? folder : "/tmp") + '/' + name;
 }
 
-// Runs misbehaving_cases in TEST_TMPDIR. ThreadSanitizer would object to doctest's own handler of
-// signals, which allocates.
+// Runs misbehaving_cases in TEST_TMPDIR. ThreadSanitizer would report doctest's own signal handler,
+// which allocates.
 Run run_misbehaving(const std::string& options) {
   const std::string report = scratch("report.json");
   std::array<char, 4096> here{};

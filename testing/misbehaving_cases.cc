@@ -1,4 +1,4 @@
-// What a test must never do. isolate_test runs this program and looks at what is reported.
+// Things that a test must never do. isolate_test runs this program and checks the reports.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <unistd.h>

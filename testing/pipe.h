@@ -1,4 +1,4 @@
-// A pipe whose ends are closed with it.
+// A pipe that closes its ends.
 #pragma once
 
 #include <fcntl.h>

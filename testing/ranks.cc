@@ -21,13 +21,13 @@
 namespace nvllm::testing {
 namespace {
 
-// What doctest's assertions found in this process since the fork.
+// Failed doctest assertions of this process since the fork.
 std::string& failures_of_child() {
   static std::string failures;
   return failures;
 }
 
-// Sees every failed assertion; doctest calls it under a lock of its own.
+// Receives every failed assertion; doctest calls it with a lock held.
 class FailureCollector : public doctest::IReporter {
  public:
   explicit FailureCollector(const doctest::ContextOptions&) {}
@@ -63,7 +63,7 @@ REGISTER_LISTENER("ranks", 1, FailureCollector);
 
 constexpr const char* kAborted = "aborted: ";
 
-// Runs the body; returns what failed.
+// Runs the body; returns the failures.
 std::string run_body(const ipc::Group& group, int rank, const RankBody& body) {
   failures_of_child().clear();
   try {
@@ -92,7 +92,7 @@ void write_all(int fd, std::string_view text) {
                              int reports) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
-  // doctest's handlers would write the reports of the whole run, from here.
+  // doctest's handlers would write the reports of the whole run from this process.
   for (const int fatal : {SIGINT, SIGILL, SIGFPE, SIGSEGV, SIGTERM, SIGABRT}) {
     std::signal(fatal, SIG_DFL);
   }
@@ -188,8 +188,7 @@ std::vector<RankEnd> RankProcesses::wait_all(bool abort_on_failure, Nanoseconds 
       reap(child);
       if (child.ended && abort_on_failure && !child.end.clean()) group_.abort(child.end.describe());
     }
-    // A pipe that has been closed polls as ready at once; give its process the time to become a
-    // zombie.
+    // A closed pipe polls as ready immediately; give its process time to become a zombie.
     if (!all_ended()) usleep(500);
   }
   std::vector<RankEnd> ends;

@@ -2,9 +2,9 @@
 //
 //   run_ranks(4, [](ipc::Member& me) { CHECK(sum_over_ranks(me) == 6); });
 //
-// doctest's assertions work in the children: what fails there, and what is thrown, is reported by
-// the parent as a failure of its running test case, with the rank. The parent must not have
-// threads, nor a CUDA context, at the time of the call.
+// doctest's assertions work in the children: the parent reports their failures and exceptions as
+// failures of its running test case, with the rank. The parent must not have threads, nor a CUDA
+// context, at the time of the call.
 #pragma once
 
 #include <sys/types.h>
@@ -20,7 +20,7 @@ namespace nvllm::testing {
 
 using RankBody = std::function<void(ipc::Member&)>;
 
-// How long a test waits for its children before it kills them and calls that a failure.
+// Time limit for the children of a test, after which they are killed and the test fails.
 inline constexpr Nanoseconds kRanksDeadline = std::chrono::seconds(120);
 
 // Forks the ranks, runs body in each and waits for all of them. If a rank fails, the group is
@@ -30,16 +30,16 @@ void run_ranks(int size, const RankBody& body, const ipc::GroupOptions& options 
 // How a child ended.
 struct RankEnd {
   int rank = 0;
-  bool hung = false;   // it was killed after the deadline
+  bool hung = false;   // killed after the deadline
   int status = 0;      // as of waitpid()
-  std::string report;  // what failed in it; empty: nothing
+  std::string report;  // its failures; empty: none
 
   bool clean() const { return !hung && status == 0 && report.empty(); }
   std::string describe() const;  // "rank 1: killed by SIGKILL"
 };
 
-// For tests that do something to their ranks. options.size is overwritten. The children die with
-// this process; what is left of them when the object goes is killed and reaped.
+// For tests that disturb their ranks. options.size is overwritten. The children die with this
+// process; remaining ones are killed and reaped when the object is destroyed.
 class RankProcesses {
  public:
   RankProcesses(int size, const RankBody& body, ipc::GroupOptions options = {});
@@ -51,8 +51,8 @@ class RankProcesses {
   pid_t pid(int rank) const { return children_[static_cast<std::size_t>(rank)].pid; }
   void signal(int rank, int signal_number) const;
 
-  // Waits until all have ended, in rank order of the result. With abort_on_failure the first
-  // failure aborts the group.
+  // Waits until all have ended; returns them in rank order. With abort_on_failure the first failure
+  // aborts the group.
   std::vector<RankEnd> wait_all(bool abort_on_failure = false, Nanoseconds limit = kRanksDeadline);
 
  private:
@@ -69,8 +69,8 @@ class RankProcesses {
   std::vector<Child> children_;
 };
 
-// Names of this program's kind ("nvllm-*", "sem.nvllm-*") that stay in /dev/shm. Groups that are
-// just being made elsewhere have names for microseconds; those are not counted.
+// Names of this program ("nvllm-*", "sem.nvllm-*") that remain in /dev/shm. Names of groups that
+// are just being created, which exist for microseconds, are not counted.
 std::vector<std::string> lingering_shm_names();
 
 }  // namespace nvllm::testing

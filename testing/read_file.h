@@ -1,4 +1,4 @@
-// Whole files, for tests.
+// Reads whole files, for tests.
 #pragma once
 
 #include <filesystem>

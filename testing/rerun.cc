@@ -16,8 +16,8 @@
 namespace nvllm::testing {
 namespace {
 
-// This one, with the variable, and without Bazel's request for a file of results, which is the
-// caller's.
+// The environment with the variable, and without Bazel's request for a result file, which the
+// caller writes.
 std::vector<std::string> environment(const std::string& variable, const std::string& value) {
   std::vector<std::string> all = {variable + "=" + value};
   for (char** entry = ::environ; *entry != nullptr; ++entry) {
@@ -35,7 +35,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return all;
 }
 
-// Everything until nobody writes any more; false: somebody still does after the limit.
+// Reads until all writers have closed; false: some are still open after the limit.
 bool read_all(int from, std::chrono::seconds limit, std::string& text) {
   const auto end = std::chrono::steady_clock::now() + limit;
   std::array<char, 4096> piece;

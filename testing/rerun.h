@@ -1,5 +1,5 @@
-// Runs one case of this test program again, in a process of its own: for what ends a process, such
-// as what a sanitizer finds.
+// Runs one case of this test program again, in a separate process: for checks that end a process,
+// such as sanitizer findings.
 #pragma once
 
 #include <chrono>
@@ -9,19 +9,19 @@ namespace nvllm::testing {
 
 struct Rerun {
   int status = 0;      // as of waitpid()
-  bool hung = false;   // it was killed after the limit
+  bool hung = false;   // killed after the limit
   std::string output;  // standard output and error
 
   bool passed() const { return !hung && status == 0; }
-  // ThreadSanitizer reported a race, be it in a process that this one had forked.
+  // Whether ThreadSanitizer reported a race, even in a process forked by this one.
   bool raced() const { return output.find("ThreadSanitizer: data race") != std::string::npos; }
 };
 
-// case_name, here and below: as doctest's --test-case takes it. The case finds the value in its
-// environment.
+// case_name, here and below: in the syntax of doctest's --test-case. The case finds the value in
+// its environment.
 Rerun rerun_case(const std::string& case_name, const std::string& variable,
                  const std::string& value, std::chrono::seconds limit = std::chrono::seconds(100));
-// Until ThreadSanitizer reports a race, which is a matter of who is late; at most a few times.
+// Repeats until ThreadSanitizer reports a race, which depends on timing; at most a few times.
 Rerun rerun_until_race(const std::string& case_name, const std::string& variable,
                        const std::string& value);
 

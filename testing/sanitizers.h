@@ -8,14 +8,14 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
-// Whether this build finds races.
+// Whether this build detects races.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kThreadSanitized = true;
 #else
 inline constexpr bool kThreadSanitized = false;
 #endif
 
-// How many times longer than promised things may take in a test: others use the machine, too.
+// Factor on promised times in tests, because other programs use the machine, too.
 inline constexpr double kLoad = kSanitized ? 10 : 3;
 
 }  // namespace nvllm::testing
