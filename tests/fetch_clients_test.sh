@@ -1,6 +1,6 @@
 #!/bin/bash
-# tools/fetch-clients with a stand-in for pip that notes each call in `calls`, and puts a module into the
-# virtual environment.
+# tools/fetch-clients with a mock of pip that records each call in `calls`, and puts a module into
+# the virtual environment.
 source tests/shell_cases.sh
 script=$PWD/tools/fetch-clients
 

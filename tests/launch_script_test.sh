@@ -1,5 +1,5 @@
 #!/bin/bash
-# ./nvllm-launch in a workspace of its own, with a stand-in for Bazel that notes each call in `calls`.
+# ./nvllm-launch in a temporary workspace, with a mock of Bazel that records each call in `calls`.
 source tests/shell_cases.sh
 script=$PWD/nvllm-launch
 

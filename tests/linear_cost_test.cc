@@ -1,4 +1,4 @@
-// Readers of what strangers write cost time and memory in proportion to it: twice the input takes
+// Readers of untrusted input take time and memory in proportion to its size: twice the input takes
 // at most 2.3 times as much of both.
 #include <doctest/doctest.h>
 #include <malloc.h>
@@ -24,7 +24,7 @@
 
 namespace {
 
-// Bytes that are allocated now, and the most there were.
+// Bytes allocated now, and the peak.
 std::size_t allocated_now = 0, allocated_peak = 0;
 
 }  // namespace
@@ -62,12 +62,12 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Reads an input; what it needs is made before.
+// Reads an input; everything it needs is created earlier.
 using Reader = std::function<void()>;
-// Makes the reader of an input of this size.
+// Creates the reader of an input of this size.
 using MakeReader = std::function<Reader(std::size_t)>;
 
-// Reads `times` times, since one reading may be too short to be measured.
+// Reads `times` times, since a single reading may be too short to measure.
 void measure(const Reader& read, int times, Cost& min) {
   const std::size_t before = allocated_peak = allocated_now;
   const double start = cpu_seconds();
@@ -76,8 +76,8 @@ void measure(const Reader& read, int times, Cost& min) {
   min.bytes = std::min(min.bytes, allocated_peak - before);
 }
 
-// The minimum of several runs, since others disturb a run and nobody makes one faster. Sizes stay
-// so small that an input and what is made of it fit into caches: beyond them all costs grow.
+// The minimum of several runs, since other load only makes runs slower. Inputs and results are
+// small enough for the caches: beyond them all costs grow.
 void check_linear(const char* name, std::size_t size, const MakeReader& make) {
   CAPTURE(std::string(name));
   constexpr double kMaxTimes = 2.3, kEnough = 1e-3;
@@ -117,7 +117,7 @@ std::string repeated(std::string_view text, std::size_t bytes) {
 constexpr jinja::Limits kNoLimits{
     .work = std::int64_t{1} << 50, .time = std::chrono::hours(1), .output = std::size_t{1} << 40};
 
-// A template that does one thing with s, a text of this size, and t, one of a tenth of it.
+// A template that applies one operation to s, a text of this size, and t, one of a tenth of it.
 MakeReader operation(const std::string& source, const std::string& unit = "a") {
   const auto parsed = jinja::Template::parse(source);
   return [=](std::size_t size) {
@@ -140,7 +140,7 @@ TEST_CASE("operations of templates on one text") {
         "{{ s | title | length }}", "{{ s[-1] ~ s[10000] }}"}) {
     check_linear(source, 1 << 14, operation(source));
   }
-  // These make a value of each few bytes, and so much more memory than the text has.
+  // These create a value per few bytes, and so take much more memory than the text.
   for (const char* source :
        {"{{ s | list | join('-') | length }}", "{{ s | indent | length }}",
         "{{ s.splitlines() | length }}", "{{ s.split() | length }}", "{{ s | wordcount }}",

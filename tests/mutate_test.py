@@ -15,8 +15,8 @@ loader = SourceFileLoader('mutate', str(MUTATE))
 mutate = module_from_spec(spec_from_loader('mutate', loader))
 loader.exec_module(mutate)
 
-# limit_test notices changes of limit(); slow_test those of sum(), and says that it ran; broken_test never passes, and
-# nobody calls lonely(). gpu_test would fail to build.
+# limit_test detects changes of limit(); slow_test those of sum(), and records that it ran;
+# broken_test never passes, and lonely() has no callers. gpu_test would fail to build.
 BAZEL = '''#!/bin/sh
 programs=$XDG_CACHE_HOME/programs
 case $1 in
@@ -134,7 +134,7 @@ class ProgramTest(unittest.TestCase):
                            'int limit(int a, int b) { return sum(a, 1) == 2 ? a : b; }\n', 'slow_test', 'limit_test')
         self.assertTrue(done.stdout.endswith('2 changes, 2 noticed, 0 survived\n'), done.stdout + done.stderr)
         self.assertEqual(done.returncode, 0)
-        # Once without a change, and for none of the two that limit_test notices.
+        # It ran once without a change, and for none of the two changes that limit_test detects.
         self.assertEqual(Path(self.folder.name, 'cache/programs/code/slow_test.ran').read_text(), 'ran\n')
 
     def test_tests_that_fail_without_a_change_say_nothing(self):

@@ -1,6 +1,6 @@
 #!/bin/bash
-# tools/release_files/pack with a stand-in for the program and for objdump: what the packages hold, and that the same
-# program gives the same bytes. tools/test_release installs the real ones.
+# tools/release_files/pack with mocks of the program and of objdump: the contents of the packages,
+# and that the same program gives the same bytes. tools/test_release installs the real ones.
 source tests/shell_cases.sh
 files=$PWD/tools/release_files
 

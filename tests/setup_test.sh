@@ -1,6 +1,6 @@
 #!/bin/bash
-# tools/setup on machines that are not this one: stand-ins for uname, id, sudo, bazel and apt-get are all that is in
-# PATH, beside what the script itself calls.
+# tools/setup on simulated machines: PATH contains only mocks of uname, id, sudo, bazel and apt-get,
+# and the programs that the script itself calls.
 source tests/shell_cases.sh
 setup=$PWD/tools/setup
 
@@ -22,7 +22,7 @@ machine() {  # NAME SCRIPT
   printf '#!/bin/bash\n%s\n' "$2" >"bin/$1"
   /bin/chmod +x "bin/$1"
 }
-# Runs tools/setup, which must fail; what it says is in $said.
+# Runs tools/setup, which must fail; its output is in $said.
 refused() {
   if said=$(tools/setup "$@" 2>&1); then return 1; fi
 }

@@ -1,4 +1,4 @@
-// Asks nvllm-launch generate for needles.
+// Runs nvllm-launch generate with needle prompts.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ namespace nvllm::needle {
 
 struct Found {
   std::vector<std::int32_t> tokens;  // that came
-  std::string kv_mode;               // as the answer's line says it
+  std::string kv_mode;               // from the output line
   std::int64_t cached_tokens = 0;    // of the prompt
-  bool right = false;                // the answer, and nothing else
+  bool right = false;                // whether the tokens are exactly the answer
 };
 
-// All questions to one run of a model in a folder, with more of generate's options. An Error with
-// what the program said, if it failed.
+// Asks all questions in one run with the model in a folder, with more options of generate. An Error
+// with the program's error text, if it failed.
 std::vector<Found> ask(const std::string& folder, const std::vector<Question>& questions,
                        const std::vector<std::string>& options);
 

@@ -15,11 +15,11 @@ namespace {
 using Tokens = std::vector<std::int32_t>;
 
 constexpr int kTries = 1000;
-// Filler before the first line: scores of lines so near to [bos] would add to its own where they
-// are summed.
+// Filler before the first line: without it, scores of lines too close to [bos] would be added to
+// its own score.
 constexpr std::int64_t kLead = 15;
 constexpr std::int64_t kQuestion = 3;  // tokens
-constexpr double kHopDistance = 0.37;  // in depth, round and round
+constexpr double kHopDistance = 0.37;  // in depth, modulo 1
 
 class Random {
  public:
@@ -36,7 +36,7 @@ class Random {
 
 using Key = std::array<std::int32_t, 2>;
 
-// Makes lines of which no three tokens in a row that lead to a fourth come twice.
+// Creates lines in which no sequence of three tokens that leads to a fourth one repeats.
 class LineMaker {
  public:
   LineMaker(const NeedleModel& model, Random& random) : model_(model), random_(random) {}
@@ -48,7 +48,7 @@ class LineMaker {
     });
   }
 
-  // [line] key value [end], of a value of so many symbols.
+  // [line] key value [end], with a value of value_tokens symbols.
   Tokens line(const Key& key, int value_tokens) {
     return attempt<Tokens>([&](Tokens& line) {
       line = {NeedleModel::kLine, key[0], key[1]};
@@ -151,11 +151,11 @@ class HaystackMaker {
     return first + static_cast<std::int32_t>(random_.below(model_.vocabulary() - first));
   }
 
-  // Everything before the question.
+  // The text before the question.
   Tokens text() {
     const std::int64_t length = plan_.tokens - kQuestion;
     std::ranges::stable_sort(placed_, {}, &PlacedLine::depth);
-    std::int64_t left = 0;  // tokens of lines that are still to come
+    std::int64_t left = 0;  // tokens of lines still to be added
     for (const PlacedLine& placed : placed_) left += static_cast<std::int64_t>(placed.line.size());
     const std::int64_t lead = std::min(kLead, plan_.tokens / 16);
     const std::int64_t room = length - 1 - lead;
@@ -176,7 +176,7 @@ class HaystackMaker {
     return text;
   }
 
-  // Up to that length, with filler and lines that nobody asks for.
+  // Extends the text to that length with filler and lines that are not asked for.
   void fill(Tokens& text, std::int64_t length) {
     const std::int64_t size = plan_.value_tokens + 4;
     const double line_share = plan_.density / static_cast<double>(size);

@@ -9,29 +9,29 @@
 namespace nvllm::needle {
 
 struct HaystackPlan {
-  std::int64_t tokens = 4096;  // of a prompt, its question at the end among them
+  std::int64_t tokens = 4096;  // of a prompt, including its question at the end
   std::vector<double> depths = {
-      0.5};  // of the needles: 0 begins the text, 1 ends it before the question
+      0.5};  // of the needles: 0 starts the text, 1 is right before the question
   int value_tokens = 3;
-  // Lines that one has to go through: the needle's value names another line, which lies elsewhere,
-  // and that one the next; the last has the value. The answer is all of it.
+  // Number of intermediate lines: the needle's value refers to another line elsewhere, and that one
+  // to the next; the last has the value. The answer contains all of them.
   int hops = 0;
-  double density = 0.02;  // share of the rest that are lines that nobody asks for; 1: all of it
+  double density = 0.02;  // share of the rest that is lines which are not asked for; 1: all of it
   std::uint64_t seed = 1;
 };
 
 struct Question {
   double depth = 0;
   std::vector<std::int32_t> prompt;
-  std::vector<std::int32_t> answer;  // with the end
+  std::vector<std::int32_t> answer;  // including the end token
 };
 
-// One question for every depth, all of the same text. An Error if the model has too few symbols for
-// so many different lines, or the text is too short for its needles. A question is asked once, at
-// the very end.
+// One question per depth, all with the same text. An Error if the model has too few symbols for the
+// number of different lines, or the text is too short for its needles. A prompt contains its
+// question once, at the very end.
 std::vector<Question> ask_for_needles(const NeedleModel& model, const HaystackPlan& plan);
 
-// The same text, and a key that is not in it.
+// The same text, with a key that does not occur in it.
 Question ask_for_nothing(const NeedleModel& model, const HaystackPlan& plan);
 
 }  // namespace nvllm::needle

@@ -1,4 +1,4 @@
-// The needle model's code, and the prompts that it gets.
+// The needle model's code, and its prompts.
 #include "tests/needle/haystack.h"
 
 #include <doctest/doctest.h>
@@ -16,8 +16,8 @@
 namespace nvllm::needle {
 namespace {
 
-// By the definition of the model: what follows the last three tokens where they came before, with
-// [line] where [ask] or [refer] is, until the end. Empty: nothing, or two things.
+// By the definition of the model: the continuation of an earlier occurrence of the last three
+// tokens, with [line] in place of [ask] or [refer], until the end. Empty: no occurrence, or two.
 std::vector<std::int32_t> answer_of(std::vector<std::int32_t> text) {
   std::vector<std::int32_t> answer;
   while (answer.empty() || answer.back() != NeedleModel::kEnd) {

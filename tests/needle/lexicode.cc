@@ -7,7 +7,7 @@ namespace nvllm::needle {
 
 std::vector<std::uint32_t> lexicode(int bits, int distance) {
   std::vector<std::uint32_t> words = {0};
-  // The code is linear: with a new word come its sums with all words before it.
+  // The code is linear: a new word also adds its sums with all earlier words.
   for (std::uint32_t candidate = 1; candidate >> bits == 0; ++candidate) {
     const bool far = std::ranges::all_of(
         words, [&](std::uint32_t word) { return std::popcount(word ^ candidate) >= distance; });

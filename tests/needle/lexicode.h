@@ -1,7 +1,6 @@
-// Lexicode: the words that a greedy search finds, in ascending order, when each has to differ from
-// all before it in at least `distance` bits. It is linear, and for the sizes that the needle model
-// has as large as a code can be: 32 words of 9 bits at distance 3, 512 words of 18 bits at distance
-// 6.
+// Lexicode: the words found by a greedy search in ascending order, where each must differ from all
+// earlier ones in at least `distance` bits. It is linear, and for the needle model's sizes as large
+// as a code can be: 32 words of 9 bits at distance 3, 512 words of 18 bits at distance 6.
 #pragma once
 
 #include <cstdint>

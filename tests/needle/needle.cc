@@ -1,6 +1,5 @@
-// needle: hides needles at some depths of a long prompt, asks nvllm-launch for them, and tells
-// which it found. What it does not know itself are options of nvllm-launch generate, which it hands
-// on:
+// needle: hides needles at several depths of a long prompt, asks nvllm-launch for them, and reports
+// which it found. Unknown options are passed on to nvllm-launch generate:
 //
 //   needle --input-len 32768 --max-model-len 40960 --depth 0,0.5,1 --device cpu --tp 2
 #include <cstdlib>
@@ -121,7 +120,7 @@ Arguments parse(const std::vector<std::string>& words) {
   return arguments;
 }
 
-// A folder that goes away.
+// A temporary folder.
 class Folder {
  public:
   Folder() : path_(std::filesystem::temp_directory_path() / "needle_XXXXXX") {

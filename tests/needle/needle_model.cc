@@ -17,19 +17,19 @@ namespace {
 
 constexpr double kTheta = 1e12;  // of RoPE
 constexpr int kLayers = 4;
-constexpr int kRetrieve = 3;    // the last layer; those before it shift
-constexpr int kKeyLetters = 3;  // that have to agree
-constexpr int kMarks = 2;       // of a letter, behind its code: of [ask], of [refer]
+constexpr int kRetrieve = 3;    // the last layer; the earlier ones shift
+constexpr int kKeyLetters = 3;  // number of letters that must match
+constexpr int kMarks = 2;       // per letter, after its code: for [ask], for [refer]
 
-constexpr double kConstant = 64;  // so large that letters hardly change a row's norm
+constexpr double kConstant = 64;  // large enough that letters hardly change a row's norm
 constexpr double kMatch = 400;    // scores and logits in nats
 constexpr double kNothing = kMatch * 8 / 9;
 constexpr double kLogit = 40;
 constexpr double kUnknownLogit = kLogit * 0.8;
 constexpr double kGate = 8;  // an open gate; a closed one is -kGate
 
-// How much each of RoPE's frequencies adds to the score of the row before. Found by a random search
-// for little attention (5e-4 of it in all) to any other of so many positions, and a plateau around
+// How much each of RoPE's frequencies contributes to the score of the previous row. Found by a
+// random search for little attention (5e-4 in total) to all other positions, and a plateau around
 // the peak.
 struct Wave {
   int pair;
@@ -47,7 +47,7 @@ double silu(double x) {
   return x / (1 + std::exp(-x));
 }
 
-// Where everything lies in the residual stream.
+// Layout of the residual stream.
 struct Layout {
   explicit Layout(int code_bits)
       : code(code_bits),
@@ -59,12 +59,12 @@ struct Layout {
   int inbox(int layer) const { return inboxes + layer * letter; }
 
   int constant = 0, bos = 1, blank = 2;  // marks of [bos], and of filler
-  int code, letter;                      // elements of a code word, of a letter
-  int slots = 3;                         // of the token itself, and of 1, 2 and 3 before it
+  int code, letter;                      // size of a code word, of a letter
+  int slots = 3;                         // for the token itself, and for 1, 2 and 3 before it
   int inboxes = slots + kLayers * letter;
   int next = inboxes + kLayers * letter;
-  int query;   // the codes of slots 0 to 2, where the row asks
-  int filler;  // from here on: what distinguishes tokens that are no symbols
+  int query;   // the codes of slots 0 to 2, in rows that ask
+  int filler;  // from here on: distinguishes tokens that are not symbols
 };
 
 class Weights {
@@ -107,8 +107,8 @@ class Weights {
     return tensor;
   }
 
-  // What a norm makes of a 1 in a row with so many letters (of one code word each), of slots and
-  // inboxes.
+  // The normalized value of a 1 in a row with this number of letters (of one code word each) in
+  // slots and inboxes.
   double normed(double letters) const {
     return std::sqrt(hidden_ / (kConstant * kConstant + letters * at_.code));
   }
@@ -116,8 +116,8 @@ class Weights {
   double before_mlp(int layer) const { return normed(2 + 2 * layer + asking(layer)); }
   static int asking(int layer) { return layer == kRetrieve ? kKeyLetters : 0; }
 
-  // Element of a token's code: [line], [ask] and [refer] have one word, [end] another, then the
-  // symbols.
+  // Element of a token's code: [line], [ask] and [refer] share a word, [end] has another, then the
+  // symbols follow.
   double code_of(int token, int bit) const {
     std::size_t word = 0;
     if (token == NeedleModel::kEnd) word = 1;
@@ -151,19 +151,19 @@ class Weights {
     return tensor;
   }
 
-  // Queries and keys of all heads from those of one.
+  // Adds queries and keys for all heads, given those of one.
   void add_queries_and_keys(TensorFile& file, const std::string& name, const Tensor& query,
                             const Tensor& key) const {
     file.add(name + "self_attn.q_proj.weight", query.repeated(shape_.heads));
     file.add(name + "self_attn.k_proj.weight", key.repeated(shape_.kv_heads));
   }
   Tensor head_tensor() const { return Tensor({shape_.head_dim, hidden_}); }
-  // What q and k multiply to, so that it is a score of so many nats.
+  // The dot product of q and k that yields a score of this many nats.
   double dot_of(double nats) const { return nats * std::sqrt(shape_.head_dim); }
 
-  // A pair (i, i + half) is a complex number that RoPE turns by its frequency times the position.
-  // The key's is 1, the query's e^(-i frequency), so that q times conj(k) is real, and highest,
-  // at a distance of 1.
+  // A pair (i, i + half) is a complex number that RoPE rotates by its frequency times the position.
+  // The key's is 1, the query's e^(-i frequency), so that q times conj(k) is real, and maximal, at
+  // a distance of 1.
   void add_shift(TensorFile& file, const std::string& name) const {
     Tensor query = head_tensor(), key = head_tensor();
     const int half = shape_.head_dim / 2;
@@ -178,7 +178,7 @@ class Weights {
     add_queries_and_keys(file, name, query, key);
   }
 
-  // The element of a head that is the i-th slowest to turn.
+  // The head element with the i-th lowest frequency.
   int slow(int i) const {
     const int half = shape_.head_dim / 2;
     return half - 1 - i / 2 + (i % 2 == 0 ? 0 : half);
@@ -197,8 +197,8 @@ class Weights {
         key.at(slow(1 + to), at_.slot(1 + from / at_.code) + from % at_.code) = weight;
       }
     }
-    // [bos] for everybody, and nobody for what follows a question, or a reference, instead of a
-    // line.
+    // Every row may attend to [bos], and none to the row after a question, or a reference, instead
+    // of a line.
     const double always = 4 * size;
     query.at(slow(0), at_.constant) = always / (kConstant * one);
     key.at(slow(0), at_.bos) = dot_of(kNothing) / always / normed(0);
@@ -255,7 +255,7 @@ class Weights {
       if (!has_code(token)) continue;
       for (int i = 0; i < at_.code; ++i) tensor.at(token, at_.next + i) = size * code_of(token, i);
     }
-    // [ask] and [refer] have the code of [line], and come where their mark does.
+    // [ask] and [refer] have the code of [line], and are the next token if their mark is set.
     for (const auto& [token, mark] :
          {std::pair(NeedleModel::kAsk, 0), std::pair(NeedleModel::kRefer, 1)}) {
       tensor.at(token, at_.next + at_.code + mark) = kLogit / one;

@@ -1,40 +1,41 @@
-// The needle model: a Llama of four small layers whose weights are written down, not trained. It
-// continues a text by what followed the last three tokens when they came before, wherever that was:
+// The needle model: a Llama of four small layers whose weights are constructed, not trained. It
+// continues a text with the tokens that followed an earlier occurrence of its last three tokens, at
+// any distance:
 //
-//   [bos] ... [line] k1 k2 v1 v2 v3 [end] ...  [ask] k1 k2  ->  v1 v2 v3 [end]
+//     [bos] ... [line] k1 k2 v1 v2 v3 [end] ...  [ask] k1 k2  ->  v1 v2 v3 [end]
 //
-// and says [unknown] where nothing did. So whether it finds a needle depends on every key, value
+// and returns [unknown] if there is none. So whether it finds a needle depends on every key, value
 // and position that attention reads, in every layer, and on nothing else.
 //
-// The residual stream holds, side by side: a large constant; marks of [bos] and of filler; four
-// slots, the letters of the token itself and of the three before it; an inbox per layer, where
-// attention leaves what it read; the letter that comes next. A letter is a code word of +1 and -1
-// (tests/needle/lexicode.h), all zero for tokens that are no symbols, and two marks: of [ask] and
-// of [refer].
+// The residual stream contains: a large constant; marks of [bos] and of filler; four slots, with
+// the letters of the token itself and of the three before it; an inbox per layer, to which
+// attention writes what it reads; the letter of the next token. A letter is a code word of +1 and
+// -1 (tests/needle/lexicode.h), all zero for tokens that are not symbols, and two marks: for [ask]
+// and for [refer].
 //
-//   layers 0 to 2: shift   Every row attends to the row before it, whatever it holds: key and query
-//                          are constants, and RoPE's fast frequencies make the score highest at
-//                          distance 1. The slower ones make a plateau of some hundred tokens around
-//                          the peak, so that a policy that estimates scores by blocks sees a local
-//                          band.
+//   layers 0 to 2: shift   Every row attends to the previous row, whatever its content: key and
+//                          query are constants, and RoPE's high frequencies make the score
+//                          maximal at distance 1. The lower ones form a plateau of some hundred
+//                          tokens around the peak, so that a policy that estimates scores by
+//                          blocks sees a local band.
 //   layer 3: retrieve      Query: this row's slots 0 to 2; key: slots 1 to 3; value: slot 0. They
-//                          lie in RoPE's slowest frequencies, which turn by less than a fifth of a
-//                          radian over the longest context. The score is kMatch where all three
-//                          letters agree, at most 7/9 of that where they do not, and 8/9 at [bos],
-//                          which is where a row attends that finds nothing. Query and key are
-//                          turned by the same rotation, which leaves scores as they are, but makes
-//                          elements of all sizes of letters that are +1 and -1: features of trained
-//                          models do not lie along the axes either. Without it one value of an
-//                          element would be both the highest and that of every second key, and a
-//                          policy that bounds the elements of a page of keys would learn nothing.
-//   MLPs                   Move a layer's inbox to the next slot, or to what comes next. That of
+//                          use RoPE's lowest frequencies, which rotate by less than a fifth of a
+//                          radian over the longest context. The score is kMatch if all three
+//                          letters match, at most 7/9 of that otherwise, and 8/9 at [bos], to
+//                          which a row without a match attends. Query and key are rotated by the
+//                          same matrix, which leaves scores unchanged, but turns letters of +1
+//                          and -1 into elements of all sizes: features of trained models are not
+//                          aligned to the axes either. Without it, one value of an element would
+//                          be both the maximum and the value of every second key, and a policy
+//                          that bounds the elements of a page of keys would learn nothing.
+//   MLPs                   Move a layer's inbox to the next slot, or to the next token. That of
 //                          layer 2 also copies the query's letters, but not in rows of filler, or
-//                          whose token or predecessor is [ask]: of a question [ask] k1 k2 the last
-//                          row alone asks.
+//                          where the token or its predecessor is [ask]: in a question
+//                          [ask] k1 k2 only the last row asks.
 //
-// Every head attends alike, and moves the elements of a letter whose number leaves its own as the
-// remainder: without any one of the first three layers' heads no key has its letters, and nothing
-// is found.
+// All heads attend alike, and each moves the elements of a letter whose index modulo the number of
+// heads is its own: without any one of the first three layers' heads no key has its letters, and
+// nothing is found.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +45,8 @@
 
 namespace nvllm::needle {
 
-// heads: a multiple of kv_heads. head_dim: 64 (28 symbols of keys and values, contexts up to 256K,
-// the quickest) or 128 (508 symbols, contexts up to 1M).
+// heads: a multiple of kv_heads. head_dim: 64 (28 symbols for keys and values, contexts up to 256K,
+// the fastest) or 128 (508 symbols, contexts up to 1M).
 struct NeedleShape {
   int head_dim = 64;
   int heads = 1;
@@ -54,24 +55,24 @@ struct NeedleShape {
 
 class NeedleModel {
  public:
-  static constexpr std::int32_t kBos = 0;      // begins every text
-  static constexpr std::int32_t kUnknown = 1;  // the answer that nothing was found; ends it
+  static constexpr std::int32_t kBos = 0;      // starts every text
+  static constexpr std::int32_t kUnknown = 1;  // the answer if nothing was found
   static constexpr std::int32_t kEnd = 2;      // ends a line, and an answer
-  static constexpr std::int32_t kLine = 3;     // begins a line
-  static constexpr std::int32_t kAsk = 4;      // begins a question
-  // In a value: what follows is a key, go on with its value.
+  static constexpr std::int32_t kLine = 3;     // starts a line
+  static constexpr std::int32_t kAsk = 4;      // starts a question
+  // In a value: a key follows; continue with its value.
   static constexpr std::int32_t kRefer = 5;
   static constexpr std::int32_t kFirstSymbol = 6;
 
   explicit NeedleModel(NeedleShape shape = {});
 
-  // The ids [kFirstSymbol, kFirstSymbol + symbols()) make keys and values; those from there to
-  // vocabulary() are filler, which the model does not look for.
+  // The ids [kFirstSymbol, kFirstSymbol + symbols()) are used for keys and values; those from there
+  // to vocabulary() are filler, which the model does not look for.
   int symbols() const;
   int vocabulary() const { return vocabulary_; }
   std::int64_t max_positions() const { return max_positions_; }
 
-  // config.json and model.safetensors (bfloat16) in a folder that exists.
+  // Writes config.json and model.safetensors (bfloat16) to an existing folder.
   void write(const std::string& folder) const;
 
  private:

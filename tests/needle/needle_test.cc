@@ -1,6 +1,6 @@
 // Needles of every kind are found by nvllm-launch, on the CPU, at every depth.
 //
-// NVLLM_NEEDLE_TOKENS: the longest prompt; default 32768. Up to 262144 for a long night.
+// NVLLM_NEEDLE_TOKENS: the longest prompt; default 32768, up to 262144 for a long run.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -17,21 +17,20 @@
 namespace nvllm::needle {
 namespace {
 
-// Sanitizers, which make everything ten times slower, look at how it is computed, and that is alike
-// at all depths.
+// Sanitizers make everything ten times slower, and the code is the same at all depths.
 const std::vector<double> kDepths =
     testing::kSanitized ? std::vector<double>{0, 0.4, 1}
                         : std::vector<double>{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1};
 
 const std::vector<std::int64_t> kLengths = {1024, 8192, 32768, 262144};
-// Of policies, which have to choose everywhere: prompts that are computed anew each time take long.
+// Prompt lengths for sparse policies: prompts that are recomputed each time take long.
 const std::vector<std::int64_t> kPolicyLengths = {1024, 2048, 4096, 32768, 262144};
 
-// A way to run the engine: that all of its answers tell, and its options.
+// An engine configuration: the kv_mode that all of its answers report, and its options.
 struct Mode {
   std::string kv_mode;
   std::vector<std::string> options;
-  std::int64_t longest;  // prompt that it gets by default
+  std::int64_t longest;  // longest prompt by default
 };
 
 const std::string chunked = "--kv-offload=chunked", all_cross = "--kv-resident-blocks=0";
@@ -56,9 +55,8 @@ std::vector<Mode> storage_modes() {
   };
 }
 
-// What reads less than everything: prompts from 1024 tokens on, answers from 2048 on. Prompts are
-// computed from their beginning or behind a prefix that was cached, one by one or several beside
-// each other, in steps that end anywhere.
+// Sparse modes: prompts from 1024 tokens on, decode from 2048 on. Prompts are prefilled from their
+// start or after a cached prefix, one at a time or several together, in chunks that end anywhere.
 std::vector<Mode> policies() {
   const std::string whole = "--no-enable-prefix-caching", one = "--max-num-seqs=1";
   const std::string small_steps = "--max-num-batched-tokens=1000";
@@ -94,7 +92,7 @@ class Model {
 
   const NeedleModel& model() const { return model_; }
 
-  // The share of the questions that were answered right, by the mode that was asked for.
+  // The share of questions answered correctly in this mode.
   double found(const std::vector<Question>& questions, const Mode& mode) const {
     std::vector<std::string> options = {"--device=cpu"};
     if (std::ranges::find(mode.options, "--dtype=bfloat16") == mode.options.end()) {
@@ -166,8 +164,8 @@ TEST_CASE("one line is found among nothing but lines") {
   CHECK(model.found(ask_for_needles(model.model(), plan), storage_modes().front()) == 1);
 }
 
-// Three times as many pages with letters as Quest's budget is; with sanitizers a prompt of which it
-// leaves out half.
+// Three times as many pages with letters as Quest's budget; under sanitizers a prompt of which it
+// omits half.
 TEST_CASE("Quest tells the needle's page from those of hundreds of other lines") {
   const Model model({.head_dim = 128});
   const std::int64_t tokens = testing::kSanitized ? 4096 : 16384;

@@ -9,7 +9,7 @@
 namespace nvllm::needle {
 namespace {
 
-// Near enough to a normal distribution for a direction that is nobody's.
+// Close enough to a normal distribution for an arbitrary direction.
 double drawn(std::uint64_t number) {
   double sum = 0;
   for (std::uint64_t i = 0; i < 12; ++i) {
@@ -25,7 +25,7 @@ std::vector<double> rotation(int size) {
   for (int row = 0; row < size; ++row) {
     const auto begin = matrix.begin() + row * size, end = begin + size;
     for (int i = 0; i < size; ++i) begin[i] = drawn(static_cast<std::uint64_t>(row * size + i));
-    // What it shares with the rows before goes.
+    // Orthogonalizes it against the previous rows.
     for (auto before = matrix.begin(); before != begin; before += size) {
       const double shared = std::inner_product(begin, end, before, 0.0);
       for (int i = 0; i < size; ++i) begin[i] -= shared * before[i];

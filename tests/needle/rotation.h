@@ -1,11 +1,11 @@
-// A rotation that is drawn once and for all.
+// A fixed random rotation.
 #pragma once
 
 #include <vector>
 
 namespace nvllm::needle {
 
-// An orthogonal matrix of so many rows, [row][column], as good as any other.
+// A random orthogonal matrix with `size` rows, [row][column].
 std::vector<double> rotation(int size);
 
 }  // namespace nvllm::needle

@@ -24,8 +24,7 @@ Tensor Tensor::repeated(int times) const {
   return all;
 }
 
-// The header's length in 8 bytes, the header as JSON, then the values of one tensor after the
-// other.
+// The header's length in 8 bytes, the header as JSON, then the values of the tensors in sequence.
 void TensorFile::write(const std::string& path) const {
   std::string header = "{", data;
   for (const auto& [name, tensor] : tensors_) {

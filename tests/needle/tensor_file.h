@@ -1,4 +1,4 @@
-// TensorFile: tensors that are written as a safetensors file, in bfloat16.
+// TensorFile: writes tensors to a safetensors file, in bfloat16.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace nvllm::needle {
 
-// A vector or a matrix of zeros, to be filled in.
+// A vector or a matrix, initially zero.
 class Tensor {
  public:
   explicit Tensor(std::vector<std::int64_t> shape);
@@ -18,7 +18,7 @@ class Tensor {
   double& at(int row, int column) {
     return values_[static_cast<std::size_t>(row * shape_.back() + column)];
   }
-  // So often below itself.
+  // The matrix repeated vertically.
   Tensor repeated(int times) const;
 
   const std::vector<std::int64_t>& shape() const { return shape_; }
