@@ -13,9 +13,9 @@ def _merged_library(ctx):
                 else:
                     searched.append(archive)
 
-    # One object file of which only the public symbols are visible: names inside collide with nobody's. Groups of
-    # sections that several files share (inline functions) become ordinary sections, so that a program's own copies
-    # do not replace these.
+    # One object file in which only the public symbols are visible, so that internal names cannot
+    # collide. Section groups that several files share (inline functions) become ordinary sections,
+    # so that a program's own copies do not replace these.
     ctx.actions.run_shell(
         inputs = whole + searched,
         outputs = [ctx.outputs.out],
