@@ -10,8 +10,8 @@ from .prompts import read_conversations, read_prompts
 from .sampling_params import RequestOutputKind
 
 READ_BYTES = 1 << 18
-# A loop that is slow to use outputs must not stop the reading: the program drops the requests of clients that do not
-# read.
+# A loop that is slow to use outputs must not stop the reading: the program drops the requests of
+# clients that do not read.
 BUFFER_BYTES = 1 << 30
 
 
@@ -23,7 +23,7 @@ class AsyncLLM(Engine):
 
     def __init__(self, model=None, **keywords):
         super().__init__(model, **keywords)
-        self.writers = {}  # of the requests under way
+        self.writers = {}  # of the requests in flight
 
     def generate(self, prompt, sampling_params=None, request_id=None, *, lora_request=None, priority=None):
         """Yields RequestOutputs of one prompt. Leaving the loop, or cancelling its task, ends the request."""

@@ -12,7 +12,7 @@ from .http import Response
 READ_BYTES = 1 << 18
 MAX_OPEN = 2048
 SPARE_FILES = 64
-STOP_SECONDS = 0.05  # until a thread notices that its results are wanted no more
+STOP_SECONDS = 0.05  # until a thread notices that its results are no longer wanted
 
 
 class Connection:
@@ -30,7 +30,7 @@ class Connection:
         except BlockingIOError:
             pass
         except (BrokenPipeError, ConnectionResetError):
-            self.unsent = self.unsent[:0]  # there may be a response that says why
+            self.unsent = self.unsent[:0]  # a response may explain the failure
         return not self.unsent
 
     def receive(self):

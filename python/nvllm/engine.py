@@ -39,7 +39,8 @@ class Engine:
         self.process.await_ready(self.is_healthy)
         self.max_model_len = self.ask('/v1/models')['data'][0]['max_model_len']
         self.seed = keywords.get('seed') or 0
-        # More than run at a time, so that the next ones wait where the engine finds them.
+        # More than can run at the same time, so that the next requests are already queued in the
+        # engine.
         self.wanted_connections = max(64, 2 * int(keywords.get('max_num_seqs') or 256))
         self.numbers = itertools.count()
 
@@ -64,7 +65,7 @@ class Engine:
         """Ends the engine; requests that are under way fail."""
         self.finalizer()
 
-    exit = shutdown  # as nano-vllm calls it
+    exit = shutdown  # nano-vllm's name for it
 
     def new_generation(self, prompt, params, request_id=None, index=None):
         number = next(self.numbers)

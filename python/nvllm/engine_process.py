@@ -21,7 +21,7 @@ from .errors import EngineDeadError, OptionError, StartError
 from .find_program import find_program
 
 POLL_SECONDS = 0.005
-END_SECONDS = 10  # for an end that was asked for
+END_SECONDS = 10  # time limit of a requested shutdown
 DEATH_SECONDS = 10  # for the program to end by itself when a worker has died
 KEPT_LINES = 200
 MAX_SOCKET_PATH = 100  # the system's limit is 107
@@ -45,7 +45,8 @@ class EngineProcess:
                    '--exit-when-stdin-closes', '--max-num-queued-reqs=1000000', '--max-num-queued-tokens=1T',
                    '--max-request-bytes=1G',
                    '--max-unsent-bytes=1G']
-        # In a process group of its own, so that Ctrl-C at a terminal stops Python's call and not the engine.
+        # In a process group of its own, so that Ctrl-C at a terminal interrupts the Python call but
+        # not the engine.
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, umask=0o077,
                                         stderr=subprocess.PIPE, env=environment, start_new_session=True)
         self.reader = threading.Thread(target=self.read_errors, name='nvllm errors', daemon=True)
@@ -65,7 +66,7 @@ class EngineProcess:
                 try:
                     if sys.stderr is not None:
                         print(text, file=sys.stderr, flush=True)
-                except (OSError, ValueError):  # nobody reads it any more
+                except (OSError, ValueError):  # its reader is gone
                     pass
 
     def await_ready(self, is_ready):
@@ -143,7 +144,7 @@ class EngineProcess:
         self.close_lifeline()
         self.reader.join(1)
         try:
-            os.unlink(self.socket_path)  # it is there if the program was killed
+            os.unlink(self.socket_path)  # it still exists if the program was killed
         except OSError:
             pass
 

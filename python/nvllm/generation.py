@@ -5,7 +5,7 @@ from .http import encode_request
 from .outputs import CompletionOutput, Logprob, RequestOutput
 from .sampling_params import DEFAULTS, RequestOutputKind
 
-# Tokens that a tokenizer may put around a text.
+# Maximum tokens that a tokenizer adds around a text.
 ADDED_TOKENS = 8
 MASK = (1 << 64) - 1
 
@@ -32,7 +32,7 @@ def failure(process, response, index=None):
 def failure_of(process, error, status, index=None):
     message = error.get('message', '')
     if status < 500:
-        first = message.split(' ')[0]  # the engine's own messages begin with the field
+        first = message.split(' ')[0]  # the engine's messages start with the field
         return RequestError(message, error.get('param') or (first if first in DEFAULTS else None), index)
     dead = process.death(message) if status in (500, 503) else None
     return dead or NvllmError(message)
@@ -58,7 +58,8 @@ class Generation:
         self.prompt_token_ids = prompt.token_ids
         self.prompt_logprobs = None
         self.cached_tokens = None
-        self.sent = [(0, 0)] * count  # of each answer, the characters and tokens in earlier outputs of a stream
+        self.sent = [(0, 0)] * count  # for each answer, the characters and tokens in earlier
+                                      # outputs of a stream
 
     # --- The request ---
 
@@ -177,7 +178,8 @@ class Generation:
                 raise failure_of(process, event['error'], event['error'].get('code') or 500, self.index)
             self.add(event)
         finished = all(answer.finished() for answer in self.answers)
-        # The last event has the usage and no choice; the output that says `finished` comes with it.
+        # The last event has the usage and no choice; it is delivered with the output that is
+        # `finished`.
         is_last = done and finished
         if is_last or (events and not finished and self.kind != RequestOutputKind.FINAL_ONLY):
             yield self.snapshot(is_last)

@@ -26,7 +26,7 @@ class Response:
         self.events = []
         self.chunked = False
         self.length = None
-        self.text = bytearray()  # of a stream, not split into events yet
+        self.text = bytearray()  # bytes of a stream that are not yet split into events
 
     def feed(self, data):
         self.buffer += data

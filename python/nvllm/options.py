@@ -12,7 +12,7 @@ import warnings
 from .errors import OptionError
 
 
-# --- What a keyword does: a function of (name, value) that returns arguments ---
+# --- Handlers of keywords: functions of (name, value) that return arguments ---
 
 def option(text, convert=str):
     return lambda name, value: [f'{text}={convert(value)}']
@@ -67,7 +67,7 @@ def quantization(name, value):
     if value in ('auto', 'none', 'fp8', 'int8', 'int4'):
         return [f'--quantization={value}']
     if value in ('awq', 'awq_marlin', 'gptq', 'gptq_marlin', 'compressed-tensors'):
-        return ['--quantization=auto']  # the checkpoint says so itself
+        return ['--quantization=auto']  # the checkpoint specifies it itself
     raise OptionError(f'{name}={value!r}: must be one of fp8, int8, int4, awq, gptq, compressed-tensors, gguf; '
                       'or leave it out: a quantized checkpoint says itself how it is', name)
 
@@ -88,7 +88,7 @@ ONE_REVISION = 'pass NAME@REVISION as the model'
 ONE_TOKENIZER = "the tokenizer is that of the model's folder; put the other tokenizer.json there"
 ONE_MACHINE = 'one machine only; the workers are processes of it'
 
-# Those of nvllm-launch serve. Each of its options is here but those of a server that others use.
+# The options of nvllm-launch serve, except those for servers with other clients.
 PROGRAM = {
     'dtype': option('--dtype', dtype),
     'load_format': load_format,
@@ -141,7 +141,7 @@ PROGRAM = {
     'log_level': option('--log-level'),
 }
 
-# vLLM's, where they are not the same.
+# Options of vLLM that differ.
 VLLM = {
     'tokenizer_mode': only('auto', 'hf', why='the tokenizer is nvllm\'s own, for tokenizer.json; pass "auto"'),
     'skip_tokenizer_init': no_effect('the tokenizer costs milliseconds, and prompts of token ids do not use it'),
@@ -221,7 +221,7 @@ VLLM = {
     'use_tqdm_on_load': nothing,
 }
 
-# More of vLLM's, by what there is to say about them.
+# More options of vLLM, by the reason why they are ignored or rejected.
 VLLM_GROUPS = (
     (nothing, 'tokenizer_pool_size tokenizer_pool_type tokenizer_pool_extra_config max_parallel_loading_workers '
               'ignore_patterns model_loader_extra_config safetensors_load_strategy num_scheduler_steps '
@@ -255,7 +255,7 @@ VLLM_GROUPS = (
 )
 VLLM.update((name, apply) for apply, names in VLLM_GROUPS for name in names.split())
 
-# nano-vllm's and those of its fork for long prompts.
+# Options of nano-vllm and of its fork for long prompts.
 NANO = {
     'num_kvcache_blocks': only(-1, why='pass kv_cache_memory_bytes'),
     'hf_config': only(why='it is read from the model\'s folder; pass hf_overrides={...}'),
@@ -279,7 +279,7 @@ NANO = {
     'minference_num_recent_diags': only(100, why='minference keeps 100 of them; leave it out'),
 }
 
-# MinivLLM's names for what others call otherwise.
+# MinivLLM's names for the same options.
 SAME = {
     'model_name_or_path': 'model',
     'max_num_sequences': 'max_num_seqs',
@@ -292,9 +292,9 @@ SHAPES = ('vocab_size', 'hidden_size', 'num_heads', 'head_dim', 'num_kv_heads', 
           'tie_word_embeddings', 'base', 'rms_norm_epsilon', 'qkv_bias', 'scale', 'max_position', 'ffn_bias')
 
 KEYWORDS = {**PROGRAM, **VLLM, **NANO, **{name: only(why=IN_CONFIG) for name in SHAPES}}
-# Their meaning depends on each other; see offload_arguments().
+# Options whose meanings depend on each other; see offload_arguments().
 TOGETHER = ('enable_cpu_offload', 'num_gpu_blocks', 'kvcache_block_size', 'num_kv_buffers', 'sparse_policy')
-# And those that are no option of the program: `tokenizer` and `config` are looked at by arguments_of().
+# Also those that are not options of the program: arguments_of() handles `tokenizer` and `config`.
 ALL_NAMES = (*KEYWORDS, *TOGETHER, *SAME, 'model', 'tokenizer', 'config')
 
 SPARSE = {

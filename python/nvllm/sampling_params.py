@@ -10,7 +10,7 @@ class RequestOutputKind(Enum):
     """What the outputs of a stream hold."""
 
     CUMULATIVE = 0  # everything so far
-    DELTA = 1  # what is new
+    DELTA = 1  # new output only
     FINAL_ONLY = 2  # one output, at the end
 
 
@@ -41,12 +41,13 @@ DEFAULTS = {
     'allowed_token_ids': None,
     'output_kind': RequestOutputKind.CUMULATIVE,
 }
-# What the program is not told: this package sees to it, or it changes nothing here.
+# Fields that are not sent to the program: this package implements them, or they have no effect
+# here.
 OWN_FIELDS = ('detokenize', 'spaces_between_special_tokens', 'output_kind')
 
 NO_STRUCTURE = 'structured output is not supported; leave it out, and check the text'
 NO_BEAMS = 'beam search is not supported; ask for n answers'
-# Fields that vLLM has or had: the value that asks for nothing, and why no other one can be honoured.
+# Fields that vLLM has or had: their neutral value, and why no other value is supported.
 REFUSED = {
     'best_of': (None, 'vLLM has it no more; ask for n answers, and choose by cumulative_logprob'),
     'use_beam_search': (False, NO_BEAMS),

@@ -15,7 +15,8 @@ from testing import unittest_report
 from nvllm import LLM, AsyncLLM, EngineDeadError, SamplingParams
 
 LONG = SamplingParams(max_tokens=4000)
-MANY = ['<go on>'] * 50  # more than run at a time: they do not end before somebody is killed
+MANY = ['<go on>'] * 50  # more than can run at the same time, so that they do not end before a
+                         # process is killed
 
 
 def group_of(llm):
@@ -56,7 +57,7 @@ class DeathTest(unittest.TestCase):
     def test_python_ends_without_a_word_or_by_an_exception(self):
         for code in ('', 'raise KeyError', 'import sys; sys.exit(3)'):
             with self.subTest(code):
-                # Without a word about an exception that is wanted.
+                # Suppresses output about the expected exception.
                 python = start_python('import sys; sys.stderr = None\n'
                                       'print(llm.process.pid, flush=True)\nsys.stdin.readline()\n' + code)
                 pid = int(python.stdout.readline())
@@ -129,7 +130,7 @@ class DeathTest(unittest.TestCase):
         worker, error = asyncio.run(run())
         self.assertEqual((error.rank, error.pid), (0, worker))
 
-    # --- Ends that are asked for ---
+    # --- Requested shutdowns ---
 
     def test_the_engine_ends_with_its_block_or_object(self):
         with LLM(MODEL, **KEYWORDS) as llm:

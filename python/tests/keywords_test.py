@@ -17,13 +17,13 @@ from nvllm.find_program import find_program
 from nvllm.options import ALL_NAMES, KEYWORDS, NANO, PROGRAM, SAME, SHAPES, TOGETHER, VLLM, arguments_of
 from nvllm.sampling_params import DEFAULTS, REFUSED
 
-# Options of serve that are about its clients and its connection.
+# Options of serve about its clients and its connection.
 OF_SERVERS = {'host', 'port', 'uds', 'ssl_certfile', 'ssl_keyfile', 'api_key', 'api_key_file', 'allowed_origins',
               'root_path', 'served_model_name', 'reasoning_parser', 'tool_call_parser', 'enable_auto_tool_choice',
               'trust_remote_code', 'max_num_queued_reqs', 'max_num_queued_tokens', 'max_request_bytes',
               'max_unsent_bytes', 'request_timeout', 'shutdown_timeout', 'restart_workers', 'exit_when_stdin_closes',
               'enable_log_requests', 'config', 'model'}
-# Defaults of requests, which SamplingParams has.
+# Request defaults, which are in SamplingParams.
 OF_REQUESTS = {'max_tokens', 'min_tokens', 'n', 'temperature', 'top_p', 'top_k', 'min_p', 'repetition_penalty',
                'presence_penalty', 'frequency_penalty', 'ignore_eos', 'stop_token_ids', 'logprobs', 'prompt_logprobs'}
 

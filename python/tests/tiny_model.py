@@ -13,9 +13,9 @@ os.environ['PYTHONPATH'] = os.path.abspath('python')
 from launcher.serve.clients import scripted_model
 
 KEYWORDS = {'device': 'cpu', 'kv_cache_memory_bytes': '64M', 'max_num_seqs': 8}
-HELLO = 'Hello there friend.'  # the answer to whatever is not one of scripted_model.SCRIPTS
+HELLO = 'Hello there friend.'  # the answer to any prompt that is not in scripted_model.SCRIPTS
 HELLO_IDS = [720, 721, 722, 702]
-SOCKETS = tempfile.TemporaryDirectory()  # the sockets of engines, so that others' do not count
+SOCKETS = tempfile.TemporaryDirectory()  # sockets of these engines only
 os.environ['XDG_RUNTIME_DIR'] = SOCKETS.name
 FOLDER = tempfile.TemporaryDirectory()
 MODEL = FOLDER.name
