@@ -1,5 +1,5 @@
-// What tools/mutate puts before each file whose operators it makes switchable. Programs share one
-// mapped file: it says which place is changed, and takes down which places were executed.
+// Included by tools/mutate before each file whose operators it makes switchable. Programs share one
+// mapped file: it selects the changed place, and records which places were executed.
 #ifndef NVLLM_MUTATE_SWITCHES
 #define NVLLM_MUTATE_SWITCHES
 
@@ -14,8 +14,8 @@
 namespace nvllm_mutate {
 
 struct Switches {
-  int changed;  // the place that is changed; 0: none
-  // Of each place: 1 executed, 2 executed with types that have no other operator.
+  int changed;  // the changed place; 0: none
+  // For each place: 1 executed, 2 executed with types that do not have the other operator.
   unsigned char seen[PLACES];
 };
 
@@ -43,7 +43,7 @@ constexpr bool truth(int place, bool value) {
   return changed(place) ? !value : value;
 }
 
-// `a && b` or, changed, `a || b`; and the other way round.
+// `a && b` or, if changed, `a || b`; and vice versa.
 template <typename Right>
 constexpr bool both(int place, bool left, Right right) {
   return changed(place) ? left || right() : left && right();
@@ -53,8 +53,8 @@ constexpr bool either(int place, bool left, Right right) {
   return changed(place) ? left && right() : left || right();
 }
 
-// `a < b` is written `a < Place{1} < b`, which keeps the precedence. Scalars go by value, as they
-// do in the operator itself, so that a constant need not be captured by a lambda.
+// `a < b` is rewritten to `a < Place{1} < b`, which keeps the precedence. Scalars are passed by
+// value, as by the operator itself, so that a lambda need not capture a constant.
 struct Place {
   int number;
 };
