@@ -100,6 +100,13 @@ class CheckStyleTest(unittest.TestCase):
         self.append('runtime/engine.cc', '// Draws a token.\n')
         self.assert_finds("runtime/engine.cc:3: 'Draws'; the field's word is: samples")
 
+    def test_comments_are_sentences(self):
+        self.append('base/error.h', '\n'.join([
+            '', '  // Of a rank.', '/// Of course', 'int x;  // so many rows', '// So many of them.', '// Not so manyfold.', '']))
+        self.append('kernels/gemm.h', '// Of a rank.\n')
+        self.assert_finds('base/error.h:3: write a sentence', 'base/error.h:5: write the number',
+                          'base/error.h:6: write the number')
+
     def test_file_names_are_words_too(self):
         self.write('base/skinny.h', '')
         self.assert_finds('base/skinny.h:1: in its name', args=['--only=words'])
