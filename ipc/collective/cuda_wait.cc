@@ -46,9 +46,7 @@ void CudaCommunicator::wait_for(const DoneWithin& done_within) {
       clock = WaitClock(limit, now_ns());
     }
     try {
-      if (!done)
-        member_.check_abort();  // the abort's reason is more informative than its
-                                // consequences
+      if (!done) member_.check_abort();  // its reason is more informative
       check();
       if (beside_ != nullptr) beside_->check();
       if (!done && clock.expired()) fail_timed_out(member_, stages_, limit);

@@ -83,9 +83,7 @@ void check_long(const Options& options) {
     Options of_mode = options;
     of_mode.engine = options_of_mode(options.engine, mode);
     of_mode.host_cache.clear();  // an option of one mode is not an error in the others
-    if (!host_reads)
-      of_mode.engine.host_attention = options.engine.host_attention;  // would be
-                                                                      // rejected
+    if (!host_reads) of_mode.engine.host_attention = options.engine.host_attention;  // is rejected
     check_engine(of_mode);
   }
   if (!options.profile.empty() && options.bench.modes.size() > 1) {

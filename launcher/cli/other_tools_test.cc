@@ -112,9 +112,7 @@ TEST_CASE("other tools: no answer stands for what a command does") {
     for (const OptionRow& row : command.rows) {
       const std::string option = row.name,
                         second = row.second_name == nullptr ? "" : row.second_name;
-      if (option == "--trust-remote-code")
-        continue;  // serve accepts it for scripts written for
-                   // vLLM
+      if (option == "--trust-remote-code") continue;  // serve accepts it for vLLM scripts
       CHECK_MESSAGE(answer_to_option(option).empty(), option);
       CHECK_MESSAGE(answer_to_option(second).empty(), second);
     }

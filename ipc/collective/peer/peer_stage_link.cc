@@ -68,9 +68,7 @@ void PeerStageLink::open_neighbours(std::string& why) {
   });
   const auto handles = exchange_handles(member_, handle, error);
   const auto open = [&](int rank, void*& opened) {
-    if (rank == kNobody || !handles[static_cast<std::size_t>(rank)])
-      return;  // or that rank had an
-               // error
+    if (rank == kNobody || !handles[static_cast<std::size_t>(rank)]) return;  // or it had an error
     opened = open_memory(rank, *handles[static_cast<std::size_t>(rank)]);
   };
   if (error.empty()) {
