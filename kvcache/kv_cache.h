@@ -7,12 +7,11 @@
 //   cache.begin_pass(stream);                    // from here on a CUDA graph may capture the work
 //   for each layer:
 //     norm_rope_store(..., cache.store_view(layer, stream), ...)
-//     cache.run_attention(layer, attention, stream);
+//     cache.run_attention(layer, attention, decode_sequences, stream);
 //   cache.end_pass(stream);
 //   cache.end_step(stream);
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -197,9 +196,10 @@ class KvCache {
   // The memory in which a layer's keys and values are to be stored, at Batch::slots.
   virtual kernels::KvView store_view(std::int64_t layer, Stream& stream) = 0;
   // Enqueues the layer's attention after the work that stores its rows. `args` is complete except
-  // for `kv`, which holds only the batch's block table.
+  // for `kv`, which holds only the batch's block table. It may be for a part of the step's rows.
+  // decode_sequences: the number of leading sequences of `args` with one row each.
   virtual void run_attention(std::int64_t layer, const kernels::Attention& args,
-                             Stream& stream) = 0;
+                             std::int64_t decode_sequences, Stream& stream) = 0;
   // The reads of run_attention(), for prefetching into L2; empty if unknown in advance.
   virtual kernels::KvPrefetch prefetch(std::int64_t /*layer*/, TensorView /*block_table*/,
                                        TensorView /*kv_length*/) const {
@@ -228,25 +228,19 @@ class ViewCache : public KvCache {
   std::span<const kernels::KvView> views() const { return views_; }  // without tables
   TensorView tokens() const override { return {}; }
   StepPlan begin_step(const KvStep& step, Stream&) override {
-    const auto more =
-        std::ranges::find_if(step.sequences, [](const StepSequence& s) { return s.rows != 1; });
-    singles_ = more - step.sequences.begin();
-    sequences_ = std::ssize(step.sequences);
     starts_ = step.starts;
     return {.capturable = step.may_capture, .graph_key = 0};
   }
   kernels::KvView store_view(std::int64_t layer, Stream&) override {
     return views_.at(static_cast<std::size_t>(layer));
   }
-  void run_attention(std::int64_t layer, const kernels::Attention& args, Stream& stream) override {
+  void run_attention(std::int64_t layer, const kernels::Attention& args,
+                     std::int64_t decode_sequences, Stream& stream) override {
     kernels::Attention all = args;
     all.kv = store_view(layer, stream);
     all.kv.block_table = args.kv.block_table;
     all.only_rows_are_new = !starts_;
-    // Padding and captured passes have only single rows. In a part of the step's sequences it is
-    // unknown which ones come first.
-    const bool is_part = args.kv_length.shape[0] < sequences_;
-    kernels::attention(all, args.max_query_rows > 1 && !is_part ? singles_ : 0, stream);
+    kernels::attention(all, decode_sequences, stream);
   }
 
   kernels::KvPrefetch prefetch(std::int64_t layer, TensorView block_table,
@@ -261,9 +255,7 @@ class ViewCache : public KvCache {
   std::vector<kernels::KvView> views_;
 
  private:
-  std::int64_t singles_ = 0;    // the step's leading sequences with one row each
-  std::int64_t sequences_ = 0;  // of the step
-  bool starts_ = false;         // KvStep's
+  bool starts_ = false;  // KvStep's
 };
 
 }  // namespace nvllm::kvcache

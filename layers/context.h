@@ -22,6 +22,7 @@ struct BatchPart {
   TensorView query_start{};  // [sequences + 1], int32: relative to this range
   TensorView kv_length{};    // [sequences], int32: tokens up to and including the last row here
   std::int64_t max_query_rows = 0, max_kv_length = 0;
+  std::int64_t decode_sequences = 0;  // leading sequences with one row each in this part
 };
 
 // The rows of one forward pass: the newest tokens of some sequences, one sequence after the other.
@@ -45,6 +46,8 @@ struct Batch {
   // Upper bounds that hold for every replay of a captured graph.
   std::int64_t max_query_rows = 0;
   std::int64_t max_kv_length = 0;
+  // The number of leading sequences with one row each; 0 is always valid.
+  std::int64_t decode_sequences = 0;
 
   // Row ranges into which the layers split the batch; each layer processes all of them before the
   // next layer starts. Empty: all rows at once. The caller keeps the array alive until the pass is

@@ -204,7 +204,7 @@ void DecoderLayer::attention_block(ResidualStream& stream, const Pass& pass,
   norm_rope_and_store(qkv, pass, context);
   kernels::Attention attention = attention_of(heads, qkv, pass);
   attention.invariant = context.invariant;
-  pass.kv.run_attention(pass.layer, attention, context.stream);
+  pass.kv.run_attention(pass.layer, attention, pass.batch.decode_sequences, context.stream);
   if (attention_->gate) {
     NVLLM_CHECK(stream.norms_apart, "gates read the norm of the stream");
     const TensorView gate = context.scratch.allocate(stream.dtype(), rows, heads.shape[1]);

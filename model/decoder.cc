@@ -48,6 +48,7 @@ layers::Batch batch_of(const layers::Batch& all, const layers::BatchPart& part) 
   batch.kv_length = part.kv_length;
   batch.max_query_rows = part.max_query_rows;
   batch.max_kv_length = part.max_kv_length;
+  batch.decode_sequences = part.decode_sequences;
   return batch;
 }
 

@@ -65,7 +65,7 @@ void ChunkedCache::write_out_blocks(Stream& stream) {
 }
 
 void ChunkedCache::run_attention(std::int64_t layer, const kernels::Attention& args,
-                                 Stream& stream) {
+                                 std::int64_t /*decode_sequences*/, Stream& stream) {
   // Host attention starts before this layer's write-outs: it does not read the blocks that they
   // write.
   if (by_host()) {

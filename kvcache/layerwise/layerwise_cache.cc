@@ -217,7 +217,7 @@ kernels::KvView LayerwiseCache::store_view(std::int64_t layer, Stream& stream) {
 }
 
 void LayerwiseCache::run_attention(std::int64_t layer, const kernels::Attention& args,
-                                   Stream& stream) {
+                                   std::int64_t /*decode_sequences*/, Stream& stream) {
   NVLLM_CHECK_EQ(layer, layer_);
   NVLLM_CHECK(!on_host_);
   kernels::Attention all = args;

@@ -75,7 +75,8 @@ class LayerwiseCache : public KvCache {
   StepPlan begin_step(const KvStep& step, Stream& stream) override;
   void begin_pass(Stream&) override {}
   kernels::KvView store_view(std::int64_t layer, Stream& stream) override;
-  void run_attention(std::int64_t layer, const kernels::Attention& args, Stream& stream) override;
+  void run_attention(std::int64_t layer, const kernels::Attention& args,
+                     std::int64_t decode_sequences, Stream& stream) override;
   void end_pass(Stream& stream) override;
   void end_step(Stream& stream) override;
   KvTraffic traffic() const override { return traffic_; }

@@ -218,7 +218,7 @@ class Sequences {
     if (storage.on_host()) {
       storage.write_newest(layer, args.kv_length, *pass_);
     } else {
-      storage.run_attention(layer, args, *pass_);
+      storage.run_attention(layer, args, /*decode_sequences=*/0, *pass_);
     }
   }
 

@@ -46,9 +46,10 @@ class GroupedCache final : public KvCache {
     const Place place = place_of(layer);
     return cache_of(place).store_view(place.layer, stream);
   }
-  void run_attention(std::int64_t layer, const kernels::Attention& args, Stream& stream) override {
+  void run_attention(std::int64_t layer, const kernels::Attention& args,
+                     std::int64_t decode_sequences, Stream& stream) override {
     const Place place = place_of(layer);
-    cache_of(place).run_attention(place.layer, args, stream);
+    cache_of(place).run_attention(place.layer, args, decode_sequences, stream);
   }
   kernels::KvPrefetch prefetch(std::int64_t layer, TensorView block_table,
                                TensorView kv_length) const override {

@@ -124,18 +124,18 @@ void SparseCache::choose_runs(std::int64_t layer, std::int64_t rows) {
 }
 
 void SparseCache::run_attention(std::int64_t layer, const kernels::Attention& args,
-                                Stream& stream) {
+                                std::int64_t decode_sequences, Stream& stream) {
   kernels::Attention all = args;
   all.kv = cache_.store_view(layer, stream);
   all.kv.block_table = args.kv.block_table;
   if (layerwise_ != nullptr && layerwise_->on_host()) return attend_on_host(layer, args, stream);
   if (quest_) quest_->update_bounds(layer, all, stream);
   if (decodes_ && quest_) return quest_->run_attention(layer, all, stream);
-  if (decodes_) return cache_.run_attention(layer, args, stream);
+  if (decodes_) return cache_.run_attention(layer, args, decode_sequences, stream);
   choose_runs(layer, args.q.shape[0]);
   const bool everything = std::all_of(runs_.begin(), runs_.end(),
                                       [](const Run& run) { return run.kind == Kind::everything; });
-  if (everything) return cache_.run_attention(layer, args, stream);
+  if (everything) return cache_.run_attention(layer, args, decode_sequences, stream);
   for (const Run& run : runs_) attend_run(layer, run, all, stream);
 }
 

@@ -55,7 +55,8 @@ class SparseCache final : public KvCache {
   kernels::KvView store_view(std::int64_t layer, Stream& stream) override {
     return cache_.store_view(layer, stream);
   }
-  void run_attention(std::int64_t layer, const kernels::Attention& args, Stream& stream) override;
+  void run_attention(std::int64_t layer, const kernels::Attention& args,
+                     std::int64_t decode_sequences, Stream& stream) override;
   void end_pass(Stream& stream) override { cache_.end_pass(stream); }
   void end_step(Stream& stream) override { cache_.end_step(stream); }
   void end_sequence(std::uint32_t slot) override { cache_.end_sequence(slot); }

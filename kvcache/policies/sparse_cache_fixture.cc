@@ -152,6 +152,8 @@ void CachePlayer::run_attention(std::int64_t layer, const Call& call) {
   const Placed<std::int32_t> starts_there(backend_, *stream_, starts),
       lengths_there(backend_, *stream_, lengths), tables_there(backend_, *stream_, tables);
   const auto sequences = static_cast<std::int64_t>(call.size());
+  const auto more = std::ranges::find_if(call, [](const Piece& piece) { return piece.rows != 1; });
+  const std::int64_t decode_sequences = more - call.begin();
   args.query_start = starts_there.view({sequences + 1});
   args.kv_length = lengths_there.view({sequences});
   args.kv.block_table = tables_there.view({sequences, width});
@@ -163,7 +165,7 @@ void CachePlayer::run_attention(std::int64_t layer, const Call& call) {
   Placed<float> out(backend_, *stream_, std::vector<float>(q.size(), -77));
   args.q = q_there.view({count, kHeads, kHeadDim});
   args.out = out.view({count, kHeads, kHeadDim});
-  cache_->run_attention(layer, args, *stream_);
+  cache_->run_attention(layer, args, decode_sequences, *stream_);
   const std::vector<float> results = out.fetch();
   stored_.clear();
   auto from = results.begin();

@@ -41,7 +41,7 @@ class NoCache final : public kvcache::ViewCache {
           TensorView(nullptr, decoder.dtype(), {0, 1, heads.kv_heads, heads.head_dim});
     }
   }
-  void run_attention(std::int64_t, const kernels::Attention&, Stream&) override {}
+  void run_attention(std::int64_t, const kernels::Attention&, std::int64_t, Stream&) override {}
 };
 
 }  // namespace

@@ -133,21 +133,17 @@ layers::Sampled ModelRunner::run(std::uint64_t number, std::span<const StepPart>
   return sampled;
 }
 
-// In the order of the batch and the staging: sequences that sample come first.
 kvcache::StepPlan ModelRunner::begin_cache_step(std::uint64_t number,
                                                 std::span<const StepPart> parts, bool may_capture) {
   sequences_.clear();
-  for (const bool samples : {true, false}) {
-    for (const StepPart& part : parts) {
-      if (part.samples != samples) continue;
-      sequences_.push_back({.slot = part.slot,
-                            .blocks = slots_[part.slot].blocks,
-                            .first = part.first,
-                            .rows = part.rows,
-                            .resident = slots_[part.slot].resident,
-                            .to_come = part.to_come});
-    }
-  }
+  in_batch_order(parts, [&](const StepPart& part) {
+    sequences_.push_back({.slot = part.slot,
+                          .blocks = slots_[part.slot].blocks,
+                          .first = part.first,
+                          .rows = part.rows,
+                          .resident = slots_[part.slot].resident,
+                          .to_come = part.to_come});
+  });
   return cache_->begin_step(
       {.number = number, .sequences = sequences_, .may_capture = may_capture, .starts = starts_},
       stream_);
@@ -163,7 +159,7 @@ layers::Sampled ModelRunner::run_as_graph(std::span<const StepPart> parts, StepS
   kind.samples = sampler_ && required.logprobs < 0;
   kind.penalties = kind.samples && required.penalties;
   kind.top_k_top_p = kind.samples && required.top_k_top_p;
-  shape.sequences = shape.rows = shape.logit_rows = kind.sequences;
+  shape.sequences = shape.rows = shape.logit_rows = shape.decode_sequences = kind.sequences;
   shape.max_kv_length = kind.max_kv_length;
   shape.all_logits = true;
   load(parts, shape);

@@ -75,6 +75,27 @@ TEST_CASE("parts: several sequences, some in one part, some in several, some cut
   CHECK(values(got.parts[2].kv_length) == Words{4, 31});
 }
 
+TEST_CASE("parts: each has decode sequences of its own, also of single rows beside a cut") {
+  const Cut got(2, {{.rows = 1}, {.rows = 1}, {.rows = 1}, {.rows = 4}, {.rows = 1}, {.rows = 1}});
+  std::vector<std::int64_t> decode_sequences;
+  for (const layers::BatchPart& part : got.parts) decode_sequences.push_back(part.decode_sequences);
+  CHECK(decode_sequences == std::vector<std::int64_t>{2, 2, 0, 2, 1});
+  CHECK(Cut(4, {{.rows = 1}, {.rows = 2}, {.rows = 2}}).parts[0].decode_sequences == 1);
+}
+
+TEST_CASE("decode sequences of a step are the first ones of its batch, as those that sample") {
+  const StepPart prompt{.rows = 5}, row{.rows = 1}, whole_prompt{.rows = 5, .samples = true},
+      decode{.rows = 1, .samples = true};
+  const auto decode_sequences = [](const std::vector<StepPart>& parts) {
+    return shape_of(parts).decode_sequences;
+  };
+  CHECK(decode_sequences({decode, decode}) == 2);
+  CHECK(decode_sequences({prompt, decode, row, decode}) == 2);
+  CHECK(decode_sequences({row, decode, prompt}) == 2);
+  CHECK(decode_sequences({decode, whole_prompt, decode}) == 1);
+  CHECK(decode_sequences({whole_prompt, decode}) == 0);
+}
+
 TEST_CASE("parts: what was cut before is forgotten") {
   RowParts cut;
   const StepPart prompt{.first = 0, .rows = 9}, row{.first = 9, .rows = 1};

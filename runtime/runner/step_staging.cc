@@ -138,11 +138,7 @@ void StepStaging::load(std::span<const StepPart> parts, SlotTable& slots, const 
                        ipc::Communicator* communicator) {
   send_blocks(parts, slots, cache, stream, communicator);
   order_.clear();
-  for (const bool samples : {true, false}) {
-    for (const StepPart& part : parts) {
-      if (part.samples == samples) order_.push_back(&part);
-    }
-  }
+  in_batch_order(parts, [&](const StepPart& part) { order_.push_back(&part); });
   std::int32_t* const words = begin(communicator);
   words[StepLayout(shape).result_buffer] = result_buffer;
   StepWriter writer(words, shape, max_blocks_);
@@ -230,6 +226,7 @@ layers::Batch StepStaging::batch(const StepShape& shape) {
   if (!shape.all_logits) batch.logit_rows = ints(at.logit_rows, shape.logit_rows);
   batch.max_query_rows = shape.max_query_rows;
   batch.max_kv_length = shape.max_kv_length;
+  batch.decode_sequences = shape.decode_sequences;
   batch.parts = parts_.at(words_ + parts_at_);
   return batch;
 }
@@ -250,13 +247,14 @@ layers::SampleStep StepStaging::sample_step(const StepShape& shape, std::int64_t
 
 StepShape shape_of(std::span<const StepPart> parts) {
   StepShape shape;
-  shape.sequences = static_cast<std::int64_t>(parts.size());
-  for (const StepPart& part : parts) {
+  in_batch_order(parts, [&](const StepPart& part) {
+    if (part.rows == 1 && shape.decode_sequences == shape.sequences) ++shape.decode_sequences;
+    ++shape.sequences;
     shape.rows += part.rows;
     shape.logit_rows += part.prompt_logprobs + (part.samples ? 1 : 0);
     shape.max_query_rows = std::max(shape.max_query_rows, part.rows);
     shape.max_kv_length = std::max(shape.max_kv_length, part.first + part.rows);
-  }
+  });
   return shape;
 }
 
@@ -362,6 +360,7 @@ void RowParts::cut(std::span<const StepPart* const> sequences, std::int64_t max_
       starts_.push_back(static_cast<std::int32_t>(part_.rows));
       lengths_.push_back(static_cast<std::int32_t>(sequence.first + done));
       part_.rows += count;
+      if (count == 1 && part_.decode_sequences == part_.sequences) ++part_.decode_sequences;
       ++part_.sequences;
       part_.max_query_rows = std::max(part_.max_query_rows, count);
       part_.max_kv_length = std::max(part_.max_kv_length, sequence.first + done);

@@ -33,9 +33,21 @@ struct StepShape {
   std::int64_t logit_rows = 0;
   std::int64_t max_query_rows = 0;
   std::int64_t max_kv_length = 0;
-  bool all_logits = false;    // logits of every row are computed, in order
-  bool window_group = false;  // block tables of the window group are included
+  std::int64_t decode_sequences = 0;  // as in layers::Batch
+  bool all_logits = false;            // logits of every row are computed, in order
+  bool window_group = false;          // block tables of the window group are included
 };
+
+// Calls with each of a step's parts in the order in which a batch has them: those that sample come
+// first.
+template <typename Call>
+void in_batch_order(std::span<const StepPart> parts, const Call& call) {
+  for (const bool samples : {true, false}) {
+    for (const StepPart& part : parts) {
+      if (part.samples == samples) call(part);
+    }
+  }
+}
 
 // The shape of a step without padding.
 StepShape shape_of(std::span<const StepPart> parts);
