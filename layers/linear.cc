@@ -137,11 +137,8 @@ void RowParallelLinear::declare(std::vector<Parameter*>& all) {
 void RowParallelLinear::add_segments(const kernels::TreeSum& sum, TensorView x, Range segments,
                                      const Context& context) const {
   const std::int64_t first = segments.begin - sum_.own().begin, count = segments.size();
-  kernels::GemmWeight weight = gemm_weight(weight_, {});
-  weight.values = weight.values.rows(first * outputs_, count * outputs_);
-  if (weight_.quantization) {
-    weight.quantized.scales = weight.quantized.scales.rows(first * outputs_, count * outputs_);
-  }
+  const kernels::GemmWeight weight =
+      gemm_weight(weight_, {}).part(first * outputs_, count * outputs_);
   context.gemm.run_segmented(
       {.weight = weight, .x = columns_of(x, first * width_, count * width_), .sum = sum},
       context.stream);

@@ -247,13 +247,15 @@ bool Gemm::enqueue_grouped_mlp(const GroupedGemm& /*gate_up*/, const GroupedGemm
   return false;
 }
 
-GemmWeight SegmentedGemm::weight_of(std::int64_t segment) const {
-  GemmWeight own = weight;
-  own.values = weight.values.rows(segment * outputs(), outputs());
-  if (is_quantized(weight.format)) {
-    own.quantized.scales = weight.quantized.scales.rows(segment * outputs(), outputs());
-  }
+GemmWeight GemmWeight::part(std::int64_t first, std::int64_t count) const {
+  GemmWeight own = *this;
+  own.values = values.rows(first, count);
+  if (is_quantized(format)) own.quantized.scales = quantized.scales.rows(first, count);
   return own;
+}
+
+GemmWeight SegmentedGemm::weight_of(std::int64_t segment) const {
+  return weight.part(segment * outputs(), outputs());
 }
 
 GemmOperands SegmentedGemm::operands_of(std::int64_t segment) const {

@@ -67,6 +67,8 @@ struct GemmWeight {
   QuantizedShape quantized_shape() const {
     return {format, outputs(), quantized.inputs, quantized.group};
   }
+  // The part for `count` outputs from `first` on, of a weight without bias.
+  GemmWeight part(std::int64_t first, std::int64_t count) const;
 };
 
 // Applied to x first, with exactly the roundings of the separate operation
