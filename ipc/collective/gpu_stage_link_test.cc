@@ -11,9 +11,8 @@
 
 #include "base/clock.h"
 #include "device/topology.h"
-#include "ipc/collective/communicator.h"
 #include "ipc/collective/peer/hand_over.h"
-#include "ipc/collective/stage_link.h"
+#include "ipc/collective/testing/pipeline_rank.h"
 #include "testing/ranks.h"
 #include "testing/skip.h"
 
@@ -30,17 +29,10 @@ void take_gpu(const Member& me, const std::vector<std::string>& gpus) {
 }
 
 // A rank of a pipeline with some device memory.
-struct Rig {
+struct Rig : PipelineRank {
   Rig(Member& member, const std::vector<std::string>& gpus, const CommunicatorOptions& options,
       std::size_t bytes = 1 << 20)
-      : member((take_gpu(member, gpus), member)),
-        stage(member.rank() / (member.size() / options.stages)),
-        last(options.stages - 1),
-        backend(create_backend(DeviceKind::cuda)),
-        stream(backend->create_stream()),
-        event(backend->create_event()),
-        communicator(create_communicator(member, *backend, options)),
-        link(create_stage_link(member, *backend, options, *communicator)),
+      : PipelineRank((take_gpu(member, gpus), member), DeviceKind::cuda, options),
         device(backend->allocate(MemoryKind::device, bytes, "test")),
         host(backend->allocate(MemoryKind::pinned, bytes, "test")) {
     backend->fill(device.data(), 0, bytes, *stream);
@@ -48,11 +40,6 @@ struct Rig {
 
   TensorView view(std::size_t offset, std::size_t bytes) const {
     return {device.as_bytes() + offset, DType::u8, {static_cast<std::int64_t>(bytes)}};
-  }
-  // Waits until nothing is in flight from or to this rank.
-  void settle() {
-    communicator->wait(*stream);
-    member.exchange({}, "the end of its part");
   }
 
   // Buffer with a byte pointer.
@@ -63,13 +50,6 @@ struct Rig {
     Buffer buffer;
   };
 
-  Member& member;
-  const int stage, last;
-  std::unique_ptr<Backend> backend;
-  std::unique_ptr<Stream> stream;
-  std::unique_ptr<Event> event;
-  std::unique_ptr<Communicator> communicator;
-  std::unique_ptr<StageLink> link;
   Memory device, host;
 };
 

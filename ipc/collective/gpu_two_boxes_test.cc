@@ -8,8 +8,7 @@
 
 #include "base/error.h"
 #include "device/topology.h"
-#include "ipc/collective/communicator.h"
-#include "ipc/collective/stage_link.h"
+#include "ipc/collective/testing/pipeline_rank.h"
 #include "ipc/testing/two_boxes.h"
 #include "testing/skip.h"
 
@@ -26,16 +25,9 @@ void expect(bool good, const std::string& what) {
 }
 
 // A rank of a group over two boxes with a tensor of kCount numbers.
-struct Rig {
+struct Rig : PipelineRank {
   Rig(Member& member, const std::vector<std::string>& gpus, int stages)
-      : member((settle_in(member, gpus), member)),
-        stages(stages),
-        stage(member.rank() / (member.size() / stages)),
-        backend(create_backend(DeviceKind::cuda)),
-        stream(backend->create_stream()),
-        communicator(create_communicator(member, *backend, {.stages = stages})),
-        link(stages == 1 ? nullptr
-                         : create_stage_link(member, *backend, {.stages = stages}, *communicator)),
+      : PipelineRank((settle_in(member, gpus), member), DeviceKind::cuda, {.stages = stages}),
         device(backend->allocate(MemoryKind::device, kCount * sizeof(float), "test")),
         host(backend->allocate(MemoryKind::pinned, kCount * sizeof(float), "test")),
         tensor(device.data(), DType::f32, {kCount}) {}
@@ -67,18 +59,7 @@ struct Rig {
            value(i, round, factor));
     }
   }
-  // Waits until nothing is in flight from or to this rank.
-  void end() {
-    communicator->wait(*stream);
-    member.exchange({}, "the end of its part");
-  }
 
-  Member& member;
-  const int stages, stage;
-  std::unique_ptr<Backend> backend;
-  std::unique_ptr<Stream> stream;
-  std::unique_ptr<Communicator> communicator;
-  std::unique_ptr<StageLink> link;
   Buffer device, host;
   TensorView tensor;
 };
@@ -96,7 +77,7 @@ void reduce_often(Rig& rig) {
     graph->launch(*rig.stream);
     rig.expect_values(round, ranks * (ranks + 1) / 2);
   }
-  rig.end();
+  rig.settle();
 }
 
 // Two stages: the tensor is sent from the first to the second in a captured graph, and its first
@@ -105,7 +86,6 @@ void pass_often(Rig& rig) {
   constexpr std::size_t kResult = 64;
   const int number = rig.communicator->rank() + 1;
   const bool gives_result = rig.stage == 1 && number == 1;
-  const auto event = rig.backend->create_event();
   const auto graph = rig.backend->capture(*rig.stream, [&] {
     rig.stage == 0 ? rig.link->send(rig.tensor, *rig.stream)
                    : rig.link->receive(rig.tensor, *rig.stream);
@@ -115,8 +95,8 @@ void pass_often(Rig& rig) {
     graph->launch(*rig.stream);
     rig.expect_values(round, number);
     if (gives_result) {
-      event->record(*rig.stream);
-      rig.link->send_result(TensorView(rig.host.data(), DType::f32, {kResult}), *event);
+      rig.event->record(*rig.stream);
+      rig.link->send_result(TensorView(rig.host.data(), DType::f32, {kResult}), *rig.event);
     }
     if (rig.member.rank() == 0) {
       float result[kResult] = {};
@@ -128,7 +108,7 @@ void pass_often(Rig& rig) {
     }
     rig.member.exchange({}, "the result");  // the memory that is sent may change
   }
-  rig.end();
+  rig.settle();
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "ipc/collective/communicator.h"
+#include "ipc/collective/testing/pipeline_rank.h"
 #include "testing/ranks.h"
 
 namespace nvllm::ipc {
@@ -21,27 +21,12 @@ namespace {
 
 using testing::run_ranks;
 
-// A rank of a pipeline.
-struct Rig {
-  Rig(Member& member, int stages)
-      : member(member),
-        stage(member.rank() / (member.size() / stages)),
-        last(stages - 1),
-        backend(create_backend(DeviceKind::cpu)),
-        stream(backend->create_stream()),
-        computed(backend->create_event()),
-        communicator(create_communicator(member, *backend, {.stages = stages})),
-        link(create_stage_link(member, *backend, {.stages = stages}, *communicator)) {}
-
-  Member& member;
-  const int stage, last;
-  std::unique_ptr<Backend> backend;
-  std::unique_ptr<Stream> stream;
-  std::unique_ptr<Event> computed;
-  std::unique_ptr<Communicator> communicator;
-  std::deque<std::vector<std::int32_t>> values;  // of all passes: the link may still be sending
-                                                 // them
-  std::unique_ptr<StageLink> link;
+// The values of all passes, which outlive the link: it may still be sending them.
+struct Values {
+  std::deque<std::vector<std::int32_t>> values;
+};
+struct Rig : Values, PipelineRank {
+  Rig(Member& member, int stages) : PipelineRank(member, DeviceKind::cpu, {.stages = stages}) {}
 };
 
 TensorView view(std::vector<std::int32_t>& values) {
@@ -60,8 +45,8 @@ std::string pass(Rig& rig, const std::vector<std::int64_t>& sizes) {
     });
     if (rig.stage < rig.last) rig.link->send(view(values), *rig.stream);
     if (rig.stage == rig.last && rig.communicator->rank() == 0) {
-      rig.computed->record(*rig.stream);
-      rig.link->send_result(view(values), *rig.computed);
+      rig.event->record(*rig.stream);
+      rig.link->send_result(view(values), *rig.event);
     }
   }
   std::string wrong;
@@ -197,8 +182,8 @@ TEST_CASE("results that nobody takes hold up neither the last stage nor its end"
         rig.link->send(view(values), *rig.stream);
       } else {
         rig.link->receive(view(values), *rig.stream);
-        rig.computed->record(*rig.stream);
-        rig.link->send_result(view(result), *rig.computed);
+        rig.event->record(*rig.stream);
+        rig.link->send_result(view(result), *rig.event);
       }
     }
     rig.communicator->wait(*rig.stream);
