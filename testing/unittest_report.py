@@ -70,8 +70,12 @@ def skip_all(reason):
     sys.exit(0)
 
 
-def main(module):
-    suite = unittest.defaultTestLoader.loadTestsFromNames(sys.argv[1:] or [module])
+def run(suite):
+    """Returns the program's exit status. A suite without a case fails."""
     result = unittest.TextTestRunner(resultclass=Result, verbosity=2).run(suite)
     write_xml(result.cases)
-    sys.exit(0 if result.wasSuccessful() else 1)
+    return 0 if result.wasSuccessful() and result.cases else 1
+
+
+def main(module):
+    sys.exit(run(unittest.defaultTestLoader.loadTestsFromNames(sys.argv[1:] or [module])))

@@ -1,144 +1,23 @@
 #!/usr/bin/env python3
-"""The chat page in headless Chromium, against mock_server.py: page_test.py [--screenshots DIR]
+"""The chat page in headless Chromium, against mock_server.py: page_test.py [WORD...]
 
-Needs Chromium, its driver and Selenium, as tools/setup ci installs them; where they are missing every
-case is skipped with that reason. --screenshots DIR takes the pictures of docs/images instead. By hand, run
-it in bazel's folder of outputs (build/bin), where the page is.
+Words choose the cases that have one of them in their names. By hand, run it in Bazel's folder of outputs
+(build/bin), where the page is. Without Chromium every case is skipped.
 """
 
+import contextlib
 import json
 import os
-import shutil
 import sys
-import tempfile
-import time
-import traceback
 import unittest
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-try:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.common.keys import Keys
-    MISSING = None
-except ImportError:
-    # Debian's packages are for Debian's Python, which need not be the first one in PATH.
-    if os.path.realpath(sys.executable) != os.path.realpath('/usr/bin/python3') and os.path.exists('/usr/bin/python3'):
-        os.execv('/usr/bin/python3', ['/usr/bin/python3', *sys.argv])
-    MISSING = 'needs python3-selenium (tools/setup ci)'
-
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from mock_server import MARKDOWN, MODEL, MockServer  # pylint: disable=wrong-import-position
-
-PAGE = Path('launcher/serve/page')
-WAIT_S = 90  # tests may run on two loaded cores
-for program, package in [('chromium', 'chromium'), ('chromedriver', 'chromium-driver')]:
-    if not MISSING and not shutil.which(program):
-        MISSING = f'needs {program} (Debian package {package}; tools/setup ci)'
-
-
-def start_browser(folder):
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which('chromium')
-    for argument in ('--headless=new', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-first-run',
-                     '--disable-background-networking', '--disable-extensions', f'--user-data-dir={folder}/profile',
-                     '--window-size=1280,860', '--lang=en'):
-        options.add_argument(argument)
-    options.set_capability('goog:loggingPrefs', {'browser': 'ALL'})
-    environment = {**os.environ, 'HOME': folder, 'XDG_CONFIG_HOME': folder, 'XDG_CACHE_HOME': folder}
-    driver = webdriver.Chrome(service=Service(shutil.which('chromedriver'), env=environment), options=options)
-    driver.set_script_timeout(WAIT_S)
-    return driver
-
-
-class Browser:
-    """The page as a person meets it."""
-
-    def __init__(self, driver, server):
-        self.driver, self.server = driver, server
-
-    def open(self, path=''):
-        self.driver.get(self.server.url + path)
-        self.wait(lambda: self.text('#model') != 'Connecting…', 'the page to know the model')
-
-    def wait(self, condition, what):
-        end = time.monotonic() + WAIT_S
-        while not condition():
-            if time.monotonic() > end:
-                raise AssertionError(f'waited {WAIT_S} s for {what}; the page says: {self.text("main")!r}')
-            time.sleep(0.03)
-
-    def js(self, script, *arguments):
-        return self.driver.execute_script(script, *arguments)
-
-    def all(self, selector):
-        return self.driver.find_elements(By.CSS_SELECTOR, selector)
-
-    def one(self, selector):
-        found = self.all(selector)
-        if len(found) != 1:
-            raise AssertionError(f'{len(found)} elements {selector}, not 1')
-        return found[0]
-
-    def text(self, selector):
-        """What is seen of an element; hidden parts are left out."""
-        return self.js('''const e = document.querySelector(arguments[0]);
-            return e?.getClientRects().length ? e.innerText : ""''', selector)
-
-    def texts(self, selector):
-        return self.js('return [...document.querySelectorAll(arguments[0])].map(e => e.innerText)', selector)
-
-    def press(self, *keys):
-        self.driver.switch_to.active_element.send_keys(*keys)
-
-    def click(self, selector):
-        self.js('arguments[0].click()', self.one(selector))
-
-    def click_label(self, label, last=True):
-        buttons = self.all(f'button[aria-label="{label}"]')
-        self.js('arguments[0].click()', buttons[-1 if last else 0])
-
-    def busy(self):
-        return self.one('#go').get_attribute('aria-label') == 'Stop the answer'
-
-    def send(self, text, finish=True):
-        self.one('#input').send_keys(text + Keys.ENTER)
-        self.wait(lambda: text in '\n'.join(self.texts('.bubble')), f'the message {text!r} to show')
-        if finish:
-            self.finish()
-
-    def finish(self):
-        self.wait(lambda: not self.busy(), 'the answer to end')
-
-    def answers(self):
-        return self.texts('.assistant > .md')
-
-    def choose(self, label):
-        """Presses a button of the open question."""
-        for button in self.all('#ask-buttons button'):
-            if button.text == label:
-                button.click()
-                return
-        raise AssertionError(f'no button {label!r} in the dialog')
-
-    def chats(self):
-        return self.texts('#chats .open')
-
-    def emulate(self, width=None, height=800, scheme=None):
-        if width:
-            self.driver.execute_cdp_cmd('Emulation.setDeviceMetricsOverride', {
-                'width': width, 'height': height, 'deviceScaleFactor': 1, 'mobile': width < 600})
-        else:
-            self.driver.execute_cdp_cmd('Emulation.clearDeviceMetricsOverride', {})
-        features = [{'name': 'prefers-color-scheme', 'value': scheme}] if scheme else []
-        self.driver.execute_cdp_cmd('Emulation.setEmulatedMedia', {'features': features})
-
-    def complaints(self):
-        """What the browser reports of the policy and of scripts that failed."""
-        return [entry['message'] for entry in self.driver.get_log('browser')
-                if 'Content Security Policy' in entry['message'] or 'Uncaught' in entry['message']]
+HERE = Path(os.path.abspath(__file__)).parent
+sys.path[:0] = [str(HERE), str(HERE.parents[2])]
+# pylint: disable=wrong-import-position
+from mock_server import MARKDOWN, MODEL, MockServer
+from page_browser import MISSING, Browser, Keys, browser_and_server
+from testing import unittest_report
 
 
 class PageTest(unittest.TestCase):
@@ -548,107 +427,14 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.page.text('.note'), 'The answer was cut off.')
 
 
-class Report(unittest.TestResult):
-    """Writes test.xml as testing/case_result.cc does, for tools/summarize."""
-
-    def __init__(self):
-        super().__init__()
-        self.cases = []
-
-    def startTest(self, test):
-        super().startTest(test)
-        self.began = time.monotonic()
-        self.verdict = (None, '')
-
-    def stopTest(self, test):
-        super().stopTest(test)
-        name = test.id().split('.')[-1].removeprefix('test_').replace('_', ' ')
-        self.cases.append((name, time.monotonic() - self.began, *self.verdict))
-        print(f'{self.verdict[0] or "passed"}: {name} {self.verdict[1]}'.rstrip(), flush=True)
-
-    def addSkip(self, test, reason):
-        super().addSkip(test, reason)
-        self.verdict = 'skipped', reason
-
-    def addFailure(self, test, err):
-        super().addFailure(test, err)
-        self.verdict = 'failure', ''.join(traceback.format_exception(*err))
-
-    addError = addFailure
-
-    def write(self, path):
-        suite = ElementTree.Element('testsuite', name=os.environ.get('TEST_TARGET', ''), tests=str(len(self.cases)))
-        for name, seconds, tag, detail in self.cases:
-            case = ElementTree.SubElement(suite, 'testcase', name=name, classname='page_test.py', time=f'{seconds:.3f}')
-            if tag:
-                ElementTree.SubElement(case, tag, message=detail)
-        root = ElementTree.Element('testsuites')
-        root.append(suite)
-        ElementTree.ElementTree(root).write(path, encoding='utf-8', xml_declaration=True)
-
-
-DEMO = '''Both compute the same sum; they differ in **what they keep in memory**.
-
-| | naive | online |
-|---|---|---|
-| passes over the row | 3 | 1 |
-| extra memory | the row of scores | two numbers |
-
-The online form carries the running maximum `m` and the sum `s`, and rescales when a larger score comes:
-
-```python
-for x in scores:
-    new = max(m, x)
-    s = s * exp(m - new) + exp(x - new)
-    m = new
-```
-
-1. It never overflows, as every exponent is at most 0.
-2. Partial results combine, so blocks of keys can be computed in any order.
-'''
-
-
-def take_screenshots(driver, server, folder):
-    page = Browser(driver, server)
-    demo = {'content': DEMO, 'reasoning': 'They want the difference.', 'finish': 'stop', 'role': 'assistant',
-            'stats': {'tokens': 187, 'rate': 412.6, 'first': 0.04, 'prompt': 38, 'total': 1225, 'thought': 1.4}}
-    messages = [{'role': 'user', 'content': 'How does online softmax differ from the usual one?'}, demo]
-    titles = ['A trip to Lisbon in spring', 'Regular expressions, explained', 'How does online softmax differ?']
-    for name, width, height, scheme in [('chat-page', 1280, 860, 'light'), ('chat-page-phone', 390, 780, 'dark')]:
-        page.emulate(width=width, height=height, scheme=scheme)
-        page.open()
-        page.js('''localStorage.clear(); sessionStorage.setItem('nvllm.open', 'c2');
-            arguments[0].forEach((title, i) => localStorage.setItem('nvllm.chat.c' + i, JSON.stringify(
-              {id: 'c' + i, title, created: i, updated: i, settings: {}, messages: arguments[1]})));''', titles, messages)
-        page.open()
-        page.js('document.activeElement.blur(); document.querySelector("#log").scrollTop = 0')
-        time.sleep(1)
-        driver.save_screenshot(f'{folder}/{name}.png')
-
-
 def main():
-    report = Report()
     suite = unittest.defaultTestLoader.loadTestsFromTestCase(PageTest)
-    wanted = sys.argv[1:] if sys.argv[1:2] != ['--screenshots'] else []
-    if wanted:  # words of names, to run some by hand
-        suite = unittest.TestSuite(test for test in suite if any(word in test.id() for word in wanted))
-    if MISSING:
-        suite.run(report)
-    else:
-        with tempfile.TemporaryDirectory(dir=os.environ.get('TEST_TMPDIR'), ignore_cleanup_errors=True) as folder, \
-                MockServer((PAGE / 'page.html').read_bytes(), (PAGE / 'page.csp').read_text('utf-8')) as server:
-            driver = start_browser(folder)
-            try:
-                if sys.argv[1:2] == ['--screenshots']:
-                    take_screenshots(driver, server, sys.argv[2])
-                    return 0
-                PageTest.driver, PageTest.server = driver, server
-                suite.run(report)
-            finally:
-                driver.quit()
-    if 'XML_OUTPUT_FILE' in os.environ:
-        report.write(os.environ['XML_OUTPUT_FILE'])
-    return 0 if report.wasSuccessful() and report.cases else 1
+    words = sys.argv[1:]
+    if words:
+        suite = unittest.TestSuite(test for test in suite if any(word in test.id() for word in words))
+    started = contextlib.nullcontext((None, None)) if MISSING else browser_and_server()
+    with started as (PageTest.driver, PageTest.server):
+        return unittest_report.run(suite)
 
 
 if __name__ == '__main__':
