@@ -200,6 +200,20 @@ std::vector<std::string> select_gpus(std::optional<std::string_view> visible_dev
   return selected;
 }
 
+std::vector<std::string> names_of_gpus(const std::vector<std::string>& selected,
+                                       const std::vector<std::string>& uuids) {
+  std::vector<std::string> names;
+  for (const std::string& entry : selected) {
+    const int gpu = find_gpu(entry, uuids);
+    if (gpu >= 0) {
+      names.push_back(uuids[static_cast<std::size_t>(gpu)]);
+    } else if (starts_with_ignoring_case(entry, "MIG-")) {
+      names.push_back(entry);
+    }
+  }
+  return names;
+}
+
 std::vector<int> allowed_cores() {
   CoreSet set;
   if (sched_getaffinity(0, CoreSet::bytes(), set.get()) != 0)

@@ -32,6 +32,11 @@ std::vector<std::string> gpu_uuids(std::string* why_none);
 std::optional<std::vector<std::string>> gpu_uuids_of_driver(
     const std::string& proc = "/proc/driver/nvidia/gpus", const std::string& dev = "/dev");
 
+// What to call GPUs so that no two of any machines have the same name: the UUIDs, or "MIG-...", of
+// those that select_gpus() gives for these UUIDs. None for what cannot be told.
+std::vector<std::string> names_of_gpus(const std::vector<std::string>& selected,
+                                       const std::vector<std::string>& uuids);
+
 // The cores this process may run on, in order.
 std::vector<int> allowed_cores();
 

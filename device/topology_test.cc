@@ -63,6 +63,12 @@ TEST_CASE("MIG entries are passed on") {
   CHECK(select_gpus("MIG-1234,MIG-GPU-3fa/1/0", kUuids) == Strings{"MIG-1234", "MIG-GPU-3fa/1/0"});
 }
 
+TEST_CASE("names of GPUs are UUIDs, however they were selected, and no plain numbers") {
+  CHECK(names_of_gpus({"2", "GPU-3fb"}, kUuids) == Strings{kUuids[2], kUuids[1]});
+  CHECK(names_of_gpus({"MIG-1"}, kUuids) == Strings{"MIG-1"});
+  CHECK(names_of_gpus({"0"}, {}).empty());
+}
+
 TEST_CASE("without GPUs nothing is selected") {
   std::string why;
   CHECK(select_gpus(std::nullopt, {}, &why).empty());

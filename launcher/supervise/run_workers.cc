@@ -15,7 +15,6 @@
 #include "ipc/group.h"
 #include "launcher/cli/option_value.h"
 #include "launcher/cli/program.h"
-#include "launcher/supervise/gpu_names.h"
 #include "launcher/supervise/model_hash.h"
 
 namespace nvllm::launcher {
