@@ -95,7 +95,7 @@ inline kernels::KvView block_views(void* data, const BlockShape& shape, std::int
       .keys = half(keys), .values = half(keys + shape.layer_bytes(layer) / 2), .block_table = {}};
 }
 
-// The scales of an E4m3 cache (kernels/attention/kv_scales.h): [layers][2][kv_heads], float32, on
+// The scales of an E4m3 cache (kernels/attention/kv_view.h): [layers][2][kv_heads], float32, on
 // the device and on the host. Without memory: all are 1.
 struct KvScales {
   const float* device = nullptr;

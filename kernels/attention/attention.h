@@ -6,7 +6,6 @@
 
 #include "device/backend.h"
 #include "device/tensor_view.h"
-#include "kernels/attention/kv_scales.h"
 #include "kernels/attention/kv_view.h"
 
 namespace nvllm::kernels {

@@ -74,6 +74,11 @@ class InvariantGemv {
   int multiprocessors_;
 };
 
+// Enqueues a segmented GEMM of up to 16 rows, in one kernel, with the bits of InvariantGemv and
+// tree_sum(). Returns false, with nothing enqueued, if the shape is not supported. Takes a checked
+// GEMM with rows and outputs.
+bool segmented_gemv(const SegmentedGemm& gemm, Stream& stream);
+
 struct GemvDevice;
 
 // Up to 16 rows of 16-bit floats by a quantized weight; fuses an RMSNorm prologue where every block

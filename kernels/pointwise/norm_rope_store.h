@@ -6,7 +6,6 @@
 
 #include "device/backend.h"
 #include "device/tensor_view.h"
-#include "kernels/attention/kv_scales.h"
 #include "kernels/attention/kv_view.h"
 
 namespace nvllm::kernels {
@@ -28,7 +27,7 @@ struct NormRopeStore {
   TensorView positions;  // [rows], int32, each below cos_sin's positions
   TensorView slots;      // [rows], int64; negative: this row's k and v are not stored
   KvView kv;
-  TensorView kv_scales{};  // of an E4m3 cache: kernels/attention/kv_scales.h
+  TensorView kv_scales{};  // of an E4m3 cache: kernels/attention/kv_view.h
   std::int64_t heads = 0;  // may be 0: a rank may have none
   float epsilon = 1e-6f;
   float weight_offset = 0;

@@ -10,7 +10,6 @@
 #include "kernels/gemm/sm80/grouped_gemm.h"
 #include "kernels/gemm/sm80/prologue.h"
 #include "kernels/gemm/sm80/quantized_gemm.h"
-#include "kernels/gemm/sm80/segmented_gemv.h"
 #include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels::cuda {

@@ -10,7 +10,7 @@ namespace nvllm::kernels::cuda {
 enum class GroupedKernel : std::uint8_t {
   dot,         // the fallback: sm80/grouped_dot.cu
   few_rows,    // bound by reading the weights: sm80/grouped_few_rows.cuh
-  tiles,       // tensor cores, tiles of 64 rows: sm80/grouped_tiles.cuh
+  tiles,       // tensor cores, tiles of 64 rows: sm80/grouped_tiles.cu
   wgmma,       // Hopper's tensor cores, tiles of 128 rows: sm90/grouped_wgmma.cuh
   quantized,   // few rows, quantized weights: sm80/grouped_quantized.cuh
   small_m,     // few rows on Hopper: sm90/grouped_small_m.cuh

@@ -7,9 +7,9 @@
 // the bits are those of one GEMM per segment, while chains are short and many warps share the
 // weight. The warps' sums are added in shared memory in the order of the tree.
 #include "device/cuda/stream.h"
+#include "kernels/gemm/backends.h"
 #include "kernels/gemm/gemm_steps.h"
 #include "kernels/gemm/sm80/invariant_gemv.cuh"
-#include "kernels/gemm/sm80/segmented_gemv.h"
 
 namespace nvllm::kernels::cuda {
 namespace {

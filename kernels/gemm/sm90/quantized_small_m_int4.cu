@@ -1,4 +1,4 @@
-#include "kernels/gemm/sm90/quantized_small_m.cuh"
+#include "kernels/gemm/sm90/small_m_launch.cuh"
 
 namespace nvllm::kernels::cuda {
 
