@@ -14,9 +14,6 @@ std::string activity(std::string_view method) {
   return str("call ", method);
 }
 
-// How often the launcher checks its children while it waits.
-constexpr Nanoseconds kSupervise = std::chrono::milliseconds(10);
-
 }  // namespace
 
 // --- GroupCaller ---
@@ -175,40 +172,14 @@ RequestEvent::RequestEvent(Bytes message)
 
 // --- RequestClient ---
 
-RequestClient::RequestClient(Member& launcher, std::function<void()> supervise)
-    : member_(launcher),
-      supervise_(std::move(supervise)),
-      requests_(launcher, requests_ring(launcher)),
-      results_(launcher, results_ring(launcher)) {}
+RequestClient::RequestClient(Member& launcher)
+    : requests_(launcher, requests_ring(launcher)), results_(launcher, results_ring(launcher)) {}
 
 std::optional<RequestEvent> RequestClient::receive_event(Nanoseconds limit) {
-  if (!kept_.empty()) {
-    RequestEvent event = std::move(kept_.front());
-    kept_.pop_front();
-    return event;
-  }
   const std::optional<Bytes> message =
       limit <= Nanoseconds(0) ? results_.try_receive() : results_.receive_for(limit);
   if (!message) return {};
   return RequestEvent(*message);
-}
-
-RequestEvent RequestClient::await_reply(std::uint64_t id) {
-  const Nanoseconds limit = member_.group().step_timeout();
-  std::int64_t last_heard = now_ns();
-  while (true) {
-    if (const std::optional<Bytes> message = results_.receive_for(kSupervise)) {
-      RequestEvent event(*message);
-      if (event.kind() == RequestEvent::Kind::reply && event.id() == id) return event;
-      kept_.push_back(std::move(event));
-      last_heard = now_ns();
-    }
-    if (supervise_) supervise_();
-    if (now_ns() - last_heard > limit.count()) {
-      throw PeerTimeout(0, str("no reply for ", format_duration(seconds_since(last_heard)),
-                               " from ", member_.group().snapshot(0).describe()));
-    }
-  }
 }
 
 // --- RequestServer ---

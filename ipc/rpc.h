@@ -15,20 +15,15 @@
 // RequestClient and RequestServer: the launcher calls a method on rank 0, through the requests ring
 // and the results ring.
 //
-//   launcher:  RequestClient client(member, [&] { supervisor.check(); });
-//              auto table = client.call<Table>("selftest", 5);  client.stop();
+//   launcher:  RequestClient client(member);
+//              const std::uint64_t id = client.send("selftest", 5);
+//              while (auto event = client.receive_event(limit)) ...   // the reply has this id
 //   rank 0:    RequestServer server(member);  server.serve(registry);
-//              server.push("progress", 0.5);                    // from within a method
-//
-// For long work, the launcher sends a request and receives its events:
-//   const std::uint64_t id = client.send("generate", prompt);
-//   while (auto event = client.receive_event(limit)) ...
+//              server.push("progress", 0.5);                          // from within a method
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -201,23 +196,9 @@ class RequestEvent {
 // Used by the launcher's main thread.
 class RequestClient {
  public:
-  // `supervise` is called every few milliseconds while call() waits, and may throw to end it.
-  explicit RequestClient(Member& launcher, std::function<void()> supervise = {});
+  explicit RequestClient(Member& launcher);
 
-  // Calls a method of rank 0 and waits for its reply. Throws RequestError if the method fails
-  // there, PeerTimeout if rank 0 has sent nothing at all for the step timeout. Pushed events are
-  // kept for receive_event().
-  template <typename Return, typename... Args>
-  Return call(std::string_view method, const Args&... args) {
-    const RequestEvent reply = await_reply(send(method, args...));
-    if constexpr (std::is_void_v<Return>) {
-      reply.read();
-    } else {
-      return reply.get<Return>();
-    }
-  }
-
-  // Requests a method and returns the id that its reply will have.
+  // Calls a method of rank 0 and returns the id that its reply will have.
   template <typename... Args>
   std::uint64_t send(std::string_view method, const Args&... args) {
     request_.clear();
@@ -231,18 +212,10 @@ class RequestClient {
   // within the limit. A limit of 0 does not wait.
   std::optional<RequestEvent> receive_event(Nanoseconds limit);
 
-  // Makes serve() return once its current request is done.
-  void stop() { member_.group().request_stop(); }
-
  private:
-  RequestEvent await_reply(std::uint64_t id);
-
-  Member& member_;
-  std::function<void()> supervise_;
   RingWriter requests_;
   RingReader results_;
   ArchiveWriter request_;
-  std::deque<RequestEvent> kept_;  // arrived while a call waited for another one
   std::uint64_t last_id_ = 0;
 };
 
