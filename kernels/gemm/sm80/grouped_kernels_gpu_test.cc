@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/cuda/stream.h"
-#include "kernels/gemm/sm80/grouped_gemm.h"
+#include "kernels/gemm/cuda/grouped_gemm.h"
 #include "kernels/gemm/testing/gemm_case.h"
 #include "kernels/testing/cases.h"
 

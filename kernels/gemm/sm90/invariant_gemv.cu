@@ -23,7 +23,7 @@
 namespace nvllm::kernels::cuda {
 
 // Called by ../sm80/invariant_gemv.cu, for a call whose plan's shape is supported;
-// loads_early_sm90() by ../sm80/gemm.cu, for a GEMM without prologue.
+// loads_early_sm90() by ../cuda/gemm.cu, for a GEMM without prologue.
 bool takes_invariant_gemv_sm90(const GemmShape& shape, int multiprocessors);
 bool loads_early_sm90(const GemmShape& shape, int multiprocessors);
 void launch_invariant_gemv_sm90(const GemmCall& call, int multiprocessors, cudaStream_t stream);

@@ -5,7 +5,7 @@
 #include "device/cuda/stream.h"
 #include "kernels/common/sm90/tma.cuh"
 #include "kernels/gemm/backends.h"
-#include "kernels/gemm/sm80/grouped_gemm.h"
+#include "kernels/gemm/cuda/grouped_gemm.h"
 #include "kernels/gemm/sm80/grouped_params.cuh"
 
 namespace nvllm::kernels::cuda {
