@@ -124,7 +124,7 @@ class LmHead {
 
  private:
   int multiprocessors_;
-  bool is_hopper_;
+  bool runs_sm90a_;
 };
 
 // Any shape, type and alignment: one warp per output and four rows. Efficient for a few rows in

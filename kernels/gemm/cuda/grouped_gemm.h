@@ -40,7 +40,7 @@ class GroupedGemms {
   void enqueue_fp8(const GroupedGemm& grouped, Stream& stream);
 
   QuantizedGemm& quantized_;
-  bool is_hopper_, invariant_;
+  bool runs_sm90a_, invariant_;
 };
 
 // The kernels; each supports what GroupedGemms selects it for.

@@ -1,5 +1,5 @@
-#include "kernels/gemm/sm80/grouped_few_rows.cuh"
 #include "kernels/gemm/cuda/grouped_gemm.h"
+#include "kernels/gemm/sm80/grouped_few_rows.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {

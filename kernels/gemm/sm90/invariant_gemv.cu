@@ -16,6 +16,7 @@
 #include <array>
 
 #include "device/cuda/stream.h"
+#include "kernels/common/cuda_arch.h"
 #include "kernels/common/sm90/sync.cuh"
 #include "kernels/common/sm90/tma.cuh"
 #include "kernels/gemm/sm80/gemv.cuh"
@@ -415,7 +416,7 @@ void launch(const GemmCall& call, int multiprocessors, cudaStream_t stream) {
 // Whether all blocks run at once and have half of the weight in flight before they wait. A separate
 // norm kernel, which overlaps that, then costs as little as one in every block.
 bool loads_early_sm90(const GemmShape& shape, int multiprocessors) {
-  if (!fits_gemv(shape) || shape.inputs % kGroupInputs != 0 || !is_hopper()) return false;
+  if (!fits_gemv(shape) || shape.inputs % kGroupInputs != 0 || !runs_sm90a()) return false;
   const bool gated = shape.fusion.epilogue == Epilogue::gated_activation;
   const std::int64_t outputs = gated ? shape.outputs / 2 : shape.outputs;
   if (tiles_of(outputs) > kMaxConsumers * multiprocessors) return false;
@@ -425,7 +426,7 @@ bool loads_early_sm90(const GemmShape& shape, int multiprocessors) {
 }
 
 bool takes_invariant_gemv_sm90(const GemmShape& shape, int multiprocessors) {
-  if (!fits_gemv(shape) || shape.inputs % kGroupInputs != 0 || !is_hopper()) return false;
+  if (!fits_gemv(shape) || shape.inputs % kGroupInputs != 0 || !runs_sm90a()) return false;
   if (shape.fusion.prologue == Prologue::none) return true;
   const bool gated = shape.fusion.epilogue == Epilogue::gated_activation;
   const int tiles = tiles_of(gated ? shape.outputs / 2 : shape.outputs);

@@ -6,6 +6,7 @@
 // outputs into a warp's ring, as in grouped_small_m.cuh. The first kernel's warps split a block's
 // boxes evenly, regardless of output boundaries. Blocks of both kernels fit on a multiprocessor
 // together, in shared memory and registers.
+#include "kernels/common/cuda_arch.h"
 #include "kernels/gemm/sm90/grouped_small_m.cuh"
 #include "kernels/moe/backends.h"
 #include "kernels/moe/sm80/one_row.cuh"
@@ -408,7 +409,7 @@ bool run_format(const OneRowExperts& args, cudaStream_t stream) {
 }  // namespace
 
 bool one_row_experts_sm90(const OneRowExperts& args, Stream& stream) {
-  if (!is_hopper()) return false;
+  if (!runs_sm90a()) return false;
   const cudaStream_t native = nvllm::cuda::native(stream);
   switch (args.gate_up.format) {
     case WeightFormat::fp8: return run_format<WeightFormat::fp8>(args, native);
