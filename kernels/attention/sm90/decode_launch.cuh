@@ -8,6 +8,7 @@
 #include <array>
 
 #include "kernels/attention/sm90/decode.cuh"
+#include "kernels/attention/sm90/entry_points.h"
 #include "kernels/attention/sm90/producer.cuh"
 #include "kernels/common/cuda_arch.h"
 #include "kernels/common/sm90/tma.cuh"

@@ -6,19 +6,15 @@
 #include "device/cuda/stream.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/cublaslt/cublaslt_gemm.h"
-#include "kernels/gemm/gemm_steps.h"
 #include "kernels/gemm/cuda/grouped_gemm.h"
+#include "kernels/gemm/gemm_steps.h"
 #include "kernels/gemm/sm80/prologue.h"
 #include "kernels/gemm/sm80/quantized_gemm.h"
 #include "kernels/gemm/sm80/segmented_gemv.h"
+#include "kernels/gemm/sm90/entry_points.h"
 #include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels::cuda {
-
-// Whether Hopper's invariant GEMV (../sm90/invariant_gemv.cu) has much of the weight of such a GEMM
-// in flight before its wait.
-bool loads_early_sm90(const GemmShape& shape, int multiprocessors);
-
 namespace {
 
 // Without tensor cores, up to this many rows are faster when each row reads the weights itself.
