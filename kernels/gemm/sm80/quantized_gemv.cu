@@ -45,7 +45,7 @@ bool QuantizedGemv::takes(const GemmShape& shape) const {
 }
 
 bool QuantizedGemv::takes_norm(const GemmShape& shape) const {
-  const std::int64_t slice = shape.format == WeightFormat::int4 ? 128 : 64;
+  const std::int64_t slice = block_inputs_of(shape.format);
   return shape.vectors.norm_weight && shape.inputs % slice == 0 && shape.m <= kMaxNormRows &&
          shape.m * shape.inputs <= kMaxNormElements && plan_of(shape, true, device()).exists();
 }

@@ -20,7 +20,7 @@ struct QuantizedGemvProblem {
   bool gated = false, normed = false;
   WeightFormat format = WeightFormat::fp8;
 
-  int slice_inputs() const { return format == WeightFormat::int4 ? 128 : 64; }
+  int slice_inputs() const { return block_inputs_of(format); }
   int slices() const { return ceil_div(inputs, slice_inputs()); }
   int width() const { return gated ? 2 : 1; }
   bool has_factors() const { return takes_factors(normed, gated); }
