@@ -282,10 +282,14 @@ inline const DotKernels& choose_dots(const GemmTask& gemm) {
     case WeightFormat::int8:
       return gemm.weight_only ? kDots<QuantizedDot<FloatTerms<WeightFormat::int8>>>
                               : kDots<QuantizedDot<IntegerTerms<WeightFormat::int8>>>;
-    default:
+    case WeightFormat::int4:
       return gemm.weight_only ? kDots<QuantizedDot<FloatTerms<WeightFormat::int4>>>
                               : kDots<QuantizedDot<IntegerTerms<WeightFormat::int4>>>;
+    case WeightFormat::f32:
+    case WeightFormat::bf16:
+    case WeightFormat::f16: break;
   }
+  unexpected_format(gemm.format, "choosing dot products");
 }
 
 }  // namespace
