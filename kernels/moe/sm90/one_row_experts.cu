@@ -300,7 +300,7 @@ __global__ void __maxnreg__(kDownRegisters)
   if (warp == 0) {
     choose(p, chosen);
     __syncwarp();
-    if (lane < p.k) chosen.powers[lane] /= chosen.divisor;
+    if (lane < p.k) chosen.exp_logits[lane] /= chosen.divisor;
   }
   __syncthreads();
   const int expert = chosen.experts[of_row];
@@ -353,7 +353,7 @@ __global__ void __maxnreg__(kDownRegisters)
   for (int j = 0; j < p.k; ++j) {
     float of_expert = 0;
     for (int i = 0; i < splits; ++i) of_expert += sums[j * splits + i][lane];
-    sum = fmaf(chosen.powers[j], widen(narrow<T>(of_expert)), sum);
+    sum = fmaf(chosen.exp_logits[j], widen(narrow<T>(of_expert)), sum);
   }
   if (p.shared != nullptr) sum = fmaf(1.0f / (1.0f + expf(-shared_gate)), shared, sum);
   T result = narrow<T>(sum);
