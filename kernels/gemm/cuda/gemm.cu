@@ -8,6 +8,8 @@
 #include "kernels/gemm/cublaslt/cublaslt_gemm.h"
 #include "kernels/gemm/cuda/grouped_gemm.h"
 #include "kernels/gemm/gemm_steps.h"
+#include "kernels/gemm/grouped_gemm.h"
+#include "kernels/gemm/segmented_gemm.h"
 #include "kernels/gemm/sm80/prologue.h"
 #include "kernels/gemm/sm80/quantized_gemm.h"
 #include "kernels/gemm/sm80/segmented_gemv.h"

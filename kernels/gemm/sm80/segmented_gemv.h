@@ -1,7 +1,7 @@
 // Segmented GEMMs of up to 16 rows, in one kernel.
 #pragma once
 
-#include "kernels/gemm/gemm.h"
+#include "kernels/gemm/segmented_gemm.h"
 
 namespace nvllm::kernels::cuda {
 
