@@ -143,8 +143,12 @@ void Gemm::run(const GemmCall& call, Stream& stream) {
 void Gemm::run_and_sample(const GemmCall& call, const SampleTokens& sample, Stream& stream) {
   check(call);
   check_sample_tokens(sample);
-  NVLLM_CHECK(call.plan.samples && samples_in_epilogue(sample), "no such epilogue");
-  NVLLM_CHECK(sample.rows.logits.data == call.operands.out.data, "other logits");
+  NVLLM_CHECK(call.plan.samples && samples_in_epilogue(sample), "the plan's kernel, number ",
+              static_cast<int>(call.plan.kernel), ", cannot sample so: thresholds are ",
+              sample.thresholds.describe(), ", changed logits ",
+              sample.rows.changed_logits.describe());
+  NVLLM_CHECK(sample.rows.logits.data == call.operands.out.data, "the GEMM makes logits at ",
+              call.operands.out.data, ", and those to sample lie at ", sample.rows.logits.data);
   enqueue_sampling(call, sample, stream);
 }
 

@@ -42,7 +42,8 @@ class CudaGemm final : public Gemm {
   // last those without prologue and epilogue.
   GemmPlan make_plan(const GemmShape& shape) override {
     if (shape.format == WeightFormat::mxfp4) {
-      fail("gemm: weight is ", name_of(shape.format), ", which runs on CPUs only so far");
+      fail("gemm: weight is ", name_of(shape.format), ", [", shape.outputs, ", ", shape.inputs,
+           "], and dense GEMMs by such weights have no GPU kernel; pass --quantization none");
     }
     if (invariant_) return make_invariant_plan(shape);
     GemmPlan plan;
