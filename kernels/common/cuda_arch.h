@@ -1,5 +1,6 @@
 // What the thread's current GPU can do, by its compute capability. Host code asks here, so that all
-// kernels mean the same by it.
+// kernels mean the same by it. It says nothing of the code that the program has for that GPU: with
+// code for compute capability 8.0 alone, a later GPU runs bodies for which __CUDA_ARCH__ is 800.
 #pragma once
 
 #include "device/cuda/stream.h"
