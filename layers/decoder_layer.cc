@@ -152,7 +152,7 @@ void DecoderLayer::declare(std::vector<Parameter*>& all) {
 }
 
 void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Context& context) const {
-  const kernels::LayerPlan plan = this->plan(stream, pass, context);
+  const LayerPlan plan = this->plan(stream, pass, context);
   if (delta_net_) {
     delta_net_->forward(stream, attention_norm_, pass.batch, pass.state, context);
   } else {
@@ -188,8 +188,8 @@ void DecoderLayer::forward_mlp(ResidualStream& stream, const Pass& pass,
   send_part(stream, pass.next->attention_norm_, context);
 }
 
-void DecoderLayer::attention_block(ResidualStream& stream, const Pass& pass,
-                                   const kernels::LayerPlan& plan, const Context& context) const {
+void DecoderLayer::attention_block(ResidualStream& stream, const Pass& pass, const LayerPlan& plan,
+                                   const Context& context) const {
   const Scratch::Frame frame(context.scratch);
   const std::int64_t rows = stream.rows();
   const TensorView qkv = context.scratch.allocate(stream.dtype(), rows, attention_->qkv.outputs());
@@ -221,8 +221,8 @@ void DecoderLayer::attention_block(ResidualStream& stream, const Pass& pass,
                    context.stream);
 }
 
-void DecoderLayer::mlp_block(ResidualStream& stream, const Pass& pass,
-                             const kernels::LayerPlan& plan, const Context& context) const {
+void DecoderLayer::mlp_block(ResidualStream& stream, const Pass& pass, const LayerPlan& plan,
+                             const Context& context) const {
   const Scratch::Frame frame(context.scratch);
   kernels::GemmOperands in = norm_operands(stream, mlp_norm_, context);
   if (pass.next != nullptr && pass.next->attention_) {
@@ -243,8 +243,7 @@ void DecoderLayer::mlp_block(ResidualStream& stream, const Pass& pass,
 
 // The result is in scratch memory of the caller's frame.
 DecoderLayer::GateUp DecoderLayer::gate_up(kernels::GemmOperands in, std::int64_t rows,
-                                           const kernels::LayerPlan& plan,
-                                           const Context& context) const {
+                                           const LayerPlan& plan, const Context& context) const {
   const DType dtype = in.x.dtype;
   const TensorView gate_up = context.scratch.allocate(dtype, rows, mlp_->gate_up.outputs());
   const TensorView activated = context.scratch.allocate(dtype, rows, mlp_->down.inputs());
@@ -265,7 +264,7 @@ TensorView DecoderLayer::activated(const GateUp& rows, const Context& context) c
 
 // Both read the stream as it is after the attention block. Their results are summed over the ranks
 // in one collective, since each is normed before they are added.
-void DecoderLayer::mlp_and_moe_block(ResidualStream& stream, const kernels::LayerPlan& plan,
+void DecoderLayer::mlp_and_moe_block(ResidualStream& stream, const LayerPlan& plan,
                                      const Context& context) const {
   const Scratch::Frame frame(context.scratch);
   const std::int64_t rows = stream.rows(), hidden = stream.sum.shape[1];
@@ -301,15 +300,14 @@ void DecoderLayer::mlp_and_moe_block(ResidualStream& stream, const kernels::Laye
       context.stream);
 }
 
-kernels::LayerGemms DecoderLayer::gemms() const {
-  kernels::LayerGemms gemms{
-      .qkv = attention_ ? attention_->qkv.weight() : delta_net_->input_weight(),
-      .output = attention_ ? attention_->output.weight() : delta_net_->output_weight(),
-      .gate_up = {},
-      .down = {},
-      .attention_norm = attention_norm_.weight.view,
-      .mlp_norm = mlp_norm_.weight.view,
-      .mlp = mlp_.has_value()};
+LayerGemms DecoderLayer::gemms() const {
+  LayerGemms gemms{.qkv = attention_ ? attention_->qkv.weight() : delta_net_->input_weight(),
+                   .output = attention_ ? attention_->output.weight() : delta_net_->output_weight(),
+                   .gate_up = {},
+                   .down = {},
+                   .attention_norm = attention_norm_.weight.view,
+                   .mlp_norm = mlp_norm_.weight.view,
+                   .mlp = mlp_.has_value()};
   if (mlp_) {
     gemms.gate_up = mlp_->gate_up.weight();
     gemms.down = mlp_->down.weight();
@@ -318,18 +316,18 @@ kernels::LayerGemms DecoderLayer::gemms() const {
   return gemms;
 }
 
-kernels::LayerPlan DecoderLayer::plan(const ResidualStream& stream, const Pass& pass,
-                                      const Context& context) const {
-  std::optional<kernels::LayerGemms> next;
+LayerPlan DecoderLayer::plan(const ResidualStream& stream, const Pass& pass,
+                             const Context& context) const {
+  std::optional<LayerGemms> next;
   if (pass.next != nullptr) next = pass.next->gemms();
-  return context.gemm.plan_layer(
-      gemms(), {.m = stream.rows(),
-                .mlp_m = pass.select_logit_rows ? pass.batch.logits() : stream.rows(),
-                .ranks = context.ranks(),
-                .norms_apart = stream.norms_apart,
-                .deferred = stream.deferred,
-                .may_defer = stream.squares.data != nullptr,
-                .next = next ? &*next : nullptr});
+  return plan_layer(context.gemm, gemms(),
+                    {.m = stream.rows(),
+                     .mlp_m = pass.select_logit_rows ? pass.batch.logits() : stream.rows(),
+                     .ranks = context.ranks(),
+                     .norms_apart = stream.norms_apart,
+                     .deferred = stream.deferred,
+                     .may_defer = stream.squares.data != nullptr,
+                     .next = next ? &*next : nullptr});
 }
 
 void DecoderLayer::norm_rope_and_store(TensorView qkv, const Pass& pass,

@@ -17,6 +17,7 @@
 #include "kvcache/kv_cache.h"
 #include "layers/context.h"
 #include "layers/gated_delta_net.h"
+#include "layers/layer_plan.h"
 #include "layers/linear.h"
 #include "layers/per_layer_input.h"
 #include "layers/residual_stream.h"
@@ -142,23 +143,22 @@ class DecoderLayer {
     RmsNorm norm, mlp_result_norm, moe_result_norm;
   };
 
-  kernels::LayerGemms gemms() const;
-  kernels::LayerPlan plan(const ResidualStream& stream, const Pass& pass,
-                          const Context& context) const;
+  LayerGemms gemms() const;
+  LayerPlan plan(const ResidualStream& stream, const Pass& pass, const Context& context) const;
   AttentionBlock attention_block_of(const std::string& name, const AttentionConfig& config,
                                     Shard shard) const;
-  void attention_block(ResidualStream& stream, const Pass& pass, const kernels::LayerPlan& plan,
+  void attention_block(ResidualStream& stream, const Pass& pass, const LayerPlan& plan,
                        const Context& context) const;
-  void mlp_block(ResidualStream& stream, const Pass& pass, const kernels::LayerPlan& plan,
+  void mlp_block(ResidualStream& stream, const Pass& pass, const LayerPlan& plan,
                  const Context& context) const;
   // The down GEMM's input, and memory for its prologue if it has one.
   struct GateUp {
     TensorView x, prepared;
   };
-  GateUp gate_up(kernels::GemmOperands in, std::int64_t rows, const kernels::LayerPlan& plan,
+  GateUp gate_up(kernels::GemmOperands in, std::int64_t rows, const LayerPlan& plan,
                  const Context& context) const;
   TensorView activated(const GateUp& rows, const Context& context) const;
-  void mlp_and_moe_block(ResidualStream& stream, const kernels::LayerPlan& plan,
+  void mlp_and_moe_block(ResidualStream& stream, const LayerPlan& plan,
                          const Context& context) const;
   void norm_rope_and_store(TensorView qkv, const Pass& pass, const Context& context) const;
   kernels::Attention attention_of(TensorView out, TensorView qkv, const Pass& pass) const;

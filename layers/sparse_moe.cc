@@ -2,12 +2,14 @@
 
 #include <cmath>
 
+#include "kernels/gemm/grouped_gemm.h"
 #include "kernels/moe/combine_experts.h"
 #include "kernels/moe/one_row_experts.h"
 #include "kernels/moe/route.h"
 #include "kernels/pointwise/activation.h"
 #include "kernels/pointwise/rmsnorm.h"
 #include "kernels/pointwise/scaled_sum.h"
+#include "kernels/pointwise/tree_sum.h"
 
 namespace nvllm::layers {
 

@@ -7,6 +7,7 @@
 
 #include "kernels/common/cpu/instruction_set.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/segmented_gemm.h"
 #include "kernels/gemm/small_m_plan.h"
 
 namespace nvllm::kernels {
@@ -129,7 +130,7 @@ class LmHead {
 
  private:
   int multiprocessors_;
-  bool is_hopper_;
+  bool runs_sm90a_;
 };
 
 // Any shape, type and alignment: one warp per output and four rows. Efficient for a few rows in

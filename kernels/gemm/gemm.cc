@@ -5,18 +5,12 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "kernels/gemm/backends.h"
+#include "kernels/gemm/grouped_gemm.h"
+#include "kernels/gemm/segmented_gemm.h"
 #include "kernels/pointwise/step_input.h"
 
 namespace nvllm::kernels {
 namespace {
-
-// Whether all rows are vectors of 16 bytes, of 16-bit floats, at multiples of their size; also of
-// what is not there.
-bool whole_vectors(const TensorView& tensor) {
-  if (tensor.data == nullptr || tensor.rank == 0) return true;
-  const bool rows_aligned = tensor.rank == 1 || tensor.shape[0] <= 1 || tensor.stride[0] % 8 == 0;
-  return tensor.aligned(16) && tensor.shape[tensor.rank - 1] % 8 == 0 && rows_aligned;
-}
 
 void set_weight(GemmShape& shape, const GemmWeight& weight) {
   shape.outputs = weight.outputs();
@@ -27,24 +21,6 @@ void set_weight(GemmShape& shape, const GemmWeight& weight) {
   if (!is_quantized(weight.format)) return;
   shape.group = weight.quantized.group;
   shape.weight_only = weight.quantized.weight_only;
-}
-
-// The shape of a GEMM in a layer: its activations are dense and aligned.
-GemmShape layer_shape(const GemmWeight& weight, std::int64_t m, const GemmFusion& fusion) {
-  GemmShape shape;
-  shape.m = m;
-  set_weight(shape, weight);
-  shape.out_type = shape.type;
-  shape.bias = weight.bias.data != nullptr;
-  shape.fusion = fusion;
-  GemmShape::Vectors& vectors = shape.vectors;
-  vectors.weight = whole_vectors(weight.values);
-  vectors.bias = whole_vectors(weight.bias);
-  vectors.x = vectors.prepared = vectors.deferred = shape.inputs % 8 == 0;
-  vectors.out = vectors.residual = vectors.next = shape.outputs % 8 == 0;
-  vectors.gate_up = vectors.out;
-  if (fusion.epilogue == Epilogue::gated_activation) vectors.out = shape.outputs % 16 == 0;
-  return shape;
 }
 
 // Whether the operands keep what the plan counts on.
@@ -73,6 +49,12 @@ WeightFormat format_of(DType type) {
   }
 }
 
+bool whole_vectors(const TensorView& tensor) {
+  if (tensor.data == nullptr || tensor.rank == 0) return true;
+  const bool rows_aligned = tensor.rank == 1 || tensor.shape[0] <= 1 || tensor.stride[0] % 8 == 0;
+  return tensor.aligned(16) && tensor.shape[tensor.rank - 1] % 8 == 0 && rows_aligned;
+}
+
 GemmShape shape_of(const GemmWeight& weight, const GemmOperands& operands,
                    const GemmFusion& fusion) {
   GemmShape shape;
@@ -99,6 +81,23 @@ GemmShape shape_of(const GemmWeight& weight, const GemmOperands& operands,
   return shape;
 }
 
+GemmShape dense_shape_of(const GemmWeight& weight, std::int64_t m, const GemmFusion& fusion) {
+  GemmShape shape;
+  shape.m = m;
+  set_weight(shape, weight);
+  shape.out_type = shape.type;
+  shape.bias = weight.bias.data != nullptr;
+  shape.fusion = fusion;
+  GemmShape::Vectors& vectors = shape.vectors;
+  vectors.weight = whole_vectors(weight.values);
+  vectors.bias = whole_vectors(weight.bias);
+  vectors.x = vectors.prepared = vectors.deferred = shape.inputs % 8 == 0;
+  vectors.out = vectors.residual = vectors.next = shape.outputs % 8 == 0;
+  vectors.gate_up = vectors.out;
+  if (fusion.epilogue == Epilogue::gated_activation) vectors.out = shape.outputs % 16 == 0;
+  return shape;
+}
+
 const GemmPlan& Gemm::plan(const GemmShape& shape) {
   GemmShape key = shape;
   key.m = std::min(key.m, kManyRows);
@@ -110,59 +109,6 @@ const GemmPlan& Gemm::plan(const GemmShape& shape) {
     found = plans_.emplace(key, made).first;
   }
   return found->second;
-}
-
-// The GEMMs are planned in the order in which they decide: whether the activation is fused into
-// gate-up, then for each pair of GEMMs with a norm between them whether the first can begin it and
-// the second end it.
-LayerPlan Gemm::plan_layer(const LayerGemms& layer, const LayerRequest& request) {
-  // Otherwise others make the norms and add the residual.
-  const bool alone = request.ranks == 1 && !request.norms_apart;
-  const Prologue norm = alone ? Prologue::rms_norm : Prologue::none;
-  const auto normed = [&](const GemmWeight& weight, const TensorView& norm_weight, std::int64_t m,
-                          Epilogue epilogue) {
-    GemmShape shape = layer_shape(weight, m, {norm, epilogue, layer.activation});
-    shape.vectors.norm_weight = whole_vectors(norm_weight);
-    return shape;
-  };
-  const auto added = [&](const GemmWeight& weight, std::int64_t m, Prologue prologue) {
-    GemmShape shape = layer_shape(weight, m, {prologue, Epilogue::none, layer.activation});
-    shape.residual = alone;
-    return shape;
-  };
-  // Plans `first` so that it defers the norm that `second` reads, if both can.
-  const auto defer = [&](GemmShape first, const TensorView& norm_weight, GemmShape second) {
-    if (!alone || !request.may_defer || first.m != second.m) return false;
-    first.defer_next = second.deferred = true;
-    first.vectors.next = first.vectors.next && whole_vectors(norm_weight);
-    return plan(first).defers_next && plan(second).prologue == Prologue::deferred_rms_norm;
-  };
-
-  GemmShape qkv = normed(layer.qkv, layer.attention_norm, request.m, Epilogue::none);
-  GemmShape output = added(layer.output, request.m, Prologue::none);
-  qkv.deferred = request.deferred;
-  if (!layer.mlp) return {plan(qkv), plan(output), {}, {}};
-
-  GemmShape gate_up =
-      normed(layer.gate_up, layer.mlp_norm, request.mlp_m, Epilogue::gated_activation);
-  const bool fused = !plan(gate_up).epilogue_kernel;
-  if (!fused) gate_up = normed(layer.gate_up, layer.mlp_norm, request.mlp_m, Epilogue::none);
-  GemmShape down =
-      added(layer.down, request.mlp_m, fused ? Prologue::none : Prologue::gated_activation);
-
-  if (defer(output, layer.mlp_norm, gate_up)) {
-    output.defer_next = gate_up.deferred = true;
-    output.vectors.next = output.vectors.next && whole_vectors(layer.mlp_norm);
-  }
-  if (request.next != nullptr) {
-    const LayerGemms& next = *request.next;
-    if (defer(down, next.attention_norm,
-              normed(next.qkv, next.attention_norm, request.mlp_m, Epilogue::none))) {
-      down.defer_next = true;
-      down.vectors.next = down.vectors.next && whole_vectors(next.attention_norm);
-    }
-  }
-  return {plan(qkv), plan(output), plan(gate_up), plan(down)};
 }
 
 GemmCall Gemm::call(const GemmWeight& weight, const GemmOperands& operands,
@@ -197,8 +143,12 @@ void Gemm::run(const GemmCall& call, Stream& stream) {
 void Gemm::run_and_sample(const GemmCall& call, const SampleTokens& sample, Stream& stream) {
   check(call);
   check_sample_tokens(sample);
-  NVLLM_CHECK(call.plan.samples && samples_in_epilogue(sample), "no such epilogue");
-  NVLLM_CHECK(sample.rows.logits.data == call.operands.out.data, "other logits");
+  NVLLM_CHECK(call.plan.samples && samples_in_epilogue(sample), "the plan's kernel, number ",
+              static_cast<int>(call.plan.kernel), ", cannot sample so: thresholds are ",
+              sample.thresholds.describe(), ", changed logits ",
+              sample.rows.changed_logits.describe());
+  NVLLM_CHECK(sample.rows.logits.data == call.operands.out.data, "the GEMM makes logits at ",
+              call.operands.out.data, ", and those to sample lie at ", sample.rows.logits.data);
   enqueue_sampling(call, sample, stream);
 }
 

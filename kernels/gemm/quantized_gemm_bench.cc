@@ -16,10 +16,15 @@
 #include "device/backend.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_bench_limits.h"
+#include "layers/layer_plan.h"
 #include "testing/bench_backend.h"
 
 namespace nvllm::kernels {
 namespace {
+
+using layers::LayerGemms;
+using layers::LayerPlan;
+using layers::LayerRequest;
 
 struct Model {
   const char* name;
@@ -115,7 +120,7 @@ class Layers {
     const LayerRequest request{
         .m = m, .mlp_m = m, .deferred = true, .may_defer = true, .next = layers.data()};
     for (const LayerGemms& layer : layers) {
-      const LayerPlan plan = gemm.plan_layer(layer, request);
+      const LayerPlan plan = plan_layer(gemm, layer, request);
       GemmOperands normed{.out = qkv, .x = hidden};
       normed.prologue = {.norm_weight = norm, .prepared = prepared, .deferred = deferred};
       normed.epilogue.gate_up = gate_up;

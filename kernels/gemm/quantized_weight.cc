@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kThreads = 4, kThreadBytes = 16;  // that share a block
 
+// Of integers.
 int zero_of(WeightFormat format) {
   return format == WeightFormat::int8 ? 128 : 8;
 }
@@ -103,6 +104,14 @@ F16 to_unit(float value) {
   return from_float<F16>(value / kScaleUnit);
 }
 
+// A weight of an integer, from zero on, in a group of an output.
+float from_integer(int integer, const std::byte* scales, std::int64_t group) {
+  F16 both[2];
+  std::memcpy(both, scales + group * sizeof(both), sizeof(both));
+  return to_float(both[0]) * kScaleUnit * static_cast<float>(integer) +
+         to_float(both[1]) * kScaleUnit;
+}
+
 }  // namespace
 
 const char* name_of(WeightFormat format) {
@@ -116,6 +125,10 @@ const char* name_of(WeightFormat format) {
     case WeightFormat::mxfp4: return "mxfp4";
   }
   return "?";
+}
+
+void unexpected_format(WeightFormat format, const char* what) {
+  NVLLM_CHECK(false, what, ": a weight in ", name_of(format), " cannot come here");
 }
 
 float e8m0_to_float(std::uint8_t byte) {
@@ -158,17 +171,22 @@ void pack_scales(const QuantizedShape& shape, std::span<const float> scales,
                  std::span<const float> offsets, std::byte* out) {
   for (std::size_t group = 0; group < static_cast<std::size_t>(shape.groups()); ++group) {
     const float scale = group < scales.size() ? scales[group] : 0;
-    if (shape.format == WeightFormat::mxfp4) {
-      out[group] = std::byte{float_to_e8m0(scale)};
-      continue;
+    switch (shape.format) {
+      case WeightFormat::mxfp4: out[group] = std::byte{float_to_e8m0(scale)}; break;
+      case WeightFormat::fp8:
+        std::memcpy(out + group * sizeof(float), &scale, sizeof(float));
+        break;
+      case WeightFormat::int8:
+      case WeightFormat::int4: {
+        const float offset = group < offsets.size() ? offsets[group] : 0;
+        const F16 both[] = {to_unit(scale), to_unit(offset)};
+        std::memcpy(out + group * sizeof(both), both, sizeof(both));
+        break;
+      }
+      case WeightFormat::f32:
+      case WeightFormat::bf16:
+      case WeightFormat::f16: unexpected_format(shape.format, "pack_scales");
     }
-    if (shape.format == WeightFormat::fp8) {
-      std::memcpy(out + group * sizeof(float), &scale, sizeof(float));
-      continue;
-    }
-    const float offset = group < offsets.size() ? offsets[group] : 0;
-    const F16 both[] = {to_unit(scale), to_unit(offset)};
-    std::memcpy(out + group * sizeof(both), both, sizeof(both));
   }
 }
 
@@ -191,21 +209,26 @@ void dequantize_row(const QuantizedShape& shape, const std::byte* values, const 
         static_cast<std::uint8_t>(values[i / in_block * kQuantizedBlockBytes + place.byte]);
     const std::int64_t group = i / shape.group;
     const int nibble = byte >> place.shift & 15;
-    if (shape.format == WeightFormat::mxfp4) {
-      out[i] = e8m0_to_float(static_cast<std::uint8_t>(scales[group])) * kE2m1[nibble];
-      continue;
+    switch (shape.format) {
+      case WeightFormat::mxfp4:
+        out[i] = e8m0_to_float(static_cast<std::uint8_t>(scales[group])) * kE2m1[nibble];
+        break;
+      case WeightFormat::fp8: {
+        float scale = 0;
+        std::memcpy(&scale, scales + group * sizeof(float), sizeof(float));
+        out[i] = scale * fp8_to_float(byte);
+        break;
+      }
+      case WeightFormat::int8:
+        out[i] = from_integer(byte - zero_of(shape.format), scales, group);
+        break;
+      case WeightFormat::int4:
+        out[i] = from_integer(nibble - zero_of(shape.format), scales, group);
+        break;
+      case WeightFormat::f32:
+      case WeightFormat::bf16:
+      case WeightFormat::f16: unexpected_format(shape.format, "dequantize_row");
     }
-    if (shape.format == WeightFormat::fp8) {
-      float scale = 0;
-      std::memcpy(&scale, scales + group * sizeof(float), sizeof(float));
-      out[i] = scale * fp8_to_float(byte);
-      continue;
-    }
-    F16 both[2];
-    std::memcpy(both, scales + group * sizeof(both), sizeof(both));
-    const int integer = shape.format == WeightFormat::int4 ? nibble : static_cast<int>(byte);
-    out[i] = to_float(both[0]) * kScaleUnit * static_cast<float>(integer - zero_of(shape.format)) +
-             to_float(both[1]) * kScaleUnit;
   }
 }
 
@@ -231,7 +254,15 @@ QuantizedRow quantize_mxfp4(const QuantizedShape& shape, std::span<const float> 
 }  // namespace
 
 QuantizedRow quantize_row(const QuantizedShape& shape, std::span<const float> weights) {
-  if (shape.format == WeightFormat::mxfp4) return quantize_mxfp4(shape, weights);
+  switch (shape.format) {
+    case WeightFormat::mxfp4: return quantize_mxfp4(shape, weights);
+    case WeightFormat::fp8:
+    case WeightFormat::int8:
+    case WeightFormat::int4: break;
+    case WeightFormat::f32:
+    case WeightFormat::bf16:
+    case WeightFormat::f16: unexpected_format(shape.format, "quantize_row");
+  }
   const bool fp8 = shape.format == WeightFormat::fp8;
   const int zero = fp8 ? 0 : zero_of(shape.format);
   const float max_value = fp8 ? kMaxFp8 : static_cast<float>(zero - 1);

@@ -39,11 +39,27 @@
 
 namespace nvllm::kernels {
 
-// How a weight's values are stored: a property of the weight.
+// How a weight's values are stored: a property of the weight. Their order means nothing: code asks
+// the functions below, or has a switch over all formats without default, so that a new one does not
+// compile before somebody has said what it means there.
 enum class WeightFormat : std::uint8_t { f32, bf16, f16, fp8, int8, int4, mxfp4 };
 
+constexpr int value_bits(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::f32: return 32;
+    case WeightFormat::bf16:
+    case WeightFormat::f16: return 16;
+    case WeightFormat::fp8:
+    case WeightFormat::int8: return 8;
+    case WeightFormat::int4:
+    case WeightFormat::mxfp4: return 4;
+  }
+  return 0;
+}
+
+// Whether values are as the formats above have them, with scales.
 constexpr bool is_quantized(WeightFormat format) {
-  return format >= WeightFormat::fp8;
+  return value_bits(format) < 16;
 }
 
 // Whether values are floats, with a scale and no offset. Kernels never quantize x for mxfp4.
@@ -52,7 +68,7 @@ constexpr bool has_float_values(WeightFormat format) {
 }
 // Whether values have 4 bits.
 constexpr bool has_nibbles(WeightFormat format) {
-  return format == WeightFormat::int4 || format == WeightFormat::mxfp4;
+  return value_bits(format) == 4;
 }
 // The inputs of a block of 64 bytes.
 constexpr int block_inputs_of(WeightFormat format) {
@@ -61,6 +77,9 @@ constexpr int block_inputs_of(WeightFormat format) {
 
 // "fp8"
 const char* name_of(WeightFormat format);
+
+// Aborts: what ends a switch over formats for those that cannot come there. `what`: what is done.
+[[noreturn]] void unexpected_format(WeightFormat format, const char* what);
 
 inline constexpr std::int64_t kQuantizedBlockBytes = 64;
 inline constexpr std::int64_t kFp8Group = 128;

@@ -82,6 +82,18 @@ TEST_CASE("inputs of a block are in the order of tensor-core fragments, each at 
   CHECK(place_in_block(WeightFormat::int4, 47).shift == 4);
 }
 
+TEST_CASE("a whole block has as many bits as its values, of quantized formats alone") {
+  for (const WeightFormat format : kFormats) {
+    CAPTURE(name_of(format));
+    CHECK(is_quantized(format));
+    CHECK(block_inputs_of(format) * value_bits(format) == kQuantizedBlockBytes * 8);
+  }
+  for (const WeightFormat format : {WeightFormat::f32, WeightFormat::bf16, WeightFormat::f16}) {
+    CAPTURE(name_of(format));
+    CHECK(!is_quantized(format));
+  }
+}
+
 TEST_CASE("a packed row is read back, with any number of inputs") {
   for (const WeightFormat format : kFormats) {
     for (const std::int64_t inputs : {1, 63, 64, 100, 128, 576, 1000}) {

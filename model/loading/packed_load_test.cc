@@ -237,6 +237,22 @@ TEST_CASE("parts of one parameter in two encodings get the finer format") {
   CHECK_FALSE(chosen("q.weight", "f.weight").has_value());
 }
 
+TEST_CASE("integers fit into as many bits or more, in as small groups or smaller") {
+  const auto holds = [](WeightFormat weight, std::int64_t group, WeightFormat stored,
+                        std::int64_t stored_group) {
+    return fits({stored, stored_group}, {weight, 1, 128, group});
+  };
+  CHECK(holds(WeightFormat::int4, 32, WeightFormat::int4, 32));
+  CHECK(holds(WeightFormat::int8, 32, WeightFormat::int4, 32));
+  CHECK(holds(WeightFormat::int8, 16, WeightFormat::int4, 128));
+  CHECK_FALSE(holds(WeightFormat::int4, 32, WeightFormat::int8, 32));
+  CHECK_FALSE(holds(WeightFormat::int8, 64, WeightFormat::int8, 32));
+  // Floats only into the same.
+  CHECK(holds(WeightFormat::mxfp4, 32, WeightFormat::mxfp4, 32));
+  CHECK_FALSE(holds(WeightFormat::int8, 32, WeightFormat::mxfp4, 32));
+  CHECK_FALSE(holds(WeightFormat::fp8, 128, WeightFormat::int8, 128));
+}
+
 TEST_CASE("a vocabulary stays quantized as it is stored, where rows can be looked up in it") {
   TestFiles files;
   files.add("q.weight", Encoding::q8_0, {kOutputs, kInputs});

@@ -32,7 +32,8 @@ std::optional<Packing> common(const std::optional<Packing>& a, const std::option
   if (!a || !b) return std::nullopt;
   if (has_float_values(a->format) || has_float_values(b->format))
     return a->format == b->format ? a : std::nullopt;
-  return Packing{std::min(a->format, b->format), std::min(a->group, b->group)};
+  const bool more = value_bits(a->format) >= value_bits(b->format);
+  return Packing{more ? a->format : b->format, std::min(a->group, b->group)};
 }
 
 std::optional<Packing> packing_of(const Parameter& parameter, const Checkpoint& checkpoint) {
@@ -105,7 +106,7 @@ std::optional<Packing> packing_of(const StoredTensor& tensor) {
 bool fits(const Packing& packing, const kernels::QuantizedShape& shape) {
   if (has_float_values(packing.format) || has_float_values(shape.format))
     return packing.format == shape.format;
-  return shape.format <= packing.format && shape.group <= packing.group;
+  return value_bits(shape.format) >= value_bits(packing.format) && shape.group <= packing.group;
 }
 
 void check_scales(const StoredTensor& tensor, const kernels::QuantizedShape& shape,

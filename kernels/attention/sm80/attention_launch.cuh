@@ -15,13 +15,11 @@
 #include "kernels/attention/sm80/decode.cuh"
 #include "kernels/attention/sm80/float32_rows.cuh"
 #include "kernels/attention/sm80/prefill.cuh"
+#include "kernels/attention/sm90/entry_points.h"
 #include "kernels/common/sm80/launch.cuh"
 
 namespace nvllm::kernels::cuda {
 
-// One row of each of a few sequences, with the bits of attention_prefill_sm90(). Returns false,
-// with nothing enqueued, for other arguments and on other devices (sm90/invariant_decode.cu).
-bool attention_invariant_decode_sm90(const Attention& args, cudaStream_t stream);
 // Heads of more than kMaxCudaHeadDim elements, to a cache of the rows' type (attention_hdim512.cu)
 // and to one of E4m3 (attention_hdim512_e4m3.cu).
 void attention_hdim512(const Attention& args, cudaStream_t stream);

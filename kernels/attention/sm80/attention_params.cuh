@@ -281,12 +281,6 @@ struct AttentionPart : AttentionRows<T> {
   }
 };
 
-// The kernels of Hopper for bfloat16 and float16. They return false, with nothing enqueued, on
-// another device or with heads that they do not support.
-template <typename T, bool kWindow>
-bool attention_prefill_sm90(const Attention& args, cudaStream_t stream);
-template <typename T, bool kWindow>
-bool attention_decode_sm90(const Attention& args, cudaStream_t stream);
 // Attention to a cache of E4m3 (attention_e4m3.cu).
 void attention_e4m3(const Attention& args, cudaStream_t stream);
 

@@ -8,7 +8,9 @@
 #include <array>
 
 #include "kernels/attention/sm90/decode.cuh"
+#include "kernels/attention/sm90/entry_points.h"
 #include "kernels/attention/sm90/producer.cuh"
+#include "kernels/common/cuda_arch.h"
 #include "kernels/common/sm90/tma.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -174,7 +176,7 @@ template <typename T, bool kWindow>
 bool attention_decode_sm90(const Attention& args, cudaStream_t stream) {
   const std::int64_t heads = args.q.shape[1], head_dim = args.q.shape[2];
   const std::int64_t rows = args.max_query_rows * std::min(args.group, heads);
-  if ((head_dim != 64 && head_dim != 128) || rows > decode_sm90::kRows || !is_hopper()) {
+  if ((head_dim != 64 && head_dim != 128) || rows > decode_sm90::kRows || !runs_sm90a()) {
     return false;
   }
   head_dim == 64 ? decode_sm90::launch<64, T, kWindow>(args, stream)

@@ -24,16 +24,13 @@
 #include <array>
 
 #include "kernels/attention/sm80/mma_rows.cuh"
+#include "kernels/attention/sm90/entry_points.h"
 #include "kernels/attention/sm90/softmax_rows.cuh"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm90/sync.cuh"
 #include "kernels/common/sm90/tma.cuh"
 
 namespace nvllm::kernels::cuda {
-
-// The same for many sequences (invariant_decode_warps.cu).
-void attention_invariant_decode_warps_sm90(const Attention& args, cudaStream_t stream);
-
 namespace invariant_decode {
 namespace {
 

@@ -17,6 +17,7 @@
 #include <array>
 
 #include "kernels/attention/sm80/mma_rows.cuh"
+#include "kernels/attention/sm90/entry_points.h"
 #include "kernels/attention/sm90/softmax_rows.cuh"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm90/sync.cuh"

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "kernels/attention/sm90/consumer.cuh"
+#include "kernels/attention/sm90/entry_points.h"
 
 namespace nvllm::kernels::cuda {
 namespace sm90 {

@@ -15,6 +15,7 @@
 
 #include "device/cuda/stream.h"
 #include "kernels/attention/sm80/attention_params.cuh"
+#include "kernels/common/cuda_arch.h"
 #include "kernels/common/sm90/sync.cuh"
 #include "kernels/common/sm90/tma.cuh"
 
@@ -398,7 +399,7 @@ inline bool queries_are_boxes(const Attention& args) {
 inline bool serves(const Attention& args) {
   const std::int64_t head_dim = args.q.shape[2];
   return (head_dim == 64 || head_dim == 128) && args.scale > 0 && args.out.aligned(16) &&
-         is_hopper();
+         runs_sm90a();
 }
 
 }  // namespace nvllm::kernels::cuda::sm90

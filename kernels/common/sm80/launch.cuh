@@ -17,6 +17,7 @@
 #pragma once
 
 #include "device/cuda/stream.h"
+#include "kernels/common/cuda_arch.h"
 
 namespace nvllm::kernels {
 
@@ -62,7 +63,6 @@ struct LaunchShape {
 template <typename... Params, typename... Args>
 void launch_early(const char* what, void (*kernel)(Params...), const LaunchShape& shape,
                   cudaStream_t stream, const Args&... args) {
-  const int major = nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor);
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -74,7 +74,7 @@ void launch_early(const char* what, void (*kernel)(Params...), const LaunchShape
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = major < 9 ? 0 : shape.cluster > 1 ? 2 : 1;
+  config.numAttrs = !cuda::has_pdl() ? 0 : shape.cluster > 1 ? 2 : 1;
   nvllm::cuda::check(cudaLaunchKernelEx(&config, kernel, args...), what);
 }
 

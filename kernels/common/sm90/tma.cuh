@@ -23,12 +23,6 @@ struct Dimension {
   std::int64_t box, step = 1;
 };
 
-// Whether the GPU runs code compiled for sm_90a: bulk tensor copies and wgmma.
-inline bool is_hopper() {
-  return nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
-         nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMinor) == 0;
-}
-
 // The driver's function is looked up at run time, since the program does not link against the
 // driver.
 inline auto tensor_map_encoder() {

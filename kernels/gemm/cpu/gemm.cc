@@ -7,6 +7,7 @@
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/cpu/gemm_kernels.h"
 #include "kernels/gemm/gemm_steps.h"
+#include "kernels/gemm/grouped_gemm.h"
 
 namespace nvllm::kernels::cpu {
 namespace {

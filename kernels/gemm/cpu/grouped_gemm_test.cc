@@ -1,5 +1,7 @@
 // Grouped GEMMs on the CPU: each group's rows have the bits of a GEMM of that group alone, for
 // every instruction set and weight format.
+#include "kernels/gemm/grouped_gemm.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>

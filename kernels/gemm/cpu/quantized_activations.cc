@@ -15,7 +15,7 @@ using Places = std::array<std::uint8_t, 128>;
 template <typename Of>
 Places make_places(WeightFormat format, Of&& of) {
   Places places{};
-  const int inputs = format == WeightFormat::int4 ? 128 : 64;
+  const int inputs = block_inputs_of(format);
   for (int i = 0; i < inputs; ++i) {
     const BlockPlace place = place_in_block(format, i);
     places[static_cast<std::size_t>(i)] =

@@ -56,7 +56,12 @@ struct DequantizedWeights {
       case WeightFormat::mxfp4:
         pack<WeightFormat::mxfp4>(gemm, rows, end - begin, input, inputs, packed);
         break;
-      default: pack<WeightFormat::int4>(gemm, rows, end - begin, input, inputs, packed);
+      case WeightFormat::int4:
+        pack<WeightFormat::int4>(gemm, rows, end - begin, input, inputs, packed);
+        break;
+      case WeightFormat::f32:
+      case WeightFormat::bf16:
+      case WeightFormat::f16: unexpected_format(gemm.format, "dequantizing blocks");
     }
     return {.data = packed,
             .stride = Multiply::kWeightStride * sizeof(float),

@@ -73,7 +73,7 @@ struct FloatTerms {
   static constexpr int kPairBytes = 4;
   static constexpr auto prepare = order_activations<kFormat>;
   static constexpr auto row_floats = float_activation_floats<kFormat>;
-  static constexpr std::int64_t kBlockFloats = kFormat == WeightFormat::int4 ? 128 : 64;
+  static constexpr std::int64_t kBlockFloats = block_inputs_of(kFormat);
   // Into a closer cache than for integers: a block takes so many instructions that few are in
   // flight.
   static constexpr auto kFetchHint = _MM_HINT_T0;
@@ -116,7 +116,7 @@ struct FloatTerms<WeightFormat::fp8, Of> {
   static constexpr int kPairBytes = 4;
   static constexpr auto prepare = order_activations<WeightFormat::fp8>;
   static constexpr auto row_floats = float_activation_floats<WeightFormat::fp8>;
-  static constexpr std::int64_t kBlockFloats = 64;
+  static constexpr std::int64_t kBlockFloats = block_inputs_of(WeightFormat::fp8);
   static constexpr auto kFetchHint = _MM_HINT_T0;
 
   template <int, int kR>
@@ -136,7 +136,7 @@ struct FloatTerms<WeightFormat::mxfp4, Of> {
   static constexpr int kPairBytes = 1;
   static constexpr auto prepare = order_activations<WeightFormat::mxfp4>;
   static constexpr auto row_floats = float_activation_floats<WeightFormat::mxfp4>;
-  static constexpr std::int64_t kBlockFloats = 128;
+  static constexpr std::int64_t kBlockFloats = block_inputs_of(WeightFormat::mxfp4);
   static constexpr auto kFetchHint = _MM_HINT_T0;
 
   template <int, int kR>
@@ -282,10 +282,14 @@ inline const DotKernels& choose_dots(const GemmTask& gemm) {
     case WeightFormat::int8:
       return gemm.weight_only ? kDots<QuantizedDot<FloatTerms<WeightFormat::int8>>>
                               : kDots<QuantizedDot<IntegerTerms<WeightFormat::int8>>>;
-    default:
+    case WeightFormat::int4:
       return gemm.weight_only ? kDots<QuantizedDot<FloatTerms<WeightFormat::int4>>>
                               : kDots<QuantizedDot<IntegerTerms<WeightFormat::int4>>>;
+    case WeightFormat::f32:
+    case WeightFormat::bf16:
+    case WeightFormat::f16: break;
   }
+  unexpected_format(gemm.format, "choosing dot products");
 }
 
 }  // namespace

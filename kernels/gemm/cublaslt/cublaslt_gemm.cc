@@ -10,6 +10,7 @@
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/cublaslt/tuning.h"
 #include "kernels/gemm/gemm_steps.h"
+#include "kernels/gemm/segmented_gemm.h"
 
 namespace nvllm::kernels::cuda {
 namespace {

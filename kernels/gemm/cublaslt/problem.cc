@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "kernels/gemm/gemm_steps.h"
+#include "kernels/gemm/segmented_gemm.h"
 
 namespace nvllm::kernels::cuda {
 namespace {

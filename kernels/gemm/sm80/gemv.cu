@@ -1,4 +1,5 @@
 #include "device/cuda/stream.h"
+#include "kernels/common/cuda_arch.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/sm80/gemv.cuh"
 #include "kernels/gemm/sm80/gemv_plan.cuh"
@@ -98,7 +99,7 @@ auto with_instances(std::int64_t m, const Function& function) {
 
 Gemv::Gemv()
     : multiprocessors_(nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount)),
-      early_(nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9) {}
+      early_(has_pdl()) {}
 
 bool Gemv::takes(const GemmShape& shape) const {
   const Prologue prologue = shape.fusion.prologue;

@@ -1,6 +1,6 @@
 // Grouped GEMMs without tensor cores, of any shape, type and alignment: one warp per output of a
 // group, which processes the group's rows four at a time.
-#include "kernels/gemm/sm80/grouped_gemm.h"
+#include "kernels/gemm/cuda/grouped_gemm.h"
 #include "kernels/gemm/sm80/grouped_params.cuh"
 
 namespace nvllm::kernels::cuda {

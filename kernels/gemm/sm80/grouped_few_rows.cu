@@ -1,5 +1,5 @@
+#include "kernels/gemm/cuda/grouped_gemm.h"
 #include "kernels/gemm/sm80/grouped_few_rows.cuh"
-#include "kernels/gemm/sm80/grouped_gemm.h"
 
 namespace nvllm::kernels::cuda {
 namespace {

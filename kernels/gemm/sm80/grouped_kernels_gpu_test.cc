@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "device/cuda/stream.h"
-#include "kernels/gemm/sm80/grouped_gemm.h"
+#include "kernels/common/cuda_arch.h"
+#include "kernels/gemm/cuda/grouped_gemm.h"
 #include "kernels/gemm/testing/gemm_case.h"
 #include "kernels/testing/cases.h"
 
@@ -86,10 +86,6 @@ TEST_CASE("grouped GEMMs for few rows and in tiles give the same bits") {
   }
 }
 
-bool is_hopper() {
-  return nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) == 9;
-}
-
 // Groups of few rows, whose results each time they are computed begin as NaN.
 class FewRowsCase {
  public:
@@ -145,7 +141,7 @@ class FewRowsCase {
 
 TEST_CASE("rows of few in a group have the same bits in any company") {
   BACKEND_OR_SKIP(backend);
-  if (!is_hopper()) SKIP_TEST("the kernel is Hopper's");
+  if (!cuda::runs_sm90a()) SKIP_TEST("the kernel is Hopper's");
   std::mt19937 random(22);
   std::vector<std::int32_t> sizes(FewRowsCase::kGroups);
   for (std::int32_t& size : sizes) size = static_cast<std::int32_t>(random() % 12);
@@ -204,7 +200,7 @@ struct Fp8Case {
 
 TEST_CASE("rows by fp8 experts have the same bits in parts as all at once") {
   BACKEND_OR_SKIP(backend);
-  if (!is_hopper()) SKIP_TEST("the kernel is Hopper's");
+  if (!cuda::runs_sm90a()) SKIP_TEST("the kernel is Hopper's");
   const Fp8Case fp8(*backend);
   Matrix out(*backend, DType::bf16, Fp8Case::kRows, Fp8Case::kOutputs);
   std::mt19937 random(19);
@@ -228,7 +224,7 @@ TEST_CASE("rows by fp8 experts have the same bits in parts as all at once") {
 
 TEST_CASE("rows in fp8 that a gated activation leaves are those that quantize_rows() makes") {
   BACKEND_OR_SKIP(backend);
-  if (!is_hopper()) SKIP_TEST("the kernel is Hopper's");
+  if (!cuda::runs_sm90a()) SKIP_TEST("the kernel is Hopper's");
   const Fp8Case fp8(*backend);
   constexpr std::int64_t kRows = Fp8Case::kRows, kColumns = Fp8Case::kOutputs / 2;
   const Matrix activated(*backend, DType::bf16, kRows, kColumns);

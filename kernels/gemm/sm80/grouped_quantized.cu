@@ -1,4 +1,4 @@
-#include "kernels/gemm/sm80/grouped_gemm.h"
+#include "kernels/gemm/cuda/grouped_gemm.h"
 #include "kernels/gemm/sm80/grouped_quantized.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -43,11 +43,15 @@ void launch(const GroupedGemm& grouped, cudaStream_t stream) {
       if (group == 32) return launch<T, WeightFormat::int8, 32>(grouped, stream);
       if (group == 64) return launch<T, WeightFormat::int8, 64>(grouped, stream);
       return launch<T, WeightFormat::int8, 128>(grouped, stream);
-    default:
+    case WeightFormat::int4:
       if (group == 32) return launch<T, WeightFormat::int4, 32>(grouped, stream);
       if (group == 64) return launch<T, WeightFormat::int4, 64>(grouped, stream);
       return launch<T, WeightFormat::int4, 128>(grouped, stream);
+    case WeightFormat::f32:
+    case WeightFormat::bf16:
+    case WeightFormat::f16: break;
   }
+  unexpected_format(format, "grouped GEMM with quantized weights");
 }
 
 }  // namespace

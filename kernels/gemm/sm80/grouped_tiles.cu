@@ -6,7 +6,7 @@
 // row at once, which are its part of the operands of two mma, as in gemv.cuh. So a row's sums have
 // the bits of grouped_few_rows.cuh.
 #include "kernels/gemm/sm80/gemv.cuh"
-#include "kernels/gemm/sm80/grouped_gemm.h"
+#include "kernels/gemm/cuda/grouped_gemm.h"
 #include "kernels/gemm/sm80/grouped_params.cuh"
 
 namespace nvllm::kernels::cuda::tiles {

@@ -2,13 +2,9 @@
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/gemm_steps.h"
 #include "kernels/gemm/sm80/invariant_gemv.cuh"
+#include "kernels/gemm/sm90/entry_points.h"
 
 namespace nvllm::kernels::cuda {
-
-// The invariant GEMV of Hopper, also with RMSNorm as its prologue (../sm90/invariant_gemv.cu).
-bool takes_invariant_gemv_sm90(const GemmShape& shape, int multiprocessors);
-void launch_invariant_gemv_sm90(const GemmCall& call, int multiprocessors, cudaStream_t stream);
-
 namespace {
 
 template <typename T, bool kGated, int kMaxRowsOf, int kTiles, int kBatches, int kWarps>

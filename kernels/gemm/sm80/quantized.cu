@@ -173,8 +173,12 @@ void dequantize(const GemmWeight& weight, std::int64_t first, const TensorView& 
     case WeightFormat::fp8: return launch<WeightFormat::fp8>(out, p, native);
     case WeightFormat::int8: return launch<WeightFormat::int8>(out, p, native);
     case WeightFormat::mxfp4: return launch<WeightFormat::mxfp4>(out, p, native);
-    default: return launch<WeightFormat::int4>(out, p, native);
+    case WeightFormat::int4: return launch<WeightFormat::int4>(out, p, native);
+    case WeightFormat::f32:
+    case WeightFormat::bf16:
+    case WeightFormat::f16: break;
   }
+  unexpected_format(shape.format, "dequantize");
 }
 
 void transpose_scales(const TensorView& scales, float* out, Stream& stream) {

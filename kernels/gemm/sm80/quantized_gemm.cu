@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "device/cuda/stream.h"
+#include "kernels/common/cuda_arch.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/gemm_steps.h"
 #include "kernels/gemm/sm80/fp8_rows.h"
@@ -59,9 +59,7 @@ void make_rows(const GemmCall& call, std::int64_t first, std::int64_t count, con
 }  // namespace
 
 QuantizedGemm::QuantizedGemm(Backend& backend, CublasltGemm& cublaslt, bool at_once)
-    : backend_(backend),
-      cublaslt_(cublaslt),
-      is_hopper_(nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) == 9) {
+    : backend_(backend), cublaslt_(cublaslt), runs_sm90a_(cuda::runs_sm90a()) {
   if (at_once) reserve();
 }
 
@@ -77,7 +75,7 @@ TensorView QuantizedGemm::floats(DType type, std::int64_t outputs, std::int64_t 
 
 GemmKernel QuantizedGemm::kernel_of(const GemmShape& shape) {
   reserve();
-  const bool takes = is_hopper_ && may_quantize_rows(shape) && shape.type != DType::f32 &&
+  const bool takes = runs_sm90a_ && may_quantize_rows(shape) && shape.type != DType::f32 &&
                      shape.m >= kMinFp8Rows && shape.outputs % 16 == 0;
   return takes ? GemmKernel::fp8 : GemmKernel::dequantize;
 }

@@ -47,7 +47,7 @@ class QuantizedGemm {
 
   Backend& backend_;
   CublasltGemm& cublaslt_;
-  bool is_hopper_;
+  bool runs_sm90a_;
   Buffer memory_;
 };
 

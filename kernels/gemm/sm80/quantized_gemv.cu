@@ -1,4 +1,5 @@
 #include "device/cuda/stream.h"
+#include "kernels/common/cuda_arch.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/sm80/quantized_gemv_launch.cuh"
 #include "kernels/gemm/sm90/quantized_gemv.h"
@@ -26,7 +27,7 @@ QuantizedGemvPlan plan_of(const GemmShape& shape, bool normed, const GemvDevice&
 QuantizedGemv::QuantizedGemv()
     : multiprocessors_(nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount)),
       shared_bytes_(nvllm::cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor)),
-      early_(nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9) {}
+      early_(has_pdl()) {}
 
 GemvDevice QuantizedGemv::device() const {
   return {multiprocessors_, shared_bytes_, early_};
@@ -44,7 +45,7 @@ bool QuantizedGemv::takes(const GemmShape& shape) const {
 }
 
 bool QuantizedGemv::takes_norm(const GemmShape& shape) const {
-  const std::int64_t slice = shape.format == WeightFormat::int4 ? 128 : 64;
+  const std::int64_t slice = block_inputs_of(shape.format);
   return shape.vectors.norm_weight && shape.inputs % slice == 0 && shape.m <= kMaxNormRows &&
          shape.m * shape.inputs <= kMaxNormElements && plan_of(shape, true, device()).exists();
 }

@@ -20,7 +20,7 @@ struct QuantizedGemvProblem {
   bool gated = false, normed = false;
   WeightFormat format = WeightFormat::fp8;
 
-  int slice_inputs() const { return format == WeightFormat::int4 ? 128 : 64; }
+  int slice_inputs() const { return block_inputs_of(format); }
   int slices() const { return ceil_div(inputs, slice_inputs()); }
   int width() const { return gated ? 2 : 1; }
   bool has_factors() const { return takes_factors(normed, gated); }
@@ -156,8 +156,13 @@ auto with_format(WeightFormat format, DType type, const Function& function) {
   switch (format) {
     case WeightFormat::fp8: return with_type.template operator()<WeightFormat::fp8>();
     case WeightFormat::int8: return with_type.template operator()<WeightFormat::int8>();
-    default: return with_type.template operator()<WeightFormat::int4>();
+    case WeightFormat::int4: return with_type.template operator()<WeightFormat::int4>();
+    case WeightFormat::mxfp4:
+    case WeightFormat::f32:
+    case WeightFormat::bf16:
+    case WeightFormat::f16: break;
   }
+  unexpected_format(format, "quantized GEMV");
 }
 template <typename T>
 constexpr bool is_common(bool narrow) {

@@ -158,6 +158,7 @@ __device__ __forceinline__ GroupScale group_scale(unsigned bits) {
   } else if constexpr (kFormat == WeightFormat::mxfp4) {
     return {__uint_as_float(bits << 23), 0};
   } else {
+    static_assert(kFormat == WeightFormat::int8 || kFormat == WeightFormat::int4);
     const float scale = __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
     const float offset = __half2float(__ushort_as_half(static_cast<unsigned short>(bits >> 16)));
     return {scale, offset - QuantizedValues<kFormat, T>::kAdded * scale};

@@ -16,7 +16,7 @@
 
 #include <cstdint>
 
-#include "kernels/gemm/sm80/grouped_gemm.h"
+#include "kernels/gemm/cuda/grouped_gemm.h"
 #include "kernels/gemm/sm90/grouped_wgmma.cuh"
 
 namespace nvllm::kernels::cuda {

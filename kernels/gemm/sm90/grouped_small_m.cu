@@ -1,4 +1,4 @@
-#include "kernels/gemm/sm80/grouped_gemm.h"
+#include "kernels/gemm/cuda/grouped_gemm.h"
 #include "kernels/gemm/sm90/grouped_small_m.cuh"
 
 namespace nvllm::kernels::cuda {

@@ -16,18 +16,13 @@
 #include <array>
 
 #include "device/cuda/stream.h"
+#include "kernels/common/cuda_arch.h"
 #include "kernels/common/sm90/sync.cuh"
 #include "kernels/common/sm90/tma.cuh"
 #include "kernels/gemm/sm80/gemv.cuh"
+#include "kernels/gemm/sm90/entry_points.h"
 
 namespace nvllm::kernels::cuda {
-
-// Called by ../sm80/invariant_gemv.cu, for a call whose plan's shape is supported;
-// loads_early_sm90() by ../sm80/gemm.cu, for a GEMM without prologue.
-bool takes_invariant_gemv_sm90(const GemmShape& shape, int multiprocessors);
-bool loads_early_sm90(const GemmShape& shape, int multiprocessors);
-void launch_invariant_gemv_sm90(const GemmCall& call, int multiprocessors, cudaStream_t stream);
-
 namespace {
 
 constexpr int kGroupInputs = 64;  // of a row of a bulk copy
@@ -412,10 +407,8 @@ void launch(const GemmCall& call, int multiprocessors, cudaStream_t stream) {
 
 }  // namespace
 
-// Whether all blocks run at once and have half of the weight in flight before they wait. A separate
-// norm kernel, which overlaps that, then costs as little as one in every block.
 bool loads_early_sm90(const GemmShape& shape, int multiprocessors) {
-  if (!fits_gemv(shape) || shape.inputs % kGroupInputs != 0 || !is_hopper()) return false;
+  if (!fits_gemv(shape) || shape.inputs % kGroupInputs != 0 || !runs_sm90a()) return false;
   const bool gated = shape.fusion.epilogue == Epilogue::gated_activation;
   const std::int64_t outputs = gated ? shape.outputs / 2 : shape.outputs;
   if (tiles_of(outputs) > kMaxConsumers * multiprocessors) return false;
@@ -425,7 +418,7 @@ bool loads_early_sm90(const GemmShape& shape, int multiprocessors) {
 }
 
 bool takes_invariant_gemv_sm90(const GemmShape& shape, int multiprocessors) {
-  if (!fits_gemv(shape) || shape.inputs % kGroupInputs != 0 || !is_hopper()) return false;
+  if (!fits_gemv(shape) || shape.inputs % kGroupInputs != 0 || !runs_sm90a()) return false;
   if (shape.fusion.prologue == Prologue::none) return true;
   const bool gated = shape.fusion.epilogue == Epilogue::gated_activation;
   const int tiles = tiles_of(gated ? shape.outputs / 2 : shape.outputs);

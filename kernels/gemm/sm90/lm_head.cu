@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "device/cuda/stream.h"
+#include "kernels/common/cuda_arch.h"
 #include "kernels/common/sm90/tma.cuh"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/gemm_steps.h"
@@ -63,11 +64,11 @@ void launch(const GemmCall& call, const lm_head::SampleParams& sample, int multi
 
 LmHead::LmHead()
     : multiprocessors_(nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount)),
-      is_hopper_(cuda::is_hopper()) {}
+      runs_sm90a_(cuda::runs_sm90a()) {}
 
 bool LmHead::takes(const GemmShape& shape, bool invariant) const {
   const std::int64_t min_rows = invariant ? 1 : kMinRows;
-  if (!is_hopper_ || shape.m < min_rows || shape.m > kMaxRows || shape.inputs == 0) return false;
+  if (!runs_sm90a_ || shape.m < min_rows || shape.m > kMaxRows || shape.inputs == 0) return false;
   if (is_quantized(shape.format) || shape.type == DType::f32) return false;
   if (shape.out_type != DType::f32) return false;
   const bool plain = !shape.bias && !shape.residual && shape.fusion.epilogue == Epilogue::none;

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "device/cuda/stream.h"
-#include "kernels/common/sm90/tma.cuh"
+#include "kernels/common/cuda_arch.h"
 #include "kernels/gemm/sm80/gemv_plan.cuh"
 #include "kernels/gemm/sm90/quantized_gemv.cuh"
 #include "kernels/gemm/sm90/quantized_gemv.h"
@@ -103,7 +103,7 @@ void launch(const GemmCall& call, const Plan& plan, cudaStream_t stream) {
 }  // namespace
 
 bool enqueue_bulk_gemv(const GemmCall& call, int multiprocessors, cudaStream_t stream) {
-  if (!suits(call) || !is_hopper()) return false;
+  if (!suits(call) || !runs_sm90a()) return false;
   const Plan plan = plan_of<kSlices>(call, multiprocessors);
   if (plan.exists()) {
     launch<kSlices>(call, plan, stream);

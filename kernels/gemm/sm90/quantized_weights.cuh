@@ -20,7 +20,7 @@ template <WeightFormat kFormat, typename T>
 struct QuantizedWeights {
   using Element = T;
   static constexpr Operands kOperands = Operands::dequantized;
-  static constexpr int kStageInputs = kFormat == WeightFormat::int4 ? 128 : 64, kInputBytes = 2;
+  static constexpr int kStageInputs = block_inputs_of(kFormat), kInputBytes = 2;
   static constexpr int kRowBytes = static_cast<int>(kQuantizedBlockBytes);
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "kernels/common/cuda_arch.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/sm90/quantized_small_m.h"
 #include "kernels/gemm/sm90/small_m_launch.cuh"
@@ -69,7 +70,7 @@ std::optional<SmallMTiling> SmallM::plan(const GemmShape& shape, bool invariant)
   }
   if (!occupancy_) {
     occupancy_.emplace();
-    for (int splits = 1; is_hopper() && splits <= kSmallMMaxSplits; ++splits) {
+    for (int splits = 1; runs_sm90a() && splits <= kSmallMMaxSplits; ++splits) {
       occupancy_->blocks[splits] = resident_blocks(splits);
     }
   }

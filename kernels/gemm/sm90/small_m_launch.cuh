@@ -20,7 +20,7 @@ inline SmallMWeight stages_of(const GemmShape& shape) {
     constexpr int kGroup = static_cast<int>(kFp8Group);
     return {.stage_inputs = kGroup, .row_bytes = kGroup, .group = kGroup, .fp8_rows = true};
   }
-  return {.stage_inputs = shape.format == WeightFormat::int4 ? 128 : 64,
+  return {.stage_inputs = block_inputs_of(shape.format),
           .row_bytes = static_cast<int>(kQuantizedBlockBytes),
           .group = static_cast<int>(shape.group)};
 }

@@ -339,11 +339,6 @@ inline bool same(const GemmPlan& a, const GemmPlan& b) {
   return fields(a) == fields(b) && a.tiling == b.tiling;
 }
 
-inline bool same(const LayerPlan& a, const LayerPlan& b) {
-  return same(a.qkv, b.qkv) && same(a.output, b.output) && same(a.gate_up, b.gate_up) &&
-         same(a.down, b.down);
-}
-
 inline std::string describe(const GemmShape& shape) {
   return str(name_of(shape.type), " ", shape.m, " x ", shape.inputs, " -> ", shape.outputs, " ",
              name_of(shape.out_type), shape.bias ? " bias" : "", shape.residual ? " residual" : "",

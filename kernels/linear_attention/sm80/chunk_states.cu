@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "base/math.h"
+#include "kernels/common/cuda_arch.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm90/sync.cuh"
 #include "kernels/common/sm90/tma.cuh"
@@ -527,9 +528,8 @@ void launch(const ChunkParams& p, int max_items, int multiprocessors, cudaStream
 void launch_chunk_states(const ChunkParams& p, const ChunkBounds& bounds, cudaStream_t stream) {
   const int items = bounds.sequences * p.value_heads;
   const int multiprocessors = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
-  const bool has_clusters = nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
   const bool few = 2 * items <= multiprocessors;
-  if (has_clusters && few) return launch<kTiles / 2>(p, items, multiprocessors, stream);
+  if (few && has_clusters()) return launch<kTiles / 2>(p, items, multiprocessors, stream);
   launch<kTiles>(p, items, multiprocessors, stream);
 }
 

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/math.h"
 #include "kernels/common/arguments.h"
+#include "kernels/common/cuda_arch.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm90/sync.cuh"
 #include "kernels/linear_attention/backends.h"
@@ -410,9 +411,8 @@ void launch(const GatedDeltaRule& args, bool chunks, Stream& stream) {
   }
   // One block per head loads its q and k once; with few heads most of the GPU would be idle.
   constexpr std::int64_t kFewHeads = 512;
-  const bool has_clusters = nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
   const bool few = p.value_heads * args.rows.sequences() < kFewHeads;
-  const bool cluster = has_clusters && (few || p.tiles > kBlockTiles);
+  const bool cluster = (few || p.tiles > kBlockTiles) && has_clusters();
   if (!cluster && p.tiles > kBlockTiles) {
     fail("gated_delta_rule: dv is ", args.dv(), ", more than ", kBlockTiles * kTileColumns,
          "; a GPU of compute capability 9.0 runs it, or --device cpu");

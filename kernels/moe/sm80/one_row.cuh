@@ -5,7 +5,7 @@
 #include "kernels/gemm/sm80/gemv.cuh"
 #include "kernels/gemm/sm80/grouped_params.cuh"
 #include "kernels/moe/one_row_experts.h"
-#include "kernels/moe/sm80/choose.cuh"
+#include "kernels/moe/sm80/top_k_experts.cuh"
 #include "kernels/pointwise/sm80/rmsnorm.cuh"
 
 namespace nvllm::kernels::cuda::one_row {
@@ -75,22 +75,22 @@ struct Params {
 // The experts of the row, in shared memory, and the divisor of their weights.
 struct Chosen {
   int experts[kMaxOneRow];
-  float powers[kMaxOneRow], divisor;
+  float exp_logits[kMaxOneRow], divisor;
 };
 
 // Called by one warp.
 template <typename T>
 __device__ __forceinline__ void choose(const Params<T>& p, Chosen& chosen) {
-  const auto put = [&](int j, float power, int expert) {
-    if (threadIdx.x % 32 == j) chosen.experts[j] = expert, chosen.powers[j] = power;
+  const auto put = [&](int j, float exp_logit, int expert) {
+    if (threadIdx.x % 32 == j) chosen.experts[j] = expert, chosen.exp_logits[j] = exp_logit;
   };
   float divisor = 0;
   if (p.experts <= 128) {
-    divisor = choose_experts<4>(p.logits, p.experts, p.k, p.renormalize, put);
+    divisor = select_top_k_experts<4>(p.logits, p.experts, p.k, p.renormalize, put);
   } else if (p.experts <= 256) {
-    divisor = choose_experts<8>(p.logits, p.experts, p.k, p.renormalize, put);
+    divisor = select_top_k_experts<8>(p.logits, p.experts, p.k, p.renormalize, put);
   } else {
-    divisor = choose_experts<32>(p.logits, p.experts, p.k, p.renormalize, put);
+    divisor = select_top_k_experts<32>(p.logits, p.experts, p.k, p.renormalize, put);
   }
   if (threadIdx.x % 32 == 0) chosen.divisor = divisor;
 }
@@ -130,7 +130,7 @@ __device__ __forceinline__ void combine(const Params<T>& p, const Chosen& chosen
     float of_expert =
         p.down.bias_of(static_cast<long long>(chosen.experts[j]) * p.columns + column);
     for (int split = 0; split < splits; ++split) of_expert += sums[j * splits + split][lane];
-    sum = fmaf(chosen.powers[j] / chosen.divisor, widen(narrow<T>(of_expert)), sum);
+    sum = fmaf(chosen.exp_logits[j] / chosen.divisor, widen(narrow<T>(of_expert)), sum);
   }
   if (p.shared != nullptr) {
     const float gate = 1.0f / (1.0f + expf(-p.shared_gate[0]));

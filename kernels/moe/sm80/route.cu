@@ -6,7 +6,7 @@
 #include "kernels/common/sm80/types.cuh"
 #include "kernels/moe/backends.h"
 #include "kernels/moe/route.h"
-#include "kernels/moe/sm80/choose.cuh"
+#include "kernels/moe/sm80/top_k_experts.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -51,10 +51,11 @@ __device__ __forceinline__ void choose(const Params& p, int row, int* chosen) {
   const int lane = threadIdx.x % 32;
   float* const weights = p.weights + static_cast<long long>(row) * p.k;
   const float divisor =
-      choose_experts<kPerLane>(p.logits + static_cast<long long>(row) * p.experts, p.experts, p.k,
-                               p.renormalize, [&](int j, float power, int expert) {
-                                 if (lane == j % 32) weights[j] = power, chosen[j] = expert;
-                               });
+      select_top_k_experts<kPerLane>(p.logits + static_cast<long long>(row) * p.experts, p.experts,
+                                     p.k, p.renormalize, [&](int j, float exp_logit, int expert) {
+                                       if (lane == j % 32)
+                                         weights[j] = exp_logit, chosen[j] = expert;
+                                     });
   for (int j = lane; j < p.k; j += 32) {
     const float weight = weights[j] / divisor;
     weights[j] = p.scales == nullptr ? weight : weight * p.scale_of(chosen[j]);

@@ -6,6 +6,7 @@
 // outputs into a warp's ring, as in grouped_small_m.cuh. The first kernel's warps split a block's
 // boxes evenly, regardless of output boundaries. Blocks of both kernels fit on a multiprocessor
 // together, in shared memory and registers.
+#include "kernels/common/cuda_arch.h"
 #include "kernels/gemm/sm90/grouped_small_m.cuh"
 #include "kernels/moe/backends.h"
 #include "kernels/moe/sm80/one_row.cuh"
@@ -299,7 +300,7 @@ __global__ void __maxnreg__(kDownRegisters)
   if (warp == 0) {
     choose(p, chosen);
     __syncwarp();
-    if (lane < p.k) chosen.powers[lane] /= chosen.divisor;
+    if (lane < p.k) chosen.exp_logits[lane] /= chosen.divisor;
   }
   __syncthreads();
   const int expert = chosen.experts[of_row];
@@ -352,7 +353,7 @@ __global__ void __maxnreg__(kDownRegisters)
   for (int j = 0; j < p.k; ++j) {
     float of_expert = 0;
     for (int i = 0; i < splits; ++i) of_expert += sums[j * splits + i][lane];
-    sum = fmaf(chosen.powers[j], widen(narrow<T>(of_expert)), sum);
+    sum = fmaf(chosen.exp_logits[j], widen(narrow<T>(of_expert)), sum);
   }
   if (p.shared != nullptr) sum = fmaf(1.0f / (1.0f + expf(-shared_gate)), shared, sum);
   T result = narrow<T>(sum);
@@ -408,7 +409,7 @@ bool run_format(const OneRowExperts& args, cudaStream_t stream) {
 }  // namespace
 
 bool one_row_experts_sm90(const OneRowExperts& args, Stream& stream) {
-  if (!is_hopper()) return false;
+  if (!runs_sm90a()) return false;
   const cudaStream_t native = nvllm::cuda::native(stream);
   switch (args.gate_up.format) {
     case WeightFormat::fp8: return run_format<WeightFormat::fp8>(args, native);

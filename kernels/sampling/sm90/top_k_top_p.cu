@@ -7,6 +7,7 @@
 // split rows.
 #include <algorithm>
 
+#include "kernels/common/cuda_arch.h"
 #include "kernels/common/sm90/sync.cuh"
 #include "kernels/sampling/backends.h"
 #include "kernels/sampling/operations.h"
@@ -387,7 +388,7 @@ __global__ void __launch_bounds__(kThreads, 2) top_k_top_p_kernel(const Params p
 
 bool top_k_top_p_sm90(const TopKTopP& args, Stream& stream) {
   using namespace hopper;
-  if (nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return false;
+  if (!runs_sm90a()) return false;
   const SamplingRowsView rows(args.rows);
   const long long length = std::max<long long>(4, (rows.own + 4 * kBlocks - 1) / (4 * kBlocks) * 4);
   const std::size_t bytes = sizeof(Shared) + length * sizeof(float);

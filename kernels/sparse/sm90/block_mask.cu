@@ -14,6 +14,7 @@
 
 #include "kernels/attention/sm90/consumer.cuh"
 #include "kernels/attention/sm90/producer.cuh"
+#include "kernels/common/cuda_arch.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm90/tma.cuh"
 #include "kernels/common/sm90/wgmma.cuh"
@@ -213,7 +214,7 @@ Maps describe(const TileParams<T>& p, const T* gathered, std::int64_t kv_heads) 
 
 template <typename T>
 bool score_tiles_sm90(const BlockMask& args, const TileParams<T>& p, cudaStream_t stream) {
-  if (args.gathered.data == nullptr || !(p.scale > 0) || !is_hopper()) return false;
+  if (args.gathered.data == nullptr || !(p.scale > 0) || !runs_sm90a()) return false;
   const std::int64_t kv_heads = args.prompt.kv.kv_heads();
   auto* const gathered = args.gathered.as<T>();
   const int blocks = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);

@@ -2,7 +2,7 @@
 // device; the launches depend on shapes alone, so they can be captured in a graph.
 #pragma once
 
-#include "kernels/gemm/gemm.h"
+#include "kernels/gemm/grouped_gemm.h"
 #include "kernels/gemm/sm80/quantized_gemm.h"
 
 namespace nvllm::kernels::cuda {
@@ -40,7 +40,7 @@ class GroupedGemms {
   void enqueue_fp8(const GroupedGemm& grouped, Stream& stream);
 
   QuantizedGemm& quantized_;
-  bool is_hopper_, invariant_;
+  bool runs_sm90a_, invariant_;
 };
 
 // The kernels; each supports what GroupedGemms selects it for.

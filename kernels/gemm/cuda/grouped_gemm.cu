@@ -2,10 +2,9 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "device/cuda/stream.h"
-#include "kernels/common/sm90/tma.cuh"
+#include "kernels/common/cuda_arch.h"
 #include "kernels/gemm/backends.h"
-#include "kernels/gemm/sm80/grouped_gemm.h"
+#include "kernels/gemm/cuda/grouped_gemm.h"
 #include "kernels/gemm/sm80/grouped_params.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -67,17 +66,17 @@ bool has_room(const GroupedGemm& grouped) {
 }  // namespace
 
 GroupedGemms::GroupedGemms(QuantizedGemm& quantized, bool invariant)
-    : quantized_(quantized), is_hopper_(cuda::is_hopper()), invariant_(invariant) {}
+    : quantized_(quantized), runs_sm90a_(cuda::runs_sm90a()), invariant_(invariant) {}
 
 // Invariant GEMMs with too many groups for a tensor-core kernel are computed by it in parts: the
 // number of groups depends on the number of ranks.
 GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
   if (in_parts(grouped)) return kernel_of(some_groups(grouped, 0, kMaxGroups));
   const bool is_quantized = kernels::is_quantized(grouped.weight.format);
-  if (is_hopper_ && grouped.m() > kMaxFewFp8Rows * grouped.groups() && fits_fp8(grouped))
+  if (runs_sm90a_ && grouped.m() > kMaxFewFp8Rows * grouped.groups() && fits_fp8(grouped))
     return GroupedKernel::fp8;
   const std::int64_t small = max_small_m(grouped.weight.format) * grouped.groups();
-  if (is_hopper_ && !invariant_ && grouped.m() <= small && fits_tensor_cores(grouped) &&
+  if (runs_sm90a_ && !invariant_ && grouped.m() <= small && fits_tensor_cores(grouped) &&
       has_room_small_m(grouped)) {
     return GroupedKernel::small_m;
   }
@@ -86,9 +85,9 @@ GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
     return few && fits_tensor_cores(grouped) ? GroupedKernel::quantized : GroupedKernel::dequantize;
   }
   if (!fits_tensor_cores(grouped)) return GroupedKernel::dot;
-  const std::int64_t few = is_hopper_ ? kMaxFewRowsOnHopper : kMaxFewRows;
+  const std::int64_t few = runs_sm90a_ ? kMaxFewRowsOnHopper : kMaxFewRows;
   if (!invariant_ && grouped.m() <= few * grouped.groups()) return GroupedKernel::few_rows;
-  return is_hopper_ ? GroupedKernel::wgmma : GroupedKernel::tiles;
+  return runs_sm90a_ ? GroupedKernel::wgmma : GroupedKernel::tiles;
 }
 
 bool GroupedGemms::in_parts(const GroupedGemm& grouped) const {

@@ -4,9 +4,20 @@
 #include <vector>
 
 #include "kernels/gemm/testing/gemm_case.h"
+#include "layers/layer_plan.h"
 
-namespace nvllm::kernels::testing {
+namespace nvllm::layers {
 namespace {
+
+using kernels::Activation;
+using kernels::create_gemm;
+using kernels::Epilogue;
+using kernels::Gemm;
+using kernels::GemmPlan;
+using kernels::GemmWeight;
+using kernels::Prologue;
+using kernels::testing::describe;
+using kernels::testing::same;
 
 // A layer without values: plans read none.
 class SomeLayer {
@@ -41,7 +52,12 @@ class SomeLayer {
   LayerGemms layer;
 };
 
-// Calls function(layer, request, plan) for random layers and requests.
+bool same(const LayerPlan& a, const LayerPlan& b) {
+  return same(a.qkv, b.qkv) && same(a.output, b.output) && same(a.gate_up, b.gate_up) &&
+         same(a.down, b.down);
+}
+
+// Calls function(gemm, layer, request) for random layers and requests.
 template <typename Function>
 void for_random_layers(Backend& backend, unsigned seed, const Function& function) {
   const auto gemm = create_gemm(backend);
@@ -60,7 +76,7 @@ void for_random_layers(Backend& backend, unsigned seed, const Function& function
       CAPTURE(m);
       CAPTURE(request.mlp_m);
       CAPTURE(request.ranks);
-      CAPTURE(describe(gemm->plan_layer(layer, request).gate_up.shape));
+      CAPTURE(describe(plan_layer(*gemm, layer, request).gate_up.shape));
       function(*gemm, layer, request);
     }
   }
@@ -76,9 +92,9 @@ TEST_CASE("a layer's plan is a function of layer and request, and made of plans 
   const auto other = create_gemm(*backend);
   for_random_layers(
       *backend, 300, [&](Gemm& gemm, const LayerGemms& layer, const LayerRequest& request) {
-        const LayerPlan plan = gemm.plan_layer(layer, request);
-        CHECK(same(gemm.plan_layer(layer, request), plan));
-        CHECK(same(other->plan_layer(layer, request), plan));
+        const LayerPlan plan = plan_layer(gemm, layer, request);
+        CHECK(same(plan_layer(gemm, layer, request), plan));
+        CHECK(same(plan_layer(*other, layer, request), plan));
         for (const GemmPlan* one : {&plan.qkv, &plan.output, &plan.gate_up, &plan.down}) {
           CHECK(same(gemm.plan(one->shape), *one));
         }
@@ -89,7 +105,7 @@ TEST_CASE("the activation of a layer is gate-up's own epilogue, or else down's p
   BACKEND_OR_SKIP(backend);
   for_random_layers(*backend, 310,
                     [](Gemm& gemm, const LayerGemms& layer, const LayerRequest& request) {
-                      const LayerPlan plan = gemm.plan_layer(layer, request);
+                      const LayerPlan plan = plan_layer(gemm, layer, request);
                       const bool epilogue = plan.gate_up.epilogue == Epilogue::gated_activation;
                       CHECK(epilogue != (plan.down.prologue == Prologue::gated_activation));
                       if (epilogue) CHECK(!plan.gate_up.epilogue_kernel);
@@ -110,7 +126,7 @@ TEST_CASE("with several ranks, or norms apart, GEMMs have no norms and add no re
                       among.deferred = false;
                       for (among.ranks = 1; among.ranks <= 8; among.ranks *= 2) {
                         among.norms_apart = among.ranks == 1;
-                        const LayerPlan plan = gemm.plan_layer(layer, among);
+                        const LayerPlan plan = plan_layer(gemm, layer, among);
                         CHECK(plan.qkv.prologue == Prologue::none);
                         CHECK(plan.gate_up.prologue == Prologue::none);
                         CHECK(!plan.output.shape.residual);
@@ -119,7 +135,7 @@ TEST_CASE("with several ranks, or norms apart, GEMMs have no norms and add no re
                       }
                       among.ranks = 1;
                       among.norms_apart = false;
-                      const LayerPlan alone = gemm.plan_layer(layer, among);
+                      const LayerPlan alone = plan_layer(gemm, layer, among);
                       CHECK(alone.qkv.shape.fusion.prologue == Prologue::rms_norm);
                       CHECK(alone.gate_up.shape.fusion.prologue == Prologue::rms_norm);
                       CHECK(alone.output.shape.residual);
@@ -133,7 +149,7 @@ TEST_CASE("a layer without memory for deferred norms defers none") {
                     [](Gemm& gemm, const LayerGemms& layer, const LayerRequest& request) {
                       LayerRequest without = request;
                       without.may_defer = false;
-                      const LayerPlan plan = gemm.plan_layer(layer, without);
+                      const LayerPlan plan = plan_layer(gemm, layer, without);
                       CHECK(!defers(plan));
                       CHECK(plan.gate_up.prologue != Prologue::deferred_rms_norm);
                       if (!without.deferred)
@@ -146,7 +162,7 @@ TEST_CASE("a norm is deferred only where the GEMM that reads its rows ends it") 
   int in_layer = 0, to_next = 0;
   for_random_layers(*backend, 340,
                     [&](Gemm& gemm, const LayerGemms& layer, const LayerRequest& request) {
-                      const LayerPlan plan = gemm.plan_layer(layer, request);
+                      const LayerPlan plan = plan_layer(gemm, layer, request);
                       const auto ends = [](const GemmPlan& one) {
                         return one.prologue == Prologue::deferred_rms_norm;
                       };
@@ -162,7 +178,7 @@ TEST_CASE("a norm is deferred only where the GEMM that reads its rows ends it") 
                       LayerRequest then = request;
                       then.m = request.mlp_m;
                       then.deferred = true;
-                      CHECK(ends(gemm.plan_layer(*request.next, then).qkv));
+                      CHECK(ends(plan_layer(gemm, *request.next, then).qkv));
                     });
   const bool on_cpu = backend->kind() == DeviceKind::cpu;
   if (on_cpu) CHECK(in_layer + to_next == 0);
@@ -172,4 +188,4 @@ TEST_CASE("a norm is deferred only where the GEMM that reads its rows ends it") 
 }
 
 }  // namespace
-}  // namespace nvllm::kernels::testing
+}  // namespace nvllm::layers

@@ -6,18 +6,16 @@
 #include "device/cuda/stream.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/cublaslt/cublaslt_gemm.h"
+#include "kernels/gemm/cuda/grouped_gemm.h"
 #include "kernels/gemm/gemm_steps.h"
-#include "kernels/gemm/sm80/grouped_gemm.h"
+#include "kernels/gemm/grouped_gemm.h"
+#include "kernels/gemm/segmented_gemm.h"
 #include "kernels/gemm/sm80/prologue.h"
 #include "kernels/gemm/sm80/quantized_gemm.h"
+#include "kernels/gemm/sm90/entry_points.h"
 #include "kernels/pointwise/backends.h"
 
 namespace nvllm::kernels::cuda {
-
-// Whether Hopper's invariant GEMV (../sm90/invariant_gemv.cu) has much of the weight of such a GEMM
-// in flight before its wait.
-bool loads_early_sm90(const GemmShape& shape, int multiprocessors);
-
 namespace {
 
 // Without tensor cores, up to this many rows are faster when each row reads the weights itself.
@@ -43,7 +41,8 @@ class CudaGemm final : public Gemm {
   // last those without prologue and epilogue.
   GemmPlan make_plan(const GemmShape& shape) override {
     if (shape.format == WeightFormat::mxfp4) {
-      fail("gemm: weight is ", name_of(shape.format), ", which runs on CPUs only so far");
+      fail("gemm: weight is ", name_of(shape.format), ", [", shape.outputs, ", ", shape.inputs,
+           "], and dense GEMMs by such weights have no GPU kernel; pass --quantization none");
     }
     if (invariant_) return make_invariant_plan(shape);
     GemmPlan plan;

@@ -7,7 +7,8 @@ namespace nvllm::kernels::cuda {
 
 inline constexpr unsigned kChosenKey = 0, kNanKey = 1;
 
-// Order-preserving keys; keys of numbers are greater than kNanKey.
+// Order-preserving keys; keys of numbers are greater than kNanKey. Unlike the keys of sampling
+// (order_key()) that of NaN is not 0, which marks a chosen expert here, and converts back to NaN.
 __device__ __forceinline__ unsigned key_of(float logit) {
   if (isnan(logit)) return kNanKey;
   const unsigned bits = __float_as_uint(logit + 0.0f);  // -0 counts as 0
@@ -29,8 +30,8 @@ __device__ __forceinline__ float warp_sum(float value) {
 // Returns the divisor of these exponentials. kPerLane: logits per lane, which are loaded past the
 // L1, since it may hold stale ones.
 template <int kPerLane, typename Put>
-__device__ __forceinline__ float choose_experts(const float* logits, int experts, int k,
-                                                bool renormalize, const Put& put) {
+__device__ __forceinline__ float select_top_k_experts(const float* logits, int experts, int k,
+                                                      bool renormalize, const Put& put) {
   const int lane = threadIdx.x % 32;
   unsigned keys[kPerLane];
   unsigned best = 0;
@@ -61,9 +62,9 @@ __device__ __forceinline__ float choose_experts(const float* logits, int experts
     const unsigned largest = __reduce_max_sync(~0u, key);
     const unsigned mine = key == largest ? static_cast<unsigned>(expert) : ~0u;
     const auto winner = static_cast<int>(__reduce_min_sync(~0u, mine));
-    const float power = expf(logit_of(largest) - top);
-    some += power;
-    put(j, power, winner);
+    const float exp_logit = expf(logit_of(largest) - top);
+    some += exp_logit;
+    put(j, exp_logit, winner);
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       if (i * 32 + lane == winner) keys[i] = kChosenKey;

@@ -1,0 +1,25 @@
+// The kernels of Hopper for attention with bfloat16 and float16, as the choice among the kernels of
+// all GPUs (../sm80/attention_launch.cuh) calls them. Those that return bool return false, with
+// nothing enqueued, on another GPU and for what they do not support.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+namespace nvllm::kernels {
+
+struct Attention;
+
+namespace cuda {
+
+// T: as in ../sm80/attention_params.cuh.
+template <typename T, bool kWindow>
+bool attention_prefill_sm90(const Attention& args, cudaStream_t stream);
+template <typename T, bool kWindow>
+bool attention_decode_sm90(const Attention& args, cudaStream_t stream);
+// One row of each sequence with the bits of attention_prefill_sm90() (invariant_decode.cu).
+bool attention_invariant_decode_sm90(const Attention& args, cudaStream_t stream);
+// The same for many sequences, which that one calls (invariant_decode_warps.cu).
+void attention_invariant_decode_warps_sm90(const Attention& args, cudaStream_t stream);
+
+}  // namespace cuda
+}  // namespace nvllm::kernels
