@@ -123,9 +123,17 @@ class BoxesTest(unittest.TestCase):
             talk = 'What is a box?\nAnd another?\n'
             here = subprocess.run(command, input=talk, capture_output=True, text=True,
                                   env={**os.environ, **ENVIRONMENT})
-            code, output, errors = self.run_on_boxes(command, talk=talk)
-        self.assertEqual(code, 0, errors)
-        self.assertGreater(len(here.stdout.splitlines()), 1, here.stderr)
+            self.assertGreater(len(here.stdout.splitlines()), 1, here.stderr)
+            if self.boxes.input_ends:
+                code, output, errors = self.run_on_boxes(command, talk=talk)
+                self.assertEqual(code, 0, errors)
+            else:
+                run = self.boxes.mpirun(command, environment=ENVIRONMENT, talks=True)
+                run.stdin.write(talk)
+                run.stdin.flush()
+                output = ''.join(run.stdout.readline() for _ in here.stdout.splitlines())
+                os.kill(self.boxes.launcher(0).pid, signal.SIGTERM)
+                run.communicate(timeout=30)
         self.assertEqual(output, here.stdout)
 
     def test_calls_and_collectives_of_all_kinds(self):
@@ -139,6 +147,13 @@ class BoxesTest(unittest.TestCase):
         self.assertRegex(output, r'\n  box 0 \(boxA\): ranks 0 to 1 on CPU.*\n  box 1 \(boxB\): rank 2 on CPU')
         # Other boxes have other clocks.
         self.assertEqual(['start_ms' in rank for rank in report['ranks']], [True, True, False])
+
+    def test_whoever_gives_mpirun_no_keepalive_is_told_of_it(self):
+        words = 'mpirun notices a lost box after minutes'
+        for keepalive in (True, False):
+            _, _, errors = self.run_on_boxes([PROGRAM, 'selftest', '--device', 'cpu', '--tp', '2'],
+                                             keepalive=keepalive)
+            self.assertEqual(words in errors, not keepalive, errors)
 
     # --- refusals ---
 
@@ -225,7 +240,8 @@ class BoxesTest(unittest.TestCase):
         run = self.boxes.mpirun([PROGRAM, *command, *more], patient=patient, environment=ENVIRONMENT)
         end = time.monotonic() + 15
         while time.monotonic() < end:
-            if [len(self.boxes.workers(box)) for box in (0, 1)] == [1 + count for count in ranks]:
+            here = [len(self.boxes.workers(box)) for box in (0, 1)]
+            if here == [1 + count for count in ranks] and self.boxes.joined():
                 time.sleep(0.4)  # until it is at work
                 return run
             time.sleep(0.02)
@@ -237,7 +253,7 @@ class BoxesTest(unittest.TestCase):
         took = self.boxes.gone(limit)
         if took is None:
             left = [(p.pid, p.name, p.parent, self.boxes.nets.index(p.net)) for p in two.processes()
-                    if p.net in self.boxes.nets and p.name in ('nvllm-launch', 'orted', 'mpirun')]
+                    if p.net in self.boxes.nets and p.name in ('nvllm-launch', self.boxes.daemon, self.boxes.starter)]
             self.boxes.kill_rest()
             self.fail(f'left after {limit} s: {left}: {run.communicate()[1]}')
         errors = run.communicate()[1]
@@ -281,27 +297,27 @@ class BoxesTest(unittest.TestCase):
 
     def test_mpirun_is_killed(self):
         run = self.start_long()
-        self.kill(self.boxes.named('mpirun')[0])
+        self.kill(self.boxes.named(self.boxes.starter)[0])
         self.all_gone(run, 6)
 
     def test_the_daemon_of_mpirun_is_killed(self):
         run = self.start_long()
-        self.kill(self.boxes.named('orted', 1)[0])
+        self.kill(self.boxes.named(self.boxes.daemon, 1)[0])
         self.all_gone(run, 6)
 
     def test_the_network_is_cut(self):
-        run = self.start_long('--step-timeout', '2')
+        run = self.start_long('--step-timeout', '4')
         self.boxes.cut()
         try:
-            errors = self.all_gone(run, 12)
+            errors = self.all_gone(run, 14)
         finally:
             self.boxes.connect()
-        self.assertRegex(errors, r'nothing has come from box 1 \(boxB\) for 2\.\d+ s|rank 2 .* no sign of life')
+        self.assertRegex(errors, r'nothing has come from box 1 \(boxB\) for 4\.\d+ s|rank 2 .* no sign of life')
 
     def test_a_stopped_worker_of_the_other_box_is_named(self):
-        run = self.start_long('--step-timeout', '1')
+        run = self.start_long('--step-timeout', '3')
         os.kill(self.boxes.workers(1)[1].pid, signal.SIGSTOP)
-        errors = self.all_gone(run, 8)
+        errors = self.all_gone(run, 12)
         self.assertNotEqual(run.returncode, 0)
         self.assertRegex(errors, r'nvllm-launch: rank 2 \(pid \d+ on box 1 \(boxB\)\) is alive but stuck '
                                  r'\(stopped by SIGSTOP\)')
@@ -320,9 +336,9 @@ class BoxesTest(unittest.TestCase):
 
     def test_a_stopped_stage_on_the_other_box_is_named(self):
         with tempfile.TemporaryDirectory(dir=self.boxes.folder) as folder:
-            run = self.start_long_stages(folder, '--step-timeout', '1')
+            run = self.start_long_stages(folder, '--step-timeout', '3')
             os.kill(self.boxes.workers(1)[1].pid, signal.SIGSTOP)
-            errors = self.all_gone(run, 8)
+            errors = self.all_gone(run, 12)
         self.assertNotEqual(run.returncode, 0)
         self.assertRegex(errors, r'nvllm-launch: rank 1 \(pid \d+ on box 1 \(boxB\)\) is alive but stuck '
                                  r'\(stopped by SIGSTOP\)')
@@ -336,6 +352,10 @@ class BoxesTest(unittest.TestCase):
         self.assertRegex(errors, r'the link to the other boxes \(pid \d+\) died: killed by SIGKILL')
 
 
-if __name__ == '__main__':
+def main():
     two.enter(sys.argv)
-    unittest.main(verbosity=2)
+    unittest.main(__name__, verbosity=2)
+
+
+if __name__ == '__main__':
+    main()

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/logging.h"
+#include "base/system_files.h"
 #include "base/visible_text.h"
 #include "cluster/task.h"
 #include "launcher/cli/commands.h"
@@ -121,14 +122,17 @@ void advise(const cluster::Task& task) {
                 " cores: mpirun binds tasks to cores; pass --bind-to none");
   }
   if (task.box != 0 || task.starter != "mpirun") return;
-  for (const char* variable :
-       {"OMPI_MCA_oob_tcp_keepalive_time", "PRTE_MCA_oob_tcp_keepalive_time"}) {
-    if (::getenv(variable) != nullptr) return;
+  // Open MPI 4.1 hands on what it was given, wherever that stood; 5.0 does not.
+  constexpr const char* kKeepalive = "oob_tcp_keepalive_time";
+  if (::getenv(str("OMPI_MCA_", kKeepalive).c_str()) != nullptr) return;
+  const std::string starter = str("/proc/", ::getppid());
+  for (const char* file : {"/cmdline", "/environ"}) {
+    if (system_text(starter + file).find(kKeepalive) != std::string::npos) return;
   }
   log_info(
       "mpirun notices a lost box after minutes; to have it do so in seconds, pass it --mca "
       "oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 --mca "
-      "oob_tcp_keepalive_probes 3 (Open MPI 5: --prtemca)");
+      "oob_tcp_keepalive_probes 3");
 }
 
 // Joins the other tasks, each on a box of its own. The workers must end with the launcher, and the
