@@ -123,9 +123,17 @@ class BoxesTest(unittest.TestCase):
             talk = 'What is a box?\nAnd another?\n'
             here = subprocess.run(command, input=talk, capture_output=True, text=True,
                                   env={**os.environ, **ENVIRONMENT})
-            code, output, errors = self.run_on_boxes(command, talk=talk)
-        self.assertEqual(code, 0, errors)
-        self.assertGreater(len(here.stdout.splitlines()), 1, here.stderr)
+            self.assertGreater(len(here.stdout.splitlines()), 1, here.stderr)
+            if self.boxes.input_ends:
+                code, output, errors = self.run_on_boxes(command, talk=talk)
+                self.assertEqual(code, 0, errors)
+            else:
+                run = self.boxes.mpirun(command, environment=ENVIRONMENT, talks=True)
+                run.stdin.write(talk)
+                run.stdin.flush()
+                output = ''.join(run.stdout.readline() for _ in here.stdout.splitlines())
+                os.kill(self.boxes.launcher(0).pid, signal.SIGTERM)
+                run.communicate(timeout=30)
         self.assertEqual(output, here.stdout)
 
     def test_calls_and_collectives_of_all_kinds(self):
@@ -137,8 +145,71 @@ class BoxesTest(unittest.TestCase):
         code, output, errors = self.run_on_boxes([PROGRAM, 'selftest', '--device', 'cpu', '--tp', '3'])
         self.assertEqual(code, 0, errors)
         self.assertRegex(output, r'\n  box 0 \(boxA\): ranks 0 to 1 on CPU.*\n  box 1 \(boxB\): rank 2 on CPU')
-        # Other boxes have other clocks.
-        self.assertEqual(['start_ms' in rank for rank in report['ranks']], [True, True, False])
+        for rank in report['ranks']:
+            stages = rank['start_ms']
+            # A box may have been started before the first one.
+            self.assert_in_order(-30_000, *(stages[name] for name in ('joined', 'device', 'communicator', 'ready')), 30_000)
+
+    # --- times, although the clock of box B is SECONDS_AHEAD ahead ---
+
+    def assert_in_order(self, *times):
+        self.assertEqual(list(times), sorted(times))
+
+    def test_all_ranks_load_and_say_how_long_it_took(self):
+        command = [PROGRAM, 'inspect', '--model', str(MODEL), '--device', 'cpu', '--tp', '3', '--load']
+        here = subprocess.run([*command, '--json', '--checksums'], capture_output=True, text=True)
+        code, output, errors = self.run_on_boxes([*command, '--json', '--checksums'])
+        self.assertEqual(code, 0, errors)
+        report, of_one_box = json.loads(output), json.loads(here.stdout)
+        self.assertEqual([rank['box'] for rank in report['ranks']], [0, 0, 1])
+        for rank, other in zip(report['ranks'], of_one_box['ranks'], strict=True):
+            for fact in ('checksums', 'bytes_loaded'):
+                self.assertEqual(rank['load'][fact], other['load'][fact])
+            self.assert_in_order(-30, rank['load']['begun_s'], rank['load']['loaded_s'], 30)
+            self.assertAlmostEqual(rank['load']['seconds'], rank['load']['loaded_s'] - rank['load']['begun_s'])
+        last = max(rank['load']['loaded_s'] for rank in report['ranks'])
+        self.assertAlmostEqual(report['load']['since_start_s'], last)
+        code, output, errors = self.run_on_boxes(command)
+        self.assertEqual(code, 0, errors)
+        self.assertRegex(output, r'\n  2 +box 1 \(boxB\) +CPU')
+
+    def test_a_benchmark_of_the_start_tells_when_all_boxes_were_there(self):
+        command = [PROGRAM, 'bench', 'startup', '--repeat', '1', '--model', str(MODEL), '--device', 'cpu', '--tp', '3',
+                   '--dtype', 'float32', '--input-len', '8', '--kv-cache-memory-bytes', '64M', '--json']
+        code, output, errors = self.run_on_boxes(command)
+        self.assertEqual(code, 0, errors)
+        run, = json.loads(output)['runs']
+        self.assertEqual(run['stages'][0]['name'], 'all ranks forked and joined')
+        self.assert_in_order(0, *(stage['after_s'] for stage in run['stages']), 30)
+
+    def test_a_trace_has_the_ranks_of_all_boxes_on_one_clock(self):
+        with tempfile.TemporaryDirectory(dir=self.boxes.folder) as folder:
+            trace = pathlib.Path(folder) / 'trace.json'
+            code, _, errors = self.run_on_boxes(generate(3, '--profile', str(trace)))
+            self.assertEqual(code, 0, errors)
+            events = json.loads(trace.read_text())['traceEvents']
+        names = {event['pid']: event['args']['name'] for event in events if event['name'] == 'process_name'}
+        self.assertEqual(list(names.values())[:3], ['launcher', 'rank 0, box 0 (boxA)', 'rank 1, box 0 (boxA)'])
+        found = re.fullmatch(r'rank 2, box 1 \(boxB\), times to within (\S+) ([mu]?s)', names[4])
+        self.assertTrue(found, names)
+        error = float(found.group(1)) * {'s': 1e6, 'ms': 1e3, 'us': 1}[found.group(2)]  # microseconds, as in the trace
+
+        def of(process, name):
+            return {event['args']['step']: (event['ts'], event['ts'] + event['dur']) for event in events
+                    if event['pid'] == process and event['name'] == name and 'step' in event.get('args', {})}
+        # No rank computes a step before rank 0 has started to send it, nor after rank 0 has what came of it.
+        sent, completed, elsewhere = of(2, 'send'), of(2, 'complete'), of(4, 'step')
+        self.assertGreater(len(elsewhere), 20)
+        for step, (begin, _) in elsewhere.items():
+            self.assert_in_order(sent[step][0], begin + error)
+            self.assert_in_order(begin - error, completed[step][1])
+
+    def test_whoever_gives_mpirun_no_keepalive_is_told_of_it(self):
+        words = 'mpirun notices a lost box after minutes'
+        for keepalive in (True, False):
+            _, _, errors = self.run_on_boxes([PROGRAM, 'selftest', '--device', 'cpu', '--tp', '2'],
+                                             keepalive=keepalive)
+            self.assertEqual(words in errors, not keepalive, errors)
 
     # --- refusals ---
 
@@ -153,10 +224,8 @@ class BoxesTest(unittest.TestCase):
         task = {'OMPI_COMM_WORLD_SIZE': '2', 'OMPI_COMM_WORLD_RANK': '0', 'OMPI_COMM_WORLD_LOCAL_SIZE': '1'}
         model = ['--model', str(MODEL), '--device', 'cpu']
         for command, words in (
-                (['bench', 'startup', *model], 'bench startup: boxes have clocks of their own'),
-                (['bench', 'long', *model, '--modes', 'paged,layerwise'], 'bench long: each mode starts a group'),
-                (['inspect', *model, '--load'], 'inspect --load: boxes have clocks of their own'),
-                (['serve', *model, '--profile', 'trace.json'], '--profile: boxes have clocks of their own')):
+                (['bench', 'startup', *model], 'bench startup: boxes can be joined once'),
+                (['bench', 'long', *model, '--modes', 'paged,layerwise'], 'bench long: each mode starts a group')):
             with self.subTest(command=command):
                 run = subprocess.run([PROGRAM, *command], capture_output=True, text=True, env={**os.environ, **task})
                 self.assertEqual(run.returncode, 2)
@@ -225,7 +294,8 @@ class BoxesTest(unittest.TestCase):
         run = self.boxes.mpirun([PROGRAM, *command, *more], patient=patient, environment=ENVIRONMENT)
         end = time.monotonic() + 15
         while time.monotonic() < end:
-            if [len(self.boxes.workers(box)) for box in (0, 1)] == [1 + count for count in ranks]:
+            here = [len(self.boxes.workers(box)) for box in (0, 1)]
+            if here == [1 + count for count in ranks] and self.boxes.joined():
                 time.sleep(0.4)  # until it is at work
                 return run
             time.sleep(0.02)
@@ -237,7 +307,7 @@ class BoxesTest(unittest.TestCase):
         took = self.boxes.gone(limit)
         if took is None:
             left = [(p.pid, p.name, p.parent, self.boxes.nets.index(p.net)) for p in two.processes()
-                    if p.net in self.boxes.nets and p.name in ('nvllm-launch', 'orted', 'mpirun')]
+                    if p.net in self.boxes.nets and p.name in ('nvllm-launch', self.boxes.daemon, self.boxes.starter)]
             self.boxes.kill_rest()
             self.fail(f'left after {limit} s: {left}: {run.communicate()[1]}')
         errors = run.communicate()[1]
@@ -281,27 +351,28 @@ class BoxesTest(unittest.TestCase):
 
     def test_mpirun_is_killed(self):
         run = self.start_long()
-        self.kill(self.boxes.named('mpirun')[0])
+        self.kill(self.boxes.named(self.boxes.starter)[0])
         self.all_gone(run, 6)
 
     def test_the_daemon_of_mpirun_is_killed(self):
         run = self.start_long()
-        self.kill(self.boxes.named('orted', 1)[0])
+        self.kill(self.boxes.named(self.boxes.daemon, 1)[0])
         self.all_gone(run, 6)
 
     def test_the_network_is_cut(self):
-        run = self.start_long('--step-timeout', '2')
+        # Longer than a box may be silent, so that this is noticed before a rank gives up.
+        run = self.start_long('--step-timeout', '8')
         self.boxes.cut()
         try:
-            errors = self.all_gone(run, 12)
+            errors = self.all_gone(run, 14)
         finally:
             self.boxes.connect()
-        self.assertRegex(errors, r'nothing has come from box 1 \(boxB\) for 2\.\d+ s|rank 2 .* no sign of life')
+        self.assertRegex(errors, r'nothing has come from box 1 \(boxB\) for \d\.\d+ s|rank 2 .* no sign of life')
 
     def test_a_stopped_worker_of_the_other_box_is_named(self):
-        run = self.start_long('--step-timeout', '1')
+        run = self.start_long('--step-timeout', '3')
         os.kill(self.boxes.workers(1)[1].pid, signal.SIGSTOP)
-        errors = self.all_gone(run, 8)
+        errors = self.all_gone(run, 12)
         self.assertNotEqual(run.returncode, 0)
         self.assertRegex(errors, r'nvllm-launch: rank 2 \(pid \d+ on box 1 \(boxB\)\) is alive but stuck '
                                  r'\(stopped by SIGSTOP\)')
@@ -320,9 +391,9 @@ class BoxesTest(unittest.TestCase):
 
     def test_a_stopped_stage_on_the_other_box_is_named(self):
         with tempfile.TemporaryDirectory(dir=self.boxes.folder) as folder:
-            run = self.start_long_stages(folder, '--step-timeout', '1')
+            run = self.start_long_stages(folder, '--step-timeout', '3')
             os.kill(self.boxes.workers(1)[1].pid, signal.SIGSTOP)
-            errors = self.all_gone(run, 8)
+            errors = self.all_gone(run, 12)
         self.assertNotEqual(run.returncode, 0)
         self.assertRegex(errors, r'nvllm-launch: rank 1 \(pid \d+ on box 1 \(boxB\)\) is alive but stuck '
                                  r'\(stopped by SIGSTOP\)')
@@ -336,6 +407,10 @@ class BoxesTest(unittest.TestCase):
         self.assertRegex(errors, r'the link to the other boxes \(pid \d+\) died: killed by SIGKILL')
 
 
-if __name__ == '__main__':
+def main():
     two.enter(sys.argv)
-    unittest.main(verbosity=2)
+    unittest.main(__name__, verbosity=2)
+
+
+if __name__ == '__main__':
+    main()

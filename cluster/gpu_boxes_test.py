@@ -31,7 +31,7 @@ NETWORKS = {
 }
 TRIED = [name for name in NETWORKS if os.environ.get('NVLLM_BOXES_NETWORK', name) == name]
 ENVIRONMENT = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1', 'HWLOC_COMPONENTS': '-gl',
-               'OMPI_MCA_odls_base_sigkill_timeout': '0'}
+               'OMPI_MCA_odls_base_sigkill_timeout': '0', 'PRTE_MCA_odls_base_sigkill_timeout': '0'}
 SELFTEST = ['selftest', '--device', 'cuda', '--tp', '2', '--seconds', '60']
 
 
@@ -46,11 +46,10 @@ def gpus():
 
 
 def why_not():
-    if not shutil.which('mpirun'):
-        return 'there is no mpirun; install openmpi-bin'
-    version = subprocess.run(['mpirun', '--version'], capture_output=True, text=True).stdout
-    if '(Open MPI)' not in version:
-        return f'mpirun is not that of Open MPI: {version.splitlines()[:1]}'
+    if not shutil.which(two.MPIRUN):
+        return f'there is no {two.MPIRUN}; install openmpi-bin'
+    if not two.process_names():
+        return f'{two.MPIRUN} is of no Open MPI whose processes are known'
     return '' if len(gpus()) == 2 else f'needs 2 GPUs, found {len(gpus())}'
 
 
@@ -87,7 +86,7 @@ class GpuBoxesTest(unittest.TestCase):
         self.tmp = tempfile.mkdtemp(prefix='b', dir='/tmp')
 
     def tearDown(self):
-        for process in self.ours('mpirun') + self.ours('nvllm-launch'):
+        for process in self.ours(two.process_names()[0]) + self.ours('nvllm-launch'):
             os.kill(process.pid, signal.SIGKILL)
         shutil.rmtree(self.tmp, ignore_errors=True)
 
@@ -107,7 +106,7 @@ class GpuBoxesTest(unittest.TestCase):
         """together: all tasks are given the same GPU."""
         chosen = gpus()[:1] * 2 if together else gpus()
         return subprocess.Popen(
-            ['mpirun', '--bind-to', 'none', '-n', str(tasks), 'sh', '-c', TASK, PROGRAM, *command],
+            [two.MPIRUN, '--bind-to', 'none', '-n', str(tasks), 'sh', '-c', TASK, PROGRAM, *command],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, **ENVIRONMENT, **NETWORKS[network], 'GPUS': ','.join(chosen), 'TMPDIR': self.tmp})
 
@@ -190,7 +189,7 @@ class GpuBoxesTest(unittest.TestCase):
     def all_gone(self, run, limit):
         """Everything is gone within the limit; what was written."""
         start = time.monotonic()
-        while self.ours('mpirun') or self.ours('nvllm-launch'):
+        while self.ours(two.process_names()[0]) or self.ours('nvllm-launch'):
             if time.monotonic() - start > limit:
                 left = [(p.pid, p.name, p.parent) for p in self.ours('nvllm-launch')]
                 self.tearDown()

@@ -11,7 +11,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
+#include <initializer_list>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -53,15 +56,6 @@ std::string difference(const std::vector<Fact>& own, const std::vector<Fact>& ot
   return "";
 }
 
-// The folder of this run's Open MPI files; empty: unknown.
-std::string session_folder() {
-  const char* const folder = ::getenv("PMIX_SERVER_TMPDIR");
-  const std::string_view text = folder == nullptr ? "" : folder;
-  const bool of_open_mpi = text.find("/ompi.") != std::string_view::npos ||
-                           text.find("/prte.") != std::string_view::npos;
-  return of_open_mpi ? std::string(text) : "";
-}
-
 // A descriptor that becomes readable when the process ends.
 UniqueFd open_process(std::uint64_t pid) {
   return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0)));
@@ -72,13 +66,14 @@ void await_end(int process, int limit_ms) {
   while (::poll(&ended, 1, limit_ms) < 0 && errno == EINTR) continue;
 }
 
-// The starter of the launcher removes that folder, unless it is killed, and sometimes too late if a
-// task is killed. So a separate process waits until both have ended, and removes what is left.
-void watch_session_folder() {
+// The starter of the launcher removes these folders, unless it is killed, and sometimes too late if
+// a task is killed. So a separate process waits until both have ended, and removes what is left.
+void watch_session_folders() {
   constexpr int kLauncher = 3, kStarter = 4, kStarterLimitMs = 15'000;
-  const std::string folder = session_folder();
+  const char* const files = ::getenv("PMIX_SERVER_TMPDIR");
+  const SessionFolders folders = session_folders(files == nullptr ? "" : files);
   const auto starter_pid = number_after(str("/proc/", ::getppid(), "/status"), "PPid:");
-  if (folder.empty() || !starter_pid) return;
+  if (folders.own.empty() || !starter_pid) return;
   const UniqueFd launcher = open_process(static_cast<std::uint64_t>(::getppid()));
   const UniqueFd starter = open_process(*starter_pid);
   if (!launcher || !starter || ::fork() != 0) return;
@@ -92,7 +87,8 @@ void watch_session_folder() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nothing, fd);
   await_end(kLauncher, -1);
   await_end(kStarter, kStarterLimitMs);
-  ::execl("/bin/sh", "sh", "-c", "rm -rf \"$0\"; rmdir \"${0%/*}\"", folder.c_str(), nullptr);
+  ::execl("/bin/sh", "sh", "-c", "rm -rf \"$0\"; test -z \"$1\" || rmdir \"$1\"",
+          folders.own.c_str(), folders.shared.c_str(), nullptr);
   ::_exit(1);
 }
 
@@ -100,6 +96,9 @@ bool cores_to_spare(int ranks) {
   cpu_set_t cores;
   return ::sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) > ranks + 1;
 }
+
+// How long another box's link outlives its last message after an abort.
+constexpr Nanoseconds kLinger = std::chrono::milliseconds(300);
 
 class Link {
  public:
@@ -314,7 +313,10 @@ void Link::carry() {
     pause();
   }
   // After an abort the others may be gone, and are not waited for.
-  if (!group_.aborted()) link_.leave();
+  if (!group_.aborted()) return link_.leave();
+  // But Open MPI 5.0 ends the run, with an exit code of its own, when a link that still calls MPI
+  // hears that another process has ended: the first box's goes before.
+  if (group_.box() != 0) std::this_thread::sleep_for(kLinger);
 }
 
 void Link::pause() {
@@ -329,6 +331,22 @@ void Link::pause() {
 
 }  // namespace
 
+SessionFolders session_folders(const std::string& server_files) {
+  const std::filesystem::path own(server_files);
+  const auto is_named = [](const std::filesystem::path& path,
+                           std::initializer_list<std::string_view> beginnings) {
+    const std::string name = path.filename().string();
+    return std::ranges::any_of(
+        beginnings, [&](std::string_view beginning) { return name.starts_with(beginning); });
+  };
+  const std::filesystem::path above = own.parent_path();
+  if (is_named(above, {"ompi.", "prte."})) return {.own = server_files, .shared = above.string()};
+  if (is_named(own, {"ompi.", "prte.", "prted.", "prterun."})) {
+    return {.own = server_files, .shared = ""};
+  }
+  return {};
+}
+
 Nanoseconds link_pause(Nanoseconds idle, bool cores_to_spare) {
   constexpr Nanoseconds kSpin = std::chrono::microseconds(50);
   constexpr Nanoseconds kLongSpin = std::chrono::milliseconds(2);
@@ -339,7 +357,7 @@ Nanoseconds link_pause(Nanoseconds idle, bool cores_to_spare) {
 
 int run_link(const Group& group, const LinkOptions& options) {
   configure_logging({.level = options.log_level, .who = "link"});
-  watch_session_folder();
+  watch_session_folders();
   ::prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: short sleeps are short
   ipc::Member me = group.join(ipc::kLink);
   group.set_box_name(group.box(), host_name());

@@ -47,6 +47,16 @@ inline constexpr Nanoseconds kPartingLimit = std::chrono::milliseconds(1200);
 // 1 after an Error, which its record then holds.
 int run_link(const ipc::Group& group, const LinkOptions& options);
 
+// Where Open MPI keeps the files of a run on this box.
+struct SessionFolders {
+  std::string own;     // of this run alone; empty: unknown
+  std::string shared;  // what it lies in, with those of other runs; empty: no folder of Open MPI's
+};
+// By PMIX_SERVER_TMPDIR: /tmp/ompi.HOST.USER/pid.PID (where mpirun is not, jf.NUMBER) of Open MPI
+// 4.1, and of 5.0 /tmp/ompi.PID (where mpirun is not, prted.PID). Nothing for any other path: a
+// folder that srun, say, has named is not ours to remove.
+SessionFolders session_folders(const std::string& server_files);
+
 // How long an idle link sleeps before it polls again: a sixteenth of the time since it became idle,
 // so that a message is hardly delayed, and at most 8 ms. 0: it spins.
 Nanoseconds link_pause(Nanoseconds idle, bool cores_to_spare);

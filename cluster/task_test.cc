@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "cluster/link_process.h"
@@ -101,6 +102,24 @@ TEST_CASE("a pipeline stage stays on one box where there are as many stages as b
   CHECK_THROWS_WITH(deal_ranks(2, 2, 3),
                     "--pp 2: so many stages of --tp 1 are less than one rank for each of 3 boxes; "
                     "pass a larger --tp or --pp, or start fewer tasks");
+}
+
+TEST_CASE("folders of Open MPI are found by their names, and nobody else's is ours to remove") {
+  const auto of = [](const char* path) {
+    const SessionFolders folders = session_folders(path);
+    return std::pair(folders.own, folders.shared);
+  };
+  using Folders = std::pair<std::string, std::string>;
+  // Open MPI 4.1: a folder of the user, and in it one of each run.
+  CHECK(of("/tmp/ompi.node1.0/pid.19") == Folders{"/tmp/ompi.node1.0/pid.19", "/tmp/ompi.node1.0"});
+  CHECK(of("/tmp/ompi.node2.0/jf.3403") ==
+        Folders{"/tmp/ompi.node2.0/jf.3403", "/tmp/ompi.node2.0"});
+  // 5.0: one of each run in the temporary directory, which stays.
+  CHECK(of("/tmp/ompi.19") == Folders{"/tmp/ompi.19", ""});
+  CHECK(of("/tmp/prted.10") == Folders{"/tmp/prted.10", ""});
+  for (const char* path : {"", "/", "/tmp", "/var/spool/slurmd/pmix.17.0", "pid.19"}) {
+    CHECK(of(path) == Folders{});
+  }
 }
 
 TEST_CASE("an idle link sleeps longer and longer, 8 ms at most") {

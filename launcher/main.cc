@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/logging.h"
+#include "base/system_files.h"
 #include "base/visible_text.h"
 #include "cluster/task.h"
 #include "launcher/cli/commands.h"
@@ -84,30 +85,28 @@ void complain(const std::exception& error) {
   write_error_text(str("nvllm-launch: ", visible_text(error.what(), Breaks::none), '\n'));
 }
 
-// Commands whose ranks may be on several boxes. All others, except those that refusal_over_boxes()
-// rejects, have no ranks and run on each box independently.
-constexpr std::string_view kOverBoxes[] = {
-    "bench latency", "bench long", "bench throughput", "chat", "generate", "selftest", "serve"};
+// Commands whose ranks may be on several boxes. All others have no ranks and run on each box
+// independently.
+constexpr std::string_view kOverBoxes[] = {"bench latency",    "bench long", "bench startup",
+                                           "bench throughput", "chat",       "generate",
+                                           "selftest",         "serve"};
+
+bool has_ranks(const Options& options) {
+  if (options.command == "inspect") return options.inspect_load;
+  return std::ranges::find(kOverBoxes, options.command) != std::end(kOverBoxes);
+}
 
 // Why the command cannot run over several boxes, and the fix; empty: it can.
 std::string refusal_over_boxes(const Options& options) {
-  if (options.engine.profile) {
-    return "--profile: boxes have clocks of their own, so there is no trace of several; run on one "
-           "box, or leave it out";
-  }
-  if (options.command == "bench startup") {
-    return "bench startup: boxes have clocks of their own, and each start would need an mpirun of "
-           "its own; run on one box";
+  if (options.command == "bench startup" && options.bench.repeat > 1) {
+    return "bench startup: boxes can be joined once, so each start needs an mpirun or srun of its "
+           "own; pass --repeat 1, and run that several times";
   }
   if (options.command == "bench long" && options.bench.modes.size() > 1) {
     return str(
         "bench long: each mode starts a group, and boxes can be joined once; pass one mode, "
         "--modes ",
         name_of(options.bench.modes.front()));
-  }
-  if (options.command == "inspect" && options.inspect_load) {
-    return "inspect --load: boxes have clocks of their own, so there are no times of loading to "
-           "show; leave --load out, or run on one box";
   }
   return "";
 }
@@ -121,14 +120,17 @@ void advise(const cluster::Task& task) {
                 " cores: mpirun binds tasks to cores; pass --bind-to none");
   }
   if (task.box != 0 || task.starter != "mpirun") return;
-  for (const char* variable :
-       {"OMPI_MCA_oob_tcp_keepalive_time", "PRTE_MCA_oob_tcp_keepalive_time"}) {
-    if (::getenv(variable) != nullptr) return;
+  // Open MPI 4.1 hands on what it was given, wherever that stood; 5.0 does not.
+  constexpr const char* kKeepalive = "oob_tcp_keepalive_time";
+  if (::getenv(str("OMPI_MCA_", kKeepalive).c_str()) != nullptr) return;
+  const std::string starter = str("/proc/", ::getppid());
+  for (const char* file : {"/cmdline", "/environ"}) {
+    if (system_text(starter + file).find(kKeepalive) != std::string::npos) return;
   }
   log_info(
       "mpirun notices a lost box after minutes; to have it do so in seconds, pass it --mca "
       "oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 --mca "
-      "oob_tcp_keepalive_probes 3 (Open MPI 5: --prtemca)");
+      "oob_tcp_keepalive_probes 3");
 }
 
 // Joins the other tasks, each on a box of its own. The workers must end with the launcher, and the
@@ -141,7 +143,7 @@ void join_boxes(Options& options, const cluster::Task& task,
   if (const std::string why = refusal_over_boxes(options); !why.empty()) {
     refuse(why, " (this is one of ", task.boxes, " tasks of ", task.starter, ')');
   }
-  if (std::ranges::find(kOverBoxes, options.command) == std::end(kOverBoxes)) return;
+  if (!has_ranks(options)) return;
   options.group.task = task;
   for (const std::string& argument : arguments) {
     options.group.command_line += str(options.group.command_line.empty() ? "" : " ", argument);

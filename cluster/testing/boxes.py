@@ -1,5 +1,6 @@
 """Two boxes on one machine, made of namespaces: own network, host name, processes, /dev/shm and
-temporary directory each, joined by a virtual cable. Open MPI starts tasks on them.
+temporary directory each, joined by a virtual cable; the clock of box B is ahead. Open MPI starts tasks on them: the one
+of PATH, or whose mpirun NVLLM_MPIRUN names.
 
     enter(sys.argv)            first of all: goes on inside of box A, or exits with the reason why not
     with Boxes() as boxes:
@@ -7,8 +8,10 @@ temporary directory each, joined by a virtual cable. Open MPI starts tasks on th
 
 Everything ends with the process that called enter(): it is the init of box A, which holds box B.
 """
+import functools
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -18,23 +21,40 @@ import tempfile
 import time
 
 INSIDE = 'NVLLM_INSIDE_BOX_A'
+MPIRUN = os.environ.get('NVLLM_MPIRUN') or 'mpirun'
 ADDRESSES = ['10.77.0.1', '10.77.0.2']
 NAMESPACES = ['--net', '--uts', '--ipc', '--mount', '--pid', '--fork', '--kill-child']
+SECONDS_AHEAD = 1000  # box B's clock; what mixes up times of the two is off by as much
+OTHER_CLOCK = ['--time', '--monotonic', str(SECONDS_AHEAD)]
 KEEPALIVE = ['--mca', 'oob_tcp_keepalive_time', '2', '--mca', 'oob_tcp_keepalive_intvl', '1',
              '--mca', 'oob_tcp_keepalive_probes', '3']
 # mpirun 4.1 waits for a second between its SIGTERM and its SIGKILL, several times.
 NO_PATIENCE = ['--mca', 'odls_base_sigkill_timeout', '0']
+# What Open MPI's processes are called: mpirun itself, which in 5.0 becomes another program, and its daemon.
+PROCESSES = {'4.1': ('mpirun', 'orted'), '5.0': ('prterun', 'prted')}
+
+
+def mpi_version():
+    """"4.1.4", say; empty: it is not Open MPI's."""
+    text = subprocess.run([MPIRUN, '--version'], capture_output=True, text=True).stdout
+    found = re.search(r'\(Open MPI\) ([\d.]+)', text)
+    return found.group(1) if found else ''
+
+
+@functools.cache
+def process_names():
+    """Of mpirun and its daemon; None: of that version they are not known."""
+    return PROCESSES.get('.'.join(mpi_version().split('.')[:2]))
 
 
 def why_not():
     """What this machine lacks for boxes; empty: nothing."""
-    for program, package in [('mpirun', 'openmpi-bin'), ('ip', 'iproute2'), ('nsenter', 'util-linux')]:
+    for program, package in [(MPIRUN, 'openmpi-bin'), ('ip', 'iproute2'), ('nsenter', 'util-linux')]:
         if not shutil.which(program):
             return f'there is no {program}; install {package}'
-    version = subprocess.run(['mpirun', '--version'], capture_output=True, text=True).stdout
-    if '(Open MPI) 4.1' not in version:
-        return f'mpirun is not that of Open MPI 4.1: {version.splitlines()[:1]}'
-    tried = subprocess.run(['unshare', '--user', '--map-root-user', *NAMESPACES, 'true'],
+    if not process_names():
+        return f'{MPIRUN} is not that of Open MPI {" or ".join(PROCESSES)}, but {mpi_version() or "of another MPI"}'
+    tried = subprocess.run(['unshare', '--user', '--map-root-user', *NAMESPACES, *OTHER_CLOCK, 'true'],
                            capture_output=True, text=True)
     return '' if tried.returncode == 0 else f'no namespaces: {tried.stderr.strip()}'
 
@@ -92,6 +112,9 @@ def processes():
 class Boxes:
     NAMES = ['boxA', 'boxB']
 
+    def __init__(self, one_clock=False):
+        self.one_clock = one_clock
+
     def __enter__(self):
         socket.sethostname('boxA')
         sh('mount', '-t', 'proc', 'proc', '/proc')
@@ -99,14 +122,17 @@ class Boxes:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix='b', dir='/tmp'))
         for name in self.NAMES:
             (self.folder / name).mkdir()
+        self.starter, self.daemon = process_names()
+        # Of 5.0.11 not even `mpirun cat </dev/null` ends.
+        self.input_ends = not mpi_version().startswith('5.0.')
         self.init = subprocess.Popen(
-            ['unshare', *NAMESPACES, 'sh', '-c',
+            ['unshare', *NAMESPACES, *([] if self.one_clock else OTHER_CLOCK), 'sh', '-c',
              'hostname boxB; mount -t proc proc /proc; mount -t tmpfs tmpfs /dev/shm; echo up;'
              ' exec sleep 3000'], stdout=subprocess.PIPE)
         self.init.stdout.readline()
         self.pid = next(p.pid for p in processes() if p.parent == self.init.pid)
         sh('ip', 'link', 'add', 'vA', 'type', 'veth', 'peer', 'name', 'vB', 'netns', str(self.pid))
-        enter_b = ['nsenter', '-t', str(self.pid), '-n', '-u', '-i', '-p', '-m']
+        enter_b = ['nsenter', '-t', str(self.pid), '-n', '-u', '-i', '-p', '-m', '-T']
         for prefix, device, address in [([], 'vA', ADDRESSES[0]), (enter_b, 'vB', ADDRESSES[1])]:
             sh(*prefix, 'ip', 'addr', 'add', f'{address}/24', 'dev', device)
             sh(*prefix, 'ip', 'link', 'set', device, 'up')
@@ -125,15 +151,16 @@ class Boxes:
         self.init.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def mpirun(self, command, tasks_on_one=False, patient=True, talks=False, environment=()):
+    def mpirun(self, command, tasks_on_one=False, patient=True, talks=False, keepalive=True, environment=()):
         hosts = f'{ADDRESSES[0]}:2' if tasks_on_one else ','.join(f'{a}:1' for a in ADDRESSES)
         self.tmp = pathlib.Path(tempfile.mkdtemp(prefix='t', dir=self.folder / 'boxA'))
         for left in (self.folder / 'boxB').iterdir():
             shutil.rmtree(left)  # by an earlier run
-        call = ['mpirun', '--allow-run-as-root', '--mca', 'plm_rsh_agent', str(self.agent),
+        call = [MPIRUN, '--allow-run-as-root', '--mca', 'plm_rsh_agent', str(self.agent),
                 '--host', hosts, '--bind-to', 'none', '-n', '2']
         call += [] if tasks_on_one else ['--map-by', 'ppr:1:node']
-        call += KEEPALIVE if patient else KEEPALIVE + NO_PATIENCE
+        call += KEEPALIVE if keepalive else []
+        call += [] if patient else NO_PATIENCE
         call += ['--mca', 'btl_tcp_if_include', '10.77.0.0/24']
         return subprocess.Popen(
             [*call, *command], stdin=subprocess.PIPE if talks else subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -158,6 +185,21 @@ class Boxes:
         return sorted((p for p in self.programs(box) if launcher and p.parent == launcher.pid),
                       key=lambda p: p.pid)
 
+    def joined(self):
+        """Whether the link of box B is connected with that of box A."""
+        workers = self.workers(1)
+        if not workers:
+            return False
+        link = f'/proc/{workers[0].pid}'
+        try:
+            own = {os.readlink(f'{link}/fd/{fd}') for fd in os.listdir(f'{link}/fd')}
+            connections = [line.split() for line in pathlib.Path(f'{link}/net/tcp').read_text().splitlines()[1:]]
+        except OSError:
+            return False  # it has ended meanwhile, or closed one
+        box_a = socket.inet_aton(ADDRESSES[0])[::-1].hex().upper()
+        return any(fields[2].startswith(f'{box_a}:') and fields[3] == '01' and f'socket:[{fields[9]}]' in own
+                   for fields in connections)
+
     def cut(self):
         sh('ip', 'link', 'set', 'vA', 'down')
 
@@ -175,13 +217,13 @@ class Boxes:
         """Waits until no process is left of a run; how long that took, or None."""
         start = time.monotonic()
         while time.monotonic() - start < limit:
-            if not any(self.named(name) for name in ('nvllm-launch', 'orted', 'mpirun')):
+            if not any(self.named(name) for name in ('nvllm-launch', self.daemon, self.starter)):
                 return time.monotonic() - start
             time.sleep(0.01)
         return None
 
     def kill_rest(self):
-        for name in ('mpirun', 'orted', 'nvllm-launch'):
+        for name in (self.starter, self.daemon, 'nvllm-launch'):
             for process in self.named(name):
                 os.kill(process.pid, signal.SIGKILL)
 

@@ -33,18 +33,10 @@ struct SelftestReport {
   runtime::SelftestResult result;
 };
 
-// Ranks on other boxes have other clocks, so their times are excluded.
-std::size_t ranks_here(const SelftestReport& report) {
-  return report.box_ranks.empty() ? report.result.ranks.size()
-                                  : static_cast<std::size_t>(report.box_ranks.front());
-}
-
 // The maximum over the ranks, in milliseconds after the launcher's start.
 double latest(const SelftestReport& report, std::int64_t runtime::StartTimes::*stage) {
   std::int64_t last = 0;
-  for (std::size_t rank = 0; rank < ranks_here(report); ++rank) {
-    last = std::max(last, report.result.ranks[rank].start.*stage);
-  }
+  for (const RankReport& rank : report.result.ranks) last = std::max(last, rank.start.*stage);
   return static_cast<double>(last - report.started_ns) * 1e-6;
 }
 
@@ -140,13 +132,12 @@ std::string format_json(const SelftestReport& report) {
         {"pid", from.pid},
         {"device", from.device},
         {"cores", from.cores},
+        {"start_ms",
+         {{"joined", after(from.start.joined_ns)},
+          {"device", after(from.start.backend_ns)},
+          {"communicator", after(from.start.communicator_ns)},
+          {"ready", after(from.start.ready_ns)}}},
     };
-    if (rank < ranks_here(report)) {
-      one["start_ms"] = {{"joined", after(from.start.joined_ns)},
-                         {"device", after(from.start.backend_ns)},
-                         {"communicator", after(from.start.communicator_ns)},
-                         {"ready", after(from.start.ready_ns)}};
-    }
     if (!report.box_ranks.empty()) one["box"] = box_of(report, rank);
     if (report.memory) {
       one["memory"] = nlohmann::ordered_json::array();

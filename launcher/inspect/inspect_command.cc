@@ -87,6 +87,11 @@ int run_inspect(const Options& options, std::int64_t started_ns) {
     device = plan.device;
     const int exit_code = run_workers(options.group, plan, &model, [&](WorkerGroup& workers) {
       report.loads = load(workers, options);
+      const ipc::Group& group = workers.member().group();
+      for (int rank = 0; rank < ranks && group.boxes() > 1; ++rank) {
+        const int box = group.box_of(rank);
+        report.places.push_back({box, group.box_text(box)});
+      }
     });
     if (exit_code != kExitFine) return exit_code;
   } else {

@@ -301,6 +301,7 @@ std::string format_json(const InspectReport& report) {
   for (std::size_t rank = 0; rank < model.ranks.size(); ++rank) {
     Json one = {{"rank", rank}};
     one.update(rank_of(model.ranks[rank]));
+    if (!report.places.empty()) one["box"] = report.places[rank].box;
     if (!report.loads.empty()) one["load"] = load_of(report.loads[rank], report.started_ns);
     json["ranks"].push_back(std::move(one));
   }

@@ -26,11 +26,18 @@ std::uint64_t kv_window_bytes_per_token(const runtime::ModelDescription& model);
 // How many tokens of one sequence fit into the memory beside the weights.
 std::uint64_t tokens_that_fit(const runtime::ModelDescription& model, const KvMemory& memory);
 
+// Where a rank has loaded, if there are several boxes (machines).
+struct RankPlace {
+  int box = 0;
+  std::string text;  // "box 1 (node17)"
+};
+
 struct InspectReport {
   std::int64_t started_ns = 0;  // start of the launcher
   runtime::ModelDescription model;
   KvMemory kv_memory = {};
-  std::vector<runtime::RankLoad> loads;  // of every rank; empty: nothing was loaded
+  std::vector<runtime::RankLoad> loads;  // of every rank; none: nothing was loaded
+  std::vector<RankPlace> places = {};    // of every rank, too; none: there is one box
 };
 
 // A readable table: the model, the ranks, and the rows or columns of each tensor that they own.

@@ -261,6 +261,20 @@ TEST_CASE("what was loaded is told per rank and together") {
   CHECK(has_line(text, "     1  embedding.weight  0000000000000abd"));
 }
 
+TEST_CASE("ranks that have loaded on several boxes are told with their boxes") {
+  InspectReport report = loaded();
+  report.places = {{0, "box 0 (a)"}, {1, "box 1 (b)"}};
+  const std::string text = format_table(report);
+  INFO(text);
+  CHECK(has_line(text,
+                 "  1     box 1 (b)  CPU, 2 cores  101     954 MiB      1.86 GiB    1.000  2.00"));
+  CHECK(has_line(text,
+                 "  all                                   1.86 GiB      3.73 GiB    1.000  4.00"));
+  const nlohmann::json json = parse_json(format_json(report));
+  CHECK(json.at("ranks").at(1).at("box") == 1);
+  CHECK_FALSE(parse_json(format_json(loaded())).at("ranks").at(1).contains("box"));
+}
+
 TEST_CASE("JSON has every slice of every parameter of every rank") {
   const nlohmann::json json = parse_json(format_json(loaded()));
   CHECK(json.at("config").at("architecture") == "Qwen3ForCausalLM");

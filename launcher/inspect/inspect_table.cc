@@ -326,18 +326,26 @@ std::string format_tensors(const ModelDescription& model) {
 std::string format_loads(const InspectReport& report) {
   const auto gigabytes = [](double bytes_per_second) { return fixed(bytes_per_second * 1e-9, 2); };
   TextTable table;
-  table.add_row({"rank", "device", "pid", "bytes read", "bytes loaded", "seconds", "GB/s"});
+  // One process id may be on several boxes, so it stands beside its box.
+  const auto add_row = [&](const std::string& rank, const std::string& place,
+                           std::vector<std::string> cells) {
+    cells.insert(cells.begin(), rank);
+    if (!report.places.empty()) cells.insert(cells.begin() + 1, place);
+    table.add_row(std::move(cells));
+  };
+  add_row("rank", "box", {"device", "pid", "bytes read", "bytes loaded", "seconds", "GB/s"});
   for (std::size_t rank = 0; rank < report.loads.size(); ++rank) {
     const RankLoad& load = report.loads[rank];
     const double seconds = load.times.seconds();
-    table.add_row({str(rank), load.report.device, str(load.report.pid),
-                   format_bytes(load.times.bytes_read), format_bytes(load.times.bytes_loaded),
-                   fixed(seconds, 3),
-                   gigabytes(static_cast<double>(load.times.bytes_loaded) / seconds)});
+    add_row(str(rank), report.places.empty() ? "" : report.places[rank].text,
+            {load.report.device, str(load.report.pid), format_bytes(load.times.bytes_read),
+             format_bytes(load.times.bytes_loaded), fixed(seconds, 3),
+             gigabytes(static_cast<double>(load.times.bytes_loaded) / seconds)});
   }
   const LoadSummary all = summary_of(report);
-  table.add_row({"all", "", "", format_bytes(all.bytes_read), format_bytes(all.bytes_loaded),
-                 fixed(all.seconds, 3), gigabytes(all.bytes_per_second)});
+  add_row("all", "",
+          {"", "", format_bytes(all.bytes_read), format_bytes(all.bytes_loaded),
+           fixed(all.seconds, 3), gigabytes(all.bytes_per_second)});
   return table.text() +
          str("  all ranks had loaded ", fixed(all.since_start, 3), " s after the start\n");
 }

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/logging.h"
+#include "base/text.h"
 #include "runtime/engine/engine_rank.h"
 #include "runtime/engine/engine_setup.h"
 
@@ -95,6 +96,7 @@ EngineInfo Engine::open(const EngineOptions& requested) {
                                  .seed = options_.seed,
                                  .kv_mode = setup.info.kv_mode});
   settled_ = false;
+  if (options_.profile) clocks_.compare();
   setup.info.ready_ns = now_ns();
   return std::move(setup.info);
 }
@@ -126,7 +128,19 @@ EngineStatistics Engine::statistics() {
 }
 
 std::vector<ProcessTrace> Engine::take_trace() {
-  return caller_.call<ProcessTrace>("take_trace");
+  auto traces = caller_.call<ProcessTrace>("take_trace");
+  const ipc::Group& group = me_.group();
+  if (group.boxes() == 1) return traces;
+  clocks_.compare();
+  for (int rank = 0; rank < me_.size(); ++rank) {
+    ProcessTrace& trace = traces[static_cast<std::size_t>(rank)];
+    trace.name += str(", ", group.box_text(group.box_of(rank)));
+    if (group.is_here(rank)) continue;
+    trace.name += str(", times to within ",
+                      format_duration(static_cast<double>(clocks_.error().count()) * 1e-9));
+    for (TraceEvent& event : trace.events) clocks_.to_ours(rank, {&event.begin_ns, &event.end_ns});
+  }
+  return traces;
 }
 
 // --- Requests ---

@@ -17,6 +17,7 @@
 #include "base/trace.h"
 #include "ipc/registry.h"
 #include "ipc/rpc.h"
+#include "runtime/box_clocks.h"
 #include "runtime/engine/engine_messages.h"
 #include "runtime/engine/request_tracker.h"
 #include "runtime/engine/step_pacer.h"
@@ -32,7 +33,7 @@ class Engine {
  public:
   // All arguments must outlive the engine.
   Engine(ipc::Member& me, ipc::GroupCaller& caller, ipc::RequestServer& server, EngineRank& own)
-      : me_(me), caller_(caller), server_(server), own_(own) {}
+      : me_(me), caller_(caller), server_(server), own_(own), clocks_(me, caller) {}
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -72,6 +73,7 @@ class Engine {
   ipc::GroupCaller& caller_;
   ipc::RequestServer& server_;
   EngineRank& own_;
+  BoxClocks clocks_;  // of traces
 
   EngineOptions options_;
   std::optional<Scheduler> scheduler_;  // set by open(), like tracker_

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/thread.h"
 #include "model/loading/loader.h"
+#include "runtime/box_clocks.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -155,9 +156,15 @@ std::vector<RankLoad> ModelLoading::load(bool checksums) {
 std::vector<RankLoad> ModelLoading::report() {
   const std::vector<RankReport> reports = caller_.call<RankReport>("report");
   const std::vector<LoadTimes> times = caller_.call<LoadTimes>("load_times");
+  BoxClocks clocks(me_, caller_);
+  clocks.compare();
   std::vector<RankLoad> ranks;
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-    ranks.push_back({.report = reports[rank], .times = times[rank], .checksums = {}});
+    RankLoad& load = ranks.emplace_back(reports[rank], times[rank]);
+    StartTimes& start = load.report.start;
+    clocks.to_ours(static_cast<int>(rank),
+                   {&start.joined_ns, &start.backend_ns, &start.communicator_ns, &start.ready_ns,
+                    &load.times.started_ns, &load.times.loaded_ns});
   }
   return ranks;
 }

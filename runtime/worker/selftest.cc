@@ -10,6 +10,7 @@
 #include "base/logging.h"
 #include "base/math.h"
 #include "kernels/pointwise/rmsnorm.h"
+#include "runtime/box_clocks.h"
 #include "runtime/worker/selftest_cases.h"
 
 namespace nvllm::runtime {
@@ -74,6 +75,13 @@ SelftestResult Selftest::run(double seconds) {
   add_row("calls checked", static_cast<double>(checks_), "");
   add_row("collectives checked", static_cast<double>(collectives_), "");
   result_.ranks = caller_.call<RankReport>("report");  // again, with the memory allocated since
+  BoxClocks clocks(me_, caller_);
+  clocks.compare();
+  for (std::size_t rank = 0; rank < result_.ranks.size(); ++rank) {
+    StartTimes& start = result_.ranks[rank].start;
+    clocks.to_ours(static_cast<int>(rank),
+                   {&start.joined_ns, &start.backend_ns, &start.communicator_ns, &start.ready_ns});
+  }
   return std::move(result_);
 }
 

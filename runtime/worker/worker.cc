@@ -18,6 +18,7 @@
 #include "ipc/group.h"
 #include "ipc/registry.h"
 #include "ipc/rpc.h"
+#include "runtime/box_clocks.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/engine_rank.h"
 #include "runtime/model/model_loading.h"
@@ -162,6 +163,7 @@ void live(ipc::Member& me, const WorkerOptions& options) {
     engine_rank->bind(methods);
   }
   start.ready_ns = now_ns();
+  BoxClocks::bind(methods);
   bind_rank_report(methods, *backend, *communicator, start);
   me.set_phase(ipc::Phase::ready);
   log_debug("ready: ", backend->description(), ", ", communicator->name());
