@@ -30,6 +30,11 @@
 // layer. Its blocks are put together on the device as they come through the ring (StagedLayer), one
 // such prompt after the other, before the ring serves the other sequences.
 //
+// Whole sequences: with invariant results nothing is computed in parts, whose sums have another
+// order. A sequence whose blocks do not all lie in device slots is put together like such a prompt,
+// and its rows, one or many, attend to it as to a contiguous cache. So they have the same bits
+// whatever blocks are resident, and whatever size blocks and the ring have.
+//
 // What a step reads is known before it starts. Loads therefore run ahead of the compute from layer
 // to layer and, unless the step runs as a graph, from step to step. A block that several sequences
 // read is loaded once.
@@ -67,6 +72,8 @@ struct ChunkedOptions {
   std::int64_t quest_budget = QuestLimits{}.budget;  // tokens
   PromptPolicy* prompts = nullptr;                   // serves prompts of at least min_tokens tokens
   std::int64_t min_tokens = 0;
+  // Rows attend to whole sequences. Neither quest, prompts nor host_share then.
+  bool whole_sequences = false;
   std::int64_t tokens = 0;  // of a sequence at most
   // The share of the full blocks read by sequences of one row for which the host's cores compute
   // attention. nullopt: chosen by the speeds of the cores and of the link, which are measured when
@@ -135,6 +142,8 @@ class ChunkedCache final : public KvCache {
   void attend_by_quest(std::int64_t layer, const kernels::Attention& args, Stream& stream);
   void attend_by_policy(std::int64_t layer, std::size_t sequence, const kernels::Attention& args,
                         const kernels::KvView& residents, Stream& stream);
+  void attend_to_whole(std::int64_t layer, std::size_t sequence, const kernels::Attention& args,
+                       Stream& stream);
   void stage_slots(std::int64_t layer, const Part& part, Stream& stream);
   void consume_reads(std::int64_t layer, std::size_t first, std::size_t end,
                      const kernels::Attention& args, Stream& stream);
@@ -156,7 +165,7 @@ class ChunkedCache final : public KvCache {
   TensorView tokens_;
   std::optional<Quest> quest_;
   std::optional<GatheredQuest> gathered_;
-  // With a prompt policy.
+  // With a prompt policy or whole sequences.
   std::optional<StagedLayer> staging_;
   std::unique_ptr<Stream> writes_;
   std::unique_ptr<Event> stored_;
