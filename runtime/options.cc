@@ -32,10 +32,10 @@ std::string invariance_refusal(const EngineOptions& options) {
            "--decode-attention quest attends to other tokens than prefill does; pass "
            "--decode-attention full, or --invariant off";
   }
-  if (options.kv_offload == KvOffload::chunked) {
+  if (options.host_attention != 0.0) {
     return what +
-           "--kv-offload chunked combines the results of chunks; pass --kv-offload layerwise, or "
-           "off, or --invariant off";
+           "--kv-host-attention combines the host's results with the device's; pass "
+           "--kv-host-attention off, or --invariant off";
   }
   return "";
 }
@@ -46,6 +46,11 @@ void check_invariance(const EngineOptions& options, const RanksHave& have) {
     fail("--invariant ", name_of(options.invariance),
          ": not with quantized weights on GPUs so far; pass --quantization none, or --invariant "
          "off");
+  }
+  if (is_invariant(options.invariance) && options.kv_offload == KvOffload::chunked && have.gpus) {
+    fail("--invariant ", name_of(options.invariance),
+         ": --kv-offload chunked has not been tried with it on GPUs; pass --kv-offload layerwise, "
+         "or off, or --invariant off");
   }
 }
 

@@ -120,7 +120,8 @@ kernels::Attention ChunkedCache::rows_of(const kernels::Attention& args,
   return own;
 }
 
-// Computes all rows. The results of sequences that Quest serves are overwritten afterwards.
+// Computes all rows. The results of sequences that Quest serves are overwritten afterwards, and
+// those of staged sequences here.
 void ChunkedCache::attend_to_everything(std::int64_t layer, const kernels::Attention& args,
                                         Stream& stream) {
   kernels::Attention residents = args;
@@ -130,7 +131,7 @@ void ChunkedCache::attend_to_everything(std::int64_t layer, const kernels::Atten
   residents.kv_length = tables_.lengths(sequences);
   // Prompts may attend to tokens that other sequences compute in this step.
   residents.only_rows_are_new = capturable_;
-  const bool in_parts = !reads_.none();
+  const bool in_parts = !reads_.none() && !options_.whole_sequences;
   if (in_parts) {
     residents.max_kv_length = reads_.residents() * shape_.block_size;
     sums_.compute_first_part(residents, stream);
@@ -140,10 +141,14 @@ void ChunkedCache::attend_to_everything(std::int64_t layer, const kernels::Atten
   std::size_t taken = 0;
   for (std::size_t s = 0; s < reads_.parts().size(); ++s) {
     const Part& part = reads_.parts()[s];
-    if (part.kind != Kind::prompt) continue;
+    if (!part.is_staged()) continue;
     consume_reads(layer, taken, part.reads_end, args, stream);
     taken = part.reads_end;
-    attend_by_policy(layer, s, rows_of(args, s), residents.kv, stream);
+    if (part.kind == Kind::whole) {
+      attend_to_whole(layer, s, rows_of(args, s), stream);
+    } else {
+      attend_by_policy(layer, s, rows_of(args, s), residents.kv, stream);
+    }
   }
   consume_reads(layer, taken, reads_.through_ring().size(), args, stream);
   if (in_parts) finish_sums(args, stream);
@@ -183,6 +188,19 @@ void ChunkedCache::attend_by_policy(std::int64_t layer, std::size_t sequence,
     prompt.kv.block_table = residents.block_table.rows(static_cast<std::int64_t>(sequence), 1);
   }
   options_.prompts->run_attention(prompt_attention(prompt, part.first, part.to_come), stream);
+}
+
+// For a sequence whose other blocks are staged.
+void ChunkedCache::attend_to_whole(std::int64_t layer, std::size_t sequence,
+                                   const kernels::Attention& args, Stream& stream) {
+  const Part& part = reads_.parts()[sequence];
+  stage_slots(layer, part, stream);
+  kernels::Attention whole = args;
+  whole.kv = staging_->view();
+  whole.query_start = tables_.rows(sequence);
+  whole.max_query_rows = part.rows;
+  whole.only_rows_are_new = false;
+  kernels::attention(whole, stream);
 }
 
 void ChunkedCache::stage_slots(std::int64_t layer, const Part& part, Stream& stream) {

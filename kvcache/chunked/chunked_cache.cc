@@ -34,7 +34,13 @@ StepReads::Rules read_rules(const BlockShape& shape, const ChunkedOptions& optio
           .quest = options.quest,
           .max_blocks = max_blocks(shape, options),
           .prompts = options.prompts != nullptr,
-          .min_tokens = options.min_tokens};
+          .min_tokens = options.min_tokens,
+          .whole_sequences = options.whole_sequences};
+}
+
+// Whether sequences are put together on the device.
+bool stages(const ChunkedOptions& options) {
+  return options.prompts != nullptr || options.whole_sequences;
 }
 
 StepTables::Limits table_limits(const BlockShape& shape, const ChunkedOptions& options) {
@@ -79,15 +85,14 @@ ChunkedCache::ChunkedCache(Backend& backend, const BlockShape& shape, const Chun
     quest_.emplace(backend, quest_limits(shape, options));
     gathered_.emplace(backend, *quest_, shape);
   }
-  if (options.prompts != nullptr) {
-    staging_.emplace(backend, shape, max_blocks(shape, options));
-  }
+  if (stages(options)) staging_.emplace(backend, shape, max_blocks(shape, options));
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
     written_.push_back(backend.create_event());
   }
   NVLLM_CHECK(!options.all_stay || options.device_slots >= options.blocks, options.device_slots,
               " slots of ", options.blocks);
   NVLLM_CHECK(!options.quest || options.host_share == 0.0, "host attention beside Quest");
+  NVLLM_CHECK(!options.whole_sequences || options.host_share == 0.0, "host attention is a part");
   if (options.host_share != 0.0 && !options.all_stay && part_bytes_ > 0 && options.heads > 0) {
     host_attention_.emplace(backend,
                             HostAttention::Limits{.shape = shape,
@@ -140,7 +145,7 @@ std::size_t ChunkedCache::device_bytes(const BlockShape& shape, const ChunkedOpt
          PartialAttention::bytes(sum_limits(shape, options)) +
          (options.quest ? Quest::bytes(quest_limits(shape, no_blocks)) + GatheredQuest::bytes(shape)
                         : 0) +
-         (options.prompts ? StagedLayer::bytes(shape, max_blocks(shape, options)) : 0) +
+         (stages(options) ? StagedLayer::bytes(shape, max_blocks(shape, options)) : 0) +
          static_cast<std::size_t>(options.ring_slots) * shape.layer_bytes();
 }
 

@@ -30,6 +30,11 @@
 // whole layer. Its blocks are assembled on the device as they arrive in the ring (StagedLayer), one
 // such prompt after the other, before the ring serves the other sequences.
 //
+// With invariant results, rows attend to whole sequences: nothing is computed in parts, whose sums
+// would have another order. A sequence whose blocks do not all lie in device slots is staged like
+// such a prompt, and its rows attend to it as to a contiguous cache. So they have the same bits
+// whatever blocks are resident, and whatever the size of blocks and of the ring.
+//
 // A step's reads are known before it starts. Loads therefore run ahead of the compute from layer to
 // layer and, unless the step runs as a graph, from step to step. A block that several sequences
 // read is loaded once.
@@ -67,6 +72,8 @@ struct ChunkedOptions {
   std::int64_t quest_budget = QuestLimits{}.budget;  // tokens
   PromptPolicy* prompts = nullptr;                   // serves prompts of at least min_tokens tokens
   std::int64_t min_tokens = 0;
+  // Rows attend to whole sequences. Not together with quest, prompts or host_share.
+  bool whole_sequences = false;
   std::int64_t tokens = 0;  // max. per sequence
   // The share of the full blocks read by sequences of one row for which the host's cores compute
   // attention. nullopt: determined from the speeds of the cores and of the link, which are measured
@@ -135,6 +142,8 @@ class ChunkedCache final : public KvCache {
   void attend_by_quest(std::int64_t layer, const kernels::Attention& args, Stream& stream);
   void attend_by_policy(std::int64_t layer, std::size_t sequence, const kernels::Attention& args,
                         const kernels::KvView& residents, Stream& stream);
+  void attend_to_whole(std::int64_t layer, std::size_t sequence, const kernels::Attention& args,
+                       Stream& stream);
   void stage_slots(std::int64_t layer, const Part& part, Stream& stream);
   void consume_reads(std::int64_t layer, std::size_t first, std::size_t end,
                      const kernels::Attention& args, Stream& stream);
@@ -156,7 +165,7 @@ class ChunkedCache final : public KvCache {
   TensorView tokens_;
   std::optional<Quest> quest_;
   std::optional<GatheredQuest> gathered_;
-  // With a prompt policy.
+  // With a prompt policy or whole sequences.
   std::optional<StagedLayer> staging_;
   std::unique_ptr<Stream> writes_;
   std::unique_ptr<Event> stored_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/math.h"
 #include "kvcache/chunked/host_attention.h"
 
 namespace nvllm::kvcache {
@@ -17,7 +18,12 @@ constexpr std::int32_t kNoRead = -1;
 StepReads::StepReads(const Rules& rules)
     : rules_(rules),
       read_of_(static_cast<std::size_t>(rules.blocks), kNoRead),
-      staging_(static_cast<std::size_t>(rules.prompts ? rules.max_blocks : 0), kNoBlock) {}
+      staging_(
+          static_cast<std::size_t>(rules.prompts || rules.whole_sequences ? rules.max_blocks : 0),
+          kNoBlock) {
+  NVLLM_CHECK(!rules.whole_sequences || (!rules.quest && !rules.prompts),
+              "sparse attention to whole sequences");
+}
 
 bool StepReads::any(Kind kind) const {
   return std::any_of(parts_.begin(), parts_.end(),
@@ -34,10 +40,26 @@ std::size_t StepReads::run_length(std::size_t first, std::size_t end) const {
 }
 
 bool StepReads::same_as_last() const {
+  const auto same_staged = [](const Part& a, const Part& b) {
+    return a.kind == b.kind && a.reads_end == b.reads_end && a.staged == b.staged;
+  };
+  if (rules_.whole_sequences && !std::ranges::equal(parts_, last_parts_, same_staged)) return false;
   return residents_ == last_residents_ && reads_ == last_reads_ && host_reads_ == last_host_reads_;
 }
 
-StepReads::Kind StepReads::kind_of(const StepSequence& sequence) const {
+std::span<const BlockId> StepReads::blocks_of(const StepSequence& sequence) const {
+  return sequence.blocks.first(
+      static_cast<std::size_t>(divide_up(sequence.length(), rules_.block_size)));
+}
+
+bool StepReads::all_in_slots(const StepSequence& sequence, const DeviceSlots& slots) const {
+  return std::ranges::none_of(blocks_of(sequence), [&](BlockId block) {
+    return slots.slot_of(block) == DeviceSlots::kNone;
+  });
+}
+
+StepReads::Kind StepReads::kind_of(const StepSequence& sequence, const DeviceSlots& slots) const {
+  if (rules_.whole_sequences) return all_in_slots(sequence, slots) ? Kind::everything : Kind::whole;
   if (sequence.rows == 1) return rules_.quest ? Kind::quest : Kind::everything;
   const bool chosen = rules_.prompts && sequence.length() >= rules_.min_tokens;
   return chosen ? Kind::prompt : Kind::everything;
@@ -47,6 +69,7 @@ void StepReads::plan(const KvStep& step, const DeviceSlots& slots, double host_s
   forget_reads();
   std::swap(reads_, last_reads_);
   std::swap(host_reads_, last_host_reads_);
+  std::swap(parts_, last_parts_);
   reads_.clear();
   host_reads_.clear();
   std::fill(staging_.begin(), staging_.end(), kNoBlock);
@@ -56,16 +79,17 @@ void StepReads::plan(const KvStep& step, const DeviceSlots& slots, double host_s
   for (std::size_t s = 0; s < parts_.size(); ++s) {
     const StepSequence& sequence = step.sequences[s];
     Part& part = parts_[s];
-    part.kind = kind_of(sequence);
+    part.kind = kind_of(sequence, slots);
     part.begin = begin;
     part.rows = sequence.rows;
     part.first = sequence.first;
     part.to_come = sequence.to_come;
     part.residents.clear();
     part.resident_tokens = 0;
+    part.staged.clear();
     begin += sequence.rows;
-    if (part.kind != Kind::prompt) continue;
-    if (!find_all(sequence, slots, part)) stage(sequence, slots, part);
+    if (part.is_staged() && !(part.kind == Kind::prompt && find_all(sequence, slots, part)))
+      stage(sequence, slots, part);
     part.reads_end = reads_.size();
   }
   for (std::size_t s = 0; s < parts_.size(); ++s) {
@@ -84,20 +108,14 @@ void StepReads::plan(const KvStep& step, const DeviceSlots& slots, double host_s
 // Finds the slots of all blocks of a prompt. Returns false, with none recorded, if a block has no
 // slot.
 bool StepReads::find_all(const StepSequence& sequence, const DeviceSlots& slots, Part& part) {
-  part.staged.clear();
-  for (std::int64_t number = 0; number * rules_.block_size < sequence.length(); ++number) {
-    part.residents.push_back(slots.slot_of(sequence.blocks[number]));
-    if (part.residents.back() == DeviceSlots::kNone) {
-      part.residents.clear();
-      return false;
-    }
-  }
+  if (!all_in_slots(sequence, slots)) return false;
+  for (const BlockId block : blocks_of(sequence)) part.residents.push_back(slots.slot_of(block));
   residents_ = std::max(residents_, static_cast<std::int64_t>(part.residents.size()));
   return true;
 }
 
-// Stages a prompt. Blocks that the staged layer already holds, from a prompt with the same prefix,
-// are not loaded again.
+// Stages a sequence. Blocks that the staged layer already holds, from a sequence with the same
+// prefix, are not loaded again.
 void StepReads::stage(const StepSequence& sequence, const DeviceSlots& slots, Part& part) {
   for (std::int64_t number = 0; number * rules_.block_size < sequence.length(); ++number) {
     const BlockId block = sequence.blocks[number];

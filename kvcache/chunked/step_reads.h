@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "device/backend.h"
@@ -30,6 +31,7 @@ class StepReads {
     // A prompt policy serves prompts of at least this many tokens.
     bool prompts = false;
     std::int64_t min_tokens = 0;
+    bool whole_sequences = false;  // nothing is computed in parts; neither Quest nor prompts choose
   };
 
   // A block that is loaded through the ring once per layer: the step's sequences that attend to it
@@ -48,7 +50,9 @@ class StepReads {
     bool operator==(const HostRead&) const = default;
   };
 
-  enum class Kind { everything, quest, prompt };  // only `everything` is computed in parts
+  // How a sequence's rows attend: to everything, in parts unless all of it lies in slots; to what
+  // Quest or a prompt policy chooses; or to everything in one piece, which is staged.
+  enum class Kind { everything, quest, prompt, whole };
 
   // The plan of one of the step's sequences.
   struct Part {
@@ -58,14 +62,17 @@ class StepReads {
     std::int64_t to_come = 0;             // rows of it in later steps
     std::vector<std::int32_t> residents;  // slots of its blocks that are on the device
     std::int64_t resident_tokens = 0;     // tokens in these slots
-    // A prompt served by a policy is staged after this many ring reads, plus these blocks from
-    // slots. Or all of its blocks are resident, and it attends to them in place.
+    // A prompt served by a policy, or a whole sequence, is staged after this many ring reads, plus
+    // these blocks from slots. Or all of its blocks are resident, and it attends to them in place.
     struct Staged {
       std::int64_t number;
       DeviceSlot slot;
+      bool operator==(const Staged&) const = default;
     };
     std::size_t reads_end = 0;
     std::vector<Staged> staged;
+
+    bool is_staged() const { return kind == Kind::prompt || kind == Kind::whole; }
   };
 
   explicit StepReads(const Rules& rules);
@@ -91,7 +98,9 @@ class StepReads {
   bool same_as_last() const;
 
  private:
-  Kind kind_of(const StepSequence& sequence) const;
+  Kind kind_of(const StepSequence& sequence, const DeviceSlots& slots) const;
+  std::span<const BlockId> blocks_of(const StepSequence& sequence) const;
+  bool all_in_slots(const StepSequence& sequence, const DeviceSlots& slots) const;
   bool find_all(const StepSequence& sequence, const DeviceSlots& slots, Part& part);
   void stage(const StepSequence& sequence, const DeviceSlots& slots, Part& part);
   void find(const StepSequence& sequence, const DeviceSlots& slots, std::size_t place);
@@ -101,7 +110,7 @@ class StepReads {
 
   const Rules rules_;
   // Members only to keep their memory.
-  std::vector<Part> parts_;
+  std::vector<Part> parts_, last_parts_;
   std::int64_t residents_ = 0, last_residents_ = 0;
   std::vector<Read> reads_, last_reads_;
   std::vector<std::int32_t> read_of_;  // by block: its index in reads_, or kNoRead

@@ -155,6 +155,49 @@ TEST_CASE("a prompt that a policy chooses for is not staged where all of it is i
   CHECK(reads.residents() == 4);
 }
 
+StepReads::Rules rules_for_whole_sequences() {
+  StepReads::Rules whole = rules();
+  whole.whole_sequences = true;
+  return whole;
+}
+
+TEST_CASE("a whole sequence is staged, in its order, unless all of it is in slots") {
+  DeviceSlots slots(8, 16);
+  const DeviceSlot first = slots.open(1), second = slots.open(2), last = slots.open(6);
+  StepReads reads(rules_for_whole_sequences());
+  plan(reads, {{{1, 3, 6}, 8, 1}, {{1, 2}, 4, 4}, {{1, 4, 3, 6}, 12, 2}}, slots);
+  CHECK(reads.parts()[0].kind == Kind::whole);
+  CHECK(reads.parts()[0].staged == std::vector<StepReads::Part::Staged>{{0, first}, {2, last}});
+  CHECK(reads.parts()[0].reads_end == 1);
+  CHECK(reads.parts()[0].resident_tokens == 0);
+  CHECK(reads.parts()[1].kind == Kind::everything);
+  CHECK(reads.parts()[1].residents == std::vector<std::int32_t>{first, second});
+  CHECK(reads.parts()[1].resident_tokens == 8);
+  CHECK(reads.parts()[1].staged.empty());
+  CHECK(reads.parts()[2].kind == Kind::whole);
+  CHECK(reads.parts()[2].staged == std::vector<StepReads::Part::Staged>{{3, last}});
+  CHECK(reads.through_ring() == std::vector<Read>{{3, {}, 1}, {4, {}, 1}, {3, {}, 2}});
+  CHECK(reads.parts()[2].reads_end == 3);
+}
+
+TEST_CASE("whole sequences that are staged in other ways are no step as the last one") {
+  DeviceSlots slots(8, 16);
+  slots.open(5);
+  slots.open(6);
+  slots.open(7);
+  StepReads reads(rules_for_whole_sequences());
+  plan(reads, {{{1, 2, 5}, 8, 1}, {{1, 2, 6}, 8, 1}, {{1, 2, 7}, 8, 1}}, slots);
+  CHECK_FALSE(reads.same_as_last());
+  plan(reads, {{{1, 2, 5}, 9, 1}, {{1, 2, 6}, 9, 1}, {{1, 2, 7}, 9, 1}}, slots);
+  CHECK(reads.same_as_last());
+  // The same blocks come through the ring, but for others.
+  plan(reads, {{{1, 2, 6}, 10, 1}, {{1, 2, 7}, 10, 1}}, slots);
+  CHECK(reads.through_ring() == std::vector<Read>{{1, {}, 0}, {2, {}, 1}});
+  CHECK_FALSE(reads.same_as_last());
+  plan(reads, {{{1, 2, 6}, 11, 1}, {{1, 2, 5}, 11, 1}}, slots);
+  CHECK_FALSE(reads.same_as_last());
+}
+
 TEST_CASE("what Quest chooses for reads nothing that is known before") {
   const DeviceSlots slots(4, 16);
   StepReads::Rules quest = rules();

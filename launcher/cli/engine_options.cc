@@ -258,7 +258,8 @@ OptionRows engine_rows() {
       {"--invariant", "off|batch|tp",
        "batch: a request's tokens and log-probabilities are the same bits\n"
        "whatever else runs, however its prompt is cut, cached or not; on the CPU\n"
-       "they are so anyway. tp: with any number of ranks, too",
+       "they are so anyway, but for --kv-offload chunked. tp: with any number of\n"
+       "ranks, too",
        "off; batch if VLLM_BATCH_INVARIANT=1",
        into.one_of(&EngineOptions::invariance, "kind of invariance",
                    {{"off", runtime::Invariance::off},

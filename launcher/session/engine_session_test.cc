@@ -40,11 +40,29 @@ TEST_CASE("VLLM_BATCH_INVARIANT=1 stands for --invariant batch, where that is no
 TEST_CASE("VLLM_BATCH_INVARIANT=1 is refused with options that cannot be with it") {
   EngineOptions options;
   options.kv_offload = runtime::KvOffload::chunked;
+  options.host_attention = 0.5;
   CHECK_THROWS_WITH_AS(
       apply_environment(with("1"), options),
-      "VLLM_BATCH_INVARIANT=1: --invariant batch: --kv-offload chunked combines the results of "
-      "chunks; pass --kv-offload layerwise, or off, or --invariant off",
+      "VLLM_BATCH_INVARIANT=1: --invariant batch: --kv-host-attention combines the host's results "
+      "with the device's; pass --kv-host-attention off, or --invariant off",
       Error);
+}
+
+TEST_CASE("Keys and values in chunks have invariant results on CPUs alone") {
+  EngineOptions options;
+  options.kv_offload = runtime::KvOffload::chunked;
+  for (const Invariance invariance : {Invariance::batch, Invariance::tp}) {
+    options.invariance = invariance;
+    runtime::check_invariance(options, {});
+    const std::string refusal =
+        str("--invariant ", runtime::name_of(invariance),
+            ": --kv-offload chunked has not been tried with it on GPUs; pass --kv-offload "
+            "layerwise, or off, or --invariant off");
+    CHECK_THROWS_WITH_AS(runtime::check_invariance(options, {.gpus = true}), refusal.c_str(),
+                         Error);
+  }
+  options.invariance = Invariance::off;
+  runtime::check_invariance(options, {.gpus = true});
 }
 
 TEST_CASE("GPUs have invariant results, but not with quantized weights") {

@@ -37,15 +37,17 @@ std::vector<BadCommandLine> engine_lines() {
       {{"generate", "--prompt-ids=1", "--invariant=batch", "--prefill-attention=xattention"},
        "--invariant batch: --prefill-attention chooses tokens by the chunk that a row is in; pass "
        "--prefill-attention full, or --invariant off"},
-      {{"generate", "--prompt-ids=1", "--invariant=tp", "--kv-offload=chunked"},
-       "--invariant tp: --kv-offload chunked combines the results of chunks; pass --kv-offload "
-       "layerwise, or off, or --invariant off"},
+      {{"generate", "--prompt-ids=1", "--invariant=tp", "--kv-offload=chunked",
+        "--kv-host-attention=0.5"},
+       "--invariant tp: --kv-host-attention combines the host's results with the device's; pass "
+       "--kv-host-attention off, or --invariant off"},
       {{"generate", "--prompt-ids=1", "--invariant=batch", "--decode-attention=quest"},
        "--invariant batch: --decode-attention quest attends to other tokens than prefill does; "
        "pass --decode-attention full, or --invariant off"},
-      {{"generate", "--prompt-ids=1", "--invariant=batch", "--kv-offload=chunked"},
-       "--invariant batch: --kv-offload chunked combines the results of chunks; pass --kv-offload "
-       "layerwise, or off, or --invariant off"},
+      {{"generate", "--prompt-ids=1", "--invariant=batch", "--kv-offload=auto",
+        "--kv-host-attention=auto"},
+       "--invariant batch: --kv-host-attention combines the host's results with the device's; pass "
+       "--kv-host-attention off, or --invariant off"},
       bad("--kv-buffers=1",
           "--kv-buffers 1: a buffer cannot be loaded while it is read, and nothing would be loaded "
           "ahead; pass 2 or more"),

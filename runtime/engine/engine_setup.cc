@@ -249,6 +249,9 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
                                  requested.max_num_batched_tokens, own.stages());
     // On the CPU results are always invariant.
     made.runner.invariant = is_invariant(requested.invariance) && device == DeviceKind::cuda;
+    // There, too, chunks have an order of their own otherwise.
+    made.runner.whole_sequences =
+        is_invariant(requested.invariance) && made.options.kv_offload == KvOffload::chunked;
     made.runner.overlap_rows = overlap_rows(requested, made.runner, own);
     caller.call<void>("make_runner", made.runner, tuning_file_to_read(requested, device),
                       requested.profile);

@@ -42,9 +42,9 @@ constexpr std::size_t kLongPrompt = kMaxModelLen / 2 - 4;
 struct Way {
   std::string name;
   EngineOptions options;
-  bool prompts_first = false;                              // prompts run once before, so that they
-                                                           // are cached
+  bool prompts_first = false;  // prompts run once before, so that they are cached
   std::uint64_t SchedulerStatistics::*happened = nullptr;  // this counter must not be 0
+  bool loads = false;                                      // keys and values from host memory
   std::string exception = {};  // why its bits differ, which is known and not compared
   int ranks = 1, stages = 1;
 };
@@ -122,6 +122,11 @@ class Ways {
       make_tiny(*way);
       way->happened = &SchedulerStatistics::swapped_blocks;
     }
+    if (in_chunks() && rows_ == kManyRows) {
+      add_chunks("1 rank, ", {.block = 48, .ring = 16, .resident = 0, .rows = 40});
+      add_chunks("2 ranks, ", {.block = 16, .ring = 3, .resident = 30, .rows = rows_}).ranks = 2;
+      add_chunks("3 ranks, ", {.block = 112, .ring = 2, .resident = 0, .rows = 100}).ranks = 3;
+    }
     if (model_.config.kv_shared_layers > 0) return ways_;
     way = &add("2 stages of 2 ranks");
     way->ranks = way->stages = 2;
@@ -159,7 +164,7 @@ class Ways {
     Way* way = &add("layer-wise");
     way->options.kv_offload = KvOffload::layerwise;
     way->options.transfer_block = 16;
-    if (!model_.config.windows.empty() || on_gpu()) return;  // chunked mode does not support these
+    if (!in_chunks()) return;
     way = &add("offloaded in chunks, all of which stay");
     way->options.kv_offload = KvOffload::chunked;
     way->options.transfer_block = 16;
@@ -169,6 +174,36 @@ class Ways {
     way->options.transfer_block = 16;
     way->options.ring_slots = 3;
     way->exception = "partial results of the chunks are combined by their log-sum-exp";
+    add_chunks("invariant, ", {.block = 16, .ring = 3, .resident = 0, .rows = rows_});
+    if (rows_ < kManyRows) return;
+    add_chunks("invariant, prefixes cached, ",
+               {.block = 48, .ring = 2, .resident = 20, .rows = 100})
+        .prompts_first = true;
+    add_chunks("invariant, ", {.block = 112, .ring = 16, .resident = 0, .rows = 7});
+  }
+
+  // Whether there are keys and values in chunks, and invariant results of these.
+  bool in_chunks() const {
+    return model_.config.windows.empty() && !model_.config.differs_in_heads() && !on_gpu();
+  }
+
+  // rows: of a step, at most.
+  struct Chunks {
+    std::int64_t block, ring, resident, rows;
+  };
+  Way& add_chunks(const std::string& prefix, const Chunks& chunks) {
+    Way& way = add(str(prefix, "offloaded in chunks of ", chunks.block, ", a ring of ", chunks.ring,
+                       ", ", chunks.resident, " chunks stay"));
+    EngineOptions& options = way.options;
+    options.invariance = model_.tp_invariant ? Invariance::tp : Invariance::batch;
+    options.kv_offload = KvOffload::chunked;
+    options.transfer_block = chunks.block;
+    options.ring_slots = chunks.ring;
+    options.resident_blocks = chunks.resident;
+    options.max_num_batched_tokens = std::min(chunks.rows, rows_);
+    options.max_num_seqs = std::min(options.max_num_seqs, options.max_num_batched_tokens);
+    way.loads = true;
+    return way;
   }
 
   // A cache that holds little more than one sequence. If layers with a window form a group of their
@@ -292,6 +327,7 @@ bool check_way(const OpenModel& model, const Way& way, const std::vector<Request
   }
   const SchedulerStatistics statistics = engine.client().statistics().scheduler;
   if (way.prompts_first) CHECK(statistics.prefix.hit_tokens > 0);
+  if (way.loads) CHECK(engine.client().statistics().kv_bytes_to_device > 0);
   engine.stop();
   return way.happened == nullptr || statistics.*way.happened > 0;
 }

@@ -100,6 +100,7 @@ kvcache::ChunkedOptions RunnerCache::chunked_options(std::int64_t blocks, std::i
           .quest = decodes_by_quest(),
           .prompts = prompt_policy_.get(),
           .min_tokens = sparse_limits().min_tokens,
+          .whole_sequences = options_.whole_sequences,
           .tokens = options_.max_model_len,
           .host_share = options_.host_attention,
           .host_threads = host_threads(),

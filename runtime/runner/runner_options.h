@@ -39,7 +39,8 @@ struct RunnerOptions {
   std::int64_t kv_buffers = 4;
   PrefillAttention prefill_attention = PrefillAttention::full;
   DecodeAttention decode_attention = DecodeAttention::full;
-  bool invariant = false;  // layers::Context
+  bool invariant = false;        // layers::Context
+  bool whole_sequences = false;  // chunked: as in kvcache::ChunkedOptions
   // Not 0: each layer processes a step's rows in parts of this size before the next layer starts;
   // activations are allocated for one part.
   std::int64_t part_rows = 0;
@@ -53,7 +54,7 @@ struct RunnerOptions {
     archive(max_model_len, max_num_seqs, max_num_batched_tokens, max_logit_rows, block_size, graphs,
             keeps_results, steps_ahead, kv_mode, kv_cache_dtype, ring_slots, host_attention,
             host_threads, kv_buffers, part_rows, prefill_attention, decode_attention, invariant,
-            window_group, overlap_rows);
+            whole_sequences, window_group, overlap_rows);
   }
 
   // Sizes of the largest step, in which every slot has a row: rows, rows with logits, and blocks of
