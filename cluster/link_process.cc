@@ -368,7 +368,7 @@ int run_link(const Group& group, const LinkOptions& options) {
     link.carry();
     return 0;
   } catch (const std::exception& error) {
-    me.set_last_words(error.what());
+    me.set_error_text(error.what());
     group.abort(error.what());
     me.set_phase(Phase::ended);
     std::fflush(nullptr);

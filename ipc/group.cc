@@ -75,7 +75,7 @@ std::string RankSnapshot::describe() const {
   if (phase != Phase::ended && seconds_since(heartbeat_ns) > 2) {
     text += str(", no sign of life for ", duration_since(heartbeat_ns));
   }
-  if (!last_words.empty()) text += str(", last words: ", last_words);
+  if (!error_text.empty()) text += str(", last words: ", error_text);
   return text;
 }
 
@@ -148,7 +148,7 @@ RankSnapshot Group::snapshot(int rank) const {
   snapshot.call = snapshot_of(record.call);
   snapshot.collective = snapshot_of(record.collective);
   snapshot.waits_for = record.waits_for.load() + RankSnapshot::kNobody;
-  snapshot.last_words = std::string(record.last_words.read().view());
+  snapshot.error_text = std::string(record.error_text.read().view());
   snapshot.wait_status = record.wait_status.load() + RankSnapshot::kRunning;
   snapshot.stopped_by = record.stopped_by.load();
   return snapshot;

@@ -89,7 +89,7 @@ struct RankSnapshot {
   ActivitySnapshot call;
   ActivitySnapshot collective;
   int waits_for = kNobody;  // the rank it is waiting for, or waited for when it gave up
-  std::string last_words;   // the error with which it ended, if it could store it
+  std::string error_text;   // the error with which it ended, if it could store it
   // What its launcher has observed, for the launchers of other boxes: the status of waitpid(), or
   // one of these; and the signal that has stopped it, or 0.
   static constexpr int kRunning = -1, kEndedSomehow = -2;
@@ -181,7 +181,7 @@ class Member {
   // for this one. May be called by any thread.
   void note_progress();
   std::uint64_t progress() const;  // of this member
-  void set_last_words(std::string_view text);
+  void set_error_text(std::string_view text);
   void beat();  // updates the heartbeat; a Heartbeat calls it periodically
 
   // Records the activity of this process for the lifetime of the object, then restores the previous

@@ -36,7 +36,7 @@ struct alignas(64) ProcessRecord {
   std::atomic<std::int32_t> stopped_by;
   ActivityCell call;
   ActivityCell collective;
-  TextCell<512> last_words;
+  TextCell<512> error_text;
 };
 
 // The sleeping words of a process's two doorbells, each in its own cache line.

@@ -308,11 +308,11 @@ TEST_CASE("a reader never sees a torn text, also by ThreadSanitizer's judgement"
 }
 
 TEST_CASE("last words and the end of a rank can be read by others") {
-  RankProcesses ranks(1, [](Member& me) { me.set_last_words("out of memory"); });
+  RankProcesses ranks(1, [](Member& me) { me.set_error_text("out of memory"); });
   ranks.wait_all();
   const RankSnapshot snapshot = ranks.group().snapshot(0);
   CHECK(snapshot.phase == Phase::ended);
-  CHECK(snapshot.last_words == "out of memory");
+  CHECK(snapshot.error_text == "out of memory");
   CHECK(has(snapshot.describe(), "step 0, ended, last words: out of memory"));
 }
 

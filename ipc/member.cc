@@ -83,9 +83,9 @@ std::uint64_t Member::progress() const {
   return state_->record().progress.load(std::memory_order_acquire);
 }
 
-void Member::set_last_words(std::string_view text) {
+void Member::set_error_text(std::string_view text) {
   const std::lock_guard lock(state_->last_words_mutex);
-  state_->record().last_words.write(1, now_ns(), text);
+  state_->record().error_text.write(1, now_ns(), text);
 }
 
 void Member::beat() {

@@ -26,13 +26,13 @@ struct RecordMessage {
   std::uint64_t call_number = 0, collective_number = 0;
   std::int64_t call_age = 0, collective_age = 0;
   std::int32_t waits_for = 0;
-  std::string last_words;
+  std::string error_text;
   std::int32_t wait_status = 0, stopped_by = 0;
 
   template <class Archive>
   void serialize(Archive& archive) {
     archive(pid, phase, step, progress, heartbeat_age, call, collective, call_number,
-            collective_number, call_age, collective_age, waits_for, last_words, wait_status,
+            collective_number, call_age, collective_age, waits_for, error_text, wait_status,
             stopped_by);
   }
 };
@@ -52,7 +52,7 @@ RecordMessage message_of(const RankSnapshot& record) {
   message.collective_number = record.collective.number;
   message.collective_age = age(record.collective.since_ns, now);
   message.waits_for = record.waits_for;
-  message.last_words = record.last_words;
+  message.error_text = record.error_text;
   message.wait_status = record.wait_status;
   message.stopped_by = record.stopped_by;
   return message;
@@ -436,7 +436,7 @@ void GroupMirror::apply_record(int rank, Bytes payload) {
   record.collective.write(message.collective_number, now - message.collective_age,
                           message.collective);
   record.waits_for.store(message.waits_for - RankSnapshot::kNobody);
-  record.last_words.write(1, now, message.last_words);
+  record.error_text.write(1, now, message.error_text);
   group_.note_worker(rank, message.wait_status, message.stopped_by);
 }
 

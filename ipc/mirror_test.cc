@@ -167,7 +167,7 @@ TEST_CASE(
             }
           }
           expect(caller.call<int>("rank") == std::vector<int>{0, 1, 2}, "replies in rank order");
-          for (int i = 0; i < 200; ++i) caller.cast("rank");
+          for (int i = 0; i < 200; ++i) caller.notify("rank");
           std::string message;
           try {
             caller.call<int>("fail_on", 2);

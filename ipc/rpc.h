@@ -71,8 +71,8 @@ class GroupCaller {
   // Calls the method on all ranks without waiting for the others. If it fails somewhere, a later
   // call() or check() throws the RemoteError, at the latest the next call().
   template <typename... Args>
-  void cast(std::string_view method, const Args&... args) {
-    begin(Kind::cast);
+  void notify(std::string_view method, const Args&... args) {
+    begin(Kind::notify);
     write_call(request_, method, args...);
     broadcast(method);
   }
@@ -85,7 +85,7 @@ class GroupCaller {
   // Makes all ranks leave serve().
   void stop();
 
-  enum class Kind : std::uint8_t { call, cast, stop };
+  enum class Kind : std::uint8_t { call, notify, stop };
 
  private:
   struct Failure {

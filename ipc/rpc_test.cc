@@ -124,15 +124,15 @@ TEST_CASE("an unknown method and wrong argument types are errors of the call") {
 
 TEST_CASE("casts run in order, and what fails in them surfaces at the next call") {
   run_calls(3, [](GroupCaller& caller) {
-    for (int i = 0; i < 500; ++i) caller.cast("echo", str("message ", i));
+    for (int i = 0; i < 500; ++i) caller.notify("echo", str("message ", i));
     CHECK(caller.call<int>("steps_done") == std::vector<int>{500, 500, 500});
-    caller.cast("fail_on", std::vector<int>{1});
+    caller.notify("fail_on", std::vector<int>{1});
     CHECK(error_of([&] {
             caller.call<int>("steps_done");
             caller.call<int>("steps_done");
           }) == "rank 1: no reply from 1");
     CHECK(caller.call<int>("steps_done") == std::vector<int>{500, 500, 500});
-    caller.cast("fail_on", std::vector<int>{0});
+    caller.notify("fail_on", std::vector<int>{0});
     CHECK(error_of([&] { caller.check(); }) == "rank 0: no reply from 0");
   });
 }

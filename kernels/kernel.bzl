@@ -1,4 +1,4 @@
-"""Rules of kernels: kernel_room, a folder of operations in one library, and kernel, one operation with its own.
+"""Rules of kernels: kernel_package, a folder of operations in one library, and kernel, one operation with its own.
 
 Operation NAME is laid out as kernels/README.md says: NAME.h is what callers see; NAME.cc checks arguments and chooses
 the backend; cpu/NAME.cc, unless NAME.cc has it too, and sm80/NAME.cu are the fast versions. backends.h declares those
@@ -54,7 +54,7 @@ def kernel_benchmark(name, lib, deps = []):
         deps = [lib, "//kernels/testing:bench_support", "//base", "//device", "//testing:bench_backend"] + deps,
     )
 
-def kernel_room(name, deps = [], cuda_header_deps = []):
+def kernel_package(name, deps = [], cuda_header_deps = []):
     """All operations of this folder as one library.
 
     NAME_headers: the headers alone, for who only names types and limits. NAME_cuda_headers: *.cuh, what other kernels

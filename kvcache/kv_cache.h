@@ -239,7 +239,7 @@ class ViewCache : public KvCache {
     kernels::Attention all = args;
     all.kv = store_view(layer, stream);
     all.kv.block_table = args.kv.block_table;
-    all.only_rows_are_new = !starts_;
+    all.history_is_visible = !starts_;
     kernels::attention(all, decode_sequences, stream);
   }
 

@@ -81,7 +81,7 @@ bool wants_weights(const Options& options) {
 }
 
 // Writes an error as the program's last line: it may quote any input, but is always one line.
-void complain(const std::exception& error) {
+void print_error(const std::exception& error) {
   write_error_text(str("nvllm-launch: ", visible_text(error.what(), Breaks::none), '\n'));
 }
 
@@ -187,19 +187,19 @@ int main(int argc, char** argv) {
   } catch (const OutputClosed&) {
     return kExitSignal + SIGPIPE;
   } catch (const UsageError& error) {
-    complain(error);
+    print_error(error);
     return kExitUsage;
   } catch (const PullStopped& error) {
-    complain(error);
+    print_error(error);
     return kExitSignal + error.signal();
   } catch (const SessionFailed& error) {
     return error.exit_code();
   } catch (const std::bad_alloc&) {
-    complain(
+    print_error(
         nvllm::Error("the system refuses more memory; free some, or raise the limit (ulimit -v)"));
     return kExitFailed;
   } catch (const std::exception& error) {
-    complain(error);
+    print_error(error);
     return kExitFailed;
   }
 }

@@ -16,7 +16,7 @@ namespace nvllm::layers {
 
 // A contiguous range of a batch's rows. Its first sequence may start in an earlier range, its last
 // may continue in a later one.
-struct BatchPart {
+struct MicroBatch {
   std::int64_t first_row = 0, rows = 0;
   std::int64_t first_sequence = 0, sequences = 0;
   TensorView query_start{};  // [sequences + 1], int32: relative to this range
@@ -52,7 +52,7 @@ struct Batch {
   // Row ranges into which the layers split the batch; each layer processes all of them before the
   // next layer starts. Empty: all rows at once. The caller keeps the array alive until the pass is
   // enqueued.
-  std::span<const BatchPart> parts{};
+  std::span<const MicroBatch> parts{};
 
   TensorView slots_in(bool window_group) const { return window_group ? window_slots : slots; }
   TensorView block_table_in(bool window_group) const {

@@ -56,7 +56,7 @@ DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& co
         Mlp{.gate_up = MergedColumnParallelLinear(name + ".mlp.gate_up", mlp.gate, mlp.up,
                                                   mlp.intermediate, mlp.hidden, mlp.bias, shard),
             .down = RowParallelLinear(name + ".mlp.down", mlp.down, mlp.hidden, mlp.intermediate,
-                                      part_of(mlp.intermediate, shard), mlp.bias, shard,
+                                      shard_range(mlp.intermediate, shard), mlp.bias, shard,
                                       segments_of_parts(mlp.intermediate)),
             .activation = mlp.activation});
   }
@@ -67,12 +67,12 @@ DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& co
   const auto result_norm = [&](const char* part, const std::string& tensor) {
     return tensor.empty() ? std::nullopt : std::optional(norm(part, tensor));
   };
-  attention_result_norm_ = result_norm(".attention_result_norm", config.attention_result_norm);
-  mlp_result_norm_ = result_norm(".mlp_result_norm", config.mlp_result_norm);
+  post_attention_norm_ = result_norm(".post_attention_norm", config.post_attention_norm);
+  post_mlp_norm_ = result_norm(".post_mlp_norm", config.post_mlp_norm);
   if (config.beside_mlp) {
     beside_mlp_.emplace(BesideMlp{norm(".moe_norm", config.beside_mlp->norm),
-                                  norm(".mlp_part_norm", config.beside_mlp->mlp_result_norm),
-                                  norm(".moe_part_norm", config.beside_mlp->moe_result_norm)});
+                                  norm(".mlp_output_norm", config.beside_mlp->post_mlp_norm),
+                                  norm(".moe_output_norm", config.beside_mlp->moe_result_norm)});
   }
   if (config.per_layer_input) {
     per_layer_input_.emplace(name + ".per_layer", *config.per_layer_input, shard);
@@ -82,8 +82,8 @@ DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& co
     factor_.shape = {1};
     factor_.slices = {{config.factor, {1}, {0, 1}, {0, 1}, 0}};
   }
-  NVLLM_CHECK(!moe_ || beside_mlp_ || !mlp_result_norm_, "experts whose result is normed");
-  NVLLM_CHECK(!delta_net_ || !attention_result_norm_, "linear attention whose result is normed");
+  NVLLM_CHECK(!moe_ || beside_mlp_ || !post_mlp_norm_, "experts whose result is normed");
+  NVLLM_CHECK(!delta_net_ || !post_attention_norm_, "linear attention whose result is normed");
 }
 
 DecoderLayer::AttentionBlock DecoderLayer::attention_block_of(const std::string& name,
@@ -97,7 +97,7 @@ DecoderLayer::AttentionBlock DecoderLayer::attention_block_of(const std::string&
       .gate = {},
       .norms = {},
       .norms_v = config.v_norm,
-      .q_alone = modules.k.empty(),
+      .shares_kv = modules.k.empty(),
       .sinks = {},
       .output =
           RowParallelLinear(name + ".out", config.output, config.hidden, config.heads * head_dim_,
@@ -116,7 +116,7 @@ DecoderLayer::AttentionBlock DecoderLayer::attention_block_of(const std::string&
     return RmsNorm(name + part, tensor, head_dim_, config.epsilon, config.norm_weight_offset);
   };
   block.norms.emplace(HeadNorms{head_norm(".q_norm", config.q_norm), std::nullopt});
-  if (!block.q_alone) block.norms->k = head_norm(".k_norm", config.k_norm);
+  if (!block.shares_kv) block.norms->k = head_norm(".k_norm", config.k_norm);
   return block;
 }
 
@@ -134,7 +134,7 @@ void DecoderLayer::declare(std::vector<Parameter*>& all) {
     if (!attention_->sinks.shape.empty()) all.push_back(&attention_->sinks);
     attention_->output.declare(all);
   }
-  if (attention_result_norm_) attention_result_norm_->declare(all);
+  if (post_attention_norm_) post_attention_norm_->declare(all);
   mlp_norm_.declare(all);
   if (moe_) moe_->declare(all);
   if (mlp_) {
@@ -143,10 +143,10 @@ void DecoderLayer::declare(std::vector<Parameter*>& all) {
   }
   if (beside_mlp_) {
     beside_mlp_->norm.declare(all);
-    beside_mlp_->mlp_result_norm.declare(all);
+    beside_mlp_->post_mlp_norm.declare(all);
     beside_mlp_->moe_result_norm.declare(all);
   }
-  if (mlp_result_norm_) mlp_result_norm_->declare(all);
+  if (post_mlp_norm_) post_mlp_norm_->declare(all);
   if (per_layer_input_) per_layer_input_->declare(all);
   if (!factor_.shape.empty()) all.push_back(&factor_);
 }
@@ -169,7 +169,7 @@ void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Conte
     mlp_block(stream, pass, plan, context);
   }
   if (per_layer_input_) per_layer_input_->forward(stream, pass.per_layer, context);
-  stream.factor = factor_.view;
+  stream.layer_scale = factor_.view;
 }
 
 bool DecoderLayer::can_overlap() const {
@@ -179,13 +179,13 @@ bool DecoderLayer::can_overlap() const {
 void DecoderLayer::forward_attention(ResidualStream& stream, const Pass& pass,
                                      const Context& context) const {
   attention_block(stream, pass, plan(stream, pass, context), context);
-  send_part(stream, mlp_norm_, context);
+  begin_reduce_scatter(stream, mlp_norm_, context);
 }
 
 void DecoderLayer::forward_mlp(ResidualStream& stream, const Pass& pass,
                                const Context& context) const {
   mlp_block(stream, pass, plan(stream, pass, context), context);
-  send_part(stream, pass.next->attention_norm_, context);
+  begin_reduce_scatter(stream, pass.next->attention_norm_, context);
 }
 
 void DecoderLayer::attention_block(ResidualStream& stream, const Pass& pass, const LayerPlan& plan,
@@ -200,24 +200,24 @@ void DecoderLayer::attention_block(ResidualStream& stream, const Pass& pass, con
   in.out = qkv;
   in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.layer, 1, window_);
   context.gemm.run({plan.qkv, attention_->qkv.weight(), in}, context.stream);
-  sum_sent(pass.other, context);
+  begin_all_gather(pass.other, context);
   norm_rope_and_store(qkv, pass, context);
   kernels::Attention attention = attention_of(heads, qkv, pass);
   attention.invariant = context.invariant;
   pass.kv.run_attention(pass.layer, attention, pass.batch.decode_sequences, context.stream);
   if (attention_->gate) {
-    NVLLM_CHECK(stream.norms_apart, "gates read the norm of the stream");
+    NVLLM_CHECK(stream.unfused_norms, "gates read the norm of the stream");
     const TensorView gate = context.scratch.allocate(stream.dtype(), rows, heads.shape[1]);
     attention_->gate->forward(gate, in.x, context);
     kernels::sigmoid_gate({.x = heads, .gate = gate}, context.stream);
   }
   if (attention_->output.tp_invariant()) {
-    return attention_->output.forward(add_whole(stream, pointer(attention_result_norm_)), heads,
+    return attention_->output.forward(add_reduced(stream, pointer(post_attention_norm_)), heads,
                                       context);
   }
   context.gemm.run({plan.output, attention_->output.weight(),
                     add_operands(stream, heads, plan.output, &mlp_norm_, context,
-                                 pointer(attention_result_norm_))},
+                                 pointer(post_attention_norm_))},
                    context.stream);
 }
 
@@ -229,14 +229,14 @@ void DecoderLayer::mlp_block(ResidualStream& stream, const Pass& pass, const Lay
     in.kv_prefetch = kv_prefetch_of(pass.batch, pass.kv, pass.next_layer, 0, pass.next->window_);
   }
   const GateUp rows = gate_up(in, stream.rows(), plan, context);
-  sum_sent(pass.other, context);
+  begin_all_gather(pass.other, context);
   if (mlp_->down.tp_invariant()) {
-    return mlp_->down.forward(add_whole(stream, pointer(mlp_result_norm_)),
+    return mlp_->down.forward(add_reduced(stream, pointer(post_mlp_norm_)),
                               activated(rows, context), context);
   }
   kernels::GemmOperands out = add_operands(
       stream, rows.x, plan.down, pass.next == nullptr ? nullptr : &pass.next->attention_norm_,
-      context, pointer(mlp_result_norm_));
+      context, pointer(post_mlp_norm_));
   out.prologue.prepared = rows.prepared;
   context.gemm.run({plan.down, mlp_->down.weight(), out}, context.stream);
 }
@@ -267,7 +267,7 @@ TensorView DecoderLayer::activated(const GateUp& rows, const Context& context) c
 void DecoderLayer::mlp_and_moe_block(ResidualStream& stream, const LayerPlan& plan,
                                      const Context& context) const {
   const Scratch::Frame frame(context.scratch);
-  const std::int64_t rows = stream.rows(), hidden = stream.sum.shape[1];
+  const std::int64_t rows = stream.rows(), hidden = stream.hidden.shape[1];
   const auto allocate = [&](std::int64_t count, std::int64_t columns) {
     return context.scratch.allocate(stream.dtype(), count, columns);
   };
@@ -287,16 +287,16 @@ void DecoderLayer::mlp_and_moe_block(ResidualStream& stream, const LayerPlan& pl
   {
     const Scratch::Frame of_block(context.scratch);
     const TensorView x = allocate(rows, hidden);
-    run_norm(x, stream.sum, beside_mlp_->norm, context);
-    moe_->forward(of_moe, x, stream.sum, context);
+    run_norm(x, stream.hidden, beside_mlp_->norm, context);
+    moe_->forward(of_moe, x, stream.hidden, context);
   }
   if (!context.alone() && !mlp_->down.tp_invariant()) {
     context.communicator->all_reduce(both, context.stream);
   }
-  run_norm(of_mlp, of_mlp, beside_mlp_->mlp_result_norm, context);
+  run_norm(of_mlp, of_mlp, beside_mlp_->post_mlp_norm, context);
   run_norm(of_moe, of_moe, beside_mlp_->moe_result_norm, context);
   kernels::scaled_sum(
-      {.out = add_whole(stream, pointer(mlp_result_norm_)), .a = of_mlp, .b = of_moe},
+      {.out = add_reduced(stream, pointer(post_mlp_norm_)), .a = of_mlp, .b = of_moe},
       context.stream);
 }
 
@@ -324,7 +324,7 @@ LayerPlan DecoderLayer::plan(const ResidualStream& stream, const Pass& pass,
                     {.m = stream.rows(),
                      .mlp_m = pass.select_logit_rows ? pass.batch.logits() : stream.rows(),
                      .ranks = context.ranks(),
-                     .norms_apart = stream.norms_apart,
+                     .unfused_norms = stream.unfused_norms,
                      .deferred = stream.deferred,
                      .may_defer = stream.squares.data != nullptr,
                      .next = next ? &*next : nullptr});
@@ -341,14 +341,14 @@ void DecoderLayer::norm_rope_and_store(TensorView qkv, const Pass& pass,
     args.weight_offset = norms->q.weight_offset;
   }
   args.norms_v = attention_->norms_v;
-  args.q_alone = attention_->q_alone;
+  args.shares_kv = attention_->shares_kv;
   args.cos_sin = pass.cos_sin;
   args.positions = pass.batch.positions;
   args.slots = pass.batch.slots_in(pass.kv.in_window_group(pass.layer));
   args.kv = pass.kv.store_view(pass.layer, context.stream);
   args.kv_scales = pass.kv.scales().of_layer(pass.layer);
   args.heads = part_.q.size();
-  args.only_rows_are_new = true;
+  args.history_is_visible = true;
   kernels::norm_rope_store(args, context.stream);
 }
 

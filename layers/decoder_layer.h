@@ -57,7 +57,7 @@ struct MlpConfig {
 // Norm tensors of experts that run in parallel with an MLP: the norm through which the experts read
 // the stream, and one for each result before the two are added.
 struct MoeBesideMlpConfig {
-  std::string norm, mlp_result_norm, moe_result_norm;
+  std::string norm, post_mlp_norm, moe_result_norm;
 };
 
 struct DecoderLayerConfig {
@@ -69,8 +69,8 @@ struct DecoderLayerConfig {
   std::optional<PerLayerInputConfig> per_layer_input;
   std::string attention_norm, mlp_norm;  // tensors: "model.layers.0.input_layernorm.weight"
   // Norms of what the blocks add to the stream; empty: none. With these, or with a norm weight
-  // offset, the stream has norms_apart.
-  std::string attention_result_norm, mlp_result_norm;
+  // offset, the stream has unfused_norms.
+  std::string post_attention_norm, post_mlp_norm;
   std::string factor = "";       // tensor: [1], a factor of the layer's output
   float epsilon = 1e-6f;         // of these norms
   float norm_weight_offset = 0;  // of these norms
@@ -81,7 +81,7 @@ class DecoderLayer {
   DecoderLayer(const std::string& name, const DecoderLayerConfig& config, Shard shard);
 
   void declare(std::vector<Parameter*>& all);
-  const HeadPart& heads() const { return part_; }
+  const HeadShard& heads() const { return part_; }
   std::int64_t head_dim() const { return head_dim_; }
 
   // The arguments of one pass through the layer.
@@ -129,7 +129,7 @@ class DecoderLayer {
     std::optional<OutputGateParallelLinear> gate;
     std::optional<HeadNorms> norms;
     bool norms_v;
-    bool q_alone;     // the layer reuses the K/V of another layer
+    bool shares_kv;   // the layer reuses the K/V of another layer
     Parameter sinks;  // [heads of this rank]; empty shape: none
     RowParallelLinear output;
   };
@@ -140,7 +140,7 @@ class DecoderLayer {
   };
 
   struct BesideMlp {
-    RmsNorm norm, mlp_result_norm, moe_result_norm;
+    RmsNorm norm, post_mlp_norm, moe_result_norm;
   };
 
   LayerGemms gemms() const;
@@ -163,14 +163,14 @@ class DecoderLayer {
   void norm_rope_and_store(TensorView qkv, const Pass& pass, const Context& context) const;
   kernels::Attention attention_of(TensorView out, TensorView qkv, const Pass& pass) const;
 
-  HeadPart part_;
+  HeadShard part_;
   std::int64_t head_dim_, window_;
   float scale_;
 
   RmsNorm attention_norm_;
   std::optional<AttentionBlock> attention_;  // either this or delta_net_
   std::optional<GatedDeltaNet> delta_net_;
-  std::optional<RmsNorm> attention_result_norm_, mlp_result_norm_;
+  std::optional<RmsNorm> post_attention_norm_, post_mlp_norm_;
   RmsNorm mlp_norm_;
   Parameter factor_;        // [1]; empty shape: 1
   std::optional<Mlp> mlp_;  // this, moe_, or both

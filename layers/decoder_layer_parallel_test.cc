@@ -51,8 +51,8 @@ DecoderLayerConfig config_of(const Shape& shape, Blocks blocks) {
   config.attention_norm = "test.attention_norm";
   config.mlp_norm = "test.mlp_norm";
   if (shape.result_norms) {
-    config.attention_result_norm = "test.attention_result_norm";
-    config.mlp_result_norm = "test.mlp_result_norm";
+    config.post_attention_norm = "test.post_attention_norm";
+    config.post_mlp_norm = "test.post_mlp_norm";
     config.norm_weight_offset = config.attention.norm_weight_offset = 0.5f;
     config.attention.scale = 0.3f;
   }
@@ -83,12 +83,12 @@ std::vector<float> streams(LayerRank& rank, const Shape& shape, Blocks blocks, i
     batch.load(rounds[round], TestBatch::Logits::none, rank.stream());
     const std::int64_t rows = batch.batch().rows();
     ResidualStream stream{
-        .sum = rank.noise_tensor(std::to_string(round), dtype, rows, shape.hidden),
+        .hidden = rank.noise_tensor(std::to_string(round), dtype, rows, shape.hidden),
         .normed = rank.empty(dtype, rows, shape.hidden),
-        .part = rank.empty(dtype, rows, shape.hidden),
+        .partial = rank.empty(dtype, rows, shape.hidden),
         .squares =
             rank.empty(DType::f32, shape.hidden / kernels::kSquaresColumns, kernels::kSquaresRows),
-        .norms_apart = shape.result_norms};
+        .unfused_norms = shape.result_norms};
     for (std::size_t n = 0; n < layers.size(); ++n) {
       layers[n].forward(stream,
                         {.batch = batch.batch(),
@@ -99,7 +99,7 @@ std::vector<float> streams(LayerRank& rank, const Shape& shape, Blocks blocks, i
                          .next_layer = static_cast<std::int64_t>(n) + 1},
                         context);
     }
-    const std::vector<float> values = rank.values(sum(stream, norm, context));
+    const std::vector<float> values = rank.values(complete_hidden(stream, norm, context));
     all.insert(all.end(), values.begin(), values.end());
   }
   return all;

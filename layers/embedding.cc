@@ -18,7 +18,7 @@ Parameter vocabulary_rows(const std::string& name, const std::string& tensor,
   weight.name = name + ".weight";
   weight.shape = {own.size(), columns};
   weight.may_be_quantized = MayBeQuantized::vocabulary;
-  weight.uneven_parts = shard.tp_invariant && vocabulary % 8 != 0;
+  weight.unaligned_shards = shard.tp_invariant && vocabulary % 8 != 0;
   if (own.size() > 0) {
     weight.slices = {{tensor, {vocabulary, columns}, own, {0, columns}, 0}};
   }

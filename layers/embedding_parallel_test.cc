@@ -19,7 +19,7 @@ constexpr Shape kShapes[] = {{49152, 16}, {777, 40}, {515, 24}, {3, 8}};
 std::vector<std::int32_t> interesting_ids(std::int64_t vocabulary, int ranks) {
   std::vector<std::int32_t> ids;
   for (int rank = 0; rank < ranks; ++rank) {
-    const Range part = part_of(vocabulary, {rank, ranks});
+    const Range part = shard_range(vocabulary, {rank, ranks});
     if (part.size() == 0) continue;
     for (const std::int64_t id : {part.begin, part.begin + part.size() / 3, part.end - 1}) {
       ids.push_back(static_cast<std::int32_t>(id));
@@ -105,7 +105,7 @@ void logits_are_those_of_the_whole(LayerRank& rank, const HeadShape& shape, DTyp
   const TensorView all = rank.empty(DType::f32, ranks * shape.rows, split.stride);
   split.head->gather(all, split.logits, rank.together());
   for (int from = 0; from < ranks; ++from) {
-    const Range part = part_of(shape.vocabulary, {from, ranks});
+    const Range part = shard_range(shape.vocabulary, {from, ranks});
     TensorView theirs = all;
     theirs.data = all.as<float>() + from * shape.rows * split.stride;
     theirs.shape = {shape.rows, part.size()};

@@ -17,7 +17,7 @@ GatedDeltaNet::GatedDeltaNet(const std::string& name, const GatedDeltaNetConfig&
               scaled(own_, group_ * dv_), /*bias=*/false, shard, segments_of(config.key_heads)) {
   set_gates(name, config);
   const std::int64_t of_segment = config.key_heads / segments_of(config.key_heads);
-  gates_.uneven_parts = shard.tp_invariant && of_segment * 2 * group_ % 8 != 0;
+  gates_.unaligned_shards = shard.tp_invariant && of_segment * 2 * group_ % 8 != 0;
   set_conv(name, config);
   a_log_ = head_parameter(name + ".a_log", config.a_log, config.value_heads);
   dt_bias_ = head_parameter(name + ".dt_bias", config.dt_bias, config.value_heads);
@@ -110,7 +110,7 @@ void GatedDeltaNet::declare(std::vector<Parameter*>& all) {
 void GatedDeltaNet::forward(ResidualStream& stream, const RmsNorm& norm, const Batch& batch,
                             const DeltaNetState& state, const Context& context) const {
   const Scratch::Frame frame(context.scratch);
-  const TensorView x = normed(stream, norm, context);
+  const TensorView x = read_normed(stream, norm, context);
   const std::int64_t rows = stream.rows(), values = value_heads() * dv_;
   const auto allocate = [&](std::int64_t columns) {
     return context.scratch.allocate(stream.dtype(), rows, columns);
@@ -141,7 +141,7 @@ void GatedDeltaNet::forward(ResidualStream& stream, const RmsNorm& norm, const B
                              .epsilon = norm_.epsilon,
                              .chunks = chunks_for(batch, stream.dtype(), context)},
                             context.stream);
-  if (output_.tp_invariant()) return output_.forward(add_whole(stream), heads, context);
+  if (output_.tp_invariant()) return output_.forward(add_reduced(stream), heads, context);
   context.gemm.run(
       context.gemm.call(output_.weight(), add_operands(stream, heads, {}, nullptr, context)),
       context.stream);

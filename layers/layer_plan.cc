@@ -12,7 +12,7 @@ using kernels::Prologue;
 // the second end it.
 LayerPlan plan_layer(kernels::Gemm& gemm, const LayerGemms& layer, const LayerRequest& request) {
   // Otherwise others make the norms and add the residual.
-  const bool alone = request.ranks == 1 && !request.norms_apart;
+  const bool alone = request.ranks == 1 && !request.unfused_norms;
   const Prologue norm = alone ? Prologue::rms_norm : Prologue::none;
   const auto normed = [&](const GemmWeight& weight, const TensorView& norm_weight, std::int64_t m,
                           Epilogue epilogue) {

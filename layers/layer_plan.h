@@ -24,7 +24,7 @@ struct LayerRequest {
   int ranks = 1;                  // with several, a collective sums and norms the GEMMs' results
   // Separate kernels sum and norm them: for norms that GEMMs do not support, or results that are
   // normed before they are added.
-  bool norms_apart = false;
+  bool unfused_norms = false;
   bool deferred = false;             // the previous GEMM has deferred the attention block's norm
   bool may_defer = false;            // there is memory for deferred norms
   const LayerGemms* next = nullptr;  // the layer that reads the result; nullptr: none, or unknown

@@ -125,7 +125,7 @@ TEST_CASE("with several ranks, or norms apart, GEMMs have no norms and add no re
                       LayerRequest among = request;
                       among.deferred = false;
                       for (among.ranks = 1; among.ranks <= 8; among.ranks *= 2) {
-                        among.norms_apart = among.ranks == 1;
+                        among.unfused_norms = among.ranks == 1;
                         const LayerPlan plan = plan_layer(gemm, layer, among);
                         CHECK(plan.qkv.prologue == Prologue::none);
                         CHECK(plan.gate_up.prologue == Prologue::none);
@@ -134,7 +134,7 @@ TEST_CASE("with several ranks, or norms apart, GEMMs have no norms and add no re
                         CHECK(!defers(plan));
                       }
                       among.ranks = 1;
-                      among.norms_apart = false;
+                      among.unfused_norms = false;
                       const LayerPlan alone = plan_layer(gemm, layer, among);
                       CHECK(alone.qkv.shape.fusion.prologue == Prologue::rms_norm);
                       CHECK(alone.gate_up.shape.fusion.prologue == Prologue::rms_norm);

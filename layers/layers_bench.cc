@@ -141,7 +141,7 @@ class Layers {
 
   BenchRank& rank_;
   Model model_;
-  HeadPart heads_;
+  HeadShard heads_;
   std::deque<DecoderLayer> layers_;
   RmsNorm norm_;
   std::vector<Parameter*> parameters_;
@@ -177,7 +177,7 @@ double Layers::seconds(const Batch& batch, TestCache& cache) {
   const RopeTable rope(RopeConfig{}, model_.head_dim, cache.shape().tokens, *rank_.backend);
   const Context context{*rank_.stream, *rank_.gemm, scratch, rank_.communicator.get()};
   const auto pass = [&] {
-    ResidualStream stream{.sum = sum, .normed = normed, .part = part};
+    ResidualStream stream{.hidden = sum, .normed = normed, .partial = part};
     for (std::size_t n = 0; n < cache.views().size(); ++n) {
       layers_[n].forward(stream,
                          {.batch = batch,
@@ -186,7 +186,7 @@ double Layers::seconds(const Batch& batch, TestCache& cache) {
                           .cos_sin = rope.cos_sin()},
                          context);
     }
-    layers::sum(stream, norm_, context);  // adds the last pending part
+    layers::complete_hidden(stream, norm_, context);  // adds the last pending part
   };
   rank_.gemm->record();
   pass();

@@ -21,7 +21,7 @@ std::vector<ColumnParallelLinear::Module> halves_of_heads(const std::string& mod
 std::vector<ColumnParallelLinear::Module> qkv_modules(const QkvParallelLinear::Modules& modules,
                                                       std::int64_t heads, std::int64_t kv_heads,
                                                       std::int64_t head_dim, Shard shard) {
-  const HeadPart part = heads_of(heads, kv_heads, shard);
+  const HeadShard part = heads_of(heads, kv_heads, shard);
   std::vector<ColumnParallelLinear::Module> all;
   if (modules.gated) {
     all = halves_of_heads(modules.q, heads, part.q, head_dim, /*second=*/false);
@@ -39,7 +39,7 @@ std::vector<ColumnParallelLinear::Module> qkv_modules(const QkvParallelLinear::M
 
 kernels::GemmWeight gemm_weight(const Parameter& weight, const TensorView& bias) {
   if (!weight.quantization) {
-    return {.values = weight.view, .bias = bias, .uneven_parts = weight.uneven_parts};
+    return {.values = weight.view, .bias = bias, .unaligned_shards = weight.unaligned_shards};
   }
   return {.values = weight.view,
           .bias = bias,
@@ -54,7 +54,7 @@ kernels::GemmWeight gemm_weight(const Parameter& weight, const TensorView& bias)
 
 ColumnParallelLinear::ColumnParallelLinear(const std::string& name,
                                            const std::vector<Module>& modules, std::int64_t inputs,
-                                           bool bias, bool uneven_parts) {
+                                           bool bias, bool unaligned_shards) {
   weight_.name = name + ".weight";
   bias_.name = name + ".bias";
   std::int64_t rows = 0;
@@ -68,7 +68,7 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name,
     rows += module.own.size();
   }
   weight_.shape = {rows, inputs};
-  weight_.uneven_parts = uneven_parts;
+  weight_.unaligned_shards = unaligned_shards;
   weight_.may_be_quantized = MayBeQuantized::yes;
   if (bias) bias_.shape = {rows};
 }

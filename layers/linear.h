@@ -27,12 +27,12 @@ class ColumnParallelLinear {
     std::int64_t outputs;  // of the whole module
     Range own;             // this rank's outputs
   };
-  // uneven_parts: Parameter::uneven_parts
+  // unaligned_shards: Parameter::unaligned_shards
   ColumnParallelLinear(const std::string& name, const std::vector<Module>& modules,
-                       std::int64_t inputs, bool bias, bool uneven_parts = false);
+                       std::int64_t inputs, bool bias, bool unaligned_shards = false);
   ColumnParallelLinear(const std::string& name, const std::string& module, std::int64_t outputs,
                        std::int64_t inputs, bool bias, Shard shard)
-      : ColumnParallelLinear(name, {{module, outputs, part_of(outputs, shard)}}, inputs, bias,
+      : ColumnParallelLinear(name, {{module, outputs, shard_range(outputs, shard)}}, inputs, bias,
                              has_uneven_parts(outputs, shard)) {}
 
   void declare(std::vector<Parameter*>& all);
@@ -55,10 +55,10 @@ class MergedColumnParallelLinear : public ColumnParallelLinear {
   MergedColumnParallelLinear(const std::string& name, const std::string& gate,
                              const std::string& up, std::int64_t outputs, std::int64_t inputs,
                              bool bias, Shard shard)
-      : ColumnParallelLinear(
-            name,
-            {{gate, outputs, part_of(outputs, shard)}, {up, outputs, part_of(outputs, shard)}},
-            inputs, bias, has_uneven_parts(outputs, shard, 2)) {}
+      : ColumnParallelLinear(name,
+                             {{gate, outputs, shard_range(outputs, shard)},
+                              {up, outputs, shard_range(outputs, shard)}},
+                             inputs, bias, has_uneven_parts(outputs, shard, 2)) {}
 };
 
 // q_proj, k_proj and v_proj of an attention block, split by whole heads.

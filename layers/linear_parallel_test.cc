@@ -26,7 +26,7 @@ void columns_are_those_of_the_whole(LayerRank& rank, const Shape& shape, DType d
                              rank.shard());
   rank.bind(whole, dtype);
   rank.bind(split, dtype);
-  const Range own = part_of(shape.outputs, rank.shard());
+  const Range own = shard_range(shape.outputs, rank.shard());
   REQUIRE(split.outputs() == own.size());
 
   const TensorView x = rank.noise_tensor("x", dtype, shape.rows, shape.inputs);
@@ -61,7 +61,7 @@ void halves_are_those_of_the_whole(LayerRank& rank, const Shape& shape, DType dt
   MergedColumnParallelLinear whole = layer({0, 1}), split = layer(rank.shard());
   rank.bind(whole, dtype);
   rank.bind(split, dtype);
-  const Range own = part_of(shape.outputs, rank.shard());
+  const Range own = shard_range(shape.outputs, rank.shard());
   REQUIRE(split.outputs() == 2 * own.size());
 
   const TensorView x = rank.noise_tensor("x", dtype, shape.rows, shape.inputs);
@@ -122,7 +122,7 @@ void heads_are_those_of_the_whole(LayerRank& rank, const HeadShape& shape, DType
   QkvParallelLinear whole = qkv_layer(shape, {0, 1}), split = qkv_layer(shape, rank.shard());
   rank.bind(whole, dtype);
   rank.bind(split, dtype);
-  const HeadPart own = heads_of(shape.heads, shape.kv_heads, rank.shard());
+  const HeadShard own = heads_of(shape.heads, shape.kv_heads, rank.shard());
   const std::int64_t columns = (own.q.size() + 2 * own.kv.size()) * shape.head_dim;
   REQUIRE(split.outputs() == columns);
 
@@ -167,7 +167,7 @@ constexpr Shape kRowShapes[] = {
 // The same layer on this rank alone and split over all ranks, with its inputs.
 struct RowLayers {
   RowLayers(LayerRank& rank, const Shape& shape, DType dtype)
-      : own(part_of(shape.inputs, rank.shard())),
+      : own(shard_range(shape.inputs, rank.shard())),
         whole("row", "test.proj", shape.outputs, shape.inputs, {0, shape.inputs}, shape.bias,
               {0, 1}),
         split("row", "test.proj", shape.outputs, shape.inputs, own, shape.bias, rank.shard()) {

@@ -49,7 +49,7 @@ struct Parameter {
   MayBeQuantized may_be_quantized = MayBeQuantized::no;
   // With Shard::tp_invariant: some rank's part may have a number of rows that is not a multiple of
   // 8 (kernels::GemmWeight).
-  bool uneven_parts = false;
+  bool unaligned_shards = false;
   std::optional<DType> fixed_type = std::nullopt;           // element type, if not the model's
   std::optional<Quantization> quantization = std::nullopt;  // decided before memory is bound
 

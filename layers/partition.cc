@@ -14,8 +14,8 @@ void check(std::int64_t total, Shard shard) {
 }
 
 // The multiple at which a dimension may be cut.
-std::int64_t granule_of(std::int64_t total, std::int64_t max_granule) {
-  return std::min(max_granule, total & -total);
+std::int64_t granule_of(std::int64_t total, std::int64_t shard_alignment) {
+  return std::min(shard_alignment, total & -total);
 }
 constexpr std::int64_t kSegmentGranule = 16;
 
@@ -56,31 +56,31 @@ Range layers_of(std::int64_t layers, Stage stage) {
   return even_part_of(layers, {.rank = stage.index, .ranks = stage.stages});
 }
 
-Range part_of(std::int64_t total, Shard shard, std::int64_t max_granule) {
+Range shard_range(std::int64_t total, Shard shard, std::int64_t shard_alignment) {
   check(total, shard);
   if (total == 0) return {};
   const std::int64_t granule =
-      granule_of(total, shard.tp_invariant ? kSegmentGranule : max_granule);
+      granule_of(total, shard.tp_invariant ? kSegmentGranule : shard_alignment);
   return scaled(even_part_of(total / granule, shard), granule);
 }
 
 Range vocabulary_segment(std::int64_t vocabulary, std::int64_t segment) {
   const Shard as_ranks{.rank = static_cast<int>(segment), .ranks = kMaxSegments};
-  return part_of(vocabulary, as_ranks, kSegmentGranule);
+  return shard_range(vocabulary, as_ranks, kSegmentGranule);
 }
 
 Range vocabulary_part_of(std::int64_t vocabulary, Shard shard) {
-  if (!shard.tp_invariant) return part_of(vocabulary, shard);
+  if (!shard.tp_invariant) return shard_range(vocabulary, shard);
   const Range segments = even_part_of(kMaxSegments, shard);
   if (segments.size() == 0) return {vocabulary, vocabulary};
   return {vocabulary_segment(vocabulary, segments.begin).begin,
           vocabulary_segment(vocabulary, segments.end - 1).end};
 }
 
-HeadPart heads_of(std::int64_t heads, std::int64_t kv_heads, Shard shard) {
+HeadShard heads_of(std::int64_t heads, std::int64_t kv_heads, Shard shard) {
   NVLLM_CHECK_LT(0, kv_heads);
   NVLLM_CHECK(heads % kv_heads == 0, heads, " query heads, ", kv_heads, " KV heads");
-  HeadPart part;
+  HeadShard part;
   part.group = heads / kv_heads;
   if (shard.tp_invariant) {
     constexpr std::int64_t kEnough = 4;

@@ -48,22 +48,22 @@ Range layers_of(std::int64_t layers, Stage stage);
 // Splits [0, total) into one contiguous part per rank, larger ones first. Cuts fall on multiples of
 // the largest power of two up to 64 that divides total (so that rows of slices start at aligned
 // addresses); parts differ by at most one such granule. With 0 < total < ranks the last ranks own
-// nothing. max_granule: a power of two that replaces 64. With tp_invariant parts are whole
+// nothing. shard_alignment: a power of two that replaces 64. With tp_invariant parts are whole
 // segments, with cuts at multiples of up to 16.
-Range part_of(std::int64_t total, Shard shard, std::int64_t max_granule = 64);
-// The number of segments of part_of() with tp_invariant.
+Range shard_range(std::int64_t total, Shard shard, std::int64_t shard_alignment = 64);
+// The number of segments of shard_range() with tp_invariant.
 std::int64_t segments_of_parts(std::int64_t total);
 // Whether, for some number of ranks, a part of `matrices` such dimensions together may not be a
-// multiple of 8 (kernels::GemmWeight::uneven_parts). Always false without tp_invariant, where it
+// multiple of 8 (kernels::GemmWeight::unaligned_shards). Always false without tp_invariant, where it
 // does not matter.
 bool has_uneven_parts(std::int64_t total, Shard shard, std::int64_t matrices = 1);
 
-// Like part_of(), but cuts may fall anywhere; with tp_invariant parts are whole segments,
+// Like shard_range(), but cuts may fall anywhere; with tp_invariant parts are whole segments,
 // segments_of(total) in all.
 Range even_part_of(std::int64_t total, Shard shard);
 
-// part_of() for a vocabulary, whose segments need not be equal: with tp_invariant there are always
-// kMaxSegments, as even as part_of() makes them; some may be empty.
+// shard_range() for a vocabulary, whose segments need not be equal: with tp_invariant there are always
+// kMaxSegments, as even as shard_range() makes them; some may be empty.
 Range vocabulary_part_of(std::int64_t vocabulary, Shard shard);
 Range vocabulary_segment(std::int64_t vocabulary, std::int64_t segment);
 
@@ -72,7 +72,7 @@ Range vocabulary_segment(std::int64_t vocabulary, std::int64_t segment);
 // the KV heads that its query heads need (KV heads are replicated). A rank may own no head at all.
 // With tp_invariant a segment consists of whole KV heads if that yields at least four segments,
 // otherwise of query heads.
-struct HeadPart {
+struct HeadShard {
   Range q;                 // query heads
   Range kv;                // KV heads; [0, 0) without query heads
   std::int64_t group = 1;  // query heads per KV head in the whole model
@@ -80,6 +80,6 @@ struct HeadPart {
   std::int64_t first_head = 0;
   std::int64_t segments = 1;  // tp_invariant: segments of all query heads
 };
-HeadPart heads_of(std::int64_t heads, std::int64_t kv_heads, Shard shard);
+HeadShard heads_of(std::int64_t heads, std::int64_t kv_heads, Shard shard);
 
 }  // namespace nvllm::layers

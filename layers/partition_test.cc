@@ -13,7 +13,8 @@ namespace {
 
 std::vector<std::int64_t> sizes_of(std::int64_t total, int ranks) {
   std::vector<std::int64_t> sizes;
-  for (int rank = 0; rank < ranks; ++rank) sizes.push_back(part_of(total, {rank, ranks}).size());
+  for (int rank = 0; rank < ranks; ++rank)
+    sizes.push_back(shard_range(total, {rank, ranks}).size());
   return sizes;
 }
 
@@ -25,7 +26,7 @@ std::string heads_as_text(std::int64_t heads, std::int64_t kv_heads, int ranks) 
     return str(range.begin, '-', range.end - 1);
   };
   for (int rank = 0; rank < ranks; ++rank) {
-    const HeadPart part = heads_of(heads, kv_heads, {rank, ranks});
+    const HeadShard part = heads_of(heads, kv_heads, {rank, ranks});
     text += str(rank > 0 ? " " : "", range(part.q), ':', range(part.kv));
     if (part.first_head != 0) text += str('+', part.first_head);
   }
@@ -55,7 +56,7 @@ TEST_CASE("with tp_invariant ranks own whole segments, of which there are as man
   CHECK(segments_of_parts(13) == 1);
   CHECK(segments_of_parts(0) == 1);
   const auto part = [](std::int64_t total, int rank, int ranks) {
-    return part_of(total, {.rank = rank, .ranks = ranks, .tp_invariant = true});
+    return shard_range(total, {.rank = rank, .ranks = ranks, .tp_invariant = true});
   };
   CHECK(part(4864, 0, 3) == Range{0, 3 * 608});
   CHECK(part(4864, 1, 3) == Range{3 * 608, 6 * 608});
@@ -127,12 +128,12 @@ TEST_CASE("with more ranks than heads the last ranks own none") {
   CHECK(heads_as_text(6, 2, 4) == "0-1:0-0 2-3:0-1+2 4-4:1-1+1 5-5:1-1+2");
 }
 
-template <typename PartOf>
-void covers_without_overlap(PartOf part_of, int ranks, std::int64_t total) {
+template <typename ShardRange>
+void covers_without_overlap(ShardRange shard_range, int ranks, std::int64_t total) {
   std::int64_t at = 0;
   std::int64_t before = total;
   for (int rank = 0; rank < ranks; ++rank) {
-    const Range part = part_of(Shard{rank, ranks});
+    const Range part = shard_range(Shard{rank, ranks});
     REQUIRE(part.begin == at);
     REQUIRE(part.end >= part.begin);
     REQUIRE(part.size() <= before);
@@ -149,9 +150,9 @@ TEST_CASE("parts cover a dimension in order, without overlap, and shrink by one 
     while (granule < 64 && total % (2 * granule) == 0) granule *= 2;
     for (int ranks = 1; ranks <= 8; ++ranks) {
       CAPTURE(ranks);
-      covers_without_overlap([&](Shard shard) { return part_of(total, shard); }, ranks, total);
+      covers_without_overlap([&](Shard shard) { return shard_range(total, shard); }, ranks, total);
       covers_without_overlap([&](Shard shard) { return even_part_of(total, shard); }, ranks, total);
-      const auto part = [&](int rank) { return part_of(total, {rank, ranks}); };
+      const auto part = [&](int rank) { return shard_range(total, {rank, ranks}); };
       for (int rank = 0; rank < ranks; ++rank) REQUIRE(part(rank).begin % granule == 0);
       REQUIRE(part(0).size() - part(ranks - 1).size() <= granule);
       REQUIRE(even_part_of(total, {0, ranks}).size() -
@@ -172,7 +173,7 @@ TEST_CASE("every rank has the KV heads of its query heads, and no others") {
         std::int64_t at = 0;
         std::int64_t kv_total = 0;
         for (int rank = 0; rank < ranks; ++rank) {
-          const HeadPart part = heads_of(heads, kv_heads, {rank, ranks});
+          const HeadShard part = heads_of(heads, kv_heads, {rank, ranks});
           REQUIRE(part.q.begin == at);
           at = part.q.end;
           kv_total += part.kv.size();
@@ -202,7 +203,7 @@ bool some_part_is_uneven(std::int64_t total, std::int64_t matrices) {
   Shard shard{.tp_invariant = true};
   for (shard.ranks = 1; shard.ranks <= kMaxSegments; ++shard.ranks) {
     for (shard.rank = 0; shard.rank < shard.ranks; ++shard.rank) {
-      if (matrices * part_of(total, shard).size() % 8 != 0) return true;
+      if (matrices * shard_range(total, shard).size() % 8 != 0) return true;
     }
   }
   return false;

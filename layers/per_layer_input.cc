@@ -40,7 +40,7 @@ void PerLayerEmbedding::forward(TensorView out, TensorView tokens, TensorView em
 
 PerLayerInput::PerLayerInput(const std::string& name, const PerLayerInputConfig& config,
                              Shard shard)
-    : own_(part_of(config.width, shard)),
+    : own_(shard_range(config.width, shard)),
       gate_(name + ".gate", config.gate, config.width, config.hidden, /*bias=*/false, shard),
       projection_(name + ".projection", config.projection, config.hidden, config.width, own_,
                   /*bias=*/false, shard, segments_of_parts(config.width)),
@@ -55,20 +55,20 @@ void PerLayerInput::declare(std::vector<Parameter*>& all) {
 
 void PerLayerInput::forward(ResidualStream& stream, TensorView embedding,
                             const Context& context) const {
-  NVLLM_CHECK(stream.norms_apart, "a result's norm is a kernel of its own");
+  NVLLM_CHECK(stream.unfused_norms, "a result's norm is a kernel of its own");
   const Scratch::Frame frame(context.scratch);
   const std::int64_t rows = stream.rows(), own = own_.size();
   // Columns: the gate, then the layer's embedding.
   const TensorView both = context.scratch.allocate(stream.dtype(), rows, 2 * own);
   const TensorView activated = context.scratch.allocate(stream.dtype(), rows, own);
-  gate_.forward(columns_of(both, 0, own), sum(stream, result_norm_, context), context);
+  gate_.forward(columns_of(both, 0, own), complete_hidden(stream, result_norm_, context), context);
   kernels::scaled_sum(
       {.out = columns_of(both, own, own), .a = columns_of(embedding, own_.begin, own)},
       context.stream);
   kernels::gated_activation({.out = activated, .x = both, .activation = activation_},
                             context.stream);
   if (projection_.tp_invariant()) {
-    return projection_.forward(add_whole(stream, &result_norm_), activated, context);
+    return projection_.forward(add_reduced(stream, &result_norm_), activated, context);
   }
   context.gemm.run(
       context.gemm.call(projection_.weight(),

@@ -12,43 +12,45 @@ namespace {
 
 // Whether GEMMs norm the sum that they read and add to it, without kernels in between.
 bool gemms_add(const ResidualStream& stream, const Context& context) {
-  return context.alone() && !stream.norms_apart;
+  return context.alone() && !stream.unfused_norms;
 }
 
 // Norm arguments of the collective that sums the ranks' parts.
 kernels::RmsNorm norm_arguments(const ResidualStream& stream, const RmsNorm& norm) {
   return {.out = stream.normed,
-          .x = stream.part,
-          .residual = stream.sum,
+          .x = stream.partial,
+          .residual = stream.hidden,
           .weight = norm.weight.view,
           .epsilon = norm.epsilon};
 }
 
 // Adds what is pending. Returns whether `normed` then holds the norm of the sum.
 bool add_pending(ResidualStream& stream, const RmsNorm& norm, const Context& context) {
-  if (!stream.pending) return false;
-  stream.pending = false;
-  if (stream.norms_apart) {
-    if (!context.alone() && !stream.summed) {
-      context.communicator->all_reduce(stream.part, context.stream);
+  if (!stream.partial_pending) return false;
+  stream.partial_pending = false;
+  if (stream.unfused_norms) {
+    if (!context.alone() && !stream.partial_reduced) {
+      context.communicator->all_reduce(stream.partial, context.stream);
     }
-    stream.summed = false;
+    stream.partial_reduced = false;
     if (stream.result_norm != nullptr) {
-      run_norm(stream.part, stream.part, *stream.result_norm, context);
+      run_norm(stream.partial, stream.partial, *stream.result_norm, context);
     }
-    if (stream.factor.data == nullptr) {
-      run_norm(stream.normed, stream.part, norm, context, stream.sum);
+    if (stream.layer_scale.data == nullptr) {
+      run_norm(stream.normed, stream.partial, norm, context, stream.hidden);
     } else {
-      kernels::scaled_sum(
-          {.out = stream.sum, .a = stream.sum, .b = stream.part, .factor = stream.factor},
-          context.stream);
-      stream.factor = {};
-      run_norm(stream.normed, stream.sum, norm, context);
+      kernels::scaled_sum({.out = stream.hidden,
+                           .a = stream.hidden,
+                           .b = stream.partial,
+                           .factor = stream.layer_scale},
+                          context.stream);
+      stream.layer_scale = {};
+      run_norm(stream.normed, stream.hidden, norm, context);
     }
     return true;
   }
   if (stream.overlapped) {
-    NVLLM_CHECK(stream.sent == nullptr, "what was sent has not been summed up");
+    NVLLM_CHECK(stream.reduce_scatter_norm == nullptr, "what was sent has not been summed up");
     stream.normed = context.communicator->finish_all_gather(*stream.overlapped, context.stream);
     return true;
   }
@@ -69,36 +71,36 @@ void run_norm(TensorView out, TensorView x, const RmsNorm& norm, const Context& 
                     context.stream);
 }
 
-void send_part(ResidualStream& stream, const RmsNorm& next, const Context& context) {
+void begin_reduce_scatter(ResidualStream& stream, const RmsNorm& next, const Context& context) {
   if (!stream.overlapped) return;
-  NVLLM_CHECK(stream.pending && !stream.norms_apart, "no part to send");
-  context.communicator->begin_reduce_scatter(*stream.overlapped, stream.part, context.stream);
-  stream.sent = &next;
+  NVLLM_CHECK(stream.partial_pending && !stream.unfused_norms, "no part to send");
+  context.communicator->begin_reduce_scatter(*stream.overlapped, stream.partial, context.stream);
+  stream.reduce_scatter_norm = &next;
 }
 
-void sum_sent(ResidualStream* stream, const Context& context) {
-  if (stream == nullptr || stream->sent == nullptr) return;
-  const RmsNorm& norm = *std::exchange(stream->sent, nullptr);
+void begin_all_gather(ResidualStream* stream, const Context& context) {
+  if (stream == nullptr || stream->reduce_scatter_norm == nullptr) return;
+  const RmsNorm& norm = *std::exchange(stream->reduce_scatter_norm, nullptr);
   context.communicator->begin_all_gather(*stream->overlapped, norm_arguments(*stream, norm),
                                          stream->gathers, context.stream);
 }
 
-TensorView take_whole_sum(ResidualStream& stream, const Context& context) {
-  NVLLM_CHECK(stream.overlapped && stream.pending && stream.gathers == ipc::Gathered::sum,
+TensorView take_gathered_hidden(ResidualStream& stream, const Context& context) {
+  NVLLM_CHECK(stream.overlapped && stream.partial_pending && stream.gathers == ipc::Gathered::sum,
               "the sum is not on its way");
-  stream.pending = false;
+  stream.partial_pending = false;
   return context.communicator->finish_all_gather(*stream.overlapped, context.stream);
 }
 
-TensorView sum(ResidualStream& stream, const RmsNorm& norm, const Context& context) {
+TensorView complete_hidden(ResidualStream& stream, const RmsNorm& norm, const Context& context) {
   add_pending(stream, norm, context);
-  return stream.sum;
+  return stream.hidden;
 }
 
-TensorView normed(ResidualStream& stream, const RmsNorm& norm, const Context& context) {
+TensorView read_normed(ResidualStream& stream, const RmsNorm& norm, const Context& context) {
   stream.deferred = false;
   if (!add_pending(stream, norm, context)) {
-    run_norm(stream.normed, stream.sum, norm, context);
+    run_norm(stream.normed, stream.hidden, norm, context);
   }
   return stream.normed;
 }
@@ -107,10 +109,10 @@ kernels::GemmOperands norm_operands(ResidualStream& stream, const RmsNorm& norm,
                                     const Context& context) {
   kernels::GemmOperands operands;
   if (!gemms_add(stream, context)) {
-    operands.x = normed(stream, norm, context);
+    operands.x = read_normed(stream, norm, context);
     return operands;
   }
-  operands.x = stream.sum;
+  operands.x = stream.hidden;
   operands.prologue.norm_weight = norm.weight.view;
   operands.prologue.epsilon = norm.epsilon;
   operands.prologue.prepared = stream.normed;
@@ -122,17 +124,17 @@ kernels::GemmOperands norm_operands(ResidualStream& stream, const RmsNorm& norm,
 kernels::GemmOperands add_operands(ResidualStream& stream, TensorView x,
                                    const kernels::GemmPlan& plan, const RmsNorm* next,
                                    const Context& context, const RmsNorm* result_norm) {
-  NVLLM_CHECK(result_norm == nullptr || stream.norms_apart, "no place for a result's norm");
+  NVLLM_CHECK(result_norm == nullptr || stream.unfused_norms, "no place for a result's norm");
   kernels::GemmOperands operands;
   operands.x = x;
   if (gemms_add(stream, context)) {
-    operands.residual = stream.sum;
-    if (stream.alternates) std::swap(stream.sum, stream.part);
-    operands.out = stream.sum;
+    operands.residual = stream.hidden;
+    if (stream.out_of_place) std::swap(stream.hidden, stream.partial);
+    operands.out = stream.hidden;
   } else {
-    NVLLM_CHECK(!stream.pending, "the part before has not been read");
-    operands.out = stream.part;
-    stream.pending = true;
+    NVLLM_CHECK(!stream.partial_pending, "the part before has not been read");
+    operands.out = stream.partial;
+    stream.partial_pending = true;
     stream.result_norm = result_norm;
   }
   stream.deferred = plan.defers_next;
@@ -143,25 +145,25 @@ kernels::GemmOperands add_operands(ResidualStream& stream, TensorView x,
   return operands;
 }
 
-TensorView add_whole(ResidualStream& stream, const RmsNorm* result_norm) {
-  NVLLM_CHECK(stream.norms_apart && !stream.pending, "the part before has not been read");
-  stream.pending = stream.summed = true;
+TensorView add_reduced(ResidualStream& stream, const RmsNorm* result_norm) {
+  NVLLM_CHECK(stream.unfused_norms && !stream.partial_pending, "the part before has not been read");
+  stream.partial_pending = stream.partial_reduced = true;
   stream.result_norm = result_norm;
-  return stream.part;
+  return stream.partial;
 }
 
 void select_rows(ResidualStream& stream, TensorView row_ids, const Context& context) {
   const auto allocate = [&] {
-    return context.scratch.allocate(stream.dtype(), row_ids.shape[0], stream.sum.shape[1]);
+    return context.scratch.allocate(stream.dtype(), row_ids.shape[0], stream.hidden.shape[1]);
   };
-  const TensorView all_sum = stream.sum, all_part = stream.part;
-  stream.sum = allocate();
+  const TensorView all_sum = stream.hidden, all_part = stream.partial;
+  stream.hidden = allocate();
   stream.normed = allocate();
-  stream.part = allocate();
+  stream.partial = allocate();
   stream.deferred = false;
-  kernels::embedding({.out = stream.sum, .ids = row_ids, .table = all_sum}, context.stream);
-  if (!stream.pending) return;
-  kernels::embedding({.out = stream.part, .ids = row_ids, .table = all_part}, context.stream);
+  kernels::embedding({.out = stream.hidden, .ids = row_ids, .table = all_sum}, context.stream);
+  if (!stream.partial_pending) return;
+  kernels::embedding({.out = stream.partial, .ids = row_ids, .table = all_part}, context.stream);
 }
 
 }  // namespace nvllm::layers

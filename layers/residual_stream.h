@@ -8,18 +8,18 @@
 // from all other code.
 //
 // Some models norm a block's result before it is added (result_norm), or have norms that GEMMs and
-// collectives do not support. In that case (norms_apart) GEMMs leave parts even with one rank, and
+// collectives do not support. In that case (unfused_norms) GEMMs leave parts even with one rank, and
 // norms are separate kernels. The same holds where results must not depend on the number of ranks
 // (Shard::tp_invariant); blocks then leave results that are already summed over the ranks
-// (add_whole()).
+// (add_reduced()).
 //
-// With one rank and invariant results, GEMMs add to the sum but not in place (`alternates`): an
-// in-place cuBLASLt GEMM of many rows would add in another order. The sum and `part` then swap with
+// With one rank and invariant results, GEMMs add to the sum but not in place (`out_of_place`): an
+// in-place cuBLASLt GEMM of many rows would add in another order. The sum and `partial` then swap with
 // every block that adds; since a layer has two, it leaves them as they were.
 //
 // Where the sum over the ranks of some rows overlaps with the work on other rows (`overlapped`), it
-// takes three functions: send_part() once a block has left its part, sum_sent() in the middle of
-// another block, which works on other rows, and normed() where the rows are next read.
+// takes three functions: begin_reduce_scatter() once a block has left its part, begin_all_gather() in the middle of
+// another block, which works on other rows, and read_normed() where the rows are next read.
 #pragma once
 
 #include <optional>
@@ -30,31 +30,32 @@
 namespace nvllm::layers {
 
 struct ResidualStream {
-  TensorView sum;     // [rows, hidden], dense, the same on all ranks
+  TensorView hidden;  // [rows, hidden], dense, the same on all ranks
   TensorView normed;  // [rows, hidden], dense: the sum's norm, or what a deferred norm leaves
   // [rows, hidden], dense: what this rank adds next, or memory for the next sum (with one rank:
-  // only with norms_apart or `alternates`).
-  TensorView part;
+  // only with unfused_norms or `out_of_place`).
+  TensorView partial;
   // For deferred norms (kernels::DeferredNorm); data == nullptr: none is deferred.
   TensorView squares{};
-  bool norms_apart = false;
-  bool alternates = false;  // one rank, without norms_apart
-  bool pending = false;     // `part` is yet to be summed over the ranks and added
-  bool summed = false;      // norms_apart: `part` is already summed over the ranks
+  bool unfused_norms = false;
+  bool out_of_place = false;     // one rank, without unfused_norms
+  bool partial_pending = false;  // `partial` is yet to be summed over the ranks and added
+  bool partial_reduced = false;  // unfused_norms: `partial` is already summed over the ranks
   // Norm of the pending result before it is added; nullptr: none.
   const RmsNorm* result_norm = nullptr;
-  // [1], only with norms_apart: factor of the sum after that; data == nullptr: 1.
-  TensorView factor{};
+  // [1], only with unfused_norms: factor of the sum after that; data == nullptr: 1.
+  TensorView layer_scale{};
   bool deferred = false;  // `normed` and `squares` hold the deferred norm of the sum
 
-  // Set only with several ranks and without norms_apart. The sum is then up to date only in the
-  // rows that this rank owns, until `gathers` completes it (take_whole_sum()).
+  // Set only with several ranks and without unfused_norms. The sum is then up to date only in the
+  // rows that this rank owns, until `gathers` completes it (take_gathered_hidden()).
   std::optional<ipc::OverlappedRows> overlapped{};
-  ipc::Gathered gathers = ipc::Gathered::norm;  // what sum_sent() computes
-  const RmsNorm* sent = nullptr;  // `part` is in flight; the norm through which it is read next
+  ipc::Gathered gathers = ipc::Gathered::norm;  // what begin_all_gather() computes
+  const RmsNorm* reduce_scatter_norm =
+      nullptr;  // `partial` is in flight; the norm through which it is read next
 
-  std::int64_t rows() const { return sum.shape[0]; }
-  DType dtype() const { return sum.dtype; }
+  std::int64_t rows() const { return hidden.shape[0]; }
+  DType dtype() const { return hidden.dtype; }
 };
 
 // Operands of a column-parallel GEMM that reads the stream through `norm`: x and the prologue.
@@ -63,13 +64,13 @@ kernels::GemmOperands norm_operands(ResidualStream& stream, const RmsNorm& norm,
 
 // Operands of a row-parallel GEMM that adds its result to the stream: x, out, the residual and, if
 // the plan defers the norm through which the sum is next read, the epilogue. next: that norm;
-// nullptr: unknown. result_norm: norm of the added result, only with norms_apart; nullptr: none.
+// nullptr: unknown. result_norm: norm of the added result, only with unfused_norms; nullptr: none.
 kernels::GemmOperands add_operands(ResidualStream& stream, TensorView x,
                                    const kernels::GemmPlan& plan, const RmsNorm* next,
                                    const Context& context, const RmsNorm* result_norm = nullptr);
 
-// With norms_apart: where a block writes its contribution if that is whole on every rank.
-TensorView add_whole(ResidualStream& stream, const RmsNorm* result_norm = nullptr);
+// With unfused_norms: where a block writes its contribution if that is whole on every rank.
+TensorView add_reduced(ResidualStream& stream, const RmsNorm* result_norm = nullptr);
 
 // Runs a norm as a separate kernel: of x, or of x + residual unless residual.data == nullptr. out
 // may be x.
@@ -78,19 +79,19 @@ void run_norm(TensorView out, TensorView x, const RmsNorm& norm, const Context& 
 
 // For overlapped rows (otherwise a no-op): sends their parts to the ranks that own the rows. next:
 // the norm through which the sum is next read.
-void send_part(ResidualStream& stream, const RmsNorm& next, const Context& context);
+void begin_reduce_scatter(ResidualStream& stream, const RmsNorm& next, const Context& context);
 // Sums up what was sent last and sends the result to all ranks. A no-op if `stream` is nullptr or
 // nothing was sent.
-void sum_sent(ResidualStream* stream, const Context& context);
-// Returns the whole sum of overlapped rows, after a sum_sent() with Gathered::sum.
-TensorView take_whole_sum(ResidualStream& stream, const Context& context);
+void begin_all_gather(ResidualStream* stream, const Context& context);
+// Returns the whole sum of overlapped rows, after a begin_all_gather() with Gathered::sum.
+TensorView take_gathered_hidden(ResidualStream& stream, const Context& context);
 
 // Returns the sum including anything pending, which changes no later result. (With several ranks
 // the collective also computes a norm of the sum; `norm` may be any.)
-TensorView sum(ResidualStream& stream, const RmsNorm& norm, const Context& context);
+TensorView complete_hidden(ResidualStream& stream, const RmsNorm& norm, const Context& context);
 // Returns the norm of that sum. Later results do not change, except that a norm that was deferred
 // is then applied in full.
-TensorView normed(ResidualStream& stream, const RmsNorm& norm, const Context& context);
+TensorView read_normed(ResidualStream& stream, const RmsNorm& norm, const Context& context);
 
 // Keeps only these rows of the stream (row_ids: int32, any number, in any order). Their memory
 // comes from the scratch memory, outside any frame of this function.

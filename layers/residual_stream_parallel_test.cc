@@ -13,9 +13,9 @@ constexpr std::int64_t kRows = 6, kInputs = 96;
 
 ResidualStream stream_of(LayerRank& rank, const std::string& sum, DType dtype, std::int64_t rows,
                          std::int64_t hidden) {
-  return {.sum = rank.noise_tensor(sum, dtype, rows, hidden),
+  return {.hidden = rank.noise_tensor(sum, dtype, rows, hidden),
           .normed = rank.empty(dtype, rows, hidden),
-          .part = rank.empty(dtype, rows, hidden)};
+          .partial = rank.empty(dtype, rows, hidden)};
 }
 
 void add(ResidualStream& stream, const RowParallelLinear& layer, TensorView x,
@@ -37,9 +37,9 @@ void read(ResidualStream& stream, const RmsNorm& norm, const ColumnParallelLinea
 
 // One layer's result is added to a stream, which another layer reads through a norm.
 struct Chain {
-  Chain(LayerRank& rank, std::int64_t hidden, DType dtype, Shard shard, bool norms_apart = false)
-      : first("first", "test.first", hidden, kInputs, part_of(kInputs, shard), false, shard),
-        norm("norm", "test.norm", hidden, 1e-6f, norms_apart ? 1.0f : 0.0f),
+  Chain(LayerRank& rank, std::int64_t hidden, DType dtype, Shard shard, bool unfused_norms = false)
+      : first("first", "test.first", hidden, kInputs, shard_range(kInputs, shard), false, shard),
+        norm("norm", "test.norm", hidden, 1e-6f, unfused_norms ? 1.0f : 0.0f),
         result_norm("result_norm", "test.result_norm", hidden, 1e-6f, 0.5f),
         second("second", "test.second", 64, hidden, false, {0, 1}),
         context(shard.ranks == 1 ? rank.alone() : rank.together()),
@@ -48,8 +48,8 @@ struct Chain {
     rank.bind(norm, dtype);
     rank.bind(result_norm, dtype);
     rank.bind(second, dtype);
-    stream.norms_apart = norms_apart;
-    const Range own = part_of(kInputs, shard);
+    stream.unfused_norms = unfused_norms;
+    const Range own = shard_range(kInputs, shard);
     std::vector<float> x;
     for (std::int64_t row = 0; row < kRows; ++row) {
       for (std::int64_t i = own.begin; i < own.end; ++i) {
@@ -57,7 +57,7 @@ struct Chain {
       }
     }
     add(stream, first, rank.tensor(x, dtype, kRows, own.size()), context,
-        norms_apart ? &result_norm : nullptr);
+        unfused_norms ? &result_norm : nullptr);
   }
 
   std::vector<float> values(LayerRank& rank, DType dtype) {
@@ -74,9 +74,9 @@ struct Chain {
 };
 
 // Roundings: each rank's part and their sum, the stream, the norm, the result; fewer on one rank.
-// With norms_apart also the norm of the result.
-Tolerance tolerance_of(const LayerRank& rank, std::int64_t hidden, bool norms_apart) {
-  const int norms = norms_apart ? 2 : 1;
+// With unfused_norms also the norm of the result.
+Tolerance tolerance_of(const LayerRank& rank, std::int64_t hidden, bool unfused_norms) {
+  const int norms = unfused_norms ? 2 : 1;
   return {.roundings = 2 * (rank.shard().ranks + 3 + norms),
           .length = kInputs + (1 + norms) * hidden};
 }
@@ -98,7 +98,7 @@ TEST_CASE("what is read from a stream over ranks is the norm of the whole sum") 
 TEST_CASE("looking at the sum changes no bit of what is read later") {
   on_groups([](LayerRank& rank) {
     Chain looked(rank, 72, DType::bf16, rank.shard()), plain(rank, 72, DType::bf16, rank.shard());
-    sum(looked.stream, looked.norm, looked.context);
+    complete_hidden(looked.stream, looked.norm, looked.context);
     CHECK(looked.values(rank, DType::bf16) == plain.values(rank, DType::bf16));
   });
 }
@@ -107,14 +107,14 @@ TEST_CASE("a stream that alternates has the bits of one that is added to in plac
   on_groups([](LayerRank& rank) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       Chain in_place(rank, 72, dtype, {0, 1}), apart(rank, 72, dtype, {0, 1});
-      const void* const sum = apart.stream.sum.data;
-      apart.stream.alternates = true;
+      const void* const sum = apart.stream.hidden.data;
+      apart.stream.out_of_place = true;
       const TensorView x = rank.noise_tensor("more", dtype, kRows, kInputs);
       for (const int blocks : {1, 2}) {
         CAPTURE(blocks);
         add(in_place.stream, in_place.first, x, in_place.context);
         add(apart.stream, apart.first, x, apart.context);
-        CHECK((apart.stream.sum.data == sum) == (blocks == 2));
+        CHECK((apart.stream.hidden.data == sum) == (blocks == 2));
         CHECK(apart.values(rank, dtype) == in_place.values(rank, dtype));
       }
     }
@@ -155,7 +155,7 @@ constexpr Shape kShapes[] = {
 // The stream after adding a layer's result twice, of which this rank has a part.
 std::vector<float> stream_after(LayerRank& rank, const Shape& shape, DType dtype, Shard shard,
                                 const Context& context) {
-  const Range own = part_of(shape.inputs, shard);
+  const Range own = shard_range(shape.inputs, shard);
   RowParallelLinear layer("row", "test.proj", shape.outputs, shape.inputs, own, shape.bias, shard);
   RmsNorm norm("norm", "test.norm", shape.outputs, 1e-6f);
   rank.bind(layer, dtype);
@@ -171,7 +171,7 @@ std::vector<float> stream_after(LayerRank& rank, const Shape& shape, DType dtype
   add(stream, layer, x, context);
   norm_operands(stream, norm, context);  // a read in between
   add(stream, layer, x, context);
-  return rank.values(sum(stream, norm, context));
+  return rank.values(complete_hidden(stream, norm, context));
 }
 
 TEST_CASE("the result of a row-parallel layer is added to the residual stream once") {

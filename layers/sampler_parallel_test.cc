@@ -330,8 +330,8 @@ TEST_CASE("its memory is what it said") {
     const World world(1, 8);
     const std::size_t before = rank.backend().ledger().total(MemoryKind::device);
     const Shard shard = rank.shard();
-    const Range own = part_of(kVocabulary, shard);
-    const std::int64_t stride = part_of(kVocabulary, {0, shard.ranks}).size();
+    const Range own = shard_range(kVocabulary, shard);
+    const std::int64_t stride = shard_range(kVocabulary, {0, shard.ranks}).size();
     const Sampler sampler(own, stride, kVocabulary, shard, kLimits, rank.backend());
     CHECK(rank.backend().ledger().total(MemoryKind::device) - before ==
           Sampler::bytes(stride, kVocabulary, shard, kLimits));

@@ -114,7 +114,7 @@ TEST_CASE("a row-parallel layer has the same bits with any number of ranks, with
                                Shape{3, 37, 777, true}, Shape{2, 16, 13, true}}) {
       for (const DType dtype : {DType::f32, DType::bf16}) {
         const auto result_of = [&](Shard shard, const Context& context) {
-          const Range own = part_of(shape.inputs, shard);
+          const Range own = shard_range(shape.inputs, shard);
           RowParallelLinear layer("row", "test.proj", shape.outputs, shape.inputs, own, shape.bias,
                                   shard, segments_of_parts(shape.inputs));
           rank.bind(layer, dtype);

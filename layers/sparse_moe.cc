@@ -4,8 +4,8 @@
 
 #include "kernels/gemm/grouped_gemm.h"
 #include "kernels/moe/combine_experts.h"
-#include "kernels/moe/one_row_experts.h"
 #include "kernels/moe/route.h"
+#include "kernels/moe/single_token_moe.h"
 #include "kernels/pointwise/activation.h"
 #include "kernels/pointwise/rmsnorm.h"
 #include "kernels/pointwise/scaled_sum.h"
@@ -26,7 +26,7 @@ SparseMoe::SparseMoe(const std::string& name, const SparseMoeConfig& config, Sha
   const auto experts = static_cast<std::int64_t>(config.experts.size());
   own_experts_ = expert_parallel_ ? even_part_of(experts, shard) : Range{0, experts};
   slice_ = expert_parallel_ ? Range{0, config.intermediate}
-                            : part_of(config.intermediate, shard, config.max_granule);
+                            : shard_range(config.intermediate, shard, config.shard_alignment);
   if (shard.tp_invariant) sum_ = SegmentSum(segments_of(experts), shard);
   router_.name = name + ".router.weight";
   router_.shape = {experts, config.hidden};
@@ -72,9 +72,9 @@ void SparseMoe::set_shared(const std::string& name, const SparseMoeConfig& confi
   shared_.emplace(Shared{
       .gate_up = MergedColumnParallelLinear(name + ".gate_up", config.shared.gate, config.shared.up,
                                             inner, hidden, /*bias=*/false, shard),
-      .down =
-          RowParallelLinear(name + ".down", config.shared.down, hidden, inner,
-                            part_of(inner, shard), /*bias=*/false, shard, segments_of_parts(inner)),
+      .down = RowParallelLinear(name + ".down", config.shared.down, hidden, inner,
+                                shard_range(inner, shard), /*bias=*/false, shard,
+                                segments_of_parts(inner)),
       .gate = {}});
   Parameter& gate = shared_->gate;
   gate.name = name + ".gate";
@@ -166,37 +166,37 @@ SparseMoe::SharedResult SparseMoe::run_shared(TensorView x, const Context& conte
 
 void SparseMoe::forward(ResidualStream& stream, const RmsNorm& norm, const Context& context) const {
   const Scratch::Frame frame(context.scratch);
-  if (run_one_row(stream, norm, context)) return;
-  const TensorView x = normed(stream, norm, context);
+  if (run_single_token(stream, norm, context)) return;
+  const TensorView x = read_normed(stream, norm, context);
   const Routed routed = route(x, context);
   const SharedResult shared = shared_ ? run_shared(x, context) : SharedResult{};
   if (sum_.segments() > 0) {
-    return run_experts(add_whole(stream), {}, x, routed, shared, context);
+    return run_experts(add_reduced(stream), {}, x, routed, shared, context);
   }
   const kernels::GemmOperands add = add_operands(stream, x, {}, nullptr, context);
   run_experts(add.out, add.residual, x, routed, shared, context);
 }
 
-bool SparseMoe::run_one_row(ResidualStream& stream, const RmsNorm& norm,
-                            const Context& context) const {
+bool SparseMoe::run_single_token(ResidualStream& stream, const RmsNorm& norm,
+                                 const Context& context) const {
   // With more rows, other kernels sum in another order.
   const bool may = stream.rows() == 1 && !context.invariant && !expert_parallel_;
   if (!may || !expert_scales_.shape.empty()) return false;
-  kernels::OneRowExperts one{.out = stream.sum,
-                             .x = stream.sum,
-                             .logits = {nullptr, DType::f32, {1, experts()}},
-                             .gate_up = gemm_weight(gate_up_, gate_up_bias_.view),
-                             .down = gemm_weight(down_, down_bias_.view),
-                             .k = experts_per_token_,
-                             .renormalize = renormalize_,
-                             .activation = activation_,
-                             .limit = limit_};
-  if (!kernels::takes_one_row(context.stream.kind(), one)) return false;
+  kernels::SingleTokenMoe one{.out = stream.hidden,
+                              .x = stream.hidden,
+                              .logits = {nullptr, DType::f32, {1, experts()}},
+                              .gate_up = gemm_weight(gate_up_, gate_up_bias_.view),
+                              .down = gemm_weight(down_, down_bias_.view),
+                              .k = experts_per_token_,
+                              .renormalize = renormalize_,
+                              .activation = activation_,
+                              .limit = limit_};
+  if (!kernels::takes_single_token(context.stream.kind(), one)) return false;
   one.logits = context.scratch.allocate(DType::f32, 1, experts());
   one.activated = context.scratch.allocate(stream.dtype(), experts_per_token_, intermediate());
   kernels::GemmOperands in;
   if (shared_) {  // the shared expert reads the norm, too
-    in.x = normed(stream, norm, context);
+    in.x = read_normed(stream, norm, context);
   } else {
     in = norm_operands(stream, norm, context);
   }
@@ -212,7 +212,7 @@ bool SparseMoe::run_one_row(ResidualStream& stream, const RmsNorm& norm,
   one.x = in.x;
   one.norm_weight = in.prologue.norm_weight, one.epsilon = in.prologue.epsilon;
   one.shared = shared.out, one.shared_gate = shared.gate;
-  kernels::one_row_experts(one, context.stream);
+  kernels::single_token_moe(one, context.stream);
   return true;
 }
 

@@ -42,7 +42,7 @@ struct SparseMoeConfig {
   kernels::Activation activation = kernels::Activation::silu;
   float limit = 0;                       // kernels::GatedActivation
   bool expert_parallel = false;          // ranks own whole experts
-  std::int64_t max_granule = 64;         // max_granule of part_of() for slices of an expert
+  std::int64_t shard_alignment = 64;     // shard_alignment of shard_range() for slices of an expert
   Expert shared{};                       // modules of the shared expert
   std::string shared_gate{};             // tensor: [1, hidden]
   std::int64_t shared_intermediate = 0;  // 0: no shared expert
@@ -81,7 +81,7 @@ class SparseMoe {
   };
   SharedResult run_shared(TensorView x, const Context& context) const;
   // Runs a stream of one row if the backend has kernels for that; otherwise returns false.
-  bool run_one_row(ResidualStream& stream, const RmsNorm& norm, const Context& context) const;
+  bool run_single_token(ResidualStream& stream, const RmsNorm& norm, const Context& context) const;
   void set_shared(const std::string& name, const SparseMoeConfig& config, Shard shard);
   Routed route(TensorView x, const Context& context) const;
   TensorView normed_for_router(TensorView x, const Context& context) const;

@@ -152,12 +152,12 @@ class Layer {
         rank_.values(rank_.noise_tensor("stream", dtype_, shape_.rows, shape_.hidden));
     const auto first = all.begin() + begin * shape_.hidden;
     Result result{.before = {first, first + count * shape_.hidden}, .normed = {}, .after = {}};
-    ResidualStream stream{.sum = rank_.tensor(result.before, dtype_, count, shape_.hidden),
+    ResidualStream stream{.hidden = rank_.tensor(result.before, dtype_, count, shape_.hidden),
                           .normed = rank_.empty(dtype_, count, shape_.hidden),
-                          .part = rank_.empty(dtype_, count, shape_.hidden)};
-    result.normed = rank_.values(normed(stream, norm_, context_));
+                          .partial = rank_.empty(dtype_, count, shape_.hidden)};
+    result.normed = rank_.values(read_normed(stream, norm_, context_));
     moe_.forward(stream, norm_, context_);
-    result.after = rank_.values(sum(stream, norm_, context_));
+    result.after = rank_.values(complete_hidden(stream, norm_, context_));
     return result;
   }
 

@@ -42,13 +42,15 @@ struct DecoderLimits {
   // Sequences whose linear-attention state is kept; unused in models without it.
   std::int64_t state_slots = 0;
   // Max. rows of a part, if rows are split into parts (layers::Batch); 0: they never are.
-  std::int64_t part_rows = 0;
+  std::int64_t micro_batch_rows = 0;
   // If rows are split, it is into two parts, whose sums over the ranks are overlapped; only with
-  // part_rows == 0.
+  // micro_batch_rows == 0.
   bool overlap = false;
   bool invariant = false;  // layers::Context
 
-  std::int64_t rows_at_once() const { return part_rows == 0 ? rows : std::min(rows, part_rows); }
+  std::int64_t rows_at_once() const {
+    return micro_batch_rows == 0 ? rows : std::min(rows, micro_batch_rows);
+  }
 };
 
 class Decoder;
@@ -102,7 +104,7 @@ class DecoderMemory {
 };
 
 // The device-side context of a forward pass.
-struct Device {
+struct ForwardResources {
   Stream& stream;
   kernels::Gemm& gemm;
   // The stage's communicator; nullptr, or with one rank: a single rank.
@@ -139,9 +141,9 @@ class Decoder {
   // The range of the model's layers in this stage.
   layers::Range own_layers() const { return own_layers_; }
   DType dtype() const { return dtype_; }
-  const layers::HeadPart& heads() const { return layers_.front().heads(); }
+  const layers::HeadShard& heads() const { return layers_.front().heads(); }
   // layer: one of own_layers().
-  const layers::HeadPart& heads(std::int64_t layer) const {
+  const layers::HeadShard& heads(std::int64_t layer) const {
     return layers_[static_cast<std::size_t>(layer - own_layers_.begin)].heads();
   }
   // The layout of a block of this rank's K/V for the stage's layers, in a cache of this type.
@@ -162,18 +164,18 @@ class Decoder {
   // row stride of head().stride(), in `memory`; no data on stages without the head. Throws an Error
   // for more rows than the memory was sized for.
   TensorView forward(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
-                     const Device& device, const Observer& observer = {}) const;
+                     const ForwardResources& device, const Observer& observer = {}) const;
 
   // The same without the LM head's GEMM, which is returned: the caller runs it next, or samples in
   // its epilogue, before `memory` is used again. Nothing on stages without the head.
   std::optional<layers::LogitsCall> forward_to_head(const layers::Batch& batch,
                                                     kvcache::KvCache& kv, DecoderMemory& memory,
-                                                    const Device& device) const;
+                                                    const ForwardResources& device) const;
 
   // Autotunes the GEMMs for passes of about this many rows (kernels::Gemm::tune) by running such a
   // pass, whose results are undefined. Waits for it. A collective call, like forward().
   void tune(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
-            const Device& device) const;
+            const ForwardResources& device) const;
 
  private:
   friend class DecoderMemory;
@@ -190,27 +192,27 @@ class Decoder {
   layers::ResidualStream stream_of(const DecoderMemory& memory, std::int64_t first_row,
                                    std::int64_t rows) const;
   layers::ResidualStream overlapped_stream_of(const DecoderMemory& memory,
-                                              const layers::BatchPart& part, int slot) const;
+                                              const layers::MicroBatch& part, int slot) const;
   // Runs all rows through one layer after the other, in the batch's parts. Of the residual stream
   // only its sum remains valid.
   void run_in_parts(const layers::Batch& batch, kvcache::KvCache& kv, DecoderMemory& memory,
                     const layers::Context& context, const std::function<void()>& progress) const;
   // Two parts alternate, block by block, through all layers but the last: while one part's sum over
   // the ranks is computed, the other part runs its GEMMs. The last layer processes all rows at
-  // once. early: as in run_layers().
+  // once. prune_last_layer: as in run_layers().
   void run_overlapped(layers::ResidualStream& stream, const layers::Batch& batch,
                       kvcache::KvCache& kv, DecoderMemory& memory, const layers::Context& context,
-                      bool early) const;
-  // Runs all rows together through one layer after the other. early: only rows whose logits are
+                      bool prune_last_layer) const;
+  // Runs all rows together through one layer after the other. prune_last_layer: only rows whose logits are
   // needed go through all of the last layer.
   void run_layers(layers::ResidualStream& stream, const layers::Batch& batch, kvcache::KvCache& kv,
                   DecoderMemory& memory, const layers::Context& context, const Observer& observer,
-                  const std::function<void()>& progress, bool early) const;
+                  const std::function<void()>& progress, bool prune_last_layer) const;
   // all_rows: all of them go through all of the last layer, not only those whose logits are needed.
   std::optional<layers::LogitsCall> forward_to_head(const layers::Batch& batch,
                                                     kvcache::KvCache& kv, DecoderMemory& memory,
-                                                    const Device& device, const Observer& observer,
-                                                    bool all_rows) const;
+                                                    const ForwardResources& device,
+                                                    const Observer& observer, bool all_rows) const;
 
   ModelConfig config_;
   layers::Shard shard_;

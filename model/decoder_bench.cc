@@ -99,7 +99,7 @@ Figures::Figure measure(BenchRank& rank, const Decoder& decoder, const Step& ste
   batch.load(parts, TestBatch::Logits::last, *rank.stream);
   DecoderMemory memory(decoder, {.rows = rows, .logit_rows = step.sequences, .positions = kContext},
                        *rank.backend);
-  const Device device{*rank.stream, *rank.gemm, rank.communicator.get()};
+  const ForwardResources device{*rank.stream, *rank.gemm, rank.communicator.get()};
   decoder.tune(batch.batch(), cache.cache(), memory, device);
 
   Figures::Figure figure;

@@ -8,7 +8,7 @@ using layers::Scratch;
 
 // Whether GEMMs norm the residual stream that they read, and add to it.
 bool gemms_add(const Decoder& decoder, const DecoderLimits& limits) {
-  return decoder.shard().ranks == 1 && !decoder.config().norms_apart() && !limits.invariant &&
+  return decoder.shard().ranks == 1 && !decoder.config().unfused_norms() && !limits.invariant &&
          !decoder.shard().tp_invariant;
 }
 

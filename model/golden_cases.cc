@@ -35,7 +35,7 @@ constexpr const char* kModels[] = {"llama-dynamic", "llama-llama3", "llama-tied"
                                    "qwen3-awq", "qwen3-fp8-block", "qwen3-w4a16"};
 constexpr const char* kQuantizedModels[] = {"llama-fp8-channel", "llama-fp8-tensor", "llama-gptq",
                                             "qwen3-awq",         "qwen3-fp8-block",  "qwen3-w4a16"};
-// In bfloat16 mixture_golden_cases.cc has them.
+// In bfloat16 moe_golden_cases.cc has them.
 constexpr const char* kMixtures[] = {"mixtral", "qwen3moe-dense-layer", "qwen3moe-fp8",
                                      // With windows, sinks and biases.
                                      "gptoss-bf16", "gptoss-mxfp4"};
@@ -121,7 +121,7 @@ class Check {
     ModelConfig config =
         parse_config(checkpoint_.config_json(), how.unstretched ? R"({"rope_scaling": null})" : "",
                      expected_.folder);
-    config.mixture.expert_parallel = how.expert_parallel;
+    config.moe.expert_parallel = how.expert_parallel;
     return config;
   }
 

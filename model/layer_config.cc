@@ -37,14 +37,15 @@ layers::AttentionConfig attention_of(const ModelConfig& config, std::int64_t lay
 layers::GatedDeltaNetConfig delta_net_of(const ModelConfig& config, std::int64_t layer) {
   const TensorNames& names = config.names;
   const LinearAttentionConfig& linear = config.linear_attention;
-  const bool by_key_head = linear.by_key_head, gates_by_key_head = linear.gates_by_key_head;
+  const bool interleaved_by_key_head = linear.interleaved_by_key_head,
+             gates_by_key_head = linear.gates_by_key_head;
   const auto in = [&](const char* name) { return names.in_layer(layer, name); };
   const auto if_used = [&](bool used, const char* name) { return used ? in(name) : std::string(); };
-  return {.qkv = if_used(!by_key_head, names.linear_qkv),
-          .z = if_used(!by_key_head, names.linear_z),
+  return {.qkv = if_used(!interleaved_by_key_head, names.linear_qkv),
+          .z = if_used(!interleaved_by_key_head, names.linear_z),
           .b = if_used(!gates_by_key_head, names.linear_b),
           .a = if_used(!gates_by_key_head, names.linear_a),
-          .qkvz = if_used(by_key_head, names.linear_qkvz),
+          .qkvz = if_used(interleaved_by_key_head, names.linear_qkvz),
           .ba = if_used(gates_by_key_head, names.linear_ba),
           .output = in(names.linear_output),
           .conv = in(names.linear_conv),
@@ -73,7 +74,7 @@ layers::MlpConfig mlp_of(const ModelConfig& config, std::int64_t layer) {
 
 layers::SparseMoeConfig moe_of(const ModelConfig& config, std::int64_t layer) {
   const TensorNames& names = config.names;
-  const MixtureConfig& mixture = config.mixture;
+  const MoeConfig& mixture = config.moe;
   layers::SparseMoeConfig moe{.router = names.in_layer(layer, names.router),
                               .experts = {},
                               .hidden = config.hidden_size,
@@ -84,7 +85,7 @@ layers::SparseMoeConfig moe_of(const ModelConfig& config, std::int64_t layer) {
                               .activation = mixture.activation.value_or(config.activation),
                               .limit = mixture.limit,
                               .expert_parallel = mixture.expert_parallel,
-                              .max_granule = mixture.max_granule,
+                              .shard_alignment = mixture.shard_alignment,
                               .shared = {.gate = names.in_layer(layer, names.shared_gate),
                                          .up = names.in_layer(layer, names.shared_up),
                                          .down = names.in_layer(layer, names.shared_down)},
@@ -106,8 +107,8 @@ layers::SparseMoeConfig moe_of(const ModelConfig& config, std::int64_t layer) {
 layers::MoeBesideMlpConfig beside_mlp_of(const ModelConfig& config, std::int64_t layer) {
   const TensorNames& names = config.names;
   return {.norm = names.in_layer(layer, names.moe_norm),
-          .mlp_result_norm = names.in_layer(layer, names.mlp_part_norm),
-          .moe_result_norm = names.in_layer(layer, names.moe_part_norm)};
+          .post_mlp_norm = names.in_layer(layer, names.mlp_output_norm),
+          .moe_result_norm = names.in_layer(layer, names.moe_output_norm)};
 }
 
 layers::PerLayerInputConfig per_layer_input_of(const ModelConfig& config, std::int64_t layer) {
@@ -125,7 +126,7 @@ layers::PerLayerInputConfig per_layer_input_of(const ModelConfig& config, std::i
 
 layers::DecoderLayerConfig layer_config(const ModelConfig& config, std::int64_t layer) {
   const TensorNames& names = config.names;
-  const bool has_experts = config.mixture.in_layer(layer);
+  const bool has_experts = config.moe.in_layer(layer);
   const auto optional_name = [&](const char* name) {
     return *name == '\0' ? std::string() : names.in_layer(layer, name);
   };
@@ -135,7 +136,7 @@ layers::DecoderLayerConfig layer_config(const ModelConfig& config, std::int64_t 
                            ? std::optional(delta_net_of(config, layer))
                            : std::nullopt,
           .moe = has_experts ? std::optional(moe_of(config, layer)) : std::nullopt,
-          .beside_mlp = has_experts && config.mixture.beside_mlp
+          .beside_mlp = has_experts && config.moe.beside_mlp
                             ? std::optional(beside_mlp_of(config, layer))
                             : std::nullopt,
           .per_layer_input = config.per_layer_width > 0
@@ -143,8 +144,8 @@ layers::DecoderLayerConfig layer_config(const ModelConfig& config, std::int64_t 
                                  : std::nullopt,
           .attention_norm = names.in_layer(layer, names.attention_norm),
           .mlp_norm = names.in_layer(layer, names.mlp_norm),
-          .attention_result_norm = optional_name(names.attention_result_norm),
-          .mlp_result_norm = optional_name(names.mlp_result_norm),
+          .post_attention_norm = optional_name(names.post_attention_norm),
+          .post_mlp_norm = optional_name(names.post_mlp_norm),
           .factor = optional_name(names.factor),
           .epsilon = config.rms_norm_eps,
           .norm_weight_offset = config.norm_weight_offset};

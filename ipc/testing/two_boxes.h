@@ -84,7 +84,7 @@ inline std::string run_over_boxes(const std::function<void(Member&)>& body,
       try {
         body(me);
       } catch (const std::exception& error) {
-        me.set_last_words(error.what());
+        me.set_error_text(error.what());
         me.group().abort(error.what());
         ::_exit(1);
       }
@@ -107,7 +107,7 @@ inline std::string run_over_boxes(const std::function<void(Member&)>& body,
     const int rank = static_cast<int>(std::find(pids.begin(), pids.end(), pid) - pids.begin());
     if (status == 0) continue;
     failures += str("rank ", rank, " ended with ", status, ": ",
-                    boxes.of(rank).snapshot(rank).last_words, '\n');
+                    boxes.of(rank).snapshot(rank).error_text, '\n');
   }
   return failures;
 }

@@ -172,7 +172,7 @@ void attention(const Attention& args, std::int64_t decode_sequences, Stream& str
   Attention decode = sequences_of(args, 0, decode_sequences);
   decode.max_query_rows = 1;
   // They may share blocks that the other sequences have just written.
-  decode.only_rows_are_new = false;
+  decode.history_is_visible = false;
   enqueue(decode, stream);
   enqueue(sequences_of(args, decode_sequences, sequences - decode_sequences), stream);
 }

@@ -56,7 +56,7 @@ struct Attention {
   // may then read those before its predecessors have ended. The promise covers the norms, GEMMs,
   // activations and norm_rope_store that directly precede this call, and the operation before them.
   // It has no effect with `visible`.
-  bool only_rows_are_new = false;
+  bool history_is_visible = false;
 
   // A row's bits depend only on that row and on what it attends to, not on the number of rows or
   // the lengths of other sequences: on GPUs the prefill kernel then computes all rows. (On the CPU

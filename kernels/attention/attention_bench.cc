@@ -163,7 +163,7 @@ class Work {
     call.scale = 0.1f;
     call.max_query_rows = shape.rows;
     call.max_kv_length = shape.tokens;
-    call.only_rows_are_new = !shape.prefill();  // as in a step of the engine
+    call.history_is_visible = !shape.prefill();  // as in a step of the engine
     for (std::int64_t i = 0; i < caches; ++i) {
       const std::int64_t elements = 2 * cache * shape.layers;
       caches_.push_back(shape.e4m3 ? random_e4m3(backend, stream, elements)

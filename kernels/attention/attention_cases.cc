@@ -315,7 +315,7 @@ TEST_CASE(
   std::fill_n(angles.begin(), kHead / 2, 1.0f);
   const std::vector<Bf16> rows = random(kSteps * kSequences * kColumns);
 
-  const auto run = [&](bool only_rows_are_new) {
+  const auto run = [&](bool history_is_visible) {
     const Placed keys(*backend, *stream, cache), values(*backend, *stream, cache);
     const Placed table_there(*backend, *stream, table), starts_there(*backend, *stream, starts);
     const Placed lengths_there(*backend, *stream, lengths);
@@ -339,7 +339,7 @@ TEST_CASE(
     args.scale = 0.1f;
     args.max_query_rows = 1;
     args.max_kv_length = kWidth * kBlock;
-    args.only_rows_are_new = store.only_rows_are_new = only_rows_are_new;
+    args.history_is_visible = store.history_is_visible = history_is_visible;
     const auto graph = backend->capture(*stream, [&] {
       for (std::int64_t step = 0; step < kSteps; ++step) {
         const std::int64_t row = step * kSequences;

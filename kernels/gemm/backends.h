@@ -45,7 +45,7 @@ std::unique_ptr<Gemm> create_gemm(Backend& backend, const GemmOptions& options);
 class Gemv {
  public:
   Gemv();
-  bool takes(const GemmShape& shape) const;
+  bool can_implement(const GemmShape& shape) const;
   // Whether the blocks of such a GEMM without prologue load the whole weight at once.
   bool loads_all_at_once(const GemmShape& shape) const;
   void enqueue(const GemmCall& call, Stream& stream) const;
@@ -65,7 +65,7 @@ class Gemv {
 class InvariantGemv {
  public:
   InvariantGemv();
-  bool takes(const GemmShape& shape) const;
+  bool can_implement(const GemmShape& shape) const;
   void enqueue(const GemmCall& call, Stream& stream) const;
 
  private:
@@ -87,7 +87,7 @@ struct GemvDevice;
 class QuantizedGemv {
  public:
   QuantizedGemv();
-  bool takes(const GemmShape& shape) const;
+  bool can_implement(const GemmShape& shape) const;
   // See Gemv.
   bool loads_all_at_once(const GemmShape& shape) const;
   void enqueue(const GemmCall& call, Stream& stream) const;
@@ -124,7 +124,7 @@ class LmHead {
  public:
   LmHead();
   // invariant: also fewer rows.
-  bool takes(const GemmShape& shape, bool invariant = false) const;
+  bool can_implement(const GemmShape& shape, bool invariant = false) const;
   void enqueue(const GemmCall& call, Stream& stream) const;
   void enqueue_and_sample(const GemmCall& call, const SampleTokens& sample, Stream& stream) const;
 

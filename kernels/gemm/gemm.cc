@@ -17,7 +17,7 @@ void set_weight(GemmShape& shape, const GemmWeight& weight) {
   shape.inputs = weight.inputs();
   shape.format = weight.format;
   shape.type = weight.type();
-  shape.uneven_parts = weight.uneven_parts;
+  shape.unaligned_shards = weight.unaligned_shards;
   if (!is_quantized(weight.format)) return;
   shape.group = weight.quantized.group;
   shape.weight_only = weight.quantized.weight_only;

@@ -51,7 +51,7 @@ struct GemmWeight {
   // This is one rank's part of a weight, and for some number of ranks some rank's part has a number
   // of outputs that is not a multiple of 8. An invariant GEMM (GemmOptions) then uses the kernel
   // for such parts on every rank, since no output may depend on how many others there are.
-  bool uneven_parts = false;
+  bool unaligned_shards = false;
 
   // Only for quantized weights.
   struct Quantized {
@@ -110,9 +110,9 @@ struct GemmShape {
   bool weight_only = false;                          // of a quantized weight
   DType type = DType::bf16, out_type = DType::bf16;  // of x, and of out
   bool bias = false, residual = false;
-  bool uneven_parts = false;  // of the weight
-  bool deferred = false;      // x's RMSNorm is deferred, and this GEMM may complete it
-  bool defer_next = false;    // an RMSNorm of out follows, and may be deferred
+  bool unaligned_shards = false;  // of the weight
+  bool deferred = false;          // x's RMSNorm is deferred, and this GEMM may complete it
+  bool defer_next = false;        // an RMSNorm of out follows, and may be deferred
   GemmFusion fusion;
   // Which operands are 16-byte aligned and consist of whole 16-byte vectors per row, as most
   // kernels require. An absent operand counts as such.
@@ -145,7 +145,8 @@ struct GemmPlan {
   GemmKernel kernel = GemmKernel::none;
   Prologue prologue = Prologue::none;
   bool prologue_kernel = false;  // the prologue is a separate kernel before the GEMM
-  bool prologue_early = false;   // and that kernel may start before the previous one has ended
+  bool prologue_triggers_early =
+      false;  // and that kernel may start before the previous one has ended
   Epilogue epilogue = Epilogue::none;
   bool epilogue_kernel = false;  // the epilogue is a separate kernel
   bool defers_next = false;      // runs the first half of the next RMSNorm

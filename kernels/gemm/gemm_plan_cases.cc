@@ -103,7 +103,7 @@ TEST_CASE("a plan has the prologue and epilogue that are asked for, in one of th
     CHECK(plan.epilogue == shape.fusion.epilogue);
     if (plan.prologue_kernel) CHECK((plan.prologue != Prologue::none && !ends_norm));
     if (plan.prologue == Prologue::gated_activation) CHECK(plan.prologue_kernel);
-    if (plan.prologue_early) CHECK(plan.prologue_kernel);
+    if (plan.prologue_triggers_early) CHECK(plan.prologue_kernel);
     if (plan.epilogue_kernel) CHECK(plan.epilogue == Epilogue::gated_activation);
     if (plan.defers_next) CHECK(shape.defer_next);
   });

@@ -55,7 +55,7 @@ inline GatedActivation epilogue_activation(const GemmCall& call) {
 }
 
 // The shape for the GEMM's own kernel once the prologue has run, or without the epilogue.
-inline GemmShape behind_prologue(GemmShape shape) {
+inline GemmShape after_prologue(GemmShape shape) {
   if (shape.fusion.prologue != Prologue::none) shape.vectors.x = shape.vectors.prepared;
   shape.fusion.prologue = Prologue::none;
   shape.deferred = false;
@@ -66,7 +66,7 @@ inline GemmShape behind_deferred_norm(GemmShape shape) {
   shape.fusion.prologue = Prologue::none;
   return shape;
 }
-inline GemmShape ahead_of_epilogue(GemmShape shape) {
+inline GemmShape before_epilogue(GemmShape shape) {
   if (shape.fusion.epilogue != Epilogue::none) shape.vectors.out = shape.vectors.gate_up;
   shape.fusion.epilogue = Epilogue::none;
   return shape;

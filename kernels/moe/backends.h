@@ -9,7 +9,7 @@ class Stream;
 namespace nvllm::kernels {
 
 struct CombineExperts;
-struct OneRowExperts;
+struct SingleTokenMoe;
 struct Route;
 
 namespace cpu {
@@ -22,10 +22,10 @@ void route(const Route& args, Stream& stream);
 namespace cuda {
 
 void combine_experts(const CombineExperts& args, Stream& stream);
-void one_row_experts(const OneRowExperts& args, Stream& stream);
-bool takes_one_row(const OneRowExperts& args);
+void single_token_moe(const SingleTokenMoe& args, Stream& stream);
+bool takes_single_token(const SingleTokenMoe& args);
 // On Hopper, if the arguments fit its shared memory; otherwise returns false.
-bool one_row_experts_sm90(const OneRowExperts& args, Stream& stream);
+bool single_token_moe_sm90(const SingleTokenMoe& args, Stream& stream);
 void route(const Route& args, Stream& stream);
 
 }  // namespace cuda

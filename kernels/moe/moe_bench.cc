@@ -9,8 +9,8 @@
 #include "device/e4m3.h"
 #include "kernels/gemm/grouped_gemm.h"
 #include "kernels/moe/combine_experts.h"
-#include "kernels/moe/one_row_experts.h"
 #include "kernels/moe/route.h"
+#include "kernels/moe/single_token_moe.h"
 #include "kernels/moe/testing/references.h"
 #include "kernels/pointwise/random_fill.h"
 #include "kernels/testing/bench.h"
@@ -170,18 +170,18 @@ void measure_down(GraphBenchmark& bench, std::int64_t rows) {
 
 // All of a row's experts: the norm, the choice, both GEMMs and the sums.
 template <WeightFormat kFormat>
-void measure_one_row(GraphBenchmark& bench, std::int64_t rows) {
+void measure_single_token(GraphBenchmark& bench, std::int64_t rows) {
   const Routings routings(bench, rows);
   const Weights gate_up(bench, kFormat, kExperts * 2 * kInner, kHidden);
   const Weights down(bench, kFormat, kExperts * kHidden, kInner);
-  OneRowExperts args{.out = bench.tensor(DType::bf16, {1, kHidden}),
-                     .x = random(bench, 1, kHidden, 1),
-                     .logits = {},
-                     .gate_up = gate_up.weight,
-                     .down = down.weight,
-                     .k = kPerToken,
-                     .renormalize = true,
-                     .activated = bench.tensor(DType::bf16, {kPerToken, kInner})};
+  SingleTokenMoe args{.out = bench.tensor(DType::bf16, {1, kHidden}),
+                      .x = random(bench, 1, kHidden, 1),
+                      .logits = {},
+                      .gate_up = gate_up.weight,
+                      .down = down.weight,
+                      .k = kPerToken,
+                      .renormalize = true,
+                      .activated = bench.tensor(DType::bf16, {kPerToken, kInner})};
   const TensorView norm = random(bench, 1, kHidden, 1);
   args.norm_weight = TensorView(norm.data, DType::bf16, {kHidden});
   const std::size_t traffic =
@@ -190,7 +190,7 @@ void measure_one_row(GraphBenchmark& bench, std::int64_t rows) {
   bench.run(traffic, [&] {
     for (const Route& routed : routings.all) {
       args.logits = routed.logits;
-      one_row_experts(args, bench.stream());
+      single_token_moe(args, bench.stream());
     }
   });
 }
@@ -230,9 +230,9 @@ const bool registered = [] {
       add("moe_down_mxfp4", measure_down<WeightFormat::mxfp4>);
       add("moe_combine", measure_combine);
       if (rows > 1 || kind == DeviceKind::cpu) continue;
-      add("moe_one_row", measure_one_row<WeightFormat::bf16>);
-      add("moe_one_row_fp8", measure_one_row<WeightFormat::fp8>);
-      add("moe_one_row_mxfp4", measure_one_row<WeightFormat::mxfp4>);
+      add("moe_one_row", measure_single_token<WeightFormat::bf16>);
+      add("moe_one_row_fp8", measure_single_token<WeightFormat::fp8>);
+      add("moe_one_row_mxfp4", measure_single_token<WeightFormat::mxfp4>);
     }
   }
   return true;

@@ -53,10 +53,10 @@ void step_input(const StepInput& args, Stream& stream);
 void tree_sum(const TreeSum& args, Stream& stream);
 void write_words(std::uint32_t* to, const std::uint32_t* words, std::int64_t count, Stream& stream);
 
-// next_comes_early: whether the next kernel may be launched before this one's wait
+// trigger_early: whether the next kernel may be launched before this one's wait
 // (kernels/common/sm80/launch.cuh).
-void gated_activation(const GatedActivation& args, Stream& stream, bool next_comes_early = false);
-void rms_norm(const RmsNorm& args, Stream& stream, bool next_comes_early = false);
+void gated_activation(const GatedActivation& args, Stream& stream, bool trigger_early = false);
+void rms_norm(const RmsNorm& args, Stream& stream, bool trigger_early = false);
 
 }  // namespace cuda
 }  // namespace nvllm::kernels

@@ -20,7 +20,7 @@ constexpr Arguments kCheck("norm_rope_store");
 void check_norm_rope_store(const NormRopeStore& args) {
   check_kv_view(args.kv, kCheck.operation());
   const std::int64_t head_dim = args.kv.head_dim();
-  const std::int64_t kv_heads = args.q_alone ? 0 : args.kv.kv_heads();
+  const std::int64_t kv_heads = args.shares_kv ? 0 : args.kv.kv_heads();
   if (head_dim < 2 || head_dim > kMaxHeadDim || head_dim % 2 != 0) {
     fail("norm_rope_store: keys is ", args.kv.keys.describe(), "; head_dim must be even and 2 to ",
          kMaxHeadDim);
@@ -32,16 +32,16 @@ void check_norm_rope_store(const NormRopeStore& args) {
   const DType type = args.kv.keys.dtype == DType::u8 ? args.qkv.dtype : args.kv.keys.dtype;
   check_kv_scales(args.kv_scales, args.kv, kCheck.operation());
   kCheck.require_dense(args.qkv, "qkv", type, {rows, (args.heads + 2 * kv_heads) * head_dim});
-  if (args.q_alone && args.k_norm.data != nullptr) {
+  if (args.shares_kv && args.k_norm.data != nullptr) {
     fail("norm_rope_store: k_norm is given, but there is q alone");
   }
-  if (!args.q_alone && (args.q_norm.data == nullptr) != (args.k_norm.data == nullptr)) {
+  if (!args.shares_kv && (args.q_norm.data == nullptr) != (args.k_norm.data == nullptr)) {
     fail("norm_rope_store: only ", args.q_norm.data == nullptr ? "k" : "q",
          "_norm is given; q_norm and k_norm go together");
   }
   if (args.q_norm.data != nullptr) {
     kCheck.require_dense(args.q_norm, "q_norm", type, {head_dim});
-    if (!args.q_alone) kCheck.require_dense(args.k_norm, "k_norm", type, {head_dim});
+    if (!args.shares_kv) kCheck.require_dense(args.k_norm, "k_norm", type, {head_dim});
   }
   const std::int64_t rotary = args.cos_sin.rank == 2 ? args.cos_sin.shape[1] : 0;
   if (rotary < 2 || rotary > head_dim || rotary % 2 != 0) {
@@ -148,7 +148,7 @@ struct Job {
         norm_and_rotate(mine, mine, norm(args.q_norm), rotation, head_dim);
       }
       const std::int64_t slot = args.slots.as<std::int64_t>()[row];
-      if (slot >= 0 && !args.q_alone) store(q + args.heads * head_dim, rotation, slot);
+      if (slot >= 0 && !args.shares_kv) store(q + args.heads * head_dim, rotation, slot);
     }
   }
 

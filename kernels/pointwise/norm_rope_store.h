@@ -32,12 +32,12 @@ struct NormRopeStore {
   float epsilon = 1e-6f;
   float weight_offset = 0;
   bool norms_v = false;
-  bool q_alone = false;  // qkv has no k and v, and k_norm is absent
+  bool shares_kv = false;  // qkv has no k and v, and k_norm is absent
 
   // Whether the previously enqueued kernels write nothing that is read here except qkv: everything
   // else may then be read before they have ended. kernels/attention/attention.h defines which
   // kernels that covers.
-  bool only_rows_are_new = false;
+  bool history_is_visible = false;
 };
 
 // qkv and norms are of one type (float32, bfloat16 or float16), the cache of the same or of E4m3;

@@ -130,7 +130,7 @@ void ChunkedCache::attend_to_everything(std::int64_t layer, const kernels::Atten
   residents.kv.block_table = tables_.table(sequences, reads_.residents());
   residents.kv_length = tables_.lengths(sequences);
   // Prompts may attend to tokens that other sequences compute in this step.
-  residents.only_rows_are_new = capturable_;
+  residents.history_is_visible = capturable_;
   const bool in_parts = !reads_.none() && !options_.whole_sequences;
   if (in_parts) {
     residents.max_kv_length = reads_.residents() * shape_.block_size;
@@ -199,7 +199,7 @@ void ChunkedCache::attend_to_whole(std::int64_t layer, std::size_t sequence,
   whole.kv = staging_->view();
   whole.query_start = tables_.rows(sequence);
   whole.max_query_rows = part.rows;
-  whole.only_rows_are_new = false;
+  whole.history_is_visible = false;
   kernels::attention(whole, stream);
 }
 

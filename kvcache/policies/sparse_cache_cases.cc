@@ -149,11 +149,11 @@ TEST_CASE("the last 128 rows of a prompt attend to everything, wherever it is ke
   BACKEND_OR_SKIP(backend);
   for (const Where where : kEverywhere) {
     CAPTURE(static_cast<int>(where));
-    const std::int64_t part_rows = where == Where::layerwise ? 150 : kMaxRows;
+    const std::int64_t micro_batch_rows = where == Where::layerwise ? 150 : kMaxRows;
     CachePlayer sparse(*backend, xattention(0.3f), 16, where), dense(*backend, {});
     std::vector<Sequence> got = three(), right = three();
-    sparse.step({{&got[0], 300}, {&got[1], 30}}, part_rows);
-    sparse.step({{&got[1], 1}, {&got[0], 49}, {&got[2], 350}}, part_rows, 0);
+    sparse.step({{&got[0], 300}, {&got[1], 30}}, micro_batch_rows);
+    sparse.step({{&got[1], 1}, {&got[0], 49}, {&got[2], 350}}, micro_batch_rows, 0);
     dense.step({{&right[0], 300}, {&right[1], 30}});
     dense.step({{&right[1], 1}, {&right[0], 49}, {&right[2], 350}});
     CHECK(max_difference(got[0], right[0]) > 1e-3);
@@ -167,14 +167,14 @@ TEST_CASE("a prompt's last 128 rows may come in several steps") {
   BACKEND_OR_SKIP(backend);
   for (const Where where : kEverywhere) {
     CAPTURE(static_cast<int>(where));
-    const std::int64_t part_rows = where == Where::layerwise ? 150 : kMaxRows;
+    const std::int64_t micro_batch_rows = where == Where::layerwise ? 150 : kMaxRows;
     CachePlayer sparse(*backend, xattention(0.3f), 16, where), dense(*backend, {});
     Sequence got(0, 1);
     for (BlockId block = 0; block < 36; ++block) got.blocks.push_back(block * 7 % 157);
     Sequence right = got;
-    sparse.step({{&got, 500}}, part_rows, 49);
-    sparse.step({{&got, 40}}, part_rows, 9);
-    sparse.step({{&got, 9}}, part_rows, 0);
+    sparse.step({{&got, 500}}, micro_batch_rows, 49);
+    sparse.step({{&got, 40}}, micro_batch_rows, 9);
+    sparse.step({{&got, 9}}, micro_batch_rows, 0);
     for (const std::int64_t rows : {500, 40, 9}) dense.step({{&right, rows}});
     CHECK(max_difference(got, right) > 1e-3);
     CHECK(max_difference(got, right, 549 - 128) < kRoundings);

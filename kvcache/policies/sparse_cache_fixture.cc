@@ -81,7 +81,7 @@ CachePlayer::CachePlayer(Backend& backend, const Policies& policies, std::int64_
   }
 }
 
-void CachePlayer::step(const Rows& rows, std::int64_t part_rows, std::int64_t to_come) {
+void CachePlayer::step(const Rows& rows, std::int64_t micro_batch_rows, std::int64_t to_come) {
   std::vector<StepSequence> parts;
   for (const auto& [sequence, count] : rows) {
     parts.push_back({sequence->slot, sequence->blocks, sequence->length, count,
@@ -90,7 +90,7 @@ void CachePlayer::step(const Rows& rows, std::int64_t part_rows, std::int64_t to
   cache_->begin_step({.number = ++number_, .sequences = parts, .may_capture = false}, *stream_);
   fetch_block_map();
   cache_->begin_pass(*stream_);
-  const std::vector<Call> calls = cut(rows, part_rows);
+  const std::vector<Call> calls = cut(rows, micro_batch_rows);
   for (std::int64_t layer = 0; layer < kLayers; ++layer) {
     for (const Call& call : calls) run_attention(layer, call);
   }
@@ -99,14 +99,14 @@ void CachePlayer::step(const Rows& rows, std::int64_t part_rows, std::int64_t to
   for (const auto& [sequence, count] : rows) sequence->length += count;
 }
 
-std::vector<CachePlayer::Call> CachePlayer::cut(const Rows& rows, std::int64_t part_rows) {
+std::vector<CachePlayer::Call> CachePlayer::cut(const Rows& rows, std::int64_t micro_batch_rows) {
   std::vector<Call> calls(1);
-  std::int64_t room = part_rows;
+  std::int64_t room = micro_batch_rows;
   for (const auto& [sequence, count] : rows) {
     for (std::int64_t done = 0; done < count;) {
       if (room == 0) {
         calls.emplace_back();
-        room = part_rows;
+        room = micro_batch_rows;
       }
       const std::int64_t some = std::min(room, count - done);
       calls.back().push_back({sequence, sequence->length + done, some});

@@ -82,9 +82,10 @@ class CachePlayer {
 
   using Rows = std::vector<std::pair<Sequence*, std::int64_t>>;
 
-  // Computes the next rows of some sequences and appends their results. part_rows: max. rows that a
+  // Computes the next rows of some sequences and appends their results. micro_batch_rows: max. rows that a
   // layer processes at once. to_come: rows of each that come later.
-  void step(const Rows& rows, std::int64_t part_rows = kMaxRows, std::int64_t to_come = kMaxTokens);
+  void step(const Rows& rows, std::int64_t micro_batch_rows = kMaxRows,
+            std::int64_t to_come = kMaxTokens);
 
   // Its slot and its blocks are free.
   void end(const Sequence& sequence) { cache_->end_sequence(sequence.slot); }
@@ -100,7 +101,7 @@ class CachePlayer {
   };
   using Call = std::vector<Piece>;
 
-  static std::vector<Call> cut(const Rows& rows, std::int64_t part_rows);
+  static std::vector<Call> cut(const Rows& rows, std::int64_t micro_batch_rows);
   // Where a cache keeps blocks that it has not where their numbers say.
   void fetch_block_map();
   void run_attention(std::int64_t layer, const Call& call);

@@ -32,10 +32,11 @@ struct LayerSums {
 LayerSums sums_of(const model::ModelConfig& config, layers::Shard shard) {
   LayerSums sums;
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    if (!config.mixture.in_layer(layer) || config.mixture.beside_mlp) {
-      sums.inner += static_cast<double>(part_of(config.intermediate_size_of(layer), shard).size());
+    if (!config.moe.in_layer(layer) || config.moe.beside_mlp) {
+      sums.inner +=
+          static_cast<double>(shard_range(config.intermediate_size_of(layer), shard).size());
     }
-    sums.per_layer += static_cast<double>(2 * part_of(config.per_layer_width, shard).size() +
+    sums.per_layer += static_cast<double>(2 * shard_range(config.per_layer_width, shard).size() +
                                           config.per_layer_width);
     if (config.linear_attention.in_layer(layer)) continue;
     const auto heads = layers::heads_of(config.heads, config.kv_heads_of(layer), shard);
@@ -53,15 +54,16 @@ ModelCost cost_of_rank(const model::ModelConfig& config, DType dtype, DType kv_d
                        layers::Shard shard) {
   const double hidden = static_cast<double>(config.hidden_size);
   const LayerSums sums = sums_of(config, shard);
-  const double vocabulary = static_cast<double>(part_of(config.vocab_size, shard).size());
+  const double vocabulary = static_cast<double>(shard_range(config.vocab_size, shard).size());
   const double depth = static_cast<double>(sums.with_attention);
-  const model::MixtureConfig& mixture = config.mixture;
+  const model::MoeConfig& mixture = config.moe;
   const double with_experts = static_cast<double>(mixture.layer_count());
   const double experts = with_experts * static_cast<double>(mixture.experts);
-  const double expert_inner = static_cast<double>(part_of(mixture.intermediate_size, shard).size());
+  const double expert_inner =
+      static_cast<double>(shard_range(mixture.intermediate_size, shard).size());
   const double expert_weights = experts * hidden * 3 * expert_inner;
   const double shared =
-      static_cast<double>(part_of(mixture.shared_intermediate_size, shard).size());
+      static_cast<double>(shard_range(mixture.shared_intermediate_size, shard).size());
   const double attention = 2 * sums.q + 2 * sums.kv + (config.output_gate ? sums.q : 0);
   const double layer_weights =
       hidden * (attention + linear_attention_columns(config.linear_attention, shard) +

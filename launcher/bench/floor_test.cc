@@ -140,12 +140,12 @@ TEST_CASE("weights count as they are kept, on the rank that has most of them") {
 model::ModelConfig qwen3_30b_a3b() {
   model::ModelConfig config = qwen3(2048, 6144, 48, 32);
   config.kv_heads = 4;
-  config.mixture = {.experts = 128,
-                    .experts_per_token = 8,
-                    .intermediate_size = 768,
-                    .renormalize = true,
-                    .activation = std::nullopt,
-                    .layers = std::vector<bool>(48, true)};
+  config.moe = {.experts = 128,
+                .experts_per_token = 8,
+                .intermediate_size = 768,
+                .renormalize = true,
+                .activation = std::nullopt,
+                .layers = std::vector<bool>(48, true)};
   return config;
 }
 
@@ -172,7 +172,7 @@ TEST_CASE("of a mixture a step reads the experts that its rows have chosen by ch
 TEST_CASE("layers without experts among others read their MLP") {
   model::ModelConfig config = qwen3_30b_a3b();
   const ModelCost all = cost_of(config, DType::bf16, DType::bf16, 1);
-  config.mixture.layers[5] = false;
+  config.moe.layers[5] = false;
   const ModelCost one_less = cost_of(config, DType::bf16, DType::bf16, 1);
   CHECK(one_less.expert_bytes == all.expert_bytes / 48 * 47);
   CHECK(one_less.layer_bytes - all.layer_bytes == 2.0 * 2048 * (3 * 6144 - 128));

@@ -147,7 +147,7 @@ class Chat {
 
   void at_terminal() {
     LineEditor editor(STDIN_FILENO, STDOUT_FILENO, history(), complete_command);
-    const EngineSession::Owed terminal(session_, [&] { editor.give_terminal_back(); });
+    const EngineSession::ExitCallback terminal(session_, [&] { editor.give_terminal_back(); });
     const auto alive = [&] { check_alive(); };
     const auto confirm = [&](const std::string& question) {
       if (editor.read_answer(question, alive) != LineEditor::End::entered) return false;

@@ -251,7 +251,7 @@ class Generation {
       log_enabled(LogLevel::info) && ::isatty(STDERR_FILENO) == 1 && ::isatty(writer_.fd()) == 0;
   bool ended_ = false;       // end of input
   bool input_idle_ = false;  // no line was available at the last read
-  const EngineSession::Owed owed_;
+  const EngineSession::ExitCallback owed_;
 };
 
 // The model's defaults, overridden by the command line.

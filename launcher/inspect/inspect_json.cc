@@ -50,7 +50,7 @@ Json numbers_of(const std::vector<bool>& layers) {
   return numbers;
 }
 
-Json mixture_of(const model::MixtureConfig& mixture) {
+Json mixture_of(const model::MoeConfig& mixture) {
   return {{"experts", mixture.experts},
           {"experts_per_token", mixture.experts_per_token},
           {"intermediate_size", mixture.intermediate_size},
@@ -104,7 +104,7 @@ Json config_of(const model::ModelConfig& config) {
   if (config.kv_shared_layers > 0) json["kv_shared_layers"] = config.kv_shared_layers;
   if (config.per_layer_width > 0) json["per_layer_width"] = config.per_layer_width;
   if (config.logit_cap > 0) json["logit_cap"] = config.logit_cap;
-  if (config.mixture.experts > 0) json["mixture"] = mixture_of(config.mixture);
+  if (config.moe.experts > 0) json["mixture"] = mixture_of(config.moe);
   if (config.bos_token_id) json["bos_token_id"] = *config.bos_token_id;
   return json;
 }

@@ -127,7 +127,7 @@ TEST_CASE("the table tells what a gpt-oss is") {
   InspectReport report = made_up();
   model::ModelConfig& config = report.model.config;
   config.attention_sinks = config.qkv_bias = true;
-  model::MixtureConfig& mixture = config.mixture;
+  model::MoeConfig& mixture = config.moe;
   mixture.experts = 8, mixture.experts_per_token = 4, mixture.intermediate_size = 64;
   mixture.renormalize = mixture.bias = true;
   mixture.layers.assign(static_cast<std::size_t>(config.layers), true);
@@ -228,9 +228,9 @@ TEST_CASE("the table tells what linear attention and a shared expert are") {
                              .value_head_dim = 16,
                              .conv_width = 4,
                              .layers = {true, false}};
-  config.mixture.experts = 8, config.mixture.experts_per_token = 2;
-  config.mixture.intermediate_size = 64, config.mixture.shared_intermediate_size = 48;
-  config.mixture.layers = {true, true};
+  config.moe.experts = 8, config.moe.experts_per_token = 2;
+  config.moe.intermediate_size = 64, config.moe.shared_intermediate_size = 48;
+  config.moe.layers = {true, true};
   report.model.ranks[0].state_bytes = 3 << 10;
   report.model.ranks[1].state_bytes = 1 << 10;
   const std::string text = format_table(report);

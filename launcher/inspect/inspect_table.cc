@@ -61,7 +61,7 @@ std::string biases_of(const model::ModelConfig& config) {
   add(config.qkv_bias, "q, k, v");
   add(config.output_bias, "attention's output");
   add(config.mlp_bias, "MLP");
-  add(config.mixture.bias, "router, experts");
+  add(config.moe.bias, "router, experts");
   return text.empty() ? "none" : text;
 }
 
@@ -99,7 +99,7 @@ std::map<std::string, std::uint64_t> bytes_by_format(const ModelDescription& mod
 
 // The size of the MLP, of the experts, or both if layers differ.
 void add_mlp(const model::ModelConfig& config, TextTable& table) {
-  const model::MixtureConfig& mixture = config.mixture;
+  const model::MoeConfig& mixture = config.moe;
   const std::int64_t with_experts = mixture.layer_count();
   const bool both = with_experts > 0 && with_experts < config.layers;
   const auto in_layers = [&](std::int64_t count) {
@@ -196,7 +196,7 @@ std::string format_model(const InspectReport& report) {
     table.add_row({"in memory", str(format, ": ", format_bytes(bytes))});
   }
   table.add_row({"parameters", str(model.elements)});
-  if (config.mixture.experts > 0) {
+  if (config.moe.experts > 0) {
     table.add_row({"active", str(model.active_elements, " of them for each token")});
   }
   table.add_row({"KV cache", kv_cache_of(report)});
@@ -372,7 +372,7 @@ std::string format_table(const InspectReport& report) {
   text += "what each rank owns (a:b is from a up to, but without, b)\n";
   text += format_ranks(model.ranks);
   text += str("which part of each tensor (* stands for every layer",
-              model.config.mixture.experts > 0 ? ", and every expert" : "", ")\n");
+              model.config.moe.experts > 0 ? ", and every expert" : "", ")\n");
   text += format_tensors(model);
   if (report.loads.empty()) return text;
   text += "loaded\n" + format_loads(report);

@@ -120,7 +120,7 @@ class Serving {
       resume();
       throw;
     }
-    const EngineSession::Owed owed(*session, [this] { remove_socket(); });
+    const EngineSession::ExitCallback owed(*session, [this] { remove_socket(); });
     SessionPort port(session->client());
     open(*session, port);
     const std::optional<std::string> error = serve(*session);

@@ -49,7 +49,7 @@ class DrainWatch {
   }
 
   // In the supervisor's thread. False: the signal ends the group.
-  bool see_to(int signal) {
+  bool handle(int signal) {
     if (alarm_) return false;
     timer_t alarm = nullptr;
     sigevent again{};
@@ -87,7 +87,7 @@ int follow_first_box(const Options& options) {
   SignalHandler on_signal;
   if (options.command == "serve") {
     drain.emplace(options.serve.shutdown_timeout);
-    on_signal = [&](int signal) { return drain->see_to(signal); };
+    on_signal = [&](int signal) { return drain->handle(signal); };
   }
   return follow_first_box(options.group, launch, model ? &*model : nullptr, on_signal);
 }
@@ -134,7 +134,8 @@ EngineSession::EngineSession(const SessionOptions& options, runtime::OpenModel m
   runtime::check_pipeline(model_, options.group.stages);
   WorkerGroup::Options group = group_to_start(options.group, launch, &model_);
   group.on_signal = options.on_signal;
-  if (options.ends_process) group.on_late = [this](int exit_code) { end_process(exit_code); };
+  if (options.ends_process)
+    group.on_finish_timeout = [this](int exit_code) { end_process(exit_code); };
   group.finish_limit = options.finish_limit;
   if (options.before_fork) options.before_fork();
   workers_.emplace(group, worker_body(options.group, launch, &model_));
@@ -193,15 +194,16 @@ std::vector<std::vector<EngineSession::Answer>> EngineSession::generate(
   return answers;
 }
 
-EngineSession::Owed::Owed(EngineSession& session, std::function<void()> what) : session_(session) {
-  session_.set_owed(std::move(what));
+EngineSession::ExitCallback::ExitCallback(EngineSession& session, std::function<void()> what)
+    : session_(session) {
+  session_.set_exit_callback(std::move(what));
 }
 
-EngineSession::Owed::~Owed() {
-  session_.set_owed(nullptr);
+EngineSession::ExitCallback::~ExitCallback() {
+  session_.set_exit_callback(nullptr);
 }
 
-void EngineSession::set_owed(std::function<void()> owed) {
+void EngineSession::set_exit_callback(std::function<void()> owed) {
   const std::lock_guard lock(owed_mutex_);
   owed_ = std::move(owed);
 }

@@ -41,7 +41,7 @@ struct SessionOptions {
   std::function<void(WorkerGroup& workers)> on_forked = nullptr;
   SignalHandler on_signal = nullptr;
   // If the workers have ended by a failure or a signal and finish() is not called within the limit,
-  // the process exits, after the work of set_owed(): no thread that is busy with a text, or is
+  // the process exits, after the work of set_exit_callback(): no thread that is busy with a text, or is
   // blocked by its output, delays the end. False: the program handles this.
   bool ends_process = false;
   Nanoseconds finish_limit = Supervisor::kFinishLimit;
@@ -100,12 +100,12 @@ class EngineSession {
   // While it exists: work that is still to be done if the process ends although the thread that
   // uses the session is busy. It runs in another thread, for at most kOwedLimit, and must not
   // throw. A session has one at a time.
-  class Owed {
+  class ExitCallback {
    public:
-    Owed(EngineSession& session, std::function<void()> what);
-    Owed(const Owed&) = delete;
-    Owed& operator=(const Owed&) = delete;
-    ~Owed();  // it does not run any more after this
+    ExitCallback(EngineSession& session, std::function<void()> what);
+    ExitCallback(const ExitCallback&) = delete;
+    ExitCallback& operator=(const ExitCallback&) = delete;
+    ~ExitCallback();  // it does not run any more after this
 
    private:
     EngineSession& session_;
@@ -118,7 +118,7 @@ class EngineSession {
 
  private:
   void open_engine(const SessionOptions& options);
-  void set_owed(std::function<void()> owed);
+  void set_exit_callback(std::function<void()> owed);
   [[noreturn]] void end_process(int exit_code);
 
   const runtime::OpenModel model_;

@@ -30,7 +30,7 @@ Culprit blame(const std::vector<WorkerView>& workers, int rank) {
   const int end = end_of_waiting(workers, rank);
   const WorkerView& worker = workers[static_cast<std::size_t>(end)];
   // A rank that has reported its error is not stuck, though it may need a moment to end.
-  const bool ends = worker.status || !worker.record.last_words.empty();
+  const bool ends = worker.status || !worker.record.error_text.empty();
   return {end, ends ? Kind::died : Kind::stuck};
 }
 
@@ -85,7 +85,7 @@ std::string headline(const WorkerView& worker, const Culprit& culprit, std::int6
   return str("rank ", worker.rank, " (pid ", worker.pid, worker.box.empty() ? "" : " on ",
              worker.box, ") ", culprit.kind == Kind::died ? "died: " : "is ",
              ending(worker, culprit, now_ns), activity.empty() ? "" : ", ", activity,
-             worker.record.last_words.empty() ? "" : ": ", worker.record.last_words);
+             worker.record.error_text.empty() ? "" : ": ", worker.record.error_text);
 }
 
 std::string rank_line(const WorkerView& worker, const Culprit& culprit, std::int64_t now_ns) {
@@ -106,7 +106,7 @@ std::string rank_line(const WorkerView& worker, const Culprit& culprit, std::int
   } else if (record.waits_for >= 0) {
     text += str("; waiting for rank ", record.waits_for);
   }
-  if (!record.last_words.empty()) text += str("; last words: ", record.last_words);
+  if (!record.error_text.empty()) text += str("; last words: ", record.error_text);
   return text + '\n';
 }
 
@@ -120,7 +120,7 @@ std::optional<Culprit> find_culprit(const std::vector<WorkerView>& workers, bool
   // itself.
   const WorkerView* found = find(workers, [&](auto& w) {
     if (!ended(w)) return false;
-    return w.status->by_signal() || (!w.status->known() && !aborted && w.record.last_words.empty());
+    return w.status->by_signal() || (!w.status->known() && !aborted && w.record.error_text.empty());
   });
   if (found != nullptr) return Culprit{found->rank, Kind::died};
 

@@ -125,7 +125,7 @@ TEST_CASE("the post-mortem names the culprit first and then every rank") {
     record.call = {.text = "run", .number = 7, .since_ns = kNow - 1'250'000'000};
   }
   workers[0].record.waits_for = 1;
-  workers[0].record.last_words = "the group was aborted";
+  workers[0].record.error_text = "the group was aborted";
   CHECK(post_mortem(workers, {1, Kind::died}, kNow) ==
         "nvllm-launch: rank 1 (pid 101) died: killed by SIGKILL, in all_reduce 4096 float32 #40 "
         "for 1.20 s, within "
@@ -158,7 +158,7 @@ TEST_CASE("a worker that says why it ends is quoted") {
   auto workers = idle_workers(1);
   workers[0].status = exited(1);
   workers[0].record.phase = ipc::Phase::starting;
-  workers[0].record.last_words = "no such device";
+  workers[0].record.error_text = "no such device";
   CHECK(post_mortem(workers, {0, Kind::died}, kNow) ==
         "nvllm-launch: rank 0 (pid 100) died: exit code 1: no such device\n"
         "  rank 0  pid 100  exit code 1; step 0; starting; last words: no such device\n");
@@ -172,10 +172,10 @@ TEST_CASE("who vanished with an unknown status is to blame, though it waited for
   const std::string text = post_mortem(workers, {1, Kind::died}, kNow);
   CHECK(text.starts_with("nvllm-launch: rank 1 (pid 101) died: ended, status unknown\n"));
   // One that gave up said why; the other did not do its part.
-  workers[1].record.last_words = "waited 1 s for rank 0";
+  workers[1].record.error_text = "waited 1 s for rank 0";
   CHECK(verdict(workers, true) == "rank 0 stuck");
   // Nor is anybody to blame who was asked to end.
-  workers[1].record.last_words = "";
+  workers[1].record.error_text = "";
   workers[1].done = true;
   CHECK(verdict(workers) == "nobody");
 }

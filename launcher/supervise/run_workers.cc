@@ -89,7 +89,7 @@ void deal_gpus_of_box(const GroupOptions& options, LaunchPlan& plan) {
 }
 
 // Assigns GPUs to the ranks of all stages.
-void deal_gpus(const GroupOptions& options, LaunchPlan& plan) {
+void assign_gpus(const GroupOptions& options, LaunchPlan& plan) {
   if (plan.device == DeviceKind::cpu) return;
   if (!plan.box_ranks.empty()) return deal_gpus_of_box(options, plan);
   const int gpus = static_cast<int>(plan.gpus.size()), ranks = plan.ranks / options.stages;
@@ -143,7 +143,7 @@ LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindG
   plan.ranks = ranks_of_stage(options, plan.gpus.size());
   plan_stages(options, plan);
   deal_ranks(options, plan);
-  deal_gpus(options, plan);
+  assign_gpus(options, plan);
   return plan;
 }
 
@@ -190,7 +190,7 @@ WorkerGroup::Body worker_body(const GroupOptions& options, const LaunchPlan& pla
 int run_workers(const GroupOptions& options, const LaunchPlan& plan,
                 const runtime::OpenModel* model, const std::function<void(WorkerGroup&)>& talk) {
   WorkerGroup::Options group = group_to_start(options, plan, model);
-  group.on_late = [](int exit_code) { ::_exit(exit_code); };
+  group.on_finish_timeout = [](int exit_code) { ::_exit(exit_code); };
   WorkerGroup workers(group, worker_body(options, plan, model));
   std::optional<std::string> error;
   try {

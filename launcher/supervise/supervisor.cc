@@ -26,7 +26,7 @@ constexpr Nanoseconds kLastLinesLimit = std::chrono::milliseconds(100);
 }  // namespace
 
 Supervisor::Supervisor(const ipc::Group& group, std::vector<Child>& children, SignalWatch& signals,
-                       Console& console, SignalHandler on_signal, OnLate on_late,
+                       Console& console, SignalHandler on_signal, OnFinishTimeout on_finish_timeout,
                        Nanoseconds finish_limit, Nanoseconds start_limit, Child* link)
     : group_(group),
       children_(children),
@@ -35,7 +35,7 @@ Supervisor::Supervisor(const ipc::Group& group, std::vector<Child>& children, Si
       signals_(signals),
       console_(console),
       on_signal_(std::move(on_signal)),
-      on_late_(std::move(on_late)),
+      on_finish_timeout_(std::move(on_finish_timeout)),
       finish_limit_(finish_limit),
       start_limit_(start_limit),
       oom_kills_before_(oom_kills()),
@@ -49,7 +49,7 @@ Supervisor::Supervisor(const ipc::Group& group, std::vector<Child>& children, Si
   if (!wake_) fail_errno("eventfd for the supervisor");
   thread_ = start_thread("that watches the workers", [this] {
     run();
-    if (on_late_) await_finish();
+    if (on_finish_timeout_) await_finish();
   });
 }
 
@@ -123,7 +123,7 @@ void Supervisor::await_finish() {
   }
   if (finishing_) return;
   console_.flush(kLastLinesLimit);
-  on_late_(exit_code_);
+  on_finish_timeout_(exit_code_);
 }
 
 void Supervisor::wait_for_event(Nanoseconds limit) {
@@ -168,7 +168,7 @@ void Supervisor::note_workers() {
 std::optional<std::string> Supervisor::link_failure() const {
   if (link_ == nullptr) return {};
   const ipc::RankSnapshot record = group_.snapshot(ipc::kLink);
-  if (!record.last_words.empty()) return record.last_words;
+  if (!record.error_text.empty()) return record.error_text;
   if (link_->status()) {
     // The link ends by itself when all have ended, or after an abort, which is reported elsewhere.
     if (link_->status()->fine()) return {};
@@ -216,7 +216,7 @@ bool Supervisor::ended_well(const WorkerView& worker) {
   if (!worker.status) return false;
   return worker.status->fine() ||
          (!worker.status->known() && worker.record.phase == ipc::Phase::ended &&
-          worker.record.last_words.empty());
+          worker.record.error_text.empty());
 }
 
 Nanoseconds Supervisor::limit_of(const ipc::RankSnapshot& record) const {

@@ -28,7 +28,7 @@ using SignalHandler = std::function<bool(int signal)>;
 
 // Called in the supervisor's thread with the exit code when the workers have ended but another
 // thread is too busy, or blocked, to call finish(). It may end the process.
-using OnLate = std::function<void(int exit_code)>;
+using OnFinishTimeout = std::function<void(int exit_code)>;
 
 class Supervisor {
  public:
@@ -59,9 +59,9 @@ class Supervisor {
 
   // All arguments must outlive the supervisor, and nothing else may use the children from now on.
   Supervisor(const ipc::Group& group, std::vector<Child>& children, SignalWatch& signals,
-             Console& console, SignalHandler on_signal = nullptr, OnLate on_late = nullptr,
-             Nanoseconds finish_limit = kFinishLimit, Nanoseconds start_limit = kStartLimit,
-             Child* link = nullptr);
+             Console& console, SignalHandler on_signal = nullptr,
+             OnFinishTimeout on_finish_timeout = nullptr, Nanoseconds finish_limit = kFinishLimit,
+             Nanoseconds start_limit = kStartLimit, Child* link = nullptr);
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
   ~Supervisor();  // ends the workers, if finish() has not
@@ -91,7 +91,7 @@ class Supervisor {
   void run();
   // Whether a box other than the first has done its part.
   bool followed_to_end(const std::vector<WorkerView>& views) const;
-  // After the workers' end: calls on_late_ if finish() is not called in time.
+  // After the workers' end: calls on_finish_timeout_ if finish() is not called in time.
   void await_finish();
   void wait_for_event(Nanoseconds limit);
   void update_children();
@@ -160,7 +160,7 @@ class Supervisor {
   SignalWatch& signals_;
   Console& console_;
   const SignalHandler on_signal_;
-  const OnLate on_late_;
+  const OnFinishTimeout on_finish_timeout_;
   const Nanoseconds finish_limit_;
   const Nanoseconds start_limit_;
   const std::uint64_t oom_kills_before_;

@@ -186,7 +186,7 @@ void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit&
   }
   kill_all();
   for (WorkerView& worker : views)
-    worker.record.last_words = group_.snapshot(worker.rank).last_words;
+    worker.record.error_text = group_.snapshot(worker.rank).error_text;
   console_.collect();
   // The first box reports everything; of the others, only the culprit's box reports too, in case
   // that the first one cannot.

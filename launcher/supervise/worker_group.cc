@@ -20,8 +20,9 @@ WorkerGroup::WorkerGroup(const Options& options, const Body& body)
     }
     member_.emplace(group_.join(ipc::kLauncher));
     console_.start();
-    supervisor_.emplace(group_, children_, signals_, console_, options.on_signal, options.on_late,
-                        options.finish_limit, options.start_limit, link_ ? &*link_ : nullptr);
+    supervisor_.emplace(group_, children_, signals_, console_, options.on_signal,
+                        options.on_finish_timeout, options.finish_limit, options.start_limit,
+                        link_ ? &*link_ : nullptr);
   } catch (...) {
     for (Child& child : children_) child.end();
     if (link_) link_->end();

@@ -31,7 +31,7 @@ class WorkerGroup {
     int output = STDERR_FILENO;  // where workers' lines and post-mortems go
     SignalHandler on_signal = nullptr;
     // Called if the workers have ended and finish() is not called within the limit; see Supervisor.
-    OnLate on_late = nullptr;
+    OnFinishTimeout on_finish_timeout = nullptr;
     Nanoseconds finish_limit = Supervisor::kFinishLimit;
     Nanoseconds start_limit = Supervisor::kStartLimit;
     // The link process to other boxes, which returns its exit code. Used if the group spans boxes.

@@ -67,7 +67,7 @@ TEST_CASE("who is too busy to call finish() is told of by another thread, with t
     std::atomic<std::int64_t> late_ns = 0;
     WorkerGroup::Options options = options_for(output, 1);
     options.finish_limit = limit;
-    options.on_late = [&](int code) {
+    options.on_finish_timeout = [&](int code) {
       exit_code = code;
       late_ns = now_ns();
     };

@@ -254,7 +254,7 @@ TEST_CASE("a worker that throws at its start ends the group with its words") {
   WorkerGroup workers(options_for(output, 2), [](const ipc::Group& group, int rank) -> int {
     if (rank == 0) return wait_for_abort(group, rank);
     ipc::Member me = group.join(rank);
-    me.set_last_words("device 7 is on fire");
+    me.set_error_text("device 7 is on fire");
     fail("device 7 is on fire");
   });
   seconds_until_abort(workers);

@@ -28,14 +28,14 @@ struct TensorNames {
   const char* attention_norm = "input_layernorm.weight";
   const char* mlp_norm = "post_attention_layernorm.weight";
   // Norms of what a block adds to the residual stream; "": none.
-  const char* attention_result_norm = "";
-  const char* mlp_result_norm = "";
+  const char* post_attention_norm = "";
+  const char* post_mlp_norm = "";
   const char* factor = "";  // factor of a layer's output; "": none
   // Experts in parallel with an MLP: norms of their input, of both results, and of the router;
   // scales of experts.
   const char* moe_norm = "pre_feedforward_layernorm_2.weight";
-  const char* mlp_part_norm = "post_feedforward_layernorm_1.weight";
-  const char* moe_part_norm = "post_feedforward_layernorm_2.weight";
+  const char* mlp_output_norm = "post_feedforward_layernorm_1.weight";
+  const char* moe_output_norm = "post_feedforward_layernorm_2.weight";
   const char* router_norm = "router.scale";
   const char* expert_scales = "router.per_expert_scale";
   // Per-layer inputs (layers/per_layer_input.h): outside the layers, and within one.
@@ -62,7 +62,7 @@ struct TensorNames {
   const char* shared_down = "mlp.shared_expert.down_proj";
   const char* shared_expert_gate = "mlp.shared_expert_gate.weight";
   // Linear attention: its linear layers, with two layouts of the input projections
-  // (LinearAttentionConfig::by_key_head, gates_by_key_head), and other tensors.
+  // (LinearAttentionConfig::interleaved_by_key_head, gates_by_key_head), and other tensors.
   const char* linear_qkv = "linear_attn.in_proj_qkv";
   const char* linear_z = "linear_attn.in_proj_z";
   const char* linear_b = "linear_attn.in_proj_b";
@@ -91,7 +91,7 @@ struct TensorNames {
 };
 
 // A mixture of experts that replaces the MLP in all or some layers.
-struct MixtureConfig {
+struct MoeConfig {
   std::int64_t experts = 0;  // 0: no mixture
   std::int64_t experts_per_token = 0;
   std::int64_t intermediate_size = 0;  // of an expert
@@ -99,7 +99,7 @@ struct MixtureConfig {
   bool bias = false;                   // on the router and experts
   std::optional<kernels::Activation> activation;  // of experts, if not the model's
   float limit = 0;                                // of clamped_swiglu
-  std::int64_t max_granule = 64;                  // layers::SparseMoeConfig
+  std::int64_t shard_alignment = 64;              // layers::SparseMoeConfig
   bool expert_parallel = false;                   // layers::SparseMoeConfig
   std::int64_t shared_intermediate_size = 0;      // of a shared expert; 0: none
   std::vector<bool> layers;                       // whether a layer has experts, by index
@@ -122,7 +122,7 @@ struct LinearAttentionConfig {
   std::int64_t conv_width = 0;
   // The input projection is one module of q, k, v and z, grouped by key head; otherwise one of q, k
   // and v, and one of z.
-  bool by_key_head = false;
+  bool interleaved_by_key_head = false;
   // The gates' projection is one module of b and a, grouped by key head; otherwise one each.
   bool gates_by_key_head = false;
   std::vector<bool> layers;  // whether a layer has linear attention, by index
@@ -170,7 +170,7 @@ struct ModelConfig {
   // Attention's output is multiplied by the sigmoid of gates, which q_proj also computes: per head
   // q rows, then as many gate rows.
   bool output_gate = false;
-  MixtureConfig mixture;
+  MoeConfig moe;
   LinearAttentionConfig linear_attention;
   // By layer, the number of tokens that a row attends to, itself included; 0: all. Empty: all, in
   // every layer.
@@ -250,9 +250,9 @@ struct ModelConfig {
   }
   // Whether norms are separate kernels (layers::ResidualStream), which linear attention and
   // attention gates require, too.
-  bool norms_apart() const {
+  bool unfused_norms() const {
     return norm_weight_offset != 0 || output_gate || linear_attention.key_heads > 0 ||
-           *names.attention_result_norm != '\0' || *names.mlp_result_norm != '\0';
+           *names.post_attention_norm != '\0' || *names.post_mlp_norm != '\0';
   }
 
   // The number of usable positions: max_position_embeddings, or the original number times the

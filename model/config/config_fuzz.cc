@@ -22,7 +22,7 @@ void check(const nvllm::model::ModelConfig& config) {
   require(config.vocab_size > 0 && config.max_position_embeddings > 0);
   require(config.kv_heads > 0 && config.heads % config.kv_heads == 0);
   require(config.head_dim > 0 && config.head_dim % 8 == 0);
-  const nvllm::model::MixtureConfig& mixture = config.mixture;
+  const nvllm::model::MoeConfig& mixture = config.moe;
   require(config.windows.empty() || std::ssize(config.windows) == config.layers);
   require(config.local_layers.empty() || std::ssize(config.local_layers) == config.layers);
   require(config.local_layers.empty() != config.local_rope.has_value());

@@ -52,8 +52,8 @@ TEST_CASE("every golden model's config.json is read") {
     const bool gemma4 = type == "gemma4_text";
     CHECK(config.tied_embeddings == (gemma3 || json.at("tie_word_embeddings")));
     CHECK(config.qk_norm == (gemma3 || gemma4 || type.starts_with("qwen3")));
-    CHECK((config.mixture.experts > 0) == (gemma4 ? json.at("enable_moe_block").get<bool>()
-                                                  : json.contains("num_experts_per_tok")));
+    CHECK((config.moe.experts > 0) == (gemma4 ? json.at("enable_moe_block").get<bool>()
+                                              : json.contains("num_experts_per_tok")));
     const bool gpt_oss = type == "gpt_oss";
     CHECK(config.qkv_bias == (type == "qwen2" || gpt_oss));
     CHECK(config.attention_sinks == gpt_oss);
@@ -117,12 +117,12 @@ Json mixture(const char* architecture) {
 
 TEST_CASE("a Mixtral has experts in every layer, under names of its own") {
   const ModelConfig config = parse(mixture("MixtralForCausalLM"));
-  CHECK(config.mixture.experts == 12);
-  CHECK(config.mixture.experts_per_token == 3);
-  CHECK(config.mixture.intermediate_size == 128);  // which is "intermediate_size"
-  CHECK(config.mixture.renormalize);
-  CHECK(config.mixture.layers == std::vector<bool>{true, true, true});
-  CHECK(config.mixture.layer_count() == 3);
+  CHECK(config.moe.experts == 12);
+  CHECK(config.moe.experts_per_token == 3);
+  CHECK(config.moe.intermediate_size == 128);  // which is "intermediate_size"
+  CHECK(config.moe.renormalize);
+  CHECK(config.moe.layers == std::vector<bool>{true, true, true});
+  CHECK(config.moe.layer_count() == 3);
   CHECK_FALSE(config.qk_norm);
   CHECK(config.names.in_layer(2, config.names.router) == "model.layers.2.block_sparse_moe.gate");
   CHECK(config.names.in_expert(2, 11, config.names.expert_up) ==
@@ -139,12 +139,12 @@ TEST_CASE("a gpt-oss has sinks, biases, and windows in every other layer") {
   CHECK(config.output_bias);
   CHECK_FALSE(config.qk_norm);
   CHECK(config.windows == std::vector<std::int64_t>{128, 0, 128});
-  CHECK(config.mixture.experts == 12);
-  CHECK(config.mixture.bias);
-  CHECK(config.mixture.renormalize);
-  CHECK(config.mixture.activation == kernels::Activation::clamped_swiglu);
-  CHECK(config.mixture.limit == 7);
-  CHECK(parse(with(json, "swiglu_limit", 5.5)).mixture.limit == 5.5f);
+  CHECK(config.moe.experts == 12);
+  CHECK(config.moe.bias);
+  CHECK(config.moe.renormalize);
+  CHECK(config.moe.activation == kernels::Activation::clamped_swiglu);
+  CHECK(config.moe.limit == 7);
+  CHECK(parse(with(json, "swiglu_limit", 5.5)).moe.limit == 5.5f);
   CHECK(config.names.in_layer(2, config.names.router) == "model.layers.2.mlp.router");
   // Its layer types may say it otherwise.
   const Json full = "full_attention", windowed = "sliding_attention";
@@ -156,23 +156,22 @@ TEST_CASE("a Qwen3-MoE has experts in the layers that its keys leave them") {
   const Json json = mixture("Qwen3MoeForCausalLM");
   const ModelConfig config = parse(json);
   CHECK(config.qk_norm);
-  CHECK(config.mixture.experts == 10);
-  CHECK(config.mixture.intermediate_size == 48);
+  CHECK(config.moe.experts == 10);
+  CHECK(config.moe.intermediate_size == 48);
   CHECK(config.intermediate_size == 128);
-  CHECK_FALSE(config.mixture.renormalize);
-  CHECK(parse(with(json, "norm_topk_prob", true)).mixture.renormalize);
+  CHECK_FALSE(config.moe.renormalize);
+  CHECK(parse(with(json, "norm_topk_prob", true)).moe.renormalize);
   CHECK(config.names.in_expert(0, 9, config.names.expert_down) ==
         "model.layers.0.mlp.experts.9.down_proj");
 
   using Layers = std::vector<bool>;
-  CHECK(config.mixture.layers == Layers{true, true, true});
-  CHECK(parse(with(json, "mlp_only_layers", {0, 2, 7})).mixture.layers ==
-        Layers{false, true, false});
-  CHECK(parse(with(json, "decoder_sparse_step", 2)).mixture.layers == Layers{false, true, false});
-  CHECK(parse(with(json, "mlp_only_layers", Json::array())).mixture.layer_count() == 3);
-  CHECK(parse(with(json, "mlp_only_layers", nullptr)).mixture.layer_count() == 3);
+  CHECK(config.moe.layers == Layers{true, true, true});
+  CHECK(parse(with(json, "mlp_only_layers", {0, 2, 7})).moe.layers == Layers{false, true, false});
+  CHECK(parse(with(json, "decoder_sparse_step", 2)).moe.layers == Layers{false, true, false});
+  CHECK(parse(with(json, "mlp_only_layers", Json::array())).moe.layer_count() == 3);
+  CHECK(parse(with(json, "mlp_only_layers", nullptr)).moe.layer_count() == 3);
   // Without any it is a dense model.
-  CHECK(parse(with(json, "decoder_sparse_step", 4)).mixture.experts == 0);
+  CHECK(parse(with(json, "decoder_sparse_step", 4)).moe.experts == 0);
 }
 
 TEST_CASE("layers have windows as their family and its keys say") {

@@ -28,7 +28,7 @@ TEST_CASE("a Gemma 3 has local and global layers, and norms, scales and activati
   CHECK(config.qk_norm);
   CHECK(config.tied_embeddings);
   CHECK(config.norm_weight_offset == 1);
-  CHECK(config.norms_apart());
+  CHECK(config.unfused_norms());
   CHECK(config.embedding_scale == std::sqrt(48.0f));
   CHECK(config.attention_scale == 0.125f);
   CHECK(config.windows == std::vector<std::int64_t>{16, 16, 0, 16, 16, 0, 16});
@@ -38,10 +38,10 @@ TEST_CASE("a Gemma 3 has local and global layers, and norms, scales and activati
   CHECK(config.local_rope->theta == 2e4);
   CHECK_FALSE(config.text_part);
   CHECK(parse(with(gemma3(), "norm_weight_offset", 0)).norm_weight_offset == 0);  // of GGUF files
-  CHECK(parse(with(gemma3(), "norm_weight_offset", 0)).norms_apart());
-  CHECK(config.names.in_layer(1, config.names.mlp_result_norm) ==
+  CHECK(parse(with(gemma3(), "norm_weight_offset", 0)).unfused_norms());
+  CHECK(config.names.in_layer(1, config.names.post_mlp_norm) ==
         "model.layers.1.post_feedforward_layernorm.weight");
-  CHECK_FALSE(parse(qwen3()).norms_apart());
+  CHECK_FALSE(parse(qwen3()).unfused_norms());
 }
 
 TEST_CASE("a Gemma 3's layers by their types, or by a pattern that need not be said") {

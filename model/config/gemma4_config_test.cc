@@ -59,13 +59,13 @@ TEST_CASE("a Gemma 4's norms, scales and cap") {
   CHECK(config.qk_norm);
   CHECK(config.v_norm);
   CHECK(config.norm_weight_offset == 0);
-  CHECK(config.norms_apart());
+  CHECK(config.unfused_norms());
   CHECK(config.embedding_scale == std::sqrt(48.0f));
   CHECK(config.attention_scale == 1);
   CHECK(config.logit_cap == 30);
   CHECK(parse(with(gemma4(), "final_logit_softcapping", nullptr)).logit_cap == 0);
   CHECK(config.names.in_layer(1, config.names.factor) == "model.layers.1.layer_scalar");
-  CHECK(config.mixture.experts == 0);
+  CHECK(config.moe.experts == 0);
   CHECK(config.per_layer_width == 0);
   CHECK_FALSE(config.text_part);
 }
@@ -109,12 +109,12 @@ TEST_CASE("experts beside the MLP, of every layer") {
   Json json = with(with(gemma4(), "enable_moe_block", true), "num_experts", 8);
   json = with(with(json, "top_k_experts", 2), "moe_intermediate_size", 24);
   const ModelConfig config = parse(json);
-  CHECK(config.mixture.experts == 8);
-  CHECK(config.mixture.experts_per_token == 2);
-  CHECK(config.mixture.intermediate_size == 24);
-  CHECK(config.mixture.renormalize);
-  CHECK(config.mixture.beside_mlp);
-  CHECK(config.mixture.layer_count() == 4);
+  CHECK(config.moe.experts == 8);
+  CHECK(config.moe.experts_per_token == 2);
+  CHECK(config.moe.intermediate_size == 24);
+  CHECK(config.moe.renormalize);
+  CHECK(config.moe.beside_mlp);
+  CHECK(config.moe.layer_count() == 4);
   CHECK(config.names.in_expert(2, 7, config.names.expert_up) == "model.layers.2.experts.7.up_proj");
   CHECK(refusal(json_text(with(json, "top_k_experts", 9))) ==
         "DIR/config.json: top_k_experts 9: must not be above num_experts, which is 8");

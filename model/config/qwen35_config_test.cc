@@ -35,17 +35,17 @@ TEST_CASE("a Qwen3.5 has linear attention in all layers but some, and gates of a
   CHECK(linear.key_head_dim == 16);
   CHECK(linear.value_head_dim == 24);
   CHECK(linear.conv_width == 4);
-  CHECK_FALSE(linear.by_key_head);
+  CHECK_FALSE(linear.interleaved_by_key_head);
   CHECK(config.kv_layers() == 1);
   CHECK(config.kv_layers_before(2) == 0);
   CHECK(config.output_gate);
   CHECK(config.qk_norm);
   CHECK(config.norm_weight_offset == 1);
-  CHECK(config.norms_apart());
+  CHECK(config.unfused_norms());
   CHECK(config.rotary_dim() == 8);  // a quarter of 32
   CHECK(config.text_part);
   CHECK(config.skips_mtp);
-  CHECK(config.mixture.experts == 0);
+  CHECK(config.moe.experts == 0);
   const Json types = {"full_attention", "linear_attention", "full_attention"};
   CHECK(parse(with(qwen35(), "layer_types", types)).linear_attention.layers ==
         std::vector<bool>{false, true, false});
@@ -73,24 +73,24 @@ TEST_CASE("the part of a head that is rotated: of RoPE's keys, of the others, or
 
 TEST_CASE("experts of Qwen3.5 and Qwen3-Next, with the shared one") {
   const ModelConfig config = parse(hybrid("Qwen3_5MoeForConditionalGeneration"));
-  CHECK(config.mixture.experts == 10);
-  CHECK(config.mixture.experts_per_token == 3);
-  CHECK(config.mixture.intermediate_size == 48);
-  CHECK(config.mixture.shared_intermediate_size == 40);
-  CHECK(config.mixture.renormalize);
+  CHECK(config.moe.experts == 10);
+  CHECK(config.moe.experts_per_token == 3);
+  CHECK(config.moe.intermediate_size == 48);
+  CHECK(config.moe.shared_intermediate_size == 40);
+  CHECK(config.moe.renormalize);
   CHECK(config.text_part);
-  CHECK_FALSE(config.linear_attention.by_key_head);
+  CHECK_FALSE(config.linear_attention.interleaved_by_key_head);
   // It has no key for the size of an MLP.
   CHECK(parse(without(hybrid("Qwen3_5MoeForConditionalGeneration"), "intermediate_size"))
-            .mixture.layer_count() == 3);
+            .moe.layer_count() == 3);
 
   const Json next = hybrid("Qwen3NextForCausalLM");
-  CHECK(parse(next).mixture.renormalize);
-  CHECK_FALSE(parse(with(next, "norm_topk_prob", false)).mixture.renormalize);
-  CHECK(parse(next).linear_attention.by_key_head);
+  CHECK(parse(next).moe.renormalize);
+  CHECK_FALSE(parse(with(next, "norm_topk_prob", false)).moe.renormalize);
+  CHECK(parse(next).linear_attention.interleaved_by_key_head);
   CHECK_FALSE(parse(next).text_part);
   CHECK(parse(next).skips_mtp);
-  CHECK(parse(with(next, "mlp_only_layers", {1})).mixture.layers ==
+  CHECK(parse(with(next, "mlp_only_layers", {1})).moe.layers ==
         std::vector<bool>{true, false, true});
 }
 

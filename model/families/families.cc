@@ -19,10 +19,9 @@ std::span<const Family* const> families() {
   return kFamilies;
 }
 
-MixtureConfig read_mixture(const ConfigKeys& keys, const char* experts_key,
-                           const char* intermediate_key, std::int64_t layers,
-                           const char* per_token_key) {
-  MixtureConfig mixture;
+MoeConfig read_moe(const ConfigKeys& keys, const char* experts_key, const char* intermediate_key,
+                   std::int64_t layers, const char* per_token_key) {
+  MoeConfig mixture;
   mixture.experts = keys.integer(experts_key, {1, kernels::kMaxExperts});
   mixture.experts_per_token = keys.integer(per_token_key, {1, kernels::kMaxExperts});
   if (mixture.experts_per_token > mixture.experts) {
@@ -33,8 +32,8 @@ MixtureConfig read_mixture(const ConfigKeys& keys, const char* experts_key,
   return mixture;
 }
 
-MixtureConfig read_mixture_in_some(const ConfigKeys& keys, std::int64_t layers) {
-  MixtureConfig mixture = read_mixture(keys, "num_experts", "moe_intermediate_size", layers);
+MoeConfig read_mixture_in_some(const ConfigKeys& keys, std::int64_t layers) {
+  MoeConfig mixture = read_moe(keys, "num_experts", "moe_intermediate_size", layers);
   const std::int64_t step =
       keys.optional_integer("decoder_sparse_step", {1, kMaxLayers}).value_or(1);
   const std::vector<std::int64_t> dense = keys.integers("mlp_only_layers", {0, kMaxLayers});
@@ -42,7 +41,7 @@ MixtureConfig read_mixture_in_some(const ConfigKeys& keys, std::int64_t layers) 
     mixture.layers[static_cast<std::size_t>(layer)] =
         (layer + 1) % step == 0 && std::ranges::find(dense, layer) == dense.end();
   }
-  return mixture.layer_count() == 0 ? MixtureConfig{} : mixture;
+  return mixture.layer_count() == 0 ? MoeConfig{} : mixture;
 }
 
 const Family* find_family(std::string_view architecture) {

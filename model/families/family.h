@@ -76,13 +76,12 @@ std::span<const Family* const> families();
 
 // A mixture of `experts_key` experts in every layer, with this intermediate size and number of
 // experts per token.
-MixtureConfig read_mixture(const ConfigKeys& keys, const char* experts_key,
-                           const char* intermediate_key, std::int64_t layers,
-                           const char* per_token_key = "num_experts_per_tok");
+MoeConfig read_moe(const ConfigKeys& keys, const char* experts_key, const char* intermediate_key,
+                   std::int64_t layers, const char* per_token_key = "num_experts_per_tok");
 
 // The same with "num_experts" and "moe_intermediate_size", in all layers except those that
 // "mlp_only_layers" names or "decoder_sparse_step" excludes; if none remain, no mixture.
-MixtureConfig read_mixture_in_some(const ConfigKeys& keys, std::int64_t layers);
+MoeConfig read_mixture_in_some(const ConfigKeys& keys, std::int64_t layers);
 
 // nullptr: unknown.
 const Family* find_family(std::string_view architecture);

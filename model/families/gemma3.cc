@@ -51,8 +51,8 @@ constexpr Family kFamily = {
     .defaults = kDefaults,
     .read = read,
     .names = {.mlp_norm = "pre_feedforward_layernorm.weight",
-              .attention_result_norm = "post_attention_layernorm.weight",
-              .mlp_result_norm = "post_feedforward_layernorm.weight"},
+              .post_attention_norm = "post_attention_layernorm.weight",
+              .post_mlp_norm = "post_feedforward_layernorm.weight"},
 };
 
 }  // namespace

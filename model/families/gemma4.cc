@@ -30,10 +30,10 @@ void read_experts(const ConfigKeys& keys, ModelConfig& config) {
   if (keys.has("expert_intermediate_size")) {
     keys.refuse("expert_intermediate_size", "experts have moe_intermediate_size; remove this one");
   }
-  config.mixture =
-      read_mixture(keys, "num_experts", "moe_intermediate_size", config.layers, "top_k_experts");
-  config.mixture.renormalize = true;
-  config.mixture.beside_mlp = true;
+  config.moe =
+      read_moe(keys, "num_experts", "moe_intermediate_size", config.layers, "top_k_experts");
+  config.moe.renormalize = true;
+  config.moe.beside_mlp = true;
 }
 
 void read_per_layer_inputs(const ConfigKeys& keys, ModelConfig& config) {
@@ -111,8 +111,8 @@ constexpr Family kFamily = {
     .defaults = R"({"hidden_activation": "gelu_pytorch_tanh"})",
     .read = read,
     .names = {.mlp_norm = "pre_feedforward_layernorm.weight",
-              .attention_result_norm = "post_attention_layernorm.weight",
-              .mlp_result_norm = "post_feedforward_layernorm.weight",
+              .post_attention_norm = "post_attention_layernorm.weight",
+              .post_mlp_norm = "post_feedforward_layernorm.weight",
               .factor = "layer_scalar",
               .router = "router.proj",
               .experts = "experts."},

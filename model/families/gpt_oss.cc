@@ -13,18 +13,17 @@ constexpr Family kGptOss = {
         [](const ConfigKeys& keys, ModelConfig& config) {
           config.qkv_bias = config.output_bias = keys.flag("attention_bias", true);
           config.attention_sinks = true;
-          config.mixture =
-              read_mixture(keys, "num_local_experts", "intermediate_size", config.layers);
+          config.moe = read_moe(keys, "num_local_experts", "intermediate_size", config.layers);
           // The softmax is over the chosen experts alone.
-          config.mixture.renormalize = true;
-          config.mixture.bias = true;
+          config.moe.renormalize = true;
+          config.moe.bias = true;
           if (config.activation != kernels::Activation::silu) {
             keys.refuse("hidden_act", "a GptOssForCausalLM has silu");
           }
-          config.mixture.activation = kernels::Activation::clamped_swiglu;
-          config.mixture.limit =
+          config.moe.activation = kernels::Activation::clamped_swiglu;
+          config.moe.limit =
               static_cast<float>(keys.optional_number("swiglu_limit", {1e-3, 1e6}).value_or(7));
-          config.mixture.max_granule = 32;  // groups of MXFP4
+          config.moe.shard_alignment = 32;  // groups of MXFP4
         },
     .names = {.router = "mlp.router"},
 };

@@ -10,9 +10,8 @@ constexpr Family kMixtral = {
     .has_experts = true,
     .read =
         [](const ConfigKeys& keys, ModelConfig& config) {
-          config.mixture =
-              read_mixture(keys, "num_local_experts", "intermediate_size", config.layers);
-          config.mixture.renormalize = true;
+          config.moe = read_moe(keys, "num_local_experts", "intermediate_size", config.layers);
+          config.moe.renormalize = true;
         },
     .names = {.router = "block_sparse_moe.gate",
               .experts = "block_sparse_moe.experts.",

@@ -70,9 +70,9 @@ void read(const ConfigKeys& keys, ModelConfig& config) {
 
 void read_with_experts(const ConfigKeys& keys, ModelConfig& config) {
   read(keys, config);
-  config.mixture = read_mixture_in_some(keys, config.layers);
-  if (config.mixture.experts == 0) return;
-  config.mixture.shared_intermediate_size =
+  config.moe = read_mixture_in_some(keys, config.layers);
+  if (config.moe.experts == 0) return;
+  config.moe.shared_intermediate_size =
       keys.integer("shared_expert_intermediate_size", {1, kMaxIntermediate});
 }
 
@@ -97,7 +97,7 @@ constexpr Family with_experts(Family family) {
   family.defaults = R"({"partial_rotary_factor": 0.25, "intermediate_size": 512})";
   family.read = [](const ConfigKeys& keys, ModelConfig& config) {
     read_with_experts(keys, config);
-    config.mixture.renormalize = true;
+    config.moe.renormalize = true;
   };
   return family;
 }
@@ -109,9 +109,9 @@ constexpr Family text_alone(Family family) {
   family.text_part = false;
   family.read = [](const ConfigKeys& keys, ModelConfig& config) {
     read_with_experts(keys, config);
-    config.mixture.renormalize = keys.flag("norm_topk_prob", true);
+    config.moe.renormalize = keys.flag("norm_topk_prob", true);
     // GGUF files of 2026 have q, k and v apart from z, not by key head.
-    config.linear_attention.by_key_head = keys.flag("in_proj_qkvz_by_key_head", true);
+    config.linear_attention.interleaved_by_key_head = keys.flag("in_proj_qkvz_by_key_head", true);
     config.linear_attention.gates_by_key_head = true;
   };
   return family;

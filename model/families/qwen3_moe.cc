@@ -12,8 +12,8 @@ constexpr Family kQwen3Moe = {
         [](const ConfigKeys& keys, ModelConfig& config) {
           config.qk_norm = true;
           config.qkv_bias = config.output_bias = keys.flag("attention_bias", false);
-          config.mixture = read_mixture_in_some(keys, config.layers);
-          config.mixture.renormalize = keys.flag("norm_topk_prob", false);
+          config.moe = read_mixture_in_some(keys, config.layers);
+          config.moe.renormalize = keys.flag("norm_topk_prob", false);
         },
 };
 

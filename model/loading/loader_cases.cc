@@ -313,8 +313,8 @@ TEST_CASE("each of two ranks reads half the bytes") {
   const Checkpoint checkpoint = files.write();
   for (const int rank : {0, 1}) {
     TestParameters model;
-    model.matrix("column", {rows_of("column", {128, 8192}, layers::part_of(128, {rank, 2}))});
-    model.matrix("row", {columns_of("row", {128, 8192}, layers::part_of(8192, {rank, 2}))});
+    model.matrix("column", {rows_of("column", {128, 8192}, layers::shard_range(128, {rank, 2}))});
+    model.matrix("row", {columns_of("row", {128, 8192}, layers::shard_range(8192, {rank, 2}))});
     const LoadReport report = load(model, checkpoint, *backend, DType::bf16);
     CHECK(report.bytes_read == checkpoint.bytes() / 2);
     CHECK(report.bytes_loaded == checkpoint.bytes() / 2);

@@ -276,8 +276,8 @@ void add_decoder_tensors(TestFiles& files, Encoding encoding, bool rotary) {
 }
 
 TestParameters decoder_of(layers::Shard shard) {
-  const Range vocab = part_of(kVocab, shard), mlp = part_of(kMlp, shard);
-  const layers::HeadPart heads = heads_of(kHeads, kKvHeads, shard);
+  const Range vocab = shard_range(kVocab, shard), mlp = shard_range(kMlp, shard);
+  const layers::HeadShard heads = heads_of(kHeads, kKvHeads, shard);
   const auto elements = [](Range range) {
     return Range{range.begin * kHeadDim, range.end * kHeadDim};
   };

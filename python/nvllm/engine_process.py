@@ -80,13 +80,13 @@ class EngineProcess:
             time.sleep(POLL_SECONDS)
 
     def start_error(self):
-        why = self.last_words()
+        why = self.error_text()
         option = re.match(r'--([a-z-]+)', why)
         if option:
             return OptionError(why, option[1].replace('-', '_'))
         return StartError(f'the engine could not be started: {why or self.how_it_ended()}')
 
-    def last_words(self):
+    def error_text(self):
         """The program's own last line, which says why a run has failed."""
         prefix = 'nvllm-launch: '
         said = [line[len(prefix):] for line in self.lines if line.startswith(prefix)]
@@ -123,7 +123,7 @@ class EngineProcess:
         if code < 0:
             return EngineDeadError(self.how_it_ended(), None, self.pid)
         # Exit codes: 3: a worker died; 4: one was stuck. In both cases the last line names it.
-        message = (self.last_words() if code in (1, 3, 4) else '') or reason or self.how_it_ended()
+        message = (self.error_text() if code in (1, 3, 4) else '') or reason or self.how_it_ended()
         worker = re.search(r'rank (\d+) \(pid (\d+)\)', f'{message} {reason}')
         if worker:
             return EngineDeadError(message, int(worker[1]), int(worker[2]))

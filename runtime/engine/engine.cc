@@ -48,7 +48,7 @@ class Stopwatch {
 
 void Engine::bind(ipc::Registry& requests) {
   requests.bind<&Engine::open>("open", this);
-  requests.bind<&Engine::receive_part>("add", this);
+  requests.bind<&Engine::receive_chunk>("add", this);
   requests.bind<&Engine::statistics>("statistics", this);
   requests.bind<&Engine::take_trace>("take_trace", this);
 }
@@ -59,13 +59,13 @@ void Engine::serve(const ipc::Registry& requests) {
       if (busy()) {
         run_round(requests);
       } else {
-        settle();
+        synchronize();
         if (!server_.serve_next(requests)) break;
         gather_requests(requests);
         push_updates();
       }
     }
-    settle();  // waits for steps in flight, so that no rank exits in the middle of one
+    synchronize();  // waits for steps in flight, so that no rank exits in the middle of one
   } catch (const ipc::GroupAborted&) {
     throw;
   } catch (const ipc::PeerTimeout&) {
@@ -101,7 +101,7 @@ EngineInfo Engine::open(const EngineOptions& requested) {
   return std::move(setup.info);
 }
 
-void Engine::receive_part(const RequestPart& part) {
+void Engine::receive_chunk(const RequestChunk& part) {
   if (!scheduler_) fail("the engine is not open yet: a request before open()");
   unpacker_.unpack(part, [this](RequestFrame frame) {
     if (frame.abort) {
@@ -216,7 +216,7 @@ bool Engine::enqueue_step() {
   const bool first = scheduler_->in_flight() == 1;
   {
     const Trace::Span span(own_.trace(), "host", "send", message->number);
-    caller_.cast("step", *message);
+    caller_.notify("step", *message);
     caller_.check();
   }
   statistics_.step_message_bytes += caller_.last_message_bytes();
@@ -311,9 +311,9 @@ void Engine::push() {
 
 // Called when there is nothing to do: makes all ranks wait for their devices. A device failure is
 // reported here at the latest.
-void Engine::settle() {
+void Engine::synchronize() {
   if (settled_) return;
-  caller_.call<void>("settle");
+  caller_.call<void>("synchronize");
   settled_ = true;
 }
 

@@ -46,7 +46,7 @@ class Engine {
  private:
   // Methods that the front end calls.
   EngineInfo open(const EngineOptions& requested);
-  void receive_part(const RequestPart& part);
+  void receive_chunk(const RequestChunk& part);
   EngineStatistics statistics();
   std::vector<ProcessTrace> take_trace();
 
@@ -67,7 +67,7 @@ class Engine {
   void poll_result();
   void push_updates();
   void push();
-  void settle();
+  void synchronize();
 
   ipc::Member& me_;
   ipc::GroupCaller& caller_;

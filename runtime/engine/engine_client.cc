@@ -91,7 +91,7 @@ void EngineClient::await_updates(Nanoseconds limit) {
 // Sends all parts that may be sent now.
 void EngineClient::send_parts_locked() {
   while (unacknowledged_ < kMaxUnacknowledged) {
-    const std::optional<RequestPart> part = packer_.next();
+    const std::optional<RequestChunk> part = packer_.next();
     if (!part) return;
     send_locked(*part);
   }
@@ -105,7 +105,7 @@ void EngineClient::send_full_parts_locked() {
   }
 }
 
-void EngineClient::send_locked(const RequestPart& part) {
+void EngineClient::send_locked(const RequestChunk& part) {
   requests_.send("add", part);
   ++unacknowledged_;
 }

@@ -69,7 +69,7 @@ class EngineClient {
   // Methods named `locked` are called with mutex_ held.
   void send_parts_locked();
   void send_full_parts_locked();
-  void send_locked(const RequestPart& part);
+  void send_locked(const RequestChunk& part);
   void await_updates(Nanoseconds limit);
   bool receive(Nanoseconds limit);
   void handle(ipc::RequestEvent event);

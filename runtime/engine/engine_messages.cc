@@ -34,10 +34,10 @@ void RequestPacker::append_frame(const RequestFrame& frame) {
   append(stream_, archive_.bytes().data(), archive_.bytes().size());
 }
 
-std::optional<RequestPart> RequestPacker::next() {
+std::optional<RequestChunk> RequestPacker::next() {
   const std::size_t bytes = std::min(kPartBytes, waiting_bytes());
   if (bytes == 0) return {};
-  RequestPart part;
+  RequestChunk part;
   append(part.bytes, stream_.data() + sent_, bytes);
   sent_ += bytes;
   part.more = waiting_bytes() > 0;
@@ -49,7 +49,7 @@ std::optional<RequestPart> RequestPacker::next() {
   return part;
 }
 
-void RequestUnpacker::unpack(const RequestPart& part, const OnFrame& on_frame) {
+void RequestUnpacker::unpack(const RequestChunk& part, const OnFrame& on_frame) {
   append(stream_, part.bytes.data(), part.bytes.size());
   std::span<const std::byte> left = stream_;
   while (left.size() >= sizeof(FrameLength)) {

@@ -87,7 +87,7 @@ struct RequestFrame {
 };
 
 // A part of the stream, which fits one slot of the ring.
-struct RequestPart {
+struct RequestChunk {
   std::vector<std::byte> bytes;
   bool more = false;  // more parts will follow
 
@@ -108,7 +108,7 @@ class RequestPacker {
 
   std::size_t waiting_bytes() const { return stream_.size() - sent_; }
   // The next part, as full as possible; nullopt if no bytes are pending.
-  std::optional<RequestPart> next();
+  std::optional<RequestChunk> next();
 
  private:
   void append_frame(const RequestFrame& frame);
@@ -124,7 +124,7 @@ class RequestUnpacker {
   using OnFrame = std::function<void(RequestFrame)>;
 
   // Calls on_frame, in order, for each frame that this part completes.
-  void unpack(const RequestPart& part, const OnFrame& on_frame);
+  void unpack(const RequestChunk& part, const OnFrame& on_frame);
 
  private:
   std::vector<std::byte> stream_;  // starts with an incomplete frame

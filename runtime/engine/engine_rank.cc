@@ -20,7 +20,7 @@ void EngineRank::bind(ipc::Registry& methods) {
   methods.bind<&EngineRank::make_cache>("make_cache", this);
   methods.bind<&EngineRank::commit_cache>("commit_cache", this);
   methods.bind<&EngineRank::step>("step", this);
-  methods.bind<&EngineRank::settle>("settle", this);
+  methods.bind<&EngineRank::synchronize>("synchronize", this);
   methods.bind<&EngineRank::kv_traffic>("kv_traffic", this);
   methods.bind<&EngineRank::take_trace>("take_trace", this);
 }
@@ -106,7 +106,7 @@ void EngineRank::run_collective(const char* what, const Work& work) {
     work();
   } catch (const Error& error) {
     const std::string words = str("rank ", me_.rank(), " in ", what, ": ", error.what());
-    me_.set_last_words(words);
+    me_.set_error_text(words);
     me_.group().abort(words);
     throw;
   }
@@ -131,7 +131,7 @@ void EngineRank::step(const StepMessage& message) {
   last_step_ns_ = now_ns();
 }
 
-void EngineRank::settle() {
+void EngineRank::synchronize() {
   communicator_.wait(stream_);
   last_step_ns_ = 0;
 }

@@ -62,7 +62,7 @@ class EngineRank {
   void commit_cache();
   void step(const StepMessage& message);
   // Waits for the device, and clears the rank's record of being in a collective.
-  void settle();
+  void synchronize();
   kvcache::KvTraffic kv_traffic();
   ProcessTrace take_trace();
 

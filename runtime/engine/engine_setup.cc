@@ -33,10 +33,11 @@ PrefillAttention prefill_attention(const EngineOptions& options, std::int64_t ma
   return automatic && never ? PrefillAttention::full : options.prefill_attention;
 }
 
-// part_rows: in layer-wise mode, how many rows a layer processes at a time. stages: of the
+// micro_batch_rows: in layer-wise mode, how many rows a layer processes at a time. stages: of the
 // pipeline.
 RunnerOptions runner_options(const EngineOptions& options, const model::ModelConfig& config,
-                             std::int64_t max_model_len, std::int64_t part_rows, int stages) {
+                             std::int64_t max_model_len, std::int64_t micro_batch_rows,
+                             int stages) {
   return {
       .max_model_len = max_model_len,
       .max_num_seqs = options.max_num_seqs,
@@ -57,7 +58,7 @@ RunnerOptions runner_options(const EngineOptions& options, const model::ModelCon
       .kv_buffers = options.kv_buffers,
       .prefill_attention = prefill_attention(options, max_model_len),
       .decode_attention = options.decode_attention,
-      .part_rows = options.kv_mode() == KvMode::layerwise ? part_rows : 0,
+      .micro_batch_rows = options.kv_mode() == KvMode::layerwise ? micro_batch_rows : 0,
   };
 }
 
@@ -364,7 +365,8 @@ GemmTuning tune_engine(const EngineOptions& options, const RunnerOptions& runner
   const std::int64_t start = now_ns();
   if (options.tuning == Tuning::full) {
     const std::int64_t rows = std::max(runner.max_num_batched_tokens, runner.max_num_seqs);
-    const std::int64_t at_once = runner.part_rows == 0 ? rows : std::min(rows, runner.part_rows);
+    const std::int64_t at_once =
+        runner.micro_batch_rows == 0 ? rows : std::min(rows, runner.micro_batch_rows);
     for (const TunedSize& size : tuned_sizes(runner.max_num_seqs, at_once)) {
       caller.call<void>("tune_gemms", size);
     }

@@ -28,16 +28,17 @@ struct Knob {
   void (*set)(RunnerOptions& options, std::int64_t value);
 };
 
-// If part_rows is set, a prompt is one step, and --max-num-batched-tokens limits the rows computed
+// If micro_batch_rows is set, a prompt is one step, and --max-num-batched-tokens limits the rows computed
 // at a time.
 constexpr Knob kKnobs[] = {
     {"--max-num-batched-tokens",
      [](const RunnerOptions& options) {
-       return options.part_rows > 0 ? options.part_rows : options.max_num_batched_tokens;
+       return options.micro_batch_rows > 0 ? options.micro_batch_rows
+                                           : options.max_num_batched_tokens;
      },
      [](RunnerOptions& options, std::int64_t value) {
-       if (options.part_rows > 0) {
-         options.part_rows = value;
+       if (options.micro_batch_rows > 0) {
+         options.micro_batch_rows = value;
        } else {
          options.max_num_batched_tokens = value;
          options.max_logit_rows = std::min(options.max_logit_rows, value);
@@ -46,7 +47,8 @@ constexpr Knob kKnobs[] = {
     {"--max-model-len", [](const RunnerOptions& options) { return options.max_model_len; },
      [](RunnerOptions& options, std::int64_t value) {
        options.max_model_len = value;
-       if (options.part_rows > 0) options.max_num_batched_tokens = value + options.max_num_seqs;
+       if (options.micro_batch_rows > 0)
+         options.max_num_batched_tokens = value + options.max_num_seqs;
      }},
 };
 
@@ -96,7 +98,7 @@ std::size_t sampler_bytes(const model::Decoder& decoder, const RunnerOptions& op
 
 std::size_t overlap_memory_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
   if (options.overlap_rows == 0) return 0;
-  return ipc::overlap_bytes(decoder.shard().ranks, options.overlapped_part_rows(),
+  return ipc::overlap_bytes(decoder.shard().ranks, options.overlapped_micro_batch_rows(),
                             decoder.config().hidden_size, decoder.dtype());
 }
 
@@ -113,17 +115,16 @@ std::size_t packed_bytes(const model::Decoder& decoder, const RunnerOptions& opt
   };
   // Linear attention's value heads are split with the key heads that they share.
   const std::int64_t group = linear.key_heads == 0 ? 0 : linear.value_heads / linear.key_heads;
-  const std::int64_t of_experts = config.mixture.expert_parallel
-                                      ? config.mixture.intermediate_size
-                                      : share(config.mixture.intermediate_size);
+  const std::int64_t of_experts = config.moe.expert_parallel ? config.moe.intermediate_size
+                                                             : share(config.moe.intermediate_size);
   const std::int64_t inputs = std::max({config.hidden_size, decoder.max_head_values(),
                                         share(config.intermediate_size_of(config.layers - 1)),
-                                        of_experts, share(config.mixture.shared_intermediate_size),
+                                        of_experts, share(config.moe.shared_intermediate_size),
                                         share(linear.key_heads) * group * linear.value_head_dim});
   constexpr std::int64_t kPadding = 64;  // maximum padding of rows and inputs
   constexpr std::int64_t kTogether = 512;
   std::int64_t rows = options.decoder_limits().rows_at_once();
-  rows = std::max(rows, std::min(rows * config.mixture.experts_per_token, kTogether));
+  rows = std::max(rows, std::min(rows * config.moe.experts_per_token, kTogether));
   return static_cast<std::size_t>((rows + kPadding) * (inputs + kPadding)) * sizeof(float);
 }
 
@@ -149,7 +150,7 @@ std::size_t graph_bytes(const model::Decoder& decoder, const RunnerOptions& opti
   constexpr std::int64_t kLayerNodes = 12, kBesideMlpNodes = 16, kPerLayerNodes = 8,
                          kOtherNodes = 64;
   const model::ModelConfig& config = decoder.config();
-  const std::int64_t layer_nodes = kLayerNodes + (config.mixture.beside_mlp ? kBesideMlpNodes : 0) +
+  const std::int64_t layer_nodes = kLayerNodes + (config.moe.beside_mlp ? kBesideMlpNodes : 0) +
                                    (config.per_layer_width > 0 ? kPerLayerNodes : 0);
   const std::int64_t nodes = decoder.own_layers().size() * layer_nodes + kOtherNodes;
   const std::int64_t graphs = DecodeGraphs::max_graphs(options.max_num_seqs, options.max_model_len);

@@ -8,20 +8,21 @@
 namespace nvllm::runtime {
 namespace {
 
-RunnerOptions options_of(std::int64_t length, std::int64_t rows, std::int64_t part_rows = 0) {
+RunnerOptions options_of(std::int64_t length, std::int64_t rows,
+                         std::int64_t micro_batch_rows = 0) {
   RunnerOptions options;
   options.max_model_len = length;
   options.max_num_seqs = 8;
   options.max_num_batched_tokens = rows;
   options.max_logit_rows = 72;
-  options.part_rows = part_rows;
+  options.micro_batch_rows = micro_batch_rows;
   return options;
 }
 
 // The residual stream of all rows, and activations of the rows computed at a time.
 std::size_t bytes_of(const RunnerOptions& options) {
   const std::int64_t at_once =
-      options.part_rows > 0 ? options.part_rows : options.max_num_batched_tokens;
+      options.micro_batch_rows > 0 ? options.micro_batch_rows : options.max_num_batched_tokens;
   return static_cast<std::size_t>(options.max_model_len + 10 * options.max_num_batched_tokens +
                                   100 * at_once);
 }

@@ -111,11 +111,11 @@ OpenModel open_model(const ModelOptions& options) {
     if (!has_config) config_path = model.checkpoint->files().front().path();
   }
   model.config = model::parse_config(text, options.overrides, config_path);
-  if (options.expert_parallel && model.config.mixture.experts == 0) {
+  if (options.expert_parallel && model.config.moe.experts == 0) {
     fail("--expert-parallel: ", options.path, " is a ", model.config.architecture,
          " without experts; leave it out");
   }
-  model.config.mixture.expert_parallel = options.expert_parallel;
+  model.config.moe.expert_parallel = options.expert_parallel;
   model.generation =
       has_config ? model::read_generation_config(fs::path(config_path).parent_path(), model.config)
                  : model::default_generation_config(model.config);
@@ -143,7 +143,7 @@ namespace {
 
 // Elements of the experts that a token does not select.
 std::uint64_t inactive_elements(const model::ModelConfig& config) {
-  const model::MixtureConfig& mixture = config.mixture;
+  const model::MoeConfig& mixture = config.moe;
   const std::int64_t inactive = mixture.experts - mixture.experts_per_token;
   return static_cast<std::uint64_t>(mixture.layer_count() * inactive * 3 * config.hidden_size *
                                     mixture.intermediate_size);
@@ -169,7 +169,7 @@ layers::Range rows_of(const RankDescription& rank, const std::string& tensor) {
 
 // The experts of a layer of which the rank has a part, and which part.
 void describe_experts(RankDescription& rank, const model::TensorNames& names,
-                      const model::MixtureConfig& mixture, std::int64_t layer) {
+                      const model::MoeConfig& mixture, std::int64_t layer) {
   for (std::int64_t expert = 0; expert < mixture.experts; ++expert) {
     const layers::Range rows =
         rows_of(rank, names.in_expert(layer, expert, names.expert_gate) + ".weight");
@@ -207,7 +207,7 @@ RankDescription describe_rank(const OpenModel& model, layers::Shard shard, Devic
   rank.state_bytes = model::DecoderMemory::state_bytes(decoder, 1);
   // Derived from the slices themselves, so that it cannot differ from what is loaded.
   const model::TensorNames& names = model.config.names;
-  const model::MixtureConfig& mixture = model.config.mixture;
+  const model::MoeConfig& mixture = model.config.moe;
   for (std::int64_t layer = 0; layer < model.config.layers; ++layer) {
     const bool has_experts = mixture.in_layer(layer);
     if (has_experts && rank.experts.size() == 0) describe_experts(rank, names, mixture, layer);

@@ -62,7 +62,7 @@ std::vector<TunedSize> tuned_sizes(std::int64_t max_num_seqs, std::int64_t rows_
 }
 
 void tune_gemms(const TunedSize& size, const model::Decoder& decoder, model::DecoderMemory& memory,
-                const model::Device& device, Backend& backend) {
+                const model::ForwardResources& device, Backend& backend) {
   const auto bytes = static_cast<std::size_t>(size.rows) * sizeof(std::int64_t);
   const Buffer zeros = backend.allocate(MemoryKind::device, bytes, "tuning");
   const Buffer nowhere = backend.allocate(MemoryKind::device, bytes, "tuning");

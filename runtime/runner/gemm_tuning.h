@@ -34,7 +34,7 @@ std::vector<TunedSize> tuned_sizes(std::int64_t max_num_seqs, std::int64_t rows_
 // Measures the GEMMs of a step of this size whose configurations are unknown (kernels::Gemm::tune).
 // Nothing is stored in any KV cache. A collective call.
 void tune_gemms(const TunedSize& size, const model::Decoder& decoder, model::DecoderMemory& memory,
-                const model::Device& device, Backend& backend);
+                const model::ForwardResources& device, Backend& backend);
 
 // One rank's GEMM configurations.
 struct GemmTuningReport {

@@ -71,7 +71,7 @@ GemmTuningReport ModelRunner::gemm_tuning() {
 
 void ModelRunner::open_overlap() {
   staging_.set_overlap(peers_.communicator != nullptr &&
-                       peers_.communicator->open_overlap(options_.overlapped_part_rows(),
+                       peers_.communicator->open_overlap(options_.overlapped_micro_batch_rows(),
                                                          decoder_.config().hidden_size,
                                                          decoder_.dtype()));
 }
@@ -92,7 +92,7 @@ void ModelRunner::step(const StepMessage& message) {
   const Trace::Span span(trace_, "host", "step", message.number);
   timer_.begin(message.number, stream_);
   follow(message);
-  const std::span<const StepPart> parts = slots_.parts();
+  const std::span<const ScheduledRows> parts = slots_.parts();
   const layers::Sampled sampled = parts.empty() ? layers::Sampled{} : run(message.number, parts);
   states_->save(message.states, stream_);
   timer_.end(stream_);
@@ -112,7 +112,7 @@ void ModelRunner::follow(const StepMessage& message) {
   starts_ = !message.started.empty();
 }
 
-layers::Sampled ModelRunner::run(std::uint64_t number, std::span<const StepPart> parts) {
+layers::Sampled ModelRunner::run(std::uint64_t number, std::span<const ScheduledRows> parts) {
   StepShape shape = shape_of(parts);
   shape.window_group = options_.window_group > 0;
   const layers::SampleStep required = required_sampling(parts);
@@ -134,9 +134,10 @@ layers::Sampled ModelRunner::run(std::uint64_t number, std::span<const StepPart>
 }
 
 kvcache::StepPlan ModelRunner::begin_cache_step(std::uint64_t number,
-                                                std::span<const StepPart> parts, bool may_capture) {
+                                                std::span<const ScheduledRows> parts,
+                                                bool may_capture) {
   sequences_.clear();
-  in_batch_order(parts, [&](const StepPart& part) {
+  in_batch_order(parts, [&](const ScheduledRows& part) {
     sequences_.push_back({.slot = part.slot,
                           .blocks = slots_[part.slot].blocks,
                           .first = part.first,
@@ -149,7 +150,7 @@ kvcache::StepPlan ModelRunner::begin_cache_step(std::uint64_t number,
       stream_);
 }
 
-layers::Sampled ModelRunner::run_as_graph(std::span<const StepPart> parts, StepShape shape,
+layers::Sampled ModelRunner::run_as_graph(std::span<const ScheduledRows> parts, StepShape shape,
                                           std::uint64_t cache_graph_key,
                                           const layers::SampleStep& required) {
   const std::int64_t rows = shape.rows;
@@ -176,7 +177,7 @@ layers::Sampled ModelRunner::run_as_graph(std::span<const StepPart> parts, StepS
   return sampled;
 }
 
-void ModelRunner::load(std::span<const StepPart> parts, const StepShape& shape) {
+void ModelRunner::load(std::span<const ScheduledRows> parts, const StepShape& shape) {
   staging_.load(parts, slots_, shape, results_ ? results_->next_buffer() : 0, *cache_, stream_,
                 peers_.communicator);
 }
@@ -190,9 +191,9 @@ std::optional<layers::LogitsCall> ModelRunner::forward(const StepShape& shape) {
 }
 
 // The sampling features that the step's rows require.
-layers::SampleStep ModelRunner::required_sampling(std::span<const StepPart> parts) {
+layers::SampleStep ModelRunner::required_sampling(std::span<const ScheduledRows> parts) {
   layers::SampleStep required;
-  for (const StepPart& part : parts) {
+  for (const ScheduledRows& part : parts) {
     const SlotSequence& sequence = slots_[part.slot];
     if (part.samples) {
       required.penalties |= sequence.penalties;

@@ -88,16 +88,18 @@ class ModelRunner {
 
  private:
   void follow(const StepMessage& message);
-  kvcache::StepPlan begin_cache_step(std::uint64_t number, std::span<const StepPart> parts,
+  kvcache::StepPlan begin_cache_step(std::uint64_t number, std::span<const ScheduledRows> parts,
                                      bool may_capture);
-  layers::Sampled run(std::uint64_t number, std::span<const StepPart> parts);
-  layers::Sampled run_as_graph(std::span<const StepPart> parts, StepShape shape,
+  layers::Sampled run(std::uint64_t number, std::span<const ScheduledRows> parts);
+  layers::Sampled run_as_graph(std::span<const ScheduledRows> parts, StepShape shape,
                                std::uint64_t cache_graph_key, const layers::SampleStep& required);
-  void load(std::span<const StepPart> parts, const StepShape& shape);
+  void load(std::span<const ScheduledRows> parts, const StepShape& shape);
   // The forward pass up to the LM-head GEMM, which is returned; nullopt on stages without a head.
   std::optional<layers::LogitsCall> forward(const StepShape& shape);
-  model::Device device() { return {stream_, *gemm_, peers_.communicator, peers_.link, progress_}; }
-  layers::SampleStep required_sampling(std::span<const StepPart> parts);
+  model::ForwardResources device() {
+    return {stream_, *gemm_, peers_.communicator, peers_.link, progress_};
+  }
+  layers::SampleStep required_sampling(std::span<const ScheduledRows> parts);
   // head: the GEMM that computes the logits; nullptr: they are computed already.
   layers::Sampled sample(const StepShape& shape, std::int64_t rows,
                          const layers::SampleStep& required, const layers::LogitsCall* head);

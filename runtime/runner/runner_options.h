@@ -43,9 +43,9 @@ struct RunnerOptions {
   bool whole_sequences = false;  // chunked: as in kvcache::ChunkedOptions
   // Not 0: each layer processes a step's rows in parts of this size before the next layer starts;
   // activations are allocated for one part.
-  std::int64_t part_rows = 0;
+  std::int64_t micro_batch_rows = 0;
   // Not 0: a prefill step of at least this many rows is split into two micro-batches whose
-  // all-reduces are overlapped. Requires part_rows == 0.
+  // all-reduces are overlapped. Requires micro_batch_rows == 0.
   std::int64_t overlap_rows = 0;
   kvcache::OffloadHooks offload_hooks = {};  // for tests
 
@@ -53,8 +53,8 @@ struct RunnerOptions {
   void serialize(Archive& archive) {
     archive(max_model_len, max_num_seqs, max_num_batched_tokens, max_logit_rows, block_size, graphs,
             keeps_results, steps_ahead, kv_mode, kv_cache_dtype, ring_slots, host_attention,
-            host_threads, kv_buffers, part_rows, prefill_attention, decode_attention, invariant,
-            whole_sequences, window_group, overlap_rows);
+            host_threads, kv_buffers, micro_batch_rows, prefill_attention, decode_attention,
+            invariant, whole_sequences, window_group, overlap_rows);
   }
 
   // Sizes of the largest step, in which every slot has a row: rows, rows with logits, and blocks of
@@ -62,7 +62,7 @@ struct RunnerOptions {
   std::int64_t rows() const { return std::max(max_num_batched_tokens, max_num_seqs); }
   std::int64_t logit_rows() const { return std::max(max_logit_rows, max_num_seqs); }
   // Rows of a micro-batch.
-  std::int64_t overlapped_part_rows() const { return divide_up(rows(), 2); }
+  std::int64_t overlapped_micro_batch_rows() const { return divide_up(rows(), 2); }
   std::int64_t table_blocks() const { return divide_up(max_model_len, block_size); }
 
   model::DecoderLimits decoder_limits() const {
@@ -70,7 +70,7 @@ struct RunnerOptions {
             .logit_rows = logit_rows(),
             .positions = max_model_len,
             .state_slots = max_num_seqs,
-            .part_rows = part_rows,
+            .micro_batch_rows = micro_batch_rows,
             .overlap = overlap_rows > 0,
             .invariant = invariant};
   }

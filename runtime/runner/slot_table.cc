@@ -26,7 +26,7 @@ void SlotTable::follow(const StepMessage& message) {
   }
   repeated_.clear();
   if (message.same_rows) {
-    for (const StepPart& part : parts_) {
+    for (const ScheduledRows& part : parts_) {
       if (slots_[part.slot].present) repeated_.push_back(part.slot);
     }
   }
@@ -76,7 +76,7 @@ void SlotTable::add_part(std::uint32_t slot, std::int64_t rows) {
   SlotSequence& sequence = (*this)[slot];
   NVLLM_CHECK(sequence.present, "rows of slot ", slot, ", which is free");
   const auto tokens = static_cast<std::int64_t>(sequence.tokens.size());
-  StepPart part{.slot = slot, .first = sequence.computed, .rows = rows};
+  ScheduledRows part{.slot = slot, .first = sequence.computed, .rows = rows};
   const std::int64_t end = part.first + rows;
   part.known = part.first < tokens;
   NVLLM_CHECK(rows >= 1 && (part.known ? end <= tokens : rows == 1), "slot ", slot, ": ", rows,
@@ -95,10 +95,10 @@ void SlotTable::add_part(std::uint32_t slot, std::int64_t rows) {
 
 void SlotTable::place_logits() {
   std::int64_t row = 0;
-  for (StepPart& part : parts_) {
+  for (ScheduledRows& part : parts_) {
     if (part.samples) part.sample_logits = row++;
   }
-  for (StepPart& part : parts_) {
+  for (ScheduledRows& part : parts_) {
     part.prompt_logits = row;
     row += part.prompt_logprobs;
   }

@@ -30,7 +30,7 @@ struct SlotSequence {
 };
 
 // A sequence's rows in a step.
-struct StepPart {
+struct ScheduledRows {
   std::uint32_t slot = 0;
   std::int64_t first = 0;  // position of the first row
   std::int64_t rows = 0;
@@ -55,7 +55,7 @@ class SlotTable {
   void follow(const StepMessage& message);
 
   // The parts of the last message, in its order.
-  std::span<const StepPart> parts() const { return parts_; }
+  std::span<const ScheduledRows> parts() const { return parts_; }
 
   SlotSequence& operator[](std::uint32_t slot);
 
@@ -66,7 +66,7 @@ class SlotTable {
 
   std::int64_t max_model_len_, block_size_;
   std::vector<SlotSequence> slots_;
-  std::vector<StepPart> parts_;
+  std::vector<ScheduledRows> parts_;
   std::vector<std::uint32_t> repeated_;  // slots of the last step that continue; kept to reuse its
                                          // memory
 };

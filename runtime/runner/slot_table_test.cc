@@ -25,7 +25,7 @@ void add_blocks(StepMessage& message, std::uint32_t slot, int count) {
 
 std::vector<std::uint32_t> slots_of(const SlotTable& table) {
   std::vector<std::uint32_t> slots;
-  for (const StepPart& part : table.parts()) slots.push_back(part.slot);
+  for (const ScheduledRows& part : table.parts()) slots.push_back(part.slot);
   return slots;
 }
 

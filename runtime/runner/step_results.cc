@@ -110,7 +110,7 @@ std::int32_t StepResults::next_buffer() const {
   return static_cast<std::int32_t>((oldest_ + count_) % pending_.size());
 }
 
-void StepResults::enqueue_copies(std::uint64_t number, std::span<const StepPart> parts,
+void StepResults::enqueue_copies(std::uint64_t number, std::span<const ScheduledRows> parts,
                                  SlotTable& slots, const layers::Sampled& sampled, Stream& stream) {
   NVLLM_CHECK_LT(count_, pending_.size());
   const std::int32_t buffer = next_buffer();
@@ -118,7 +118,7 @@ void StepResults::enqueue_copies(std::uint64_t number, std::span<const StepPart>
   ++count_;
   pending.number = number;
   pending.parts.clear();
-  for (const StepPart& part : parts) {
+  for (const ScheduledRows& part : parts) {
     const SlotSequence& sequence = slots[part.slot];
     pending.parts.push_back({part, sequence.logprobs, sequence.prompt_logprobs});
   }

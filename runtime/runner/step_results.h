@@ -75,7 +75,7 @@ class StepResults {
   TensorView buffers() const { return buffers_; }
   // Enqueues the copies of a step's results. sampled: empty if no logits were computed; with a
   // link, only its shapes are used.
-  void enqueue_copies(std::uint64_t number, std::span<const StepPart> parts, SlotTable& slots,
+  void enqueue_copies(std::uint64_t number, std::span<const ScheduledRows> parts, SlotTable& slots,
                       const layers::Sampled& sampled, Stream& stream);
 
   bool ready() const;  // whether the oldest step's results have arrived
@@ -85,7 +85,7 @@ class StepResults {
  private:
   // One sequence's part of a step.
   struct Part {
-    StepPart rows;
+    ScheduledRows rows;
     std::int32_t logprobs = -1, prompt_logprobs = -1;
   };
   struct Pending {

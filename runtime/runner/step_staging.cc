@@ -28,11 +28,12 @@ std::int64_t max_words(const RunnerOptions& options) {
                           .logit_rows = options.logit_rows(),
                           .window_group = options.window_group > 0};
   std::int64_t words = StepLayout(largest).blocks + max_blocks(options);
-  if (options.part_rows > 0)
-    words += RowParts::max_words(options.max_num_seqs, options.rows(), options.part_rows);
-  if (options.overlap_rows > 0) {
+  if (options.micro_batch_rows > 0)
     words +=
-        RowParts::max_words(options.max_num_seqs, options.rows(), options.overlapped_part_rows());
+        MicroBatches::max_words(options.max_num_seqs, options.rows(), options.micro_batch_rows);
+  if (options.overlap_rows > 0) {
+    words += MicroBatches::max_words(options.max_num_seqs, options.rows(),
+                                     options.overlapped_micro_batch_rows());
   }
   return words;
 }
@@ -61,7 +62,7 @@ std::size_t StepStaging::bytes(const RunnerOptions& options) {
 StepStaging::StepStaging(Backend& backend, const RunnerOptions& options)
     : window_group_(options.window_group > 0),
       max_blocks_(max_blocks(options)),
-      part_rows_(options.part_rows),
+      micro_batch_rows_(options.micro_batch_rows),
       overlap_rows_(options.overlap_rows),
       staged_(static_cast<std::size_t>(max_words(options))),
       memory_(backend.allocate(MemoryKind::device, bytes(options), "step input")) {
@@ -106,12 +107,12 @@ void StepStaging::send(std::size_t words, Stream& stream) {
   next_ = (next_ + 1) % loaded_.size();
 }
 
-void StepStaging::send_blocks(std::span<const StepPart> parts, SlotTable& slots,
+void StepStaging::send_blocks(std::span<const ScheduledRows> parts, SlotTable& slots,
                               const kvcache::KvCache& cache, Stream& stream,
                               ipc::Communicator* communicator) {
   const auto count_new = [&] {
     std::int64_t count = 0;
-    for (const StepPart& part : parts) {
+    for (const ScheduledRows& part : parts) {
       const SlotSequence& sequence = slots[part.slot];
       count += static_cast<std::int64_t>(sequence.blocks.size()) - sequence.blocks_sent;
       count +=
@@ -123,38 +124,39 @@ void StepStaging::send_blocks(std::span<const StepPart> parts, SlotTable& slots,
                           .window_group = window_group_};
   while (count_new() > max_blocks_) {
     StepWriter writer(begin(communicator), no_rows, max_blocks_);
-    for (const StepPart& part : parts) writer.add_blocks(part.slot, slots[part.slot]);
+    for (const ScheduledRows& part : parts) writer.add_blocks(part.slot, slots[part.slot]);
     writer.pad();
     if (window_group_) {
-      for (const StepPart& part : parts) writer.add_window_blocks(slots[part.slot]);
+      for (const ScheduledRows& part : parts) writer.add_window_blocks(slots[part.slot]);
     }
     send(writer.finish(), stream);
     make_input(no_rows, cache, stream);
   }
 }
 
-void StepStaging::load(std::span<const StepPart> parts, SlotTable& slots, const StepShape& shape,
-                       std::int32_t result_buffer, const kvcache::KvCache& cache, Stream& stream,
+void StepStaging::load(std::span<const ScheduledRows> parts, SlotTable& slots,
+                       const StepShape& shape, std::int32_t result_buffer,
+                       const kvcache::KvCache& cache, Stream& stream,
                        ipc::Communicator* communicator) {
   send_blocks(parts, slots, cache, stream, communicator);
   order_.clear();
-  in_batch_order(parts, [&](const StepPart& part) { order_.push_back(&part); });
+  in_batch_order(parts, [&](const ScheduledRows& part) { order_.push_back(&part); });
   std::int32_t* const words = begin(communicator);
   words[StepLayout(shape).result_buffer] = result_buffer;
   StepWriter writer(words, shape, max_blocks_);
-  for (const StepPart* const part : order_) writer.add(*part, slots[part->slot]);
+  for (const ScheduledRows* const part : order_) writer.add(*part, slots[part->slot]);
   writer.pad();
   if (window_group_) {
-    for (const StepPart* const part : order_) writer.add_window_blocks(slots[part->slot]);
+    for (const ScheduledRows* const part : order_) writer.add_window_blocks(slots[part->slot]);
   }
   parts_at_ = writer.finish();
-  parts_.cut(order_, part_rows(shape));
+  parts_.cut(order_, micro_batch_rows(shape));
   std::ranges::copy(parts_.words(), words + parts_at_);
   send(parts_at_ + parts_.words().size(), stream);
 }
 
-std::int64_t StepStaging::part_rows(const StepShape& shape) const {
-  if (part_rows_ > 0) return part_rows_;
+std::int64_t StepStaging::micro_batch_rows(const StepShape& shape) const {
+  if (micro_batch_rows_ > 0) return micro_batch_rows_;
   const bool overlaps =
       overlap_ && overlap_rows_ > 0 && shape.rows >= overlap_rows_ && shape.max_query_rows > 1;
   return overlaps ? divide_up(shape.rows, 2) : shape.rows;
@@ -245,9 +247,9 @@ layers::SampleStep StepStaging::sample_step(const StepShape& shape, std::int64_t
   return step;
 }
 
-StepShape shape_of(std::span<const StepPart> parts) {
+StepShape shape_of(std::span<const ScheduledRows> parts) {
   StepShape shape;
-  in_batch_order(parts, [&](const StepPart& part) {
+  in_batch_order(parts, [&](const ScheduledRows& part) {
     if (part.rows == 1 && shape.decode_sequences == shape.sequences) ++shape.decode_sequences;
     ++shape.sequences;
     shape.rows += part.rows;
@@ -261,7 +263,7 @@ StepShape shape_of(std::span<const StepPart> parts) {
 StepWriter::StepWriter(std::int32_t* words, const StepShape& shape, std::int64_t max_blocks)
     : words_(words), shape_(shape), at_(shape), max_blocks_(max_blocks) {}
 
-void StepWriter::add(const StepPart& part, SlotSequence& sequence) {
+void StepWriter::add(const ScheduledRows& part, SlotSequence& sequence) {
   const std::int64_t row = rows_, end = part.first + part.rows;
   const auto slot = static_cast<std::int32_t>(part.slot);
   const std::int32_t* const tokens = sequence.tokens.data() + part.first;
@@ -338,21 +340,22 @@ void StepWriter::set_logits(std::int64_t logits, std::int64_t row, std::int32_t 
   words_[at_.targets + logits] = target;
 }
 
-std::int64_t RowParts::max_words(std::int64_t sequences, std::int64_t rows, std::int64_t max_rows) {
+std::int64_t MicroBatches::max_words(std::int64_t sequences, std::int64_t rows,
+                                     std::int64_t max_rows) {
   const std::int64_t parts = divide_up(rows, max_rows);
   return parts < 2 ? 0 : 2 * (sequences + parts) + parts;
 }
 
-void RowParts::cut(std::span<const StepPart* const> sequences, std::int64_t max_rows) {
+void MicroBatches::cut(std::span<const ScheduledRows* const> sequences, std::int64_t max_rows) {
   words_.clear();
   parts_.clear();
   part_ = {};
   std::int64_t rows = 0;
-  for (const StepPart* const sequence : sequences) rows += sequence->rows;
+  for (const ScheduledRows* const sequence : sequences) rows += sequence->rows;
   if (rows <= max_rows) return;
   std::int64_t row = 0;  // index in the batch
   for (std::size_t s = 0; s < sequences.size(); ++s) {
-    const StepPart& sequence = *sequences[s];
+    const ScheduledRows& sequence = *sequences[s];
     for (std::int64_t done = 0; done < sequence.rows;) {
       if (part_.rows == max_rows) end_part(row, static_cast<std::int64_t>(s));
       const std::int64_t count = std::min(sequence.rows - done, max_rows - part_.rows);
@@ -370,7 +373,7 @@ void RowParts::cut(std::span<const StepPart* const> sequences, std::int64_t max_
   end_part(row, 0);
 }
 
-void RowParts::end_part(std::int64_t next_row, std::int64_t next_sequence) {
+void MicroBatches::end_part(std::int64_t next_row, std::int64_t next_sequence) {
   starts_.push_back(static_cast<std::int32_t>(part_.rows));
   words_.insert(words_.end(), starts_.begin(), starts_.end());
   words_.insert(words_.end(), lengths_.begin(), lengths_.end());
@@ -380,8 +383,8 @@ void RowParts::end_part(std::int64_t next_row, std::int64_t next_sequence) {
   part_ = {.first_row = next_row, .first_sequence = next_sequence};
 }
 
-std::span<const layers::BatchPart> RowParts::at(std::int32_t* words) {
-  for (layers::BatchPart& part : parts_) {
+std::span<const layers::MicroBatch> MicroBatches::at(std::int32_t* words) {
+  for (layers::MicroBatch& part : parts_) {
     part.query_start = TensorView(words, DType::i32, {part.sequences + 1});
     part.kv_length = TensorView(words + part.sequences + 1, DType::i32, {part.sequences});
     words += 2 * part.sequences + 1;

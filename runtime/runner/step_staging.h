@@ -4,7 +4,7 @@
 //
 //   StepShape, StepLayout   how many numbers a step has, and where each lies in its words
 //   StepWriter              writes the words, sequence by sequence
-//   RowParts                cuts the rows into parts, for a pass that takes all rows layer by layer
+//   MicroBatches                cuts the rows into parts, for a pass that takes all rows layer by layer
 //   StepStaging             the buffers on both sides, and the device's state of each slot
 #pragma once
 
@@ -41,16 +41,16 @@ struct StepShape {
 // Calls with each of a step's parts in the order in which a batch has them: those that sample come
 // first.
 template <typename Call>
-void in_batch_order(std::span<const StepPart> parts, const Call& call) {
+void in_batch_order(std::span<const ScheduledRows> parts, const Call& call) {
   for (const bool samples : {true, false}) {
-    for (const StepPart& part : parts) {
+    for (const ScheduledRows& part : parts) {
       if (part.samples == samples) call(part);
     }
   }
 }
 
 // The shape of a step without padding.
-StepShape shape_of(std::span<const StepPart> parts);
+StepShape shape_of(std::span<const ScheduledRows> parts);
 
 // Word offsets of a step's parts (see kernels::StepInput and layers::SampleStep).
 struct StepLayout {
@@ -89,7 +89,7 @@ class StepWriter {
   StepWriter(std::int32_t* words, const StepShape& shape, std::int64_t max_blocks);
 
   // Adds a sequence's rows, which logits they need, and its new blocks, which then count as sent.
-  void add(const StepPart& part, SlotSequence& sequence);
+  void add(const ScheduledRows& part, SlotSequence& sequence);
   // Adds only a sequence's new blocks, as many as fit.
   void add_blocks(std::uint32_t slot, SlotSequence& sequence);
   // Pads to the shape, with sequences of one row.
@@ -120,25 +120,25 @@ class StepWriter {
 // Splits a step's rows into parts of at most max_rows, for a pass in which each layer processes all
 // parts before the next layer starts, or overlaps two parts (model/decoder.h). Used by one thread;
 // kept to reuse its memory.
-class RowParts {
+class MicroBatches {
  public:
   // Maximum words of a step's parts: each sequence is in one part, plus one more for each cut.
   static std::int64_t max_words(std::int64_t sequences, std::int64_t rows, std::int64_t max_rows);
 
   // sequences: in the batch's order. There are no parts if one is enough.
-  void cut(std::span<const StepPart* const> sequences, std::int64_t max_rows);
+  void cut(std::span<const ScheduledRows* const> sequences, std::int64_t max_rows);
 
   // For each part its query_start, followed by its kv_length.
   std::span<const std::int32_t> words() const { return words_; }
   // The parts, whose words are at this address.
-  std::span<const layers::BatchPart> at(std::int32_t* words);
+  std::span<const layers::MicroBatch> at(std::int32_t* words);
 
  private:
   void end_part(std::int64_t next_row, std::int64_t next_sequence);
 
   std::vector<std::int32_t> words_, starts_, lengths_;
-  std::vector<layers::BatchPart> parts_;
-  layers::BatchPart part_;  // the part being filled
+  std::vector<layers::MicroBatch> parts_;
+  layers::MicroBatch part_;  // the part being filled
 };
 
 // The device keeps each slot's block table and last token. A sequence's new blocks are added to its
@@ -155,7 +155,7 @@ class StepStaging {
   static std::size_t bytes(const RunnerOptions& options);
 
   // Sends a step. result_buffer: receives its tokens (StepResults::next_buffer()).
-  void load(std::span<const StepPart> parts, SlotTable& slots, const StepShape& shape,
+  void load(std::span<const ScheduledRows> parts, SlotTable& slots, const StepShape& shape,
             std::int32_t result_buffer, const kvcache::KvCache& cache, Stream& stream,
             ipc::Communicator* communicator);
 
@@ -174,12 +174,12 @@ class StepStaging {
 
  private:
   // Rows per part of such a step.
-  std::int64_t part_rows(const StepShape& shape) const;
+  std::int64_t micro_batch_rows(const StepShape& shape) const;
   std::int32_t* begin(ipc::Communicator* communicator);
   void send(std::size_t words, Stream& stream);
   // Sends new blocks to the tables in steps without rows, until the rest fits in one step.
-  void send_blocks(std::span<const StepPart> parts, SlotTable& slots, const kvcache::KvCache& cache,
-                   Stream& stream, ipc::Communicator* communicator);
+  void send_blocks(std::span<const ScheduledRows> parts, SlotTable& slots,
+                   const kvcache::KvCache& cache, Stream& stream, ipc::Communicator* communicator);
   TensorView ints(std::int64_t first, std::int64_t count) const;
   // The arguments of the kernel that reads the words. The window group has a call of its own, with
   // its blocks; its other outputs are the same.
@@ -187,17 +187,17 @@ class StepStaging {
   kernels::StepInput window_input(const StepShape& shape, const kvcache::KvCache& cache) const;
 
   const bool window_group_;
-  const std::int64_t max_blocks_;                // new blocks in one step
-  const std::int64_t part_rows_, overlap_rows_;  // as in RunnerOptions
+  const std::int64_t max_blocks_;                       // new blocks in one step
+  const std::int64_t micro_batch_rows_, overlap_rows_;  // as in RunnerOptions
   bool overlap_ = true;
-  RowParts parts_;
+  MicroBatches parts_;
   std::vector<std::int32_t> staged_;            // the step being written
   std::vector<std::unique_ptr<Event>> loaded_;  // of the last steps, in a ring
   std::size_t next_ = 0;
   Buffer memory_;
-  std::int32_t* words_ = nullptr;       // the staged words on the device
-  std::vector<const StepPart*> order_;  // a step's sequences in the order of its batch
-  std::size_t parts_at_ = 0;            // offset of the parts' words
+  std::int32_t* words_ = nullptr;            // the staged words on the device
+  std::vector<const ScheduledRows*> order_;  // a step's sequences in the order of its batch
+  std::size_t parts_at_ = 0;                 // offset of the parts' words
   TensorView last_tokens_, table_;
   // For the window group, if there is one.
   TensorView window_table_, window_slot_mapping_, window_block_table_;

@@ -345,7 +345,7 @@ TEST_CASE("statistics say who waits, who runs and what it cost") {
 }
 
 TEST_CASE("a host block that is given back is taken for the next message only") {
-  HostBlocks host(2);
+  HostBlockPool host(2);
   std::vector<kvcache::BlockId> blocks = {host.take(), host.take()};
   CHECK(blocks == std::vector<kvcache::BlockId>{0, 1});
   host.give_back(blocks);

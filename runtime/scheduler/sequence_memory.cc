@@ -14,7 +14,7 @@ namespace nvllm::runtime {
 namespace {
 
 // Allocates a host block for each of these blocks, and adds the copies.
-void copy_out(std::span<const kvcache::BlockId> blocks, HostBlocks& free_host,
+void copy_out(std::span<const kvcache::BlockId> blocks, HostBlockPool& free_host,
               std::vector<kvcache::BlockId>& host, std::vector<kvcache::BlockCopy>& copies) {
   for (const kvcache::BlockId block : blocks) {
     host.push_back(free_host.take());
@@ -30,26 +30,26 @@ bool caches_prefixes(const SchedulerLimits& limits) {
 }  // namespace
 
 // Reserves memory, so that swapping allocates nothing.
-HostBlocks::HostBlocks(std::int64_t count) {
+HostBlockPool::HostBlockPool(std::int64_t count) {
   free_.reserve(static_cast<std::size_t>(count));
   given_back_.reserve(static_cast<std::size_t>(count));
   for (std::int64_t block = count; block-- > 0;)
     free_.push_back(static_cast<kvcache::BlockId>(block));
 }
 
-kvcache::BlockId HostBlocks::take() {
+kvcache::BlockId HostBlockPool::take() {
   NVLLM_CHECK(!free_.empty(), "no host block is free");
   const kvcache::BlockId block = free_.back();
   free_.pop_back();
   return block;
 }
 
-void HostBlocks::give_back(std::vector<kvcache::BlockId>& blocks) {
+void HostBlockPool::give_back(std::vector<kvcache::BlockId>& blocks) {
   given_back_.insert(given_back_.end(), blocks.begin(), blocks.end());
   blocks.clear();
 }
 
-void HostBlocks::end_message() {
+void HostBlockPool::end_message() {
   free_.insert(free_.end(), given_back_.begin(), given_back_.end());
   given_back_.clear();
 }

@@ -68,10 +68,10 @@ class ResidentBlocks {
 
 // Free blocks in host memory. A returned block can be taken only for the next message: within a
 // message all copies to the host come before those from it, and no two may target one block.
-class HostBlocks {
+class HostBlockPool {
  public:
   // All `count` blocks, the lowest to be taken first.
-  explicit HostBlocks(std::int64_t count);
+  explicit HostBlockPool(std::int64_t count);
 
   std::size_t count() const { return free_.size(); }  // blocks that can be taken
   kvcache::BlockId take();
@@ -182,17 +182,17 @@ class SequenceMemory {
   const bool prefix_caching_;
   const std::int64_t window_;
   const std::int64_t host_blocks_;
-  HostBlocks free_host_;
+  HostBlockPool free_host_;
   // The group of windows, if there is one.
   std::optional<kvcache::WindowBlocks> windows_;
   const std::int64_t host_window_blocks_;
-  HostBlocks free_host_window_;
+  HostBlockPool free_host_window_;
   // Linear attention.
   const bool keeps_states_;
   const std::int64_t snapshot_tokens_;                // a multiple of the block size
   std::optional<kvcache::StateSnapshots> snapshots_;  // if prefixes are cached
   const std::int64_t host_states_;
-  HostBlocks free_host_states_;
+  HostBlockPool free_host_states_;
 };
 
 }  // namespace nvllm::runtime

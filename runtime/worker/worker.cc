@@ -75,7 +75,7 @@ std::unique_ptr<Backend> start_device(const WorkerOptions& options, int boxes) {
 // CPU ranks divide the cores. A GPU's rank runs on cores near its GPU and allocates its memory
 // there, where copies are fastest; if the system does not permit that, it keeps the default, and
 // `doctor` reports it.
-void choose_place(int rank, int ranks, const Backend& backend) {
+void set_cpu_affinity(int rank, int ranks, const Backend& backend) {
   if (backend.kind() == DeviceKind::cpu) {
     run_on_cores(share_of_cores(allowed_cores(), rank, ranks));
   } else {
@@ -90,7 +90,7 @@ void record(ipc::Member& me, const std::exception& error) {
   const char* const words =
       no_memory ? "the system refuses more memory; free some, or raise the limit (ulimit -v)"
                 : error.what();
-  me.set_last_words(words);
+  me.set_error_text(words);
   // GroupAborted has its cause elsewhere, which the launcher reports.
   if (dynamic_cast<const ipc::GroupAborted*>(&error) == nullptr) log_error(words);
 }
@@ -125,13 +125,14 @@ layers::Stage stage_of(const ipc::Member& me, int stages) {
   return {.index = me.rank() / (me.size() / stages), .stages = stages};
 }
 
-void live(ipc::Member& me, const WorkerOptions& options) {
+void worker_main(ipc::Member& me, const WorkerOptions& options) {
   me.set_phase(ipc::Phase::starting);
   StartTimes start{.joined_ns = now_ns()};
   const ipc::Heartbeat heartbeat(me);
   const ipc::Group& group = me.group();
   const std::unique_ptr<Backend> backend = start_device(options, group.boxes());
-  choose_place(me.rank() - group.first_rank(group.box()), group.ranks_of(group.box()), *backend);
+  set_cpu_affinity(me.rank() - group.first_rank(group.box()), group.ranks_of(group.box()),
+                   *backend);
   const std::unique_ptr<Stream> stream = backend->create_stream();
   start.backend_ns = now_ns();
   // On GPUs, weights load while the communicator is created; on the CPU both need the cores.
@@ -188,7 +189,7 @@ int run_worker(const ipc::Group& group, int rank, const WorkerOptions& options) 
   set_environment(rank, group.boxes(), options);
   ipc::Member me = group.join(rank);
   try {
-    live(me, options);
+    worker_main(me, options);
     return 0;
   } catch (const std::exception& error) {
     record(me, error);

@@ -36,7 +36,7 @@ inline constexpr int kSharedBytes = kQueryBytes<D> + kWarps<D>* kWarpBytes<D>;
 // A partial result in shared memory: the weighted values of 16 rows, not yet divided by the sums of
 // their weights. Padding of the rows avoids bank conflicts between lanes that store them.
 template <int D, int kPadding = 0>
-struct Part {
+struct WarpPartial {
   float out[kRows][D + kPadding];
   float row_max[kRows];
   float sum[kRows];
@@ -93,7 +93,7 @@ __device__ __forceinline__ float combine_weights(int parts, const Read& max_of,
 
 // Combines the warps' partial results into one.
 template <int D>
-__device__ void combine_warps(const Part<D>* of_warp, Part<D>& combined) {
+__device__ void combine_warps(const WarpPartial<D>* of_warp, WarpPartial<D>& combined) {
   for (int i = threadIdx.x; i < kRows * D; i += kWarps<D> * 32) {
     const int row = i / D, column = i % D;
     float weight[kWarps<D>], sum = 0, out = 0;
@@ -111,8 +111,8 @@ __device__ void combine_warps(const Part<D>* of_warp, Part<D>& combined) {
 
 // Combines the blocks' partial results into the final one. Block `rank` writes its share.
 template <typename T, int D, int kThreads = kWarps<D> * 32>
-__device__ void combine_blocks(const AttentionRows<T>& part, int first_row, const Part<D>& combined,
-                               int rank, int blocks) {
+__device__ void combine_blocks(const AttentionRows<T>& part, int first_row,
+                               const WarpPartial<D>& combined, int rank, int blocks) {
   const auto& p = part.p;
   const int rows = min(kRows, part.packed_rows - first_row);
   for (int i = rank * kThreads + threadIdx.x; i < rows * D; i += blocks * kThreads) {
@@ -137,7 +137,7 @@ __device__ void combine_blocks(const AttentionRows<T>& part, int first_row, cons
 // Stores the first `count` of a warp's rows (a WarpRows).
 template <typename Rows, int D, int kPadding>
 __device__ __forceinline__ void store_part(const Rows& rows, int count, int lane,
-                                           Part<D, kPadding>& to) {
+                                           WarpPartial<D, kPadding>& to) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = lane / 4 + 8 * i;
@@ -156,7 +156,7 @@ template <typename T, int D, typename TokenPart>
 __device__ __forceinline__ void attend(const TokenPart& part) {
   constexpr int kTile = kTokens<D>;
   extern __shared__ __align__(128) unsigned char shared[];
-  static_assert((kWarps<D> + 1) * sizeof(Part<D>) <= kSharedBytes<D>);
+  static_assert((kWarps<D> + 1) * sizeof(WarpPartial<D>) <= kSharedBytes<D>);
   const int blocks = cluster_blocks();
   const int rank = blockIdx.x % blocks;
   const int first_row = static_cast<int>(blockIdx.x) / blocks * kRows;
@@ -217,8 +217,8 @@ __device__ __forceinline__ void attend(const TokenPart& part) {
   wait_for_copies<0>();
   __syncthreads();  // the partial results overwrite the tiles
 
-  auto* parts = reinterpret_cast<Part<D>*>(shared);
-  Part<D>& combined = parts[kWarps<D>];
+  auto* parts = reinterpret_cast<WarpPartial<D>*>(shared);
+  WarpPartial<D>& combined = parts[kWarps<D>];
   store_part(rows, kRows, lane, parts[warp]);
   __syncthreads();
   combine_warps(parts, combined);

@@ -48,7 +48,7 @@ void hdim512_prefill(const Attention& args, cudaStream_t stream) {
 template <typename T>
 __device__ __forceinline__ void store_slice(const hdim512::Rows<T>& rows,
                                             const hdim512::Place& place,
-                                            decode::Part<hdim512::kHeadDim>& to) {
+                                            decode::WarpPartial<hdim512::kHeadDim>& to) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = place.lane / 4 + 8 * i;
@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(hdim512::kThreads<1>)
 
   rows.finish(p.value_scale(part.kv_head));
   __syncthreads();  // the partial results overwrite the tiles
-  static_assert(sizeof(decode::Part<kHeadDim>) <= kSharedBytes<T, 1>);
-  auto& partial = *reinterpret_cast<decode::Part<kHeadDim>*>(shared);
+  static_assert(sizeof(decode::WarpPartial<kHeadDim>) <= kSharedBytes<T, 1>);
+  auto& partial = *reinterpret_cast<decode::WarpPartial<kHeadDim>*>(shared);
   store_slice<T>(rows, place, partial);
   decode::synchronize_cluster(blocks);
   decode::combine_blocks<T, kHeadDim, kThreads<1>>(part, first_row, partial, rank, blocks);

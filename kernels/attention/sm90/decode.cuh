@@ -46,7 +46,7 @@ struct Tile<F16, D, Copy::boxes> : HalvedRows<D> {};
 
 // The partial result of a warp.
 template <int D>
-using Part = decode::Part<D, 8>;
+using WarpPartial = decode::WarpPartial<D, 8>;
 
 // The layout of a block's shared memory, in bytes.
 template <typename T, int D, int kWarps>
@@ -55,7 +55,7 @@ struct SharedLayout {
   static constexpr int kRing = kStages * 2 * kTile;  // of a warp, reused for its partial result
   static constexpr int kBarriers = kWarps * kRing;
   static constexpr int kReceived = kBarriers + (kWarps * kStages + 2) / 2 * 16;
-  static_assert(sizeof(Part<D>) <= kRing);
+  static_assert(sizeof(WarpPartial<D>) <= kRing);
   // The size for this many rows. The rings and barriers are followed by memory for what the blocks
   // of the cluster send: quads of weighted values, rounded up per block, then a row maximum and a
   // sum per row.
@@ -215,7 +215,7 @@ class Ring {
 
   unsigned tiles_, barriers_;
   int lane_;
-  LeavesFirst leaves_first_;  // the L2 cache: no other block reads the tiles
+  EvictFirst leaves_first_;  // the L2 cache: no other block reads the tiles
 };
 
 // Combines the partial results of a block's warps and of a cluster's blocks. Quads of neighbouring
@@ -233,8 +233,8 @@ class Combine {
     if (threadIdx.x == 0) received_.init(1);
   }
 
-  __device__ __forceinline__ Part<D>& part_of(int warp) const {
-    return *reinterpret_cast<Part<D>*>(memory_ + warp * SharedLayout<T, D, kWarps>::kRing);
+  __device__ __forceinline__ WarpPartial<D>& partial_of(int warp) const {
+    return *reinterpret_cast<WarpPartial<D>*>(memory_ + warp * SharedLayout<T, D, kWarps>::kRing);
   }
 
   // All threads call it together, once all partial results are stored.
@@ -274,10 +274,10 @@ class Combine {
   // returned, and the sum.
   __device__ __forceinline__ float weigh(int row, float (&weight)[kWarps], float& sum) const {
     const float row_max = decode::combine_weights(
-        kWarps, [&](int warp) { return part_of(warp).row_max[row]; }, weight);
+        kWarps, [&](int warp) { return partial_of(warp).row_max[row]; }, weight);
     sum = 0;
 #pragma unroll
-    for (int warp = 0; warp < kWarps; ++warp) sum += weight[warp] * part_of(warp).sum[row];
+    for (int warp = 0; warp < kWarps; ++warp) sum += weight[warp] * partial_of(warp).sum[row];
     return row_max;
   }
 
@@ -298,7 +298,7 @@ class Combine {
       float4 out = make_float4(0, 0, 0, 0);
 #pragma unroll
       for (int warp = 0; warp < kWarps; ++warp) {
-        const auto& more = *reinterpret_cast<const float4*>(&part_of(warp).out[row][column]);
+        const auto& more = *reinterpret_cast<const float4*>(&partial_of(warp).out[row][column]);
         out.x += weight[warp] * more.x, out.y += weight[warp] * more.y;
         out.z += weight[warp] * more.z, out.w += weight[warp] * more.w;
       }
@@ -347,7 +347,7 @@ class Combine {
 };
 
 // The work of block blockIdx.x of a cluster for KV head blockIdx.y of sequence blockIdx.z. settled:
-// see Attention::only_rows_are_new.
+// see Attention::history_is_visible.
 template <int D, int kWarps, Copy kCopy, bool kWindow, typename T>
 __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtensorMap& keys,
                                        const CUtensorMap& values, bool settled,
@@ -363,12 +363,12 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
   if (lane == 0) fence_barrier_init();
   __syncwarp();
   if (blocks > 1) arrive_at_cluster();  // the wait is before the first send
-  if (!settled) begin_after_previous_kernel();
+  if (!settled) pdl_begin();
 
   const AttentionPart<T, kWindow> part(p, blockIdx.z, blockIdx.y);
   WarpTiles<T, kWindow> tiles(part, rank * kWarps + warp, blocks * kWarps, lane);
   if (part.packed_rows == 0) {  // all blocks of the cluster return here
-    if (settled) begin_after_previous_kernel();
+    if (settled) pdl_begin();
     return;
   }
   const int old_tokens = settled ? part.first_visible - 1 : 0;
@@ -379,7 +379,7 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
     for (int stage = 0; stage < kStages; ++stage) {
       if (is_old(stage)) copy(stage, stage);
     }
-    begin_after_previous_kernel();
+    pdl_begin();
   }
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) {
@@ -407,7 +407,7 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
   sums.finish(p.value_scale(part.kv_head));
   if (kCopy == Copy::chunks) wait_for_copies<0>();
   __syncwarp();  // the warp's partial result overwrites its tiles
-  decode::store_part(sums, part.packed_rows, lane, combine.part_of(warp));
+  decode::store_part(sums, part.packed_rows, lane, combine.partial_of(warp));
   if (blocks > 1) wait_for_cluster();
   __syncthreads();
   combine.run(part);

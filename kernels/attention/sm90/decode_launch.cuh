@@ -148,7 +148,7 @@ void launch(const Attention& args, const AttentionParams<T>& p, int blocks, cuda
   };
   cluster_of(blocks);
   if (blocks > kPortableBlocks && !runs_at_once(kernel, config)) cluster_of(kPortableBlocks);
-  const bool settled = args.only_rows_are_new && p.visible == nullptr;
+  const bool settled = args.history_is_visible && p.visible == nullptr;
   nvllm::cuda::check(
       cudaLaunchKernelEx(&config, kernel, p, map_of(args.kv.keys), map_of(args.kv.values), settled),
       "launching attention");

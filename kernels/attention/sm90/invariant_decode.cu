@@ -196,7 +196,7 @@ class Worker {
       if (!settled || !has_new_token(i)) copy(i, i);
     }
     if (settled) {
-      begin_after_previous_kernel();
+      pdl_begin();
 #pragma unroll
       for (int i = 0; i < kKeyStages; ++i) {
         if (has_new_token(i)) copy(i, i);
@@ -396,9 +396,9 @@ class Worker {
   const CUtensorMap& keys_;
   const int warp_, lane_;
   const float scale_;
-  const LeavesFirst leaves_first_;  // the L2 cache: no other block reads them
-  int blocks_;                      // of step lane + a multiple of 32
-  unsigned parities_ = 0;           // of the stages' barriers, a bit each
+  const EvictFirst leaves_first_;  // the L2 cache: no other block reads them
+  int blocks_;                     // of step lane + a multiple of 32
+  unsigned parities_ = 0;          // of the stages' barriers, a bit each
   Quad queries_[D / 16];
   float reference_ = -INFINITY;
 };
@@ -418,7 +418,7 @@ class ValueWarp {
     for (int tile = 1; tile < Here::kValueStages; ++tile) copy(tile, find_block(tile));
     if (settled) {  // the first tile has the new token
       const int block = find_block(0);
-      begin_after_previous_kernel();
+      pdl_begin();
       copy(0, block);
     }
     next_block_ = find_block(Here::kValueStages);
@@ -523,7 +523,7 @@ class ValueWarp {
   const AttentionPart<T>& part_;
   const CUtensorMap& values_;
   const int lane_;
-  const LeavesFirst leaves_first_;
+  const EvictFirst leaves_first_;
   int next_block_ = 0;
   float sum_ = 0;
   float out_[Here::kColumns / 8][4] = {};
@@ -532,17 +532,17 @@ class ValueWarp {
 #endif
 
 // grid: a cluster of kBlocks blocks for each KV head and sequence. settled: see
-// Attention::only_rows_are_new.
+// Attention::history_is_visible.
 template <typename T, int D, int kBlocks>
 __global__ void __launch_bounds__(kThreads, 1)
     invariant_decode_kernel(const AttentionParams<T> p, const __grid_constant__ CUtensorMap keys,
                             const __grid_constant__ CUtensorMap values, bool settled) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) unsigned char memory[];
-  if (!settled) begin_after_previous_kernel();
+  if (!settled) pdl_begin();
   const AttentionPart<T> part(p, blockIdx.z, blockIdx.y);
   if (part.packed_rows == 0) {  // all blocks of the cluster return here
-    if (settled) begin_after_previous_kernel();
+    if (settled) pdl_begin();
     return;
   }
   const Work<T, D, kBlocks> work(part, memory);
@@ -581,8 +581,8 @@ void launch(const Attention& args, cudaStream_t stream) {
   const LaunchShape shape{
       dim3(kBlocks, static_cast<unsigned>(p.kv_heads()), static_cast<unsigned>(p.sequences)),
       dim3(kThreads), static_cast<std::size_t>(Here::kBytes), kBlocks};
-  launch_early("launching attention", kernel, shape, stream, p, describe(args.kv.keys, D),
-               describe(args.kv.values, Here::kColumns), args.only_rows_are_new);
+  launch_with_pdl("launching attention", kernel, shape, stream, p, describe(args.kv.keys, D),
+                  describe(args.kv.values, Here::kColumns), args.history_is_visible);
 }
 
 // Clusters cannot fill the GPU: each lies within one GPC, and GPCs have unequal sizes. Where there

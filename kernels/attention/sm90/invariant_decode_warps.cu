@@ -99,7 +99,7 @@ class Warp {
         key_blocks_{find_block(0), find_block(1)},
         value_blocks_(key_blocks_) {}
 
-  // settled: see Attention::only_rows_are_new. The previous kernel may then still be running.
+  // settled: see Attention::history_is_visible. The previous kernel may then still be running.
   __device__ __forceinline__ void run(bool settled) {
     const int first_blocks = key_blocks_.now;
 #pragma unroll
@@ -108,7 +108,7 @@ class Warp {
       if (!settled || !has_new_token<false>(i)) copy<false>(i);
     }
     if (settled) {
-      begin_after_previous_kernel();
+      pdl_begin();
 #pragma unroll
       for (int i = 0; i < kStages; ++i) {
         if (has_new_token<true>(i)) start<true>(i, first_blocks);
@@ -500,7 +500,7 @@ class Warp {
   const int warp_, lane_;
   const float scale_;
   const int tiles_;
-  const LeavesFirst leaves_first_;  // the L2 cache: no other block reads them
+  const EvictFirst leaves_first_;  // the L2 cache: no other block reads them
   Blocks key_blocks_, value_blocks_;
   unsigned queries_[D / 16][2];
   uint2 weights_[kTileSteps];
@@ -527,10 +527,10 @@ __global__ void __launch_bounds__(kWarps * 32)
     fence_barrier_init();
   }
   __syncthreads();
-  if (!settled) begin_after_previous_kernel();
+  if (!settled) pdl_begin();
   const AttentionPart<T> part(p, blockIdx.y, blockIdx.x);
   if (part.packed_rows == 0) {  // all warps return here
-    if (settled) begin_after_previous_kernel();
+    if (settled) pdl_begin();
     return;
   }
   Warp<T, D, kWarps>(part, keys, values, memory).run(settled);
@@ -557,9 +557,9 @@ void launch(const Attention& args, const AttentionParams<T>& p, cudaStream_t str
   const LaunchShape shape{
       dim3(static_cast<unsigned>(p.kv_heads()), static_cast<unsigned>(p.sequences)),
       dim3(kWarps * 32), static_cast<std::size_t>(Here::kBytes)};
-  launch_early("launching attention", kernel, shape, stream, p, describe(args.kv.keys, D),
-               describe(args.kv.values, Here::kShared ? D : Here::kColumns),
-               args.only_rows_are_new);
+  launch_with_pdl("launching attention", kernel, shape, stream, p, describe(args.kv.keys, D),
+                  describe(args.kv.values, Here::kShared ? D : Here::kColumns),
+                  args.history_is_visible);
 }
 
 // Warps of a block: one block of 4, two of 2 or four of 1 fit on a multiprocessor. With equally

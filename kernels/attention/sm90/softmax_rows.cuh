@@ -40,27 +40,27 @@ struct Rows {
 
   // scores = q k^T, enqueued.
   __device__ __forceinline__ void multiply_keys(unsigned queries, unsigned keys) {
-    const std::uint64_t left = wgmma_factor(queries, 16, 1024);
-    const std::uint64_t right = wgmma_factor(keys, 16, 1024);
+    const std::uint64_t left = wgmma_descriptor(queries, 16, 1024);
+    const std::uint64_t right = wgmma_descriptor(keys, 16, 1024);
     hold(scores);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
       const unsigned half = k / 4, step = k % 4 * 32;
-      wgmma<T>(scores, wgmma_factor_behind(left, half * kRows * kRowBytes + step),
-               wgmma_factor_behind(right, half * kTokens * kRowBytes + step), k > 0);
+      wgmma<T>(scores, advance_descriptor(left, half * kRows * kRowBytes + step),
+               advance_descriptor(right, half * kTokens * kRowBytes + step), k > 0);
     }
     wgmma_commit();
   }
 
   // out += weights v, enqueued.
   __device__ __forceinline__ void multiply_values(unsigned values, bool first) {
-    const std::uint64_t right = wgmma_factor(values, kTokens * kRowBytes, 1024);
+    const std::uint64_t right = wgmma_descriptor(values, kTokens * kRowBytes, 1024);
     hold(out);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kTokens / 16; ++k) {
-      wgmma<T>(out, weights[k], wgmma_factor_behind(right, k * 16 * kRowBytes), !first || k > 0);
+      wgmma<T>(out, weights[k], advance_descriptor(right, k * 16 * kRowBytes), !first || k > 0);
     }
     wgmma_commit();
   }

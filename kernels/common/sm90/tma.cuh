@@ -125,9 +125,9 @@ __device__ __forceinline__ void prefetch(const CUtensorMap& tensor) {
 }
 
 // L2 cache policy evict_first.
-struct LeavesFirst {
+struct EvictFirst {
   std::uint64_t policy;
-  __device__ __forceinline__ LeavesFirst() {
+  __device__ __forceinline__ EvictFirst() {
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   }
 };
@@ -153,7 +153,7 @@ __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor,
 }
 
 __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor, int x0, int x1,
-                                         int x2, const Barrier& arrived, const LeavesFirst& hint) {
+                                         int x2, const Barrier& arrived, const EvictFirst& hint) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
@@ -175,7 +175,7 @@ __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor,
 
 __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor, int x0, int x1,
                                          int x2, int x3, const Barrier& arrived,
-                                         const LeavesFirst& hint) {
+                                         const EvictFirst& hint) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
@@ -187,7 +187,7 @@ __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor,
 // Copies a box of a 5-dimensional tensor.
 __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& tensor, int x0, int x1,
                                          int x2, int x3, int x4, const Barrier& arrived,
-                                         const LeavesFirst& hint) {
+                                         const EvictFirst& hint) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),

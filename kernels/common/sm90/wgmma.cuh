@@ -20,8 +20,8 @@ namespace nvllm::kernels::cuda {
 
 // The matrix descriptor of an operand in shared memory: its address, in units of 16 bytes, and the
 // distances between its core matrices.
-__device__ __forceinline__ std::uint64_t wgmma_factor(unsigned address, unsigned leading_bytes,
-                                                      unsigned stride_bytes) {
+__device__ __forceinline__ std::uint64_t wgmma_descriptor(unsigned address, unsigned leading_bytes,
+                                                          unsigned stride_bytes) {
   return static_cast<std::uint64_t>((address & 0x3ffff) >> 4) |
          static_cast<std::uint64_t>(leading_bytes >> 4) << 16 |
          static_cast<std::uint64_t>(stride_bytes >> 4) << 32 | std::uint64_t{1} << 62;
@@ -29,7 +29,7 @@ __device__ __forceinline__ std::uint64_t wgmma_factor(unsigned address, unsigned
 
 // The descriptor of the same operand `bytes` further on. Addresses are below 2^18, so no carry
 // leaves the address field.
-__device__ __forceinline__ std::uint64_t wgmma_factor_behind(std::uint64_t factor, unsigned bytes) {
+__device__ __forceinline__ std::uint64_t advance_descriptor(std::uint64_t factor, unsigned bytes) {
   const auto low = static_cast<unsigned>(factor) + (bytes >> 4);
   return (factor & 0xffffffff00000000) | low;
 }

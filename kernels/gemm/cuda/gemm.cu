@@ -60,10 +60,10 @@ class CudaGemm final : public Gemm {
       }
     }
     plan.prologue_kernel = plan.prologue != Prologue::none;
-    const GemmShape whole = behind_prologue(shape);
-    if (lm_head_.takes(whole)) {
+    const GemmShape whole = after_prologue(shape);
+    if (lm_head_.can_implement(whole)) {
       plan.kernel = GemmKernel::lm_head;
-      plan.prologue_early = plan.prologue_kernel;
+      plan.prologue_triggers_early = plan.prologue_kernel;
       plan.samples = true;
       return plan;
     }
@@ -112,7 +112,8 @@ class CudaGemm final : public Gemm {
   }
 
   bool enqueue_segmented(const SegmentedGemm& gemm, Stream& stream) override {
-    if (!invariant_ || !all_take(shape_of(gemm.weight_of(0), gemm.operands_of(0)))) return false;
+    if (!invariant_ || !all_can_implement(shape_of(gemm.weight_of(0), gemm.operands_of(0))))
+      return false;
     if (segmented_gemv(gemm, stream)) return true;
     if (!cublaslt_.enqueue_segments(gemm, stream)) return false;
     kernels::tree_sum(gemm.sum, stream);
@@ -129,7 +130,7 @@ class CudaGemm final : public Gemm {
 
  private:
   bool gemv_takes(const GemmShape& shape) const {
-    return gemv_.takes(shape) || quantized_gemv_.takes(shape);
+    return gemv_.can_implement(shape) || quantized_gemv_.can_implement(shape);
   }
   static GemmKernel gemv_of(const GemmShape& shape) {
     return is_quantized(shape.format) ? GemmKernel::quantized_gemv : GemmKernel::gemv;
@@ -147,34 +148,36 @@ class CudaGemm final : public Gemm {
     GemmPlan plan;
     plan.prologue = shape.fusion.prologue;
     plan.epilogue = shape.fusion.epilogue;
-    const GemmShape whole = behind_prologue(shape);
-    if (all_take(whole) && !lm_head_.takes(whole, invariant_) && invariant_gemv_.takes(shape)) {
+    const GemmShape whole = after_prologue(shape);
+    if (all_can_implement(whole) && !lm_head_.can_implement(whole, invariant_) &&
+        invariant_gemv_.can_implement(shape)) {
       plan.kernel = GemmKernel::invariant_gemv;
       return plan;
     }
     plan.prologue_kernel = plan.prologue != Prologue::none;
-    if (!all_take(whole)) {
+    if (!all_can_implement(whole)) {
       plan.epilogue_kernel = plan.epilogue != Epilogue::none;
       plan.kernel = GemmKernel::dot;
       return plan;
     }
-    if (lm_head_.takes(whole, invariant_)) {
+    if (lm_head_.can_implement(whole, invariant_)) {
       plan.kernel = GemmKernel::lm_head;
-      plan.prologue_early = plan.prologue_kernel;
+      plan.prologue_triggers_early = plan.prologue_kernel;
       plan.samples = true;
       return plan;
     }
-    if (invariant_gemv_.takes(whole)) {
+    if (invariant_gemv_.can_implement(whole)) {
       plan.kernel = GemmKernel::invariant_gemv;
-      plan.prologue_early = plan.prologue_kernel && loads_early_sm90(whole, multiprocessors_);
+      plan.prologue_triggers_early =
+          plan.prologue_kernel && loads_early_sm90(whole, multiprocessors_);
       return plan;
     }
     std::optional<SmallMTiling> tiling = small_m_.plan(whole, invariant_);
     plan.epilogue_kernel = !tiling && plan.epilogue != Epilogue::none;
-    if (plan.epilogue_kernel) tiling = small_m_.plan(ahead_of_epilogue(whole), invariant_);
+    if (plan.epilogue_kernel) tiling = small_m_.plan(before_epilogue(whole), invariant_);
     if (tiling) {
       set_small_m(plan, whole, *tiling);
-      plan.prologue_early = plan.prologue_kernel;
+      plan.prologue_triggers_early = plan.prologue_kernel;
     } else {
       plan.kernel = GemmKernel::cublaslt;
     }
@@ -184,10 +187,10 @@ class CudaGemm final : public Gemm {
   // Whether cuBLASLt, too, supports such a GEMM with its sums in one chain, for all parts of its
   // weight. It does not with both a bias and a residual, whose order of addition depends on the
   // algorithm.
-  static bool all_take(const GemmShape& shape) {
+  static bool all_can_implement(const GemmShape& shape) {
     const bool adds = shape.bias || shape.residual;
     return shape.type != DType::f32 && shape.vectors.weight && shape.vectors.x &&
-           shape.outputs % 8 == 0 && !shape.uneven_parts && !(shape.bias && shape.residual) &&
+           shape.outputs % 8 == 0 && !shape.unaligned_shards && !(shape.bias && shape.residual) &&
            !(adds && shape.out_type != shape.type);
   }
 
@@ -202,17 +205,17 @@ class CudaGemm final : public Gemm {
   void plan_own_kernel(GemmPlan& plan, const GemmShape& whole) {
     auto tiling = small_m_.plan(whole);
     const bool fused = tiling || gemv_takes(whole) || plan.epilogue == Epilogue::none;
-    const GemmShape shape = fused ? whole : ahead_of_epilogue(whole);
+    const GemmShape shape = fused ? whole : before_epilogue(whole);
     if (!fused) tiling = small_m_.plan(shape);
     plan.epilogue_kernel = !fused;
     if (tiling) {
       set_small_m(plan, shape, *tiling);
-      plan.prologue_early = plan.prologue_kernel;
+      plan.prologue_triggers_early = plan.prologue_kernel;
     } else if (gemv_takes(shape)) {
       plan.kernel = gemv_of(shape);
       const bool at_once = is_quantized(shape.format) ? quantized_gemv_.loads_all_at_once(shape)
                                                       : gemv_.loads_all_at_once(shape);
-      plan.prologue_early = plan.prologue_kernel && at_once;
+      plan.prologue_triggers_early = plan.prologue_kernel && at_once;
     } else if (is_quantized(shape.format)) {
       plan.kernel = quantized_.kernel_of(shape);
     } else {

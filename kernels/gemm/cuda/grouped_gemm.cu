@@ -10,7 +10,7 @@
 namespace nvllm::kernels::cuda {
 namespace {
 
-// Average rows per group up to which grouped_few_rows is the fastest, on Hopper and elsewhere, and
+// Average rows per group up to which grouped_gemv is the fastest, on Hopper and elsewhere, and
 // up to which quantized weights are best read without dequantizing.
 constexpr std::int64_t kMaxFewRowsOnHopper = 2, kMaxFewRows = 8, kMaxQuantizedRows = 16;
 // And, on Hopper, up to which grouped_small_m is the fastest.
@@ -158,8 +158,8 @@ bool GroupedGemms::enqueue_mlp(const GroupedGemm& gate_up, const GroupedGemm& do
   const std::int64_t m = gate_up.m(), x_rows = gate_up.x.shape[0];
   if (kernel_of(gate_up) == GroupedKernel::small_m && kernel_of(down) == GroupedKernel::small_m &&
       fused_in(gate_up).epilogue) {
-    grouped_small_m(gate_up, /*start_is_old=*/false, stream);
-    grouped_small_m(down, /*start_is_old=*/true, stream);
+    grouped_small_m(gate_up, /*start_is_visible=*/false, stream);
+    grouped_small_m(down, /*start_is_visible=*/true, stream);
     return true;
   }
   if (kernel_of(gate_up) != GroupedKernel::fp8 || kernel_of(down) != GroupedKernel::fp8 ||
@@ -193,11 +193,12 @@ void GroupedGemms::enqueue(const GroupedGemm& grouped, Stream& stream) {
 void GroupedGemms::enqueue(GroupedKernel kernel, const GroupedGemm& grouped, Stream& stream) {
   switch (kernel) {
     case GroupedKernel::dot: return grouped_dot(grouped, stream);
-    case GroupedKernel::few_rows: return grouped_few_rows(grouped, stream);
+    case GroupedKernel::few_rows: return grouped_gemv(grouped, stream);
     case GroupedKernel::tiles: return grouped_tiles(grouped, stream);
     case GroupedKernel::wgmma: return grouped_wgmma(grouped, stream);
     case GroupedKernel::quantized: return grouped_quantized(grouped, stream);
-    case GroupedKernel::small_m: return grouped_small_m(grouped, /*start_is_old=*/false, stream);
+    case GroupedKernel::small_m:
+      return grouped_small_m(grouped, /*start_is_visible=*/false, stream);
     case GroupedKernel::fp8:
     case GroupedKernel::dequantize: break;
   }

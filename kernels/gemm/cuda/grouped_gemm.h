@@ -9,7 +9,7 @@ namespace nvllm::kernels::cuda {
 
 enum class GroupedKernel : std::uint8_t {
   dot,         // the fallback: sm80/grouped_dot.cu
-  few_rows,    // bound by reading the weights: sm80/grouped_few_rows.cuh
+  few_rows,    // bound by reading the weights: sm80/grouped_gemv.cuh
   tiles,       // tensor cores, tiles of 64 rows: sm80/grouped_tiles.cu
   wgmma,       // Hopper's tensor cores, tiles of 128 rows: sm90/grouped_wgmma.cuh
   quantized,   // few rows, quantized weights: sm80/grouped_quantized.cuh
@@ -45,12 +45,12 @@ class GroupedGemms {
 
 // The kernels; each supports what GroupedGemms selects it for.
 void grouped_dot(const GroupedGemm& grouped, Stream& stream);
-void grouped_few_rows(const GroupedGemm& grouped, Stream& stream);
+void grouped_gemv(const GroupedGemm& grouped, Stream& stream);
 void grouped_quantized(const GroupedGemm& grouped, Stream& stream);
 void grouped_tiles(const GroupedGemm& grouped, Stream& stream);
 void grouped_wgmma(const GroupedGemm& grouped, Stream& stream);
-// start_is_old: `start` was written before the previous kernel began.
-void grouped_small_m(const GroupedGemm& grouped, bool start_is_old, Stream& stream);
+// start_is_visible: `start` was written before the previous kernel began.
+void grouped_small_m(const GroupedGemm& grouped, bool start_is_visible, Stream& stream);
 // Whether such groups fit grouped_small_m's shared memory.
 bool has_room_small_m(const GroupedGemm& grouped);
 // Computes rows [first, first + count). x: these rows; or all, if they are gathered. out: receives

@@ -119,8 +119,8 @@ struct ActivatedRows {
 // kVectors: per thread.
 template <int kVectors, typename Rows>
 __global__ void __launch_bounds__(kThreads)
-    quantize_kernel(const Rows rows, const Fp8Out out, int count, bool next_comes_early) {
-  begin_after_previous_kernel(next_comes_early);
+    quantize_kernel(const Rows rows, const Fp8Out out, int count, bool trigger_early) {
+  pdl_begin(trigger_early);
   typename Rows::Loaded loaded[kVectors] = {};
   int row[kVectors], vector[kVectors];
 #pragma unroll
@@ -136,13 +136,13 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename Rows>
 void launch(const Rows& rows, std::int64_t count, const Fp8Out& out, cudaStream_t stream,
-            bool next_comes_early) {
+            bool trigger_early) {
   const long long vectors = count * out.vectors;
   NVLLM_CHECK(vectors < 1ll << 31, vectors, " vectors of rows to be made fp8");
   const auto launch_some = [&]<int kVectors>() {
-    launch_early("launching quantize_rows", quantize_kernel<kVectors, Rows>,
-                 dim3(blocks_for(vectors, kThreads * kVectors)), dim3(kThreads), stream, rows, out,
-                 static_cast<int>(count), next_comes_early);
+    launch_with_pdl("launching quantize_rows", quantize_kernel<kVectors, Rows>,
+                    dim3(blocks_for(vectors, kThreads * kVectors)), dim3(kThreads), stream, rows,
+                    out, static_cast<int>(count), trigger_early);
   };
   vectors < kManyVectors ? launch_some.template operator()<1>()
                          : launch_some.template operator()<2>();
@@ -157,14 +157,14 @@ struct NormParams {
   Fp8Out out;
   int rows;
   float inverse_columns, epsilon, weight_offset;
-  bool next_comes_early;
+  bool trigger_early;
 };
 
 // Like rms_norm_kernel (pointwise/sm80/rmsnorm.cu): blockDim.x threads per row, V vectors each,
 // blockDim.y rows per block.
 template <typename T, int V, int kMaxThreads>
 __global__ void __launch_bounds__(kMaxThreads) quantize_normed_kernel(const NormParams<T> p) {
-  begin_after_previous_kernel(p.next_comes_early);
+  pdl_begin(p.trigger_early);
   constexpr int kScratch = rms_norm_slots(V * kMaxThreads / 32) + kMaxThreads / 32 * 4;
   alignas(16) __shared__ float scratch[kScratch];
   const int row = blockIdx.x * blockDim.y + threadIdx.y, step = blockDim.x;
@@ -194,8 +194,8 @@ void launch(const NormParams<T>& p, cudaStream_t stream) {
   constexpr int kBlockThreads = 128;  // about this many, if rows are short
   const int threads = ((p.out.vectors + V - 1) / V + 31) / 32 * 32;
   const int rows = threads < kBlockThreads ? kBlockThreads / threads : 1;
-  launch_early("launching quantize_normed_rows", quantize_normed_kernel<T, V, kMaxThreads>,
-               dim3(blocks_for(p.rows, rows)), dim3(threads, rows), stream, p);
+  launch_with_pdl("launching quantize_normed_rows", quantize_normed_kernel<T, V, kMaxThreads>,
+                  dim3(blocks_for(p.rows, rows)), dim3(threads, rows), stream, p);
 }
 
 constexpr int kMaxNormVectors = 8 * 512;
@@ -208,15 +208,14 @@ void with_half_type(DType type, const Function& function) {
 
 }  // namespace
 
-void quantize_rows(const TensorView& x, const Fp8Rows& out, Stream& stream, bool next_comes_early) {
+void quantize_rows(const TensorView& x, const Fp8Rows& out, Stream& stream, bool trigger_early) {
   const cudaStream_t native = nvllm::cuda::native(stream);
   const Fp8Out to(out, x.shape[1]);
   const bool aligned = x.aligned(16) && x.stride[0] % 8 == 0;
   with_half_type(x.dtype, [&]<typename T>(T) {
     const T* const from = x.as<const T>();
-    aligned
-        ? launch(PlainRows<T, true>{from, x.stride[0]}, x.shape[0], to, native, next_comes_early)
-        : launch(PlainRows<T, false>{from, x.stride[0]}, x.shape[0], to, native, next_comes_early);
+    aligned ? launch(PlainRows<T, true>{from, x.stride[0]}, x.shape[0], to, native, trigger_early)
+            : launch(PlainRows<T, false>{from, x.stride[0]}, x.shape[0], to, native, trigger_early);
   });
 }
 
@@ -233,7 +232,7 @@ bool makes_fp8_rows(const GatedActivation& activation) {
 }
 
 void quantize_normed_rows(const RmsNorm& norm, const Fp8Rows& out, Stream& stream,
-                          bool next_comes_early) {
+                          bool trigger_early) {
   const std::int64_t columns = norm.x.shape[1];
   with_half_type(norm.x.dtype, [&]<typename T>(T) {
     const NormParams<T> p{norm.x.as<const T>(),
@@ -243,7 +242,7 @@ void quantize_normed_rows(const RmsNorm& norm, const Fp8Rows& out, Stream& strea
                           1.0f / static_cast<float>(columns),
                           norm.epsilon,
                           norm.weight_offset,
-                          next_comes_early};
+                          trigger_early};
     const cudaStream_t native = nvllm::cuda::native(stream);
     const bool few = static_cast<long long>(p.rows) * p.out.vectors < kManyVectors;
     if (few && p.out.vectors <= 2 * kRmsNormMaxThreads) {
@@ -254,13 +253,13 @@ void quantize_normed_rows(const RmsNorm& norm, const Fp8Rows& out, Stream& strea
 }
 
 void quantize_activated_rows(const GatedActivation& activation, const Fp8Rows& out, Stream& stream,
-                             bool next_comes_early) {
+                             bool trigger_early) {
   const Fp8Out to(out, activation.x.shape[1] / 2);
   const cudaStream_t native = nvllm::cuda::native(stream);
   with_half_type(activation.x.dtype, [&]<typename T>(T) {
     const T* const x = activation.x.as<const T>();
     const auto launch_as = [&]<Activation kActivation>() {
-      launch(ActivatedRows<T, kActivation>{x}, activation.x.shape[0], to, native, next_comes_early);
+      launch(ActivatedRows<T, kActivation>{x}, activation.x.shape[0], to, native, trigger_early);
     };
     switch (activation.activation) {
       case Activation::gelu: return launch_as.template operator()<Activation::gelu>();

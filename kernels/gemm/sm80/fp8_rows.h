@@ -14,10 +14,10 @@ bool makes_fp8_rows(const RmsNorm& norm);
 bool makes_fp8_rows(const GatedActivation& activation);
 
 // The bits are those of the separate operation, whose `out` is not written, followed by
-// quantize_rows(). next_comes_early: see common/sm80/launch.cuh.
+// quantize_rows(). trigger_early: see common/sm80/launch.cuh.
 void quantize_normed_rows(const RmsNorm& norm, const Fp8Rows& out, Stream& stream,
-                          bool next_comes_early);
+                          bool trigger_early);
 void quantize_activated_rows(const GatedActivation& activation, const Fp8Rows& out, Stream& stream,
-                             bool next_comes_early);
+                             bool trigger_early);
 
 }  // namespace nvllm::kernels::cuda

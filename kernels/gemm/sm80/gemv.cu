@@ -101,7 +101,7 @@ Gemv::Gemv()
     : multiprocessors_(nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount)),
       early_(has_pdl()) {}
 
-bool Gemv::takes(const GemmShape& shape) const {
+bool Gemv::can_implement(const GemmShape& shape) const {
   const Prologue prologue = shape.fusion.prologue;
   return fits_gemv(shape) &&
          (prologue == Prologue::none || (prologue == Prologue::rms_norm && takes_norm(shape)));

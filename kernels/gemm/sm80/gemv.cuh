@@ -262,12 +262,12 @@ enum class Prepare : unsigned char { nothing, norm_in_shared, norm_in_registers 
 
 // kMaxRows: 8 or 16. kBlocks: resident blocks per multiprocessor. `share`: the outputs of a block,
 // at most kTiles tiles; kGated: p.outputs and `share` count gate rows; the block also computes as
-// many up rows. In registers norms take a single round of up to 8 rows. next_comes_early: see
+// many up rows. In registers norms take a single round of up to 8 rows. trigger_early: see
 // launch.cuh.
 template <typename T, Prepare kPrepare, bool kGated, int kMaxRows, int kTiles, int kSlices,
           int kWarps, int kBlocks>
 __global__ void __launch_bounds__(kWarps * 32, kBlocks)
-    gemv_kernel(const GemmParams<T> p, int share, bool next_comes_early) {
+    gemv_kernel(const GemmParams<T> p, int share, bool trigger_early) {
   constexpr int kOutputs = kTiles * kTileOutputs;
   constexpr int kHalves = (kMaxRows + 7) / 8;
   constexpr bool kNorm = kPrepare == Prepare::norm_in_shared;
@@ -294,10 +294,9 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const int output = tile * kTileOutputs + group;
-      const bool let_through = kGated && output >= share;
-      w[slice][tile] =
-          load_weights(weight + tile * tile_stride + (let_through ? to_gated : 0) + input,
-                       input < inputs && (let_through ? output - share : output) < outputs);
+      const bool is_up = kGated && output >= share;
+      w[slice][tile] = load_weights(weight + tile * tile_stride + (is_up ? to_gated : 0) + input,
+                                    input < inputs && (is_up ? output - share : output) < outputs);
     }
   };
   constexpr int kStep = kSlices * kSliceInputs;
@@ -319,7 +318,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
       if (input < inputs) norm_weight[slice] = load_vector(p.norm_weight + within + input);
     }
   }
-  begin_after_previous_kernel(next_comes_early);
+  pdl_begin(trigger_early);
   // The residual loads overlap the multiplication.
   const int own_row = threadIdx.x / kOutputs, own_column = threadIdx.x % kOutputs;
   float residual = 0;

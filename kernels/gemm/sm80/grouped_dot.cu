@@ -10,7 +10,7 @@ constexpr int kRows = 4, kWarps = 8;
 
 template <typename T>
 __global__ void __launch_bounds__(kWarps * 32) grouped_dot_kernel(const GroupedParams<T> p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const int lane = threadIdx.x % 32;
   const int blocks = (p.outputs + kWarps - 1) / kWarps;  // per group
   const int group = static_cast<int>(blockIdx.x) / blocks;
@@ -44,8 +44,8 @@ template <typename T>
 void launch(const GroupedGemm& grouped, cudaStream_t stream) {
   const GroupedParams<T> p(grouped);
   const long long blocks = static_cast<long long>((p.outputs + kWarps - 1) / kWarps) * p.groups;
-  launch_early("launching a grouped GEMM", grouped_dot_kernel<T>, dim3(blocks_for(blocks, 1)),
-               dim3(kWarps * 32), stream, p);
+  launch_with_pdl("launching a grouped GEMM", grouped_dot_kernel<T>, dim3(blocks_for(blocks, 1)),
+                  dim3(kWarps * 32), stream, p);
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ bool same_bits(Backend& backend, const Shape& shape, std::mt19937& random) {
                       .x = shape.gathers ? x.there : x.there.rows(0, m)};
   if (shape.gathers) grouped.source_rows = source_rows.view({m});
   if (shape.activates) grouped.epilogue = Epilogue::gated_activation;
-  cuda::grouped_few_rows(grouped, *stream);
+  cuda::grouped_gemv(grouped, *stream);
   grouped.out = tiles.there;
   cuda::grouped_tiles(grouped, *stream);
   few.fetch(*stream);
@@ -107,7 +107,7 @@ class FewRowsCase {
   std::int64_t rows() const { return std::accumulate(sizes_.begin(), sizes_.end(), 0); }
 
   // Results of the groups [first, end) alone.
-  std::vector<char> results(std::int64_t first, std::int64_t end, bool start_is_old) {
+  std::vector<char> results(std::int64_t first, std::int64_t end, bool start_is_visible) {
     std::mt19937 random(21);
     out_.fill(random, std::nanf(""), 0);
     out_.upload(*stream_);
@@ -126,7 +126,7 @@ class FewRowsCase {
                            .start = start.view({kGroups + 1}),
                            .out = out_.there.rows(before, own),
                            .x = x_.there.rows(before, own)},
-                          start_is_old, *stream_);
+                          start_is_visible, *stream_);
     out_.fetch(*stream_);
     if (own > 0) CHECK(std::isfinite(get(out_.here, before + own - 1, kOutputs - 1)));
     return bytes_of_rows(out_.here.rows(before, own));

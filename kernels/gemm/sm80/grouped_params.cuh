@@ -124,10 +124,11 @@ void launch_grouped(void (*kernel)(Params...), int blocks, int threads, int shar
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
       "a grouped GEMM's shared memory");
   const int all = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount) * blocks;
-  launch_early("launching a grouped GEMM", kernel,
-               LaunchShape{dim3(static_cast<unsigned>(all)), dim3(static_cast<unsigned>(threads)),
-                           static_cast<std::size_t>(shared_bytes)},
-               stream, args...);
+  launch_with_pdl(
+      "launching a grouped GEMM", kernel,
+      LaunchShape{dim3(static_cast<unsigned>(all)), dim3(static_cast<unsigned>(threads)),
+                  static_cast<std::size_t>(shared_bytes)},
+      stream, args...);
 }
 
 // Two adjacent outputs of a row, rounded.

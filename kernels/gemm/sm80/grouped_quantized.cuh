@@ -1,7 +1,7 @@
 // Grouped GEMMs with few rows per group and quantized weights, bound by reading the weights of
 // groups that have rows.
 //
-// As in grouped_few_rows.cuh a warp works alone, on one item after the other: up to 8 kHalves rows
+// As in grouped_gemv.cuh a warp works alone, on one item after the other: up to 8 kHalves rows
 // of a group (GroupUnits) by kTiles tiles of 16 of its outputs, all inputs; a ring in shared memory
 // continues from item to item. A stage of it is a block of 64 bytes of each output's weights with
 // its scales, and the same inputs of x. Operands are mapped as in quantized_gemv.cuh: outputs are
@@ -11,7 +11,7 @@
 // rows or on kHalves.
 #pragma once
 
-#include "kernels/gemm/sm80/grouped_few_rows.cuh"
+#include "kernels/gemm/sm80/grouped_gemv.cuh"
 #include "kernels/gemm/sm80/grouped_params.cuh"
 #include "kernels/gemm/sm80/quantized_gemv.cuh"
 
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   using Work = Item<T, OfBlock, kTiles, kHalves, kGated>;
   constexpr int kStages = Here::kStages;
   extern __shared__ __align__(128) char shared[];
-  begin_after_previous_kernel();
+  pdl_begin();
   const int warp = threadIdx.x / 32;
   const GroupUnits<Here::kRows> units(shared + kWarps * kRingBytes, p.groups);
   units.find(p.start);

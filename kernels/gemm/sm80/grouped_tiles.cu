@@ -4,9 +4,9 @@
 // its outputs, all inputs. Slices of 32 inputs of x and of the weights pass through a ring in
 // shared memory. Each of four warps multiplies 32 rows by 64 outputs; a lane reads 16 bytes of a
 // row at once, which are its part of the operands of two mma, as in gemv.cuh. So a row's sums have
-// the bits of grouped_few_rows.cuh.
-#include "kernels/gemm/sm80/gemv.cuh"
+// the bits of grouped_gemv.cuh.
 #include "kernels/gemm/cuda/grouped_gemm.h"
+#include "kernels/gemm/sm80/gemv.cuh"
 #include "kernels/gemm/sm80/grouped_params.cuh"
 
 namespace nvllm::kernels::cuda::tiles {
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     grouped_tiles_kernel(const GroupedParams<T> p) {
   constexpr int kOwn = kGated ? kOutputs / 2 : kOutputs;  // columns of out
   extern __shared__ __align__(128) char shared[];
-  begin_after_previous_kernel();
+  pdl_begin();
   const GroupUnits<kRows> units(shared + kStages * kStageBytes, p.groups);
   units.find(p.start);
   const auto ring = static_cast<unsigned>(__cvta_generic_to_shared(shared));

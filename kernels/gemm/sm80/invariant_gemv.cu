@@ -17,7 +17,7 @@ void launch(const GemmParams<T>& p, cudaStream_t stream) {
       "preparing a GEMV");
   const LaunchShape shape{dim3(static_cast<unsigned>((p.outputs + kOutputs - 1) / kOutputs)),
                           dim3(kWarps * 32), static_cast<std::size_t>(kBytes)};
-  launch_early("launching a GEMV", kernel, shape, stream, p);
+  launch_with_pdl("launching a GEMV", kernel, shape, stream, p);
 }
 
 // Few outputs: one warp per tile, in blocks of one warp, so that multiprocessors get about equally
@@ -37,7 +37,7 @@ void launch(const GemmParams<T>& p, int multiprocessors, cudaStream_t stream) {
 InvariantGemv::InvariantGemv()
     : multiprocessors_(nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount)) {}
 
-bool InvariantGemv::takes(const GemmShape& shape) const {
+bool InvariantGemv::can_implement(const GemmShape& shape) const {
   return takes_invariant_gemv_sm90(shape, multiprocessors_) ||
          (fits_gemv(shape) && shape.fusion.prologue == Prologue::none);
 }
@@ -55,7 +55,7 @@ void InvariantGemv::enqueue_as(const GemmCall& call, Stream& stream) const {
 
 void InvariantGemv::enqueue(const GemmCall& call, Stream& stream) const {
   const GemmShape& shape = call.plan.shape;
-  if (takes_invariant_gemv_sm90(call.plan.prologue_kernel ? behind_prologue(shape) : shape,
+  if (takes_invariant_gemv_sm90(call.plan.prologue_kernel ? after_prologue(shape) : shape,
                                 multiprocessors_)) {
     return launch_invariant_gemv_sm90(call, multiprocessors_, nvllm::cuda::native(stream));
   }

@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kWarps * 32) gemv_kernel(const GemmParams<T> p
 #pragma unroll
   for (int batch = 0; batch < kBatches - 1; ++batch) copy_weights(batch);
 
-  begin_after_previous_kernel();
+  pdl_begin();
   // The residual loads overlap the multiplication.
   float residual[kOwnTiles][kHalves][2] = {};
   if constexpr (!kGated) {

@@ -25,8 +25,8 @@ struct Fp8Rows {
   float* scales = nullptr;        // [inputs / 128, scale_stride]
   std::int64_t scale_stride = 0;  // at least the number of rows
 };
-// next_comes_early: see common/sm80/launch.cuh.
-void quantize_rows(const TensorView& x, const Fp8Rows& out, Stream& stream, bool next_comes_early);
+// trigger_early: see common/sm80/launch.cuh.
+void quantize_rows(const TensorView& x, const Fp8Rows& out, Stream& stream, bool trigger_early);
 
 // The scales of an fp8 weight, [outputs, groups], as [groups, outputs].
 void transpose_scales(const TensorView& scales, float* out, Stream& stream);

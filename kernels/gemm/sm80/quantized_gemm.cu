@@ -42,18 +42,18 @@ GemmCall plain_part(const GemmCall& call, const TensorView& out, const TensorVie
 // Quantizes rows [first, first + count) of the input of a call's kernel to fp8, its prologue
 // included.
 void make_rows(const GemmCall& call, std::int64_t first, std::int64_t count, const Fp8Rows& out,
-               Stream& stream, bool next_comes_early) {
+               Stream& stream, bool trigger_early) {
   if (!QuantizedGemm::makes_rows(call)) {
-    return quantize_rows(x_of(call).rows(first, count), out, stream, next_comes_early);
+    return quantize_rows(x_of(call).rows(first, count), out, stream, trigger_early);
   }
   if (call.plan.prologue == Prologue::rms_norm) {
     RmsNorm norm = norm_of(call);
     norm.x = norm.x.rows(first, count);
-    return quantize_normed_rows(norm, out, stream, next_comes_early);
+    return quantize_normed_rows(norm, out, stream, trigger_early);
   }
   GatedActivation activation = prologue_activation(call);
   activation.x = activation.x.rows(first, count);
-  quantize_activated_rows(activation, out, stream, next_comes_early);
+  quantize_activated_rows(activation, out, stream, trigger_early);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ GemvDevice QuantizedGemv::device() const {
   return {multiprocessors_, shared_bytes_, early_};
 }
 
-bool QuantizedGemv::takes(const GemmShape& shape) const {
+bool QuantizedGemv::can_implement(const GemmShape& shape) const {
   const GemmFusion& fusion = shape.fusion;
   if (!is_quantized(shape.format) || shape.type == DType::f32) return false;
   if (shape.m > kMaxRows || shape.inputs == 0) return false;

@@ -327,7 +327,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
   }
   const StagedRows<T, kFormat, kStaging == Staging::normed, kFactors, kMaxRows> staged(shared, p);
   if constexpr (!kRing) staged.begin(p);
-  begin_after_previous_kernel(grid.early);
+  pdl_begin(grid.early);
 
   PassEnd<T, kGated, kSplits> end{first_output};
   end.begin(p, pass);

@@ -227,7 +227,7 @@ void launch_quantized_gemv(const GemmCall& call, const QuantizedGemvPlan& plan,
   const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(p.outputs, plan.grid.share))),
                           dim3(Instance::value.warps * 32),
                           static_cast<std::size_t>(plan.shared_bytes)};
-  launch_early("launching a GEMV", kernel, shape, stream, p, q, plan.grid);
+  launch_with_pdl("launching a GEMV", kernel, shape, stream, p, q, plan.grid);
 }
 
 template <typename T, WeightFormat kFormat, bool kNarrow, int kMaxRows>

@@ -83,7 +83,7 @@ __device__ __forceinline__ void multiply_segment(const Params<T>& p, int first_o
 #pragma unroll
   for (int batch = 0; batch < kBatches - 1; ++batch) copy_weights(batch);
 
-  begin_after_previous_kernel();
+  pdl_begin();
   const T* x[kHalves];
   bool has_row[kHalves];
 #pragma unroll
@@ -189,7 +189,7 @@ void launch(const Params<T>& p, cudaStream_t stream) {
   const LaunchShape shape{dim3(blocks_for(p.outputs, kTiles * kTileOutputs)),
                           dim3(static_cast<unsigned>(p.segments) * 32),
                           static_cast<std::size_t>(bytes)};
-  launch_early("launching a segmented GEMV", kernel, shape, stream, p);
+  launch_with_pdl("launching a segmented GEMV", kernel, shape, stream, p);
 }
 
 // All blocks should be resident at once, and together fill the multiprocessors' shared memory with

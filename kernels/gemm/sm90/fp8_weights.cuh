@@ -25,15 +25,15 @@ struct Fp8Weights {
   static __device__ __forceinline__ void add(float (&sums)[kRows / 2], unsigned weights, unsigned x,
                                              unsigned row_scales, float2 output_scales) {
     constexpr int kPart = kRows < 64 ? kRows : 64;  // rows at a time, limited by registers
-    const auto a = wgmma_factor(weights, 16, 1024);
+    const auto a = wgmma_descriptor(weights, 16, 1024);
 #pragma unroll
     for (int first = 0; first < kRows; first += kPart) {
-      const auto b = wgmma_factor(x + first * kRowBytes, 16, 1024);
+      const auto b = wgmma_descriptor(x + first * kRowBytes, 16, 1024);
       float part[kPart / 2];
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < kStageInputs / 32; ++k)
-        wgmma_e4m3(part, wgmma_factor_behind(a, k * 32), wgmma_factor_behind(b, k * 32), k > 0);
+        wgmma_e4m3(part, advance_descriptor(a, k * 32), advance_descriptor(b, k * 32), k > 0);
       wgmma_commit();
       wgmma_wait<0>();
       hold(part);

@@ -160,7 +160,7 @@ __device__ __forceinline__ void multiply(float (&part)[64], std::uint64_t a, std
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kStageInputs / 32; ++k)
-    wgmma_e4m3(part, wgmma_factor_behind(a, k * 32), wgmma_factor_behind(b, k * 32), k > 0);
+    wgmma_e4m3(part, advance_descriptor(a, k * 32), advance_descriptor(b, k * 32), k > 0);
   wgmma_commit();
 }
 
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kConsumers + kProducers, 1)
     }
     fence_barrier_init();
   }
-  wait_for_previous_kernel();
+  wait_on_dependent_grids();
   units.find(p.grouped.start, [&](int row) { return min(max(row, p.first_row), p.end_row); });
   const int per_unit = (p.grouped.columns + kOwn - 1) / kOwn, items = units.count() * per_unit;
   const int steps = p.grouped.inputs / kStageInputs;
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(kConsumers + kProducers, 1)
         }
       }
     }
-    let_next_kernel_come();
+    launch_dependent_grids();
     return;
   }
 
@@ -311,14 +311,14 @@ __global__ void __launch_bounds__(kConsumers + kProducers, 1)
       full(stage).wait(parity);
       if constexpr (kGathers) fence_shared_writes();
       const unsigned at = base + stage * kStageBytes;
-      const auto a = wgmma_factor(at + threadIdx.x / 128 * 64 * kRowBytes, 16, 1024);
-      const auto b = wgmma_factor(at + kXBytes, 16, 1024);
+      const auto a = wgmma_descriptor(at + threadIdx.x / 128 * 64 * kRowBytes, 16, 1024);
+      const auto b = wgmma_descriptor(at + kXBytes, 16, 1024);
       float part[64];
       multiply(part, a, b);
       wgmma_wait<0>();
       hold(part);
       add<0>(sums, part, scales.rows, scales.outputs[0]);
-      multiply(part, a, wgmma_factor_behind(b, kBoxBytes));
+      multiply(part, a, advance_descriptor(b, kBoxBytes));
       wgmma_wait<0>();
       hold(part);
       if (lane == 0) empty(stage).arrive();

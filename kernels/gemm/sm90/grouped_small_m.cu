@@ -45,13 +45,13 @@ Source source_of(const GroupedGemm& grouped) {
 }
 
 template <typename T, WeightFormat kFormat>
-void launch(const GroupedGemm& grouped, bool start_is_old, cudaStream_t stream) {
+void launch(const GroupedGemm& grouped, bool start_is_visible, cudaStream_t stream) {
   const int stages = stages_of<kFormat>(grouped);
   const Params<T> p{.grouped = GroupedParams<T>(grouped),
                     .weight = source_of<T>(grouped),
                     .boxes = boxes_of<kFormat>(grouped),
                     .stages = stages,
-                    .start_is_old = start_is_old,
+                    .start_is_visible = start_is_visible,
                     .clamps = grouped.activation == Activation::clamped_swiglu,
                     .limit = grouped.limit};
   const auto kernel = grouped.epilogue == Epilogue::none ? grouped_small_m_kernel<T, kFormat, false>
@@ -76,20 +76,20 @@ bool has_room_small_m(const GroupedGemm& grouped) {
   }
 }
 
-void grouped_small_m(const GroupedGemm& grouped, bool start_is_old, Stream& stream) {
+void grouped_small_m(const GroupedGemm& grouped, bool start_is_visible, Stream& stream) {
   namespace small_m = small_m_groups;
   const cudaStream_t native = nvllm::cuda::native(stream);
   const bool bf16 = grouped.weight.type() == DType::bf16;
   switch (grouped.weight.format) {
     case WeightFormat::fp8:
-      return bf16 ? small_m::launch<Bf16, WeightFormat::fp8>(grouped, start_is_old, native)
-                  : small_m::launch<F16, WeightFormat::fp8>(grouped, start_is_old, native);
+      return bf16 ? small_m::launch<Bf16, WeightFormat::fp8>(grouped, start_is_visible, native)
+                  : small_m::launch<F16, WeightFormat::fp8>(grouped, start_is_visible, native);
     case WeightFormat::mxfp4:
-      return bf16 ? small_m::launch<Bf16, WeightFormat::mxfp4>(grouped, start_is_old, native)
-                  : small_m::launch<F16, WeightFormat::mxfp4>(grouped, start_is_old, native);
+      return bf16 ? small_m::launch<Bf16, WeightFormat::mxfp4>(grouped, start_is_visible, native)
+                  : small_m::launch<F16, WeightFormat::mxfp4>(grouped, start_is_visible, native);
     case WeightFormat::f16:
-      return small_m::launch<F16, WeightFormat::f16>(grouped, start_is_old, native);
-    default: return small_m::launch<Bf16, WeightFormat::bf16>(grouped, start_is_old, native);
+      return small_m::launch<F16, WeightFormat::f16>(grouped, start_is_visible, native);
+    default: return small_m::launch<Bf16, WeightFormat::bf16>(grouped, start_is_visible, native);
   }
 }
 

@@ -55,9 +55,9 @@ template <typename T>
 struct Params {
   GroupedParams<T> grouped;
   Source weight;
-  int boxes;                  // of an output
-  int stages;                 // of a warp's ring
-  bool start_is_old, clamps;  // Activation::clamped_swiglu
+  int boxes;                      // of an output
+  int stages;                     // of a warp's ring
+  bool start_is_visible, clamps;  // Activation::clamped_swiglu
   float limit;
 };
 
@@ -458,7 +458,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fence_barrier_init();
   }
   const GroupUnits<kRows> units(shared + at.units, p.grouped.groups);
-  if (!p.start_is_old) begin_after_previous_kernel();
+  if (!p.start_is_visible) pdl_begin();
   units.find(p.grouped.start);
 
   const int slots_of_unit = (p.grouped.columns + (kGated ? 7 : 15)) / (kGated ? 8 : 16);
@@ -469,9 +469,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   Chunk chunk;
   Rows<T, kFormat> rows;
   bool more = chunks.take(chunk);
-  if (p.start_is_old) {
+  if (p.start_is_visible) {
     for (int stage = 0; stage < p.stages; ++stage) copies.copy(stage);
-    begin_after_previous_kernel();
+    pdl_begin();
     if (more) rows.load(p, chunk.unit);
   } else {
     // If all copies of the ring were issued first, the rows would be late.

@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kConsumers + producers(kGathers), 1)
     }
     fence_barrier_init();
   }
-  wait_for_previous_kernel();
+  wait_on_dependent_grids();
   units.find(p.start);
   const int per_unit = (p.columns + kOwn - 1) / kOwn, items = units.count() * per_unit;
   const int steps = (p.inputs + kStageInputs - 1) / kStageInputs;
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kConsumers + producers(kGathers), 1)
         }
       }
     }
-    let_next_kernel_come();
+    launch_dependent_grids();
     return;
   }
 
@@ -202,8 +202,8 @@ __global__ void __launch_bounds__(kConsumers + producers(kGathers), 1)
       full(stage).wait(parity);
       if constexpr (kGathers) fence_shared_writes();
       const unsigned at = base + stage * kStageBytes;
-      const auto a = wgmma_factor(at + warp / 4 * 64 * kRowBytes, 16, 1024);
-      const auto b = wgmma_factor(at + kXBytes, 16, 1024);
+      const auto a = wgmma_descriptor(at + warp / 4 * 64 * kRowBytes, 16, 1024);
+      const auto b = wgmma_descriptor(at + kXBytes, 16, 1024);
       staged::multiply<T>(sums, a, b, step);
       wgmma_wait<1>();
       if (step > 0 && lane == 0) empty(previous).arrive();

@@ -169,14 +169,14 @@ __global__ void __launch_bounds__(max_warps(kGated, kGroups) * 32)
   const int count = (p.inputs + kGroups * kGroupInputs - 1) / (kGroups * kGroupInputs);
   const int filled = min(stages, count);
   const bool copies = warp == consumers && lane == 0;
-  const LeavesFirst leaves_first;  // the weights are read once
+  const EvictFirst evict_first;  // the weights are read once
   const auto copy_weights = [&](int stage, int step) {
     full(stage).arrive_and_expect(stage_bytes);
     const int first = static_cast<int>(blockIdx.x) * consumers * kTileOutputs;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       copy_box(base + stage * stage_bytes + tile * box_bytes, weight, 0, first + tile * p.outputs,
-               step * kGroups, full(stage), leaves_first);
+               step * kGroups, full(stage), evict_first);
     }
   };
   const auto copy_x = [&](int stage, int step) {
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(max_warps(kGated, kGroups) * 32)
       copy_async(to + v, p.norm_weight + v * 8);
   }
   __syncthreads();
-  begin_after_previous_kernel();
+  pdl_begin();
   if constexpr (kNormed) norm_rows(p, rows);
 
   if (warp >= consumers) {
@@ -370,9 +370,9 @@ void launch(const GemmCall& call, int consumers, cudaStream_t stream) {
   const LaunchShape shape{dim3(static_cast<unsigned>((p.outputs + rows - 1) / rows)),
                           dim3(warps * 32), static_cast<std::size_t>(bytes)};
   const TensorView x = x_of(call);
-  launch_early("launching a GEMV", kernel, shape, stream,
-               describe(call.weight.values, rows, kGroups),
-               kNormed ? CUtensorMap{} : describe(x, kMaxRows, kGroups), p, consumers, stages);
+  launch_with_pdl("launching a GEMV", kernel, shape, stream,
+                  describe(call.weight.values, rows, kGroups),
+                  kNormed ? CUtensorMap{} : describe(x, kMaxRows, kGroups), p, consumers, stages);
 }
 
 template <typename T, bool kGated, int kMaxRows, bool kNormed>

@@ -36,9 +36,9 @@ void launch(const GemmCall& call, const lm_head::SampleParams& sample, int multi
   const int tiles = tiles_of(call.weight.outputs());
   const LaunchShape shape{dim3(static_cast<unsigned>(std::min(tiles, multiprocessors))),
                           dim3(lm_head::kThreads), static_cast<std::size_t>(kBytes)};
-  launch_early("launching the LM head", kernel, shape, stream,
-               describe_rows("gemm", call.weight.values, lm_head::kOutputs),
-               describe_rows("gemm", x_of(call), kRows), p, sample);
+  launch_with_pdl("launching the LM head", kernel, shape, stream,
+                  describe_rows("gemm", call.weight.values, lm_head::kOutputs),
+                  describe_rows("gemm", x_of(call), kRows), p, sample);
 }
 
 template <typename T, bool kSamples>
@@ -66,7 +66,7 @@ LmHead::LmHead()
     : multiprocessors_(nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount)),
       runs_sm90a_(cuda::runs_sm90a()) {}
 
-bool LmHead::takes(const GemmShape& shape, bool invariant) const {
+bool LmHead::can_implement(const GemmShape& shape, bool invariant) const {
   const std::int64_t min_rows = invariant ? 1 : kMinRows;
   if (!runs_sm90a_ || shape.m < min_rows || shape.m > kMaxRows || shape.inputs == 0) return false;
   if (is_quantized(shape.format) || shape.type == DType::f32) return false;

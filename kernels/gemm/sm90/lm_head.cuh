@@ -228,11 +228,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int tiles = (p.outputs + kOutputs - 1) / kOutputs;
   const auto block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
   const bool copies = warp == kWarpgroups * 4 && lane == 0;
-  const LeavesFirst leaves_first;  // the weights are read once
+  const EvictFirst evict_first;  // the weights are read once
   const auto copy_weights = [&](int stage, int tile, int step) {
     full(stage).arrive_and_expect(Here::kStageBytes);
     copy_box(base + stage * Here::kStageBytes, weight, step * kStageInputs, tile * kOutputs, 0,
-             full(stage), leaves_first);
+             full(stage), evict_first);
   };
   const auto copy_x = [&](int stage, int step) {
     copy_box(base + stage * Here::kStageBytes + Here::kWeightBytes, x, step * kStageInputs, 0, 0,
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncwarp();
   __syncthreads();
-  wait_for_previous_kernel();
+  wait_on_dependent_grids();
 
   int stage = 0;
   unsigned parity = 0;
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           copy_x(stage, step);
         }
       }
-      let_next_kernel_come();  // its weights are loaded after these
+      launch_dependent_grids();  // its weights are loaded after these
     }
     return;
   }
@@ -282,8 +282,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int step = 0; step < steps; ++step, advance()) {
       full(stage).wait(parity);
       const unsigned at = base + stage * Here::kStageBytes;
-      const auto a = wgmma_factor(at + own, 16, 1024);
-      const auto b = wgmma_factor(at + Here::kWeightBytes, 16, 1024);
+      const auto a = wgmma_descriptor(at + own, 16, 1024);
+      const auto b = wgmma_descriptor(at + Here::kWeightBytes, 16, 1024);
       staged::multiply<T>(sums, a, b, step);
       wgmma_wait<1>();
       if (step > 0 && lane == 0) empty(previous).arrive();

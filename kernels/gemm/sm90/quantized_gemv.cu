@@ -82,8 +82,8 @@ void launch(const GemmCall& call, const Plan& plan, cudaStream_t stream) {
   const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(p.outputs, plan.grid.share))),
                           dim3((kWarps + kGroups) * 32),
                           static_cast<std::size_t>(plan.shared_bytes)};
-  launch_early("launching a GEMV", kernel, shape, stream, p, QuantizedOperand(call.weight),
-               plan.grid);
+  launch_with_pdl("launching a GEMV", kernel, shape, stream, p, QuantizedOperand(call.weight),
+                  plan.grid);
 }
 
 template <int kOfWarp>

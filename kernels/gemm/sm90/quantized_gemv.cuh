@@ -156,7 +156,7 @@ __global__ void __launch_bounds__((kWarps + kWarps / kSplits) * 32, 1)
   copy_scales<kGated>(q, base + grid.scales, first_output, outputs, p.outputs);
   const StagedRows<T, kFormat, kNormed, kFactors, kMaxRows> staged(shared, p);
   staged.begin(p);
-  begin_after_previous_kernel();
+  pdl_begin();
   wait_for_async_copies();
   staged.finish(p);
 

@@ -82,7 +82,7 @@ struct QuantizedWeights {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const auto b = wgmma_factor(x + step / 4 * box_bytes + step % 4 * 32, 16, 1024);
+      const auto b = wgmma_descriptor(x + step / 4 * box_bytes + step % 4 * 32, 16, 1024);
       wgmma_in_rows<T>(sums, weights.a[step], b, !first || step > 0);
     }
     wgmma_commit();

@@ -174,11 +174,11 @@ __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
   const int filled = min(stages, count);
   const bool copies = warp == kTiles * 4 && lane == 0;
   const bool copies_x = warp == kTiles * 4 + S::kCopying - 1 && lane == 0;
-  const LeavesFirst leaves_first;  // the weights are read once
+  const EvictFirst evict_first;  // the weights are read once
   const auto copy_weights = [&](int stage, int step) {
     full(stage).arrive_and_expect(S::kStageBytes + S::kRowScaleBytes);
     copy_box(base + stage * S::kStageBytes, weight, (first + step) * (Weights::kRowBytes / 2), 0, 0,
-             tile * (S::kOutputs / 16), full(stage), leaves_first);
+             tile * (S::kOutputs / 16), full(stage), evict_first);
   };
   const auto copy_x = [&](int stage, int step) {
 #pragma unroll
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
   }
   __syncthreads();
   if (splits > 1) arrive_at_cluster();  // the wait is before the first send
-  wait_for_previous_kernel();
+  wait_on_dependent_grids();
 
   if (warp >= kTiles * 4) {
     if (copies || copies_x) {
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
         if (copies_x) copy_x(stage, step);  // its bytes may arrive before they are announced
         if (++stage == stages) stage = 0, parity ^= 1;
       }
-      let_next_kernel_come();  // its weights are loaded after these
+      launch_dependent_grids();  // its weights are loaded after these
     }
     __syncwarp();
     if (warp == kTiles * 4) prefetch_kv(prefetch_pieces, lane);
@@ -299,8 +299,8 @@ __global__ void __launch_bounds__(Shape<Weights, kTiles, kRows>::kThreads, 1)
     for (int step = 0, previous = 0; step < count; ++step) {
       full(stage).wait(parity);
       const unsigned at = base + stage * S::kStageBytes;
-      const auto a = wgmma_factor(at + own, 16, 1024);
-      const auto b = wgmma_factor(at + S::kWeightBytes, 16, 1024);
+      const auto a = wgmma_descriptor(at + own, 16, 1024);
+      const auto b = wgmma_descriptor(at + S::kWeightBytes, 16, 1024);
       staged::multiply<T>(sums, a, b, step);
       wgmma_wait<1>();
       if (step > 0 && lane == 0) empty(previous).arrive();

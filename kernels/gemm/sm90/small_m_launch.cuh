@@ -75,11 +75,11 @@ void launch(const GemmCall& call, cudaStream_t stream, const Fp8Rows& rows = {})
     NVLLM_CHECK(rows.scale_stride == kRows, "scales of rows lie otherwise");
     x = TensorView(rows.values, DType::bf16, {x.shape[0], x.shape[1] / 2});  // pairs of bytes
   }
-  launch_early("launching a small-M GEMM", kernel, shape, stream,
-               describe_weight(call, kTiles, Weights::kRowBytes), describe_rows("gemm", x, kRows),
-               rows.scales, GemmParams<T>(call), DeferredNorms<T>(call), tiling.k_splits,
-               tiling.stages, is_gated(call), KvPieces(call.operands.kv_prefetch),
-               scales_of(call.weight), groups);
+  launch_with_pdl("launching a small-M GEMM", kernel, shape, stream,
+                  describe_weight(call, kTiles, Weights::kRowBytes),
+                  describe_rows("gemm", x, kRows), rows.scales, GemmParams<T>(call),
+                  DeferredNorms<T>(call), tiling.k_splits, tiling.stages, is_gated(call),
+                  KvPieces(call.operands.kv_prefetch), scales_of(call.weight), groups);
 }
 
 // The instances for a format of quantized weights.

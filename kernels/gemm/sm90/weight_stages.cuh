@@ -23,7 +23,7 @@ __device__ __forceinline__ void multiply(float (&sums)[N], std::uint64_t weights
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kStageInputs / 16; ++k) {
-    wgmma<T>(sums, wgmma_factor_behind(weights, k * 32), wgmma_factor_behind(x, k * 32),
+    wgmma<T>(sums, advance_descriptor(weights, k * 32), advance_descriptor(x, k * 32),
              step > 0 || k > 0);
   }
   wgmma_commit();

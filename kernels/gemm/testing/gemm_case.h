@@ -333,8 +333,8 @@ inline int count_wrong(const GemmTensors& gemm, const TensorView& x, const Tenso
 // Whether two plans are the same, whatever their shapes came from.
 inline bool same(const GemmPlan& a, const GemmPlan& b) {
   const auto fields = [](const GemmPlan& p) {
-    return std::tie(p.shape, p.kernel, p.prologue, p.prologue_kernel, p.prologue_early, p.epilogue,
-                    p.epilogue_kernel, p.defers_next, p.samples, p.kv_prefetch);
+    return std::tie(p.shape, p.kernel, p.prologue, p.prologue_kernel, p.prologue_triggers_early,
+                    p.epilogue, p.epilogue_kernel, p.defers_next, p.samples, p.kv_prefetch);
   };
   return fields(a) == fields(b) && a.tiling == b.tiling;
 }

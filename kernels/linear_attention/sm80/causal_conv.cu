@@ -141,7 +141,7 @@ class Convolution {
 // kUsualWidth: exactly that width, and channels in whole vectors at multiples of 16 bytes.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) causal_conv_kernel(const Params<T> p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const long long vector = static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x;
   const long long channel = vector * Vector<T>::kElements;
   if (channel >= p.channels) return;
@@ -189,17 +189,17 @@ void causal_conv(const CausalConv& args, Stream& stream) {
         usual ? causal_conv_kernel<T, kUsualWidth> : causal_conv_kernel<T, kMaxConvWidth>;
     const dim3 grid(blocks_for(divide_up(channels, kElements), kThreads),
                     blocks_for(rows, tile_rows));
-    launch_early("launching causal_conv", kernel, grid, kThreads, nvllm::cuda::native(stream),
-                 Params<T>{.out = args.out.as<T>(),
-                           .x = args.x.as<const T>(),
-                           .weight = args.weight.as<const T>(),
-                           .state = args.state.as<T>(),
-                           .sequences = sequences_of(args.rows),
-                           .rows = rows,
-                           .channels = channels,
-                           .x_stride = args.x.stride[0],
-                           .width = static_cast<int>(width),
-                           .tile_rows = static_cast<int>(tile_rows)});
+    launch_with_pdl("launching causal_conv", kernel, grid, kThreads, nvllm::cuda::native(stream),
+                    Params<T>{.out = args.out.as<T>(),
+                              .x = args.x.as<const T>(),
+                              .weight = args.weight.as<const T>(),
+                              .state = args.state.as<T>(),
+                              .sequences = sequences_of(args.rows),
+                              .rows = rows,
+                              .channels = channels,
+                              .x_stride = args.x.stride[0],
+                              .width = static_cast<int>(width),
+                              .tile_rows = static_cast<int>(tile_rows)});
   });
 }
 

@@ -22,7 +22,7 @@ constexpr int kPlanThreads = 256;
 
 // One block. Sums are pairs: sequences in the upper half, chunks in the lower.
 __global__ void __launch_bounds__(kPlanThreads) chunk_plan_kernel(const ChunkParams p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   __shared__ unsigned long long of_warp[kPlanThreads / 32];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   unsigned long long before = 0;  // of sequences of earlier rounds
@@ -325,7 +325,7 @@ class Chunk {
 // Grid: chunks, key heads.
 __global__ void __launch_bounds__(kThreads, 4) chunk_factors_kernel(const ChunkParams p) {
   __shared__ alignas(128) Shared shared;
-  begin_after_previous_kernel();
+  pdl_begin();
   const int chunk = static_cast<int>(blockIdx.x), key_head = static_cast<int>(blockIdx.y);
   const ChunkPlan all = p.plan[0];
   if (chunk >= all.y) return;
@@ -367,10 +367,10 @@ __global__ void __launch_bounds__(kThreads, 4) chunk_factors_kernel(const ChunkP
 }  // namespace
 
 void launch_chunk_factors(const ChunkParams& p, const ChunkBounds& bounds, cudaStream_t stream) {
-  launch_early("launching chunk_plan", chunk_plan_kernel, 1, kPlanThreads, stream, p);
-  launch_early("launching chunk_factors", chunk_factors_kernel,
-               dim3(static_cast<unsigned>(bounds.chunks), static_cast<unsigned>(p.key_heads)),
-               kThreads, stream, p);
+  launch_with_pdl("launching chunk_plan", chunk_plan_kernel, 1, kPlanThreads, stream, p);
+  launch_with_pdl("launching chunk_factors", chunk_factors_kernel,
+                  dim3(static_cast<unsigned>(bounds.chunks), static_cast<unsigned>(p.key_heads)),
+                  kThreads, stream, p);
 }
 
 }  // namespace nvllm::kernels::cuda

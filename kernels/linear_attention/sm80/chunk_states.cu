@@ -482,7 +482,7 @@ __global__ void __launch_bounds__((kOwn + kResultWarps) * 32)
     sync_cluster();
   }
 #endif
-  begin_after_previous_kernel();
+  pdl_begin();
   const int items = p.plan[0].x * p.value_heads, step = static_cast<int>(gridDim.x) / kSlices;
   const auto each_item = [&](auto& work) {
     for (int i = static_cast<int>(blockIdx.x) / kSlices; i < items; i += step) {
@@ -515,12 +515,12 @@ void launch(const ChunkParams& p, int max_items, int multiprocessors, cudaStream
                                           cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
                      "preparing chunk_states");
   const int blocks = std::min(max_items, multiprocessors / kSlices) * kSlices;
-  launch_early("launching chunk_states", chunk_states_kernel<kOwn>,
-               {.grid = static_cast<unsigned>(blocks),
-                .block = (kOwn + kResultWarps) * 32,
-                .shared_bytes = kBytes,
-                .cluster = kSlices},
-               stream, p);
+  launch_with_pdl("launching chunk_states", chunk_states_kernel<kOwn>,
+                  {.grid = static_cast<unsigned>(blocks),
+                   .block = (kOwn + kResultWarps) * 32,
+                   .shared_bytes = kBytes,
+                   .cluster = kSlices},
+                  stream, p);
 }
 
 }  // namespace

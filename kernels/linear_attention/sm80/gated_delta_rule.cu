@@ -332,7 +332,7 @@ template <typename T, int kRows, int kTiles>
 __global__ void __launch_bounds__(kTiles* kTileWarps * 32)
     gated_delta_rule_kernel(const Params<T> p) {
   __shared__ alignas(16) Chunk<kRows, kTiles> shared;
-  begin_after_previous_kernel();
+  pdl_begin();
   const int head = static_cast<int>(blockIdx.y), sequence = static_cast<int>(blockIdx.z);
   const int first_tile = static_cast<int>(blockIdx.x) * kTiles;
   const long long begin = p.sequences.begin(sequence), end = p.sequences.begin(sequence + 1);
@@ -422,11 +422,11 @@ void launch(const GatedDeltaRule& args, bool chunks, Stream& stream) {
                   static_cast<unsigned>(args.rows.sequences()));
   const auto kernel = cluster ? gated_delta_rule_kernel<T, kRows, 1>
                               : gated_delta_rule_kernel<T, kRows, kBlockTiles>;
-  launch_early("launching gated_delta_rule", kernel,
-               {.grid = grid,
-                .block = static_cast<unsigned>(tiles * kTileWarps * 32),
-                .cluster = cluster ? static_cast<unsigned>(p.tiles) : 1},
-               nvllm::cuda::native(stream), p);
+  launch_with_pdl("launching gated_delta_rule", kernel,
+                  {.grid = grid,
+                   .block = static_cast<unsigned>(tiles * kTileWarps * 32),
+                   .cluster = cluster ? static_cast<unsigned>(p.tiles) : 1},
+                  nvllm::cuda::native(stream), p);
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ __device__ __forceinline__ void store_floats(float* row, long long vector, long 
 template <typename T, typename Out, bool kAligned>
 __global__ void __launch_bounds__(kTileBlockThreads)
     combine_experts_kernel(const Params<T, Out> p, const RowTiles tiles) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const TilePlace place = tile_place<1>(tiles.tiles);
   if (place.row >= tiles.rows || place.vector >= tiles.vectors) return;
   const float* const weights = p.weights + place.row * p.k;
@@ -127,8 +127,8 @@ void launch(const CombineExperts& args, Stream& stream) {
                               .shared = args.shared.as<const T>(),
                               .shared_gate = args.shared_gate.as<const float>(),
                               .k = static_cast<int>(args.weights.shape[1])};
-  launch_early("launching combine_experts", kernel, tiles.grid, tiles.block,
-               nvllm::cuda::native(stream), params, tiles);
+  launch_with_pdl("launching combine_experts", kernel, tiles.grid, tiles.block,
+                  nvllm::cuda::native(stream), params, tiles);
 }
 
 }  // namespace

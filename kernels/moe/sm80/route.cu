@@ -66,7 +66,7 @@ constexpr int kChooseWarps = 4;
 
 template <int kPerLane>
 __global__ void __launch_bounds__(kChooseWarps * 32) choose_kernel(const Params p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const int row = blockIdx.x * kChooseWarps + threadIdx.x / 32;
   if (row < p.rows) choose<kPerLane>(p, row, p.entries + static_cast<long long>(row) * p.k);
 }
@@ -136,7 +136,7 @@ __device__ __forceinline__ void sort_entries(const Params& p, int expert) {
 }
 
 __global__ void __launch_bounds__(kSortThreads) sort_entries_kernel(const Params p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const int entry = threadIdx.x;
   sort_entries(p, entry < p.rows * p.k ? p.entries[entry] : -1);
 }
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kSortThreads) sort_entries_kernel(const Params
 template <int kPerLane>
 __global__ void __launch_bounds__(kSortThreads) route_few_rows_kernel(const Params p) {
   __shared__ int chosen[kMaxSortEntries];
-  begin_after_previous_kernel();
+  pdl_begin();
   for (int row = threadIdx.x / 32; row < p.rows; row += kSortWarps) {
     choose<kPerLane>(p, row, chosen + row * p.k);
   }
@@ -162,7 +162,7 @@ constexpr int kGatherThreads = 1024, kGatherWarps = kGatherThreads / 32;
 // ids. Warps process consecutive parts of them.
 __global__ void __launch_bounds__(kGatherThreads) gather_rows_kernel(const Params p) {
   __shared__ int less_of[kGatherWarps], same_of[kGatherWarps];
-  begin_after_previous_kernel();
+  pdl_begin();
   const int expert = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int entries = p.rows * p.k;
   const int part = (entries + kGatherThreads - 1) / kGatherThreads * 32;
@@ -196,7 +196,7 @@ constexpr int kFindThreads = 256;
 
 // Replaces expert ids by entry indices: an expert's rows are in order.
 __global__ void __launch_bounds__(kFindThreads) find_entries_kernel(const Params p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const int i = blockIdx.x * kFindThreads + threadIdx.x;
   if (i >= p.rows * p.k) return;
   const int expert = p.entries[i], row = i / p.k;
@@ -220,22 +220,22 @@ void launch(const Params& p, cudaStream_t stream) {
   const int entries = p.rows * p.k;
   const bool few = entries <= kMaxSortEntries && p.experts <= kMaxSortExperts;
   if (few && p.rows <= kMaxFusedRows) {
-    return launch_early("launching route", route_few_rows_kernel<kPerLane>, dim3(1),
-                        dim3(kSortThreads), stream, p);
+    return launch_with_pdl("launching route", route_few_rows_kernel<kPerLane>, dim3(1),
+                           dim3(kSortThreads), stream, p);
   }
   if (entries > 0) {
-    launch_early("launching route", choose_kernel<kPerLane>, dim3(blocks_for(p.rows, kChooseWarps)),
-                 dim3(kChooseWarps * 32), stream, p);
+    launch_with_pdl("launching route", choose_kernel<kPerLane>,
+                    dim3(blocks_for(p.rows, kChooseWarps)), dim3(kChooseWarps * 32), stream, p);
   }
   if (few) {
-    return launch_early("launching route", sort_entries_kernel, dim3(1), dim3(kSortThreads), stream,
-                        p);
+    return launch_with_pdl("launching route", sort_entries_kernel, dim3(1), dim3(kSortThreads),
+                           stream, p);
   }
-  launch_early("launching route", gather_rows_kernel, dim3(static_cast<unsigned>(p.experts)),
-               dim3(kGatherThreads), stream, p);
+  launch_with_pdl("launching route", gather_rows_kernel, dim3(static_cast<unsigned>(p.experts)),
+                  dim3(kGatherThreads), stream, p);
   if (entries > 0) {
-    launch_early("launching route", find_entries_kernel, dim3(blocks_for(entries, kFindThreads)),
-                 dim3(kFindThreads), stream, p);
+    launch_with_pdl("launching route", find_entries_kernel, dim3(blocks_for(entries, kFindThreads)),
+                    dim3(kFindThreads), stream, p);
   }
 }
 

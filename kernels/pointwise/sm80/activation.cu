@@ -32,8 +32,8 @@ __device__ __forceinline__ Vector<T> gated(const Vector<T>& gates, const Vector<
 template <typename T, Activation kActivation, bool kAligned>
 __global__ void __launch_bounds__(kTileBlockThreads)
     gated_activation_kernel(T* out, const T* x, const RowTiles tiles, float limit,
-                            bool next_comes_early) {
-  begin_after_previous_kernel(next_comes_early);
+                            bool trigger_early) {
+  pdl_begin(trigger_early);
   const TilePlace place = tile_place<kActivationVectors>(tiles.tiles);
   if (place.row >= tiles.rows) return;
   const T* gate_row = x + place.row * 2 * tiles.columns;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kTileBlockThreads)
 }
 
 template <Activation kActivation>
-void launch(const GatedActivation& args, Stream& stream, bool next_comes_early) {
+void launch(const GatedActivation& args, Stream& stream, bool trigger_early) {
   with_element_type(args.out.dtype, [&]<typename T>(T) {
     constexpr int kElements = Vector<T>::kElements;
     const RowTiles tiles(args.out.shape[0], args.out.shape[1], kElements, kActivationVectors);
@@ -64,22 +64,21 @@ void launch(const GatedActivation& args, Stream& stream, bool next_comes_early) 
         tiles.columns % kElements == 0 && args.out.aligned(16) && args.x.aligned(16);
     const auto kernel = aligned ? gated_activation_kernel<T, kActivation, true>
                                 : gated_activation_kernel<T, kActivation, false>;
-    launch_early("launching gated_activation", kernel, tiles.grid, tiles.block,
-                 nvllm::cuda::native(stream), args.out.as<T>(), args.x.as<T>(), tiles, args.limit,
-                 next_comes_early);
+    launch_with_pdl("launching gated_activation", kernel, tiles.grid, tiles.block,
+                    nvllm::cuda::native(stream), args.out.as<T>(), args.x.as<T>(), tiles,
+                    args.limit, trigger_early);
   });
 }
 
 }  // namespace
 
-void gated_activation(const GatedActivation& args, Stream& stream, bool next_comes_early) {
+void gated_activation(const GatedActivation& args, Stream& stream, bool trigger_early) {
   switch (args.activation) {
-    case Activation::silu: return launch<Activation::silu>(args, stream, next_comes_early);
-    case Activation::gelu: return launch<Activation::gelu>(args, stream, next_comes_early);
-    case Activation::gelu_tanh:
-      return launch<Activation::gelu_tanh>(args, stream, next_comes_early);
+    case Activation::silu: return launch<Activation::silu>(args, stream, trigger_early);
+    case Activation::gelu: return launch<Activation::gelu>(args, stream, trigger_early);
+    case Activation::gelu_tanh: return launch<Activation::gelu_tanh>(args, stream, trigger_early);
     case Activation::clamped_swiglu:
-      return launch<Activation::clamped_swiglu>(args, stream, next_comes_early);
+      return launch<Activation::clamped_swiglu>(args, stream, trigger_early);
   }
 }
 

@@ -73,7 +73,7 @@ constexpr int kRingThreads = 256;
 __global__ void __launch_bounds__(kRingThreads)
     copy_to_ring_kernel(const int* words, const int* index, int* ring, long long entry_words,
                         long long count) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const long long i = blockIdx.x * static_cast<long long>(kRingThreads) + threadIdx.x;
   if (i < count) ring[*index * entry_words + i] = words[i];
 }
@@ -92,10 +92,10 @@ void copy_last_kv(const CopyLastKv& args, Stream& stream) {
 
 void copy_to_ring(const CopyToRing& args, Stream& stream) {
   const long long count = args.words.shape[0];
-  launch_early("launching copy_to_ring", copy_to_ring_kernel, blocks_for(count, kRingThreads),
-               kRingThreads, nvllm::cuda::native(stream), args.words.as<int>(),
-               args.index.as<int>(), args.ring.as<int>(),
-               static_cast<long long>(args.ring.shape[1]), count);
+  launch_with_pdl("launching copy_to_ring", copy_to_ring_kernel, blocks_for(count, kRingThreads),
+                  kRingThreads, nvllm::cuda::native(stream), args.words.as<int>(),
+                  args.index.as<int>(), args.ring.as<int>(),
+                  static_cast<long long>(args.ring.shape[1]), count);
 }
 
 // A copy of up to 64 KiB from pageable memory takes the bytes into the stream's command at once,

@@ -38,7 +38,7 @@ struct Params {
   float inverse_head_dim, epsilon, weight_offset;
   unsigned groups;      // per row; a group's heads are `groups` apart
   unsigned lanes_bits;  // log2 of the lanes of a group
-  bool settled;         // NormRopeStore::only_rows_are_new
+  bool settled;         // NormRopeStore::history_is_visible
   bool norms_v;         // only read by the element-wise kernel
 };
 
@@ -175,8 +175,8 @@ __device__ __forceinline__ Floats<T> scaled(const Vector<T>& vector, float scale
 // For rotated halves that are whole vectors at multiples of 16 bytes.
 template <typename T, typename Kv, int kHeads, Norms kNorms>
 __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<T, Kv> p) {
-  let_next_kernel_come();
-  if (!p.settled) wait_for_previous_kernel();
+  launch_dependent_grids();
+  if (!p.settled) wait_on_dependent_grids();
   constexpr int kElements = Vector<T>::kElements;
   constexpr bool kSame = std::is_same_v<T, Kv>, kNorm = kNorms != Norms::none;
   const Place at(p);
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
       first_weights[1] = load_vector(weight_of(at.group) + second);
     }
   }
-  if (p.settled) wait_for_previous_kernel();
+  if (p.settled) wait_on_dependent_grids();
 
   Vector<T> low[kHeads] = {}, high[kHeads] = {};
 #pragma unroll
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
 // kMaxCudaHeadDim elements, and v may be normed.
 template <typename T, typename Kv, bool kWide>
 __global__ void __launch_bounds__(kBlockThreads) elements_kernel(const Params<T, Kv> p) {
-  begin_after_previous_kernel(true);
+  pdl_begin(true);
   constexpr int kPairs = (kWide ? kMaxHeadDim : kMaxCudaHeadDim) / 2 / 32;  // per lane
   constexpr bool kSame = std::is_same_v<T, Kv>;
   const Place at(p);
@@ -356,13 +356,13 @@ Params<T, Kv> params(const NormRopeStore& args) {
   p.head_stride = args.kv.keys.stride[2];
   p.rows = args.qkv.shape[0];
   p.heads = static_cast<unsigned>(args.heads);
-  p.kv_heads = args.q_alone ? 0 : static_cast<unsigned>(args.kv.kv_heads());
+  p.kv_heads = args.shares_kv ? 0 : static_cast<unsigned>(args.kv.kv_heads());
   p.head_dim = static_cast<int>(args.kv.head_dim());
   p.rotary = static_cast<int>(args.cos_sin.shape[1]);
   p.inverse_head_dim = 1.0f / static_cast<float>(p.head_dim);
   p.epsilon = args.epsilon;
   p.weight_offset = args.weight_offset;
-  p.settled = args.only_rows_are_new;
+  p.settled = args.history_is_visible;
   p.norms_v = args.norms_v;
   return p;
 }
@@ -398,8 +398,8 @@ void launch(const NormRopeStore& args, cudaStream_t stream) {
   const auto kernel = !vectors ? elements_kernel_of<T, Kv>(args)
                       : few    ? vectors_kernel_of<T, Kv, 1>(args)
                                : vectors_kernel_of<T, Kv, kManyHeads>(args);
-  launch_early("launching norm_rope_store", kernel, blocks_for(threads, kBlockThreads),
-               kBlockThreads, stream, p);
+  launch_with_pdl("launching norm_rope_store", kernel, blocks_for(threads, kBlockThreads),
+                  kBlockThreads, stream, p);
 }
 
 }  // namespace

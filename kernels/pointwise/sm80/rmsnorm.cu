@@ -30,7 +30,7 @@ struct Params {
   int vectors;  // of a row
   float inverse_columns;
   float epsilon, weight_offset;
-  bool next_comes_early;
+  bool trigger_early;
 };
 
 // Vector number `vector` of the row that starts at `row`. kOnce: it is not read again.
@@ -59,7 +59,7 @@ __device__ __forceinline__ void store(const Params<T>& p, T* row, int vector,
 // block. kAligned: all rows start at multiples of 16 bytes and consist of whole vectors.
 template <typename T, int V, int kThreads, bool kAligned>
 __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const Params<T> p) {
-  begin_after_previous_kernel(p.next_comes_early);
+  pdl_begin(p.trigger_early);
   // One part per group, in blocks of one large group or of several small ones.
   constexpr int kScratch = rms_norm_slots(V * kThreads / 32) + kBlockThreads / 32 * 4;
   alignas(16) __shared__ float scratch[kScratch];
@@ -110,12 +110,12 @@ template <typename T, int V, int kThreads, bool kAligned>
 void launch(const Params<T>& p, cudaStream_t stream) {
   const int threads = ((p.vectors + V - 1) / V + 31) / 32 * 32;
   const int rows_per_block = threads < kBlockThreads ? kBlockThreads / threads : 1;
-  launch_early("launching rms_norm", rms_norm_kernel<T, V, kThreads, kAligned>,
-               blocks_for(p.rows, rows_per_block), dim3(threads, rows_per_block), stream, p);
+  launch_with_pdl("launching rms_norm", rms_norm_kernel<T, V, kThreads, kAligned>,
+                  blocks_for(p.rows, rows_per_block), dim3(threads, rows_per_block), stream, p);
 }
 
 template <typename T>
-void launch(const RmsNorm& args, bool next_comes_early, cudaStream_t stream) {
+void launch(const RmsNorm& args, bool trigger_early, cudaStream_t stream) {
   Params<T> p;
   p.out = args.out.as<T>();
   p.x = args.x.as<T>();
@@ -127,7 +127,7 @@ void launch(const RmsNorm& args, bool next_comes_early, cudaStream_t stream) {
   p.inverse_columns = 1.0f / static_cast<float>(p.columns);
   p.epsilon = args.epsilon;
   p.weight_offset = args.weight_offset;
-  p.next_comes_early = next_comes_early;
+  p.trigger_early = trigger_early;
 
   const bool aligned = p.columns % Vector<T>::kElements == 0 && args.out.aligned(16) &&
                        args.x.aligned(16) && args.weight.aligned(16) && args.residual.aligned(16);
@@ -146,9 +146,9 @@ void launch(const RmsNorm& args, bool next_comes_early, cudaStream_t stream) {
 
 }  // namespace
 
-void rms_norm(const RmsNorm& args, Stream& stream, bool next_comes_early) {
+void rms_norm(const RmsNorm& args, Stream& stream, bool trigger_early) {
   with_element_type(args.x.dtype, [&]<typename T>(T) {
-    launch<T>(args, next_comes_early, nvllm::cuda::native(stream));
+    launch<T>(args, trigger_early, nvllm::cuda::native(stream));
   });
 }
 

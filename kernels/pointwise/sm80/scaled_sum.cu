@@ -22,7 +22,7 @@ struct Params {
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kTileBlockThreads)
     scaled_sum_kernel(const Params<T> p, const RowTiles tiles) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const TilePlace place = tile_place<1>(tiles.tiles);
   if (place.row >= tiles.rows || place.vector >= tiles.vectors) return;
   const auto load = [&](const T* from, long long stride) {
@@ -70,8 +70,8 @@ void scaled_sum(const ScaledSum& args, Stream& stream) {
                            .b_stride = args.b.stride[0],
                            .scale = args.scale,
                            .factor = args.factor.as<const T>()};
-    launch_early("launching scaled_sum", kernel, tiles.grid, tiles.block,
-                 nvllm::cuda::native(stream), params, tiles);
+    launch_with_pdl("launching scaled_sum", kernel, tiles.grid, tiles.block,
+                    nvllm::cuda::native(stream), params, tiles);
   });
 }
 

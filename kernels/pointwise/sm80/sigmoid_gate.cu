@@ -12,7 +12,7 @@ namespace {
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kTileBlockThreads)
     sigmoid_gate_kernel(T* x, const T* gate, const RowTiles tiles) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const TilePlace place = tile_place<1>(tiles.tiles);
   if (place.row >= tiles.rows || place.vector >= tiles.vectors) return;
   T* const row = x + place.row * tiles.columns;
@@ -35,8 +35,8 @@ void sigmoid_gate(const SigmoidGate& args, Stream& stream) {
     const bool aligned =
         tiles.columns % kElements == 0 && args.x.aligned(16) && args.gate.aligned(16);
     const auto kernel = aligned ? sigmoid_gate_kernel<T, true> : sigmoid_gate_kernel<T, false>;
-    launch_early("launching sigmoid_gate", kernel, tiles.grid, tiles.block,
-                 nvllm::cuda::native(stream), args.x.as<T>(), args.gate.as<const T>(), tiles);
+    launch_with_pdl("launching sigmoid_gate", kernel, tiles.grid, tiles.block,
+                    nvllm::cuda::native(stream), args.x.as<T>(), args.gate.as<const T>(), tiles);
   });
 }
 

@@ -10,7 +10,7 @@ namespace {
 template <bool kAligned>
 __global__ void __launch_bounds__(kTileBlockThreads)
     soft_cap_kernel(float* x, long long stride, float cap, const RowTiles tiles) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const TilePlace place = tile_place<1>(tiles.tiles);
   if (place.row >= tiles.rows || place.vector >= tiles.vectors) return;
   float* const row = x + place.row * stride;
@@ -29,8 +29,8 @@ void soft_cap(const SoftCap& args, Stream& stream) {
                        (tiles.rows == 1 || args.x.stride[0] % kElements == 0);
   const auto kernel = aligned ? soft_cap_kernel<true> : soft_cap_kernel<false>;
   const long long stride = args.x.stride[0];
-  launch_early("launching soft_cap", kernel, tiles.grid, tiles.block, nvllm::cuda::native(stream),
-               args.x.as<float>(), stride, args.cap, tiles);
+  launch_with_pdl("launching soft_cap", kernel, tiles.grid, tiles.block,
+                  nvllm::cuda::native(stream), args.x.as<float>(), stride, args.cap, tiles);
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -120,7 +120,7 @@ template <typename Unit, typename Change>
 __global__ void __launch_bounds__(kTileBlockThreads)
     embedding_kernel(Unit* out, const int* ids, const Unit* table, long long first_id,
                      long long entries, const RowTiles tiles, const Change change) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const TilePlace place = tile_place<kUnits>(tiles.tiles);
   if (place.row >= tiles.rows) return;
   const long long entry = ids[place.row] - first_id;
@@ -145,9 +145,9 @@ void launch_embedding(const Embedding& args, std::int64_t row_bytes, Stream& str
                       const Change& change = {}) {
   const RowTiles tiles(args.out.shape[0], row_bytes / static_cast<std::int64_t>(sizeof(Unit)), 1,
                        kUnits);
-  launch_early("launching embedding", embedding_kernel<Unit, Change>, tiles.grid, tiles.block,
-               nvllm::cuda::native(stream), args.out.as<Unit>(), args.ids.as<int>(),
-               args.table.as<Unit>(), args.first_id, args.table.shape[0], tiles, change);
+  launch_with_pdl("launching embedding", embedding_kernel<Unit, Change>, tiles.grid, tiles.block,
+                  nvllm::cuda::native(stream), args.out.as<Unit>(), args.ids.as<int>(),
+                  args.table.as<Unit>(), args.first_id, args.table.shape[0], tiles, change);
 }
 
 }  // namespace

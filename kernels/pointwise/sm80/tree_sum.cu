@@ -72,7 +72,7 @@ __device__ __forceinline__ Four sum_of(const P& p, const Load& load) {
 // kAligned: four columns are always aligned 16-byte vectors.
 template <typename T, typename Bias, bool kAligned, int kPerfect>
 __global__ void __launch_bounds__(kThreads) tree_sum_kernel(const Params<T, Bias> p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const long long first =
       (static_cast<long long>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) * kColumns;
   if (first >= p.elements) return;
@@ -118,9 +118,9 @@ void launch(const Params<T, Bias>& p, bool perfect, Stream& stream) {
                       : p.count == 8 ? tree_sum_kernel<T, Bias, kAligned, 8>
                       : p.count == 4 ? tree_sum_kernel<T, Bias, kAligned, 4>
                                      : tree_sum_kernel<T, Bias, kAligned, 2>;
-  launch_early("launching tree_sum", kernel,
-               dim3(blocks_for(p.elements, static_cast<long long>(kThreads) * kColumns)),
-               dim3(kThreads), nvllm::cuda::native(stream), p);
+  launch_with_pdl("launching tree_sum", kernel,
+                  dim3(blocks_for(p.elements, static_cast<long long>(kThreads) * kColumns)),
+                  dim3(kThreads), nvllm::cuda::native(stream), p);
 }
 
 // Whether it is a perfect tree of 2, 4 or 8 sources.

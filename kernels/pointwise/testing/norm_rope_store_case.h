@@ -35,7 +35,7 @@ struct NormRopeStoreCase {
   std::vector<std::int32_t> positions;
   std::vector<std::int64_t> slots;
   float weight_offset = 0;
-  bool norms_v = false, q_alone = false;
+  bool norms_v = false, shares_kv = false;
   std::int64_t rotary;  // elements of a head that are rotated
 
   static constexpr std::int64_t kPositions = 50;
@@ -81,10 +81,10 @@ struct NormRopeStoreCase {
   }
 
   std::int64_t blocks() const { return rows / block_size + 2; }
-  std::int64_t width() const { return (heads + (q_alone ? 0 : 2 * kv_heads)) * head_dim; }
+  std::int64_t width() const { return (heads + (shares_kv ? 0 : 2 * kv_heads)) * head_dim; }
 
   void take_q_alone() {
-    q_alone = true;
+    shares_kv = true;
     qkv.resize(static_cast<std::size_t>(rows * width()));
   }
 
@@ -106,7 +106,7 @@ struct NormRopeStoreCase {
     call.qkv = {qkv, dtype_of<T>, {rows, width()}};
     if (!this->q_norm.empty()) {
       call.q_norm = {q_norm, dtype_of<T>, {head_dim}};
-      if (!q_alone) call.k_norm = {k_norm, dtype_of<T>, {head_dim}};
+      if (!shares_kv) call.k_norm = {k_norm, dtype_of<T>, {head_dim}};
     }
     call.cos_sin = {cos_sin, DType::f32, {kPositions, rotary}};
     call.positions = {positions, DType::i32, {rows}};
@@ -118,8 +118,8 @@ struct NormRopeStoreCase {
     call.heads = heads;
     call.weight_offset = weight_offset;
     call.norms_v = norms_v;
-    call.q_alone = q_alone;
-    call.only_rows_are_new = rows % 2 == 1;
+    call.shares_kv = shares_kv;
+    call.history_is_visible = rows % 2 == 1;
     return call;
   }
 

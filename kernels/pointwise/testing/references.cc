@@ -84,7 +84,7 @@ void norm_and_rotate(const NormRopeStore& args, const T* from, const TensorView&
 template <typename T>
 void norm_rope_store_rows(const NormRopeStore& args) {
   const std::int64_t head_dim = args.kv.head_dim();
-  const std::int64_t kv_heads = args.q_alone ? 0 : args.kv.kv_heads();
+  const std::int64_t kv_heads = args.shares_kv ? 0 : args.kv.kv_heads();
   const std::int64_t block_size = args.kv.block_size();
   float rotated[kMaxHeadDim];
   for (std::int64_t row = 0; row < args.qkv.shape[0]; ++row) {

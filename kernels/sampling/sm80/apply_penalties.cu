@@ -33,7 +33,7 @@ struct Tile {
 };
 
 __global__ void __launch_bounds__(kThreads) apply_penalties_kernel(const Params p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   __shared__ unsigned seen[kTile];         // count, and kInPrompt
   __shared__ unsigned banned[kTile / 32];  // one bit each
   __shared__ unsigned biased[kTile / 32];
@@ -112,9 +112,9 @@ __global__ void __launch_bounds__(kThreads) apply_penalties_kernel(const Params 
 void apply_penalties(const ApplyPenalties& args, Stream& stream) {
   const Params p(args);
   if (p.rows.own == 0) return;
-  launch_early("launching apply_penalties", apply_penalties_kernel,
-               static_cast<unsigned>(p.rows.rows) * p.tiles, kThreads, nvllm::cuda::native(stream),
-               p);
+  launch_with_pdl("launching apply_penalties", apply_penalties_kernel,
+                  static_cast<unsigned>(p.rows.rows) * p.tiles, kThreads,
+                  nvllm::cuda::native(stream), p);
 }
 
 }  // namespace nvllm::kernels::cuda

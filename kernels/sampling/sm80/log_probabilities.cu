@@ -170,7 +170,7 @@ __device__ void write_best(const Params& p, unsigned wanted, const RecordView& r
 }
 
 __global__ void __launch_bounds__(kThreads) summarize_logits_kernel(const Params p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   __shared__ Shared shared;
   const long long row = blockIdx.x;
   const int token = p.tokens[row];
@@ -238,7 +238,7 @@ __device__ void combine_best(const Params& p, long long row, const RowRecords& a
 }
 
 __global__ void __launch_bounds__(kThreads) log_probabilities_kernel(const Params p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   __shared__ unsigned scratch[kThreads / 32 + 1];
   const long long row = blockIdx.x;
   if (!wants_logprobs(p.rows, row, p.tokens[row])) return;
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(kThreads) log_probabilities_kernel(const Param
 }
 
 __global__ void rank_tokens_kernel(const Params p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const long long row = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
   if (row >= p.rows.rows || !wants_logprobs(p.rows, row, p.tokens[row])) return;
   int sum = 1;
@@ -275,21 +275,22 @@ __global__ void rank_tokens_kernel(const Params p) {
 
 void summarize_logits(const LogProbabilities& args, Stream& stream) {
   const Params p(args);
-  launch_early("launching summarize_logits", summarize_logits_kernel,
-               static_cast<unsigned>(p.rows.rows), kThreads, nvllm::cuda::native(stream), p);
+  launch_with_pdl("launching summarize_logits", summarize_logits_kernel,
+                  static_cast<unsigned>(p.rows.rows), kThreads, nvllm::cuda::native(stream), p);
 }
 
 void log_probabilities(const LogProbabilities& args, Stream& stream) {
   const Params p(args);
-  launch_early("launching log_probabilities", log_probabilities_kernel,
-               static_cast<unsigned>(p.rows.rows), kThreads, nvllm::cuda::native(stream), p);
+  launch_with_pdl("launching log_probabilities", log_probabilities_kernel,
+                  static_cast<unsigned>(p.rows.rows), kThreads, nvllm::cuda::native(stream), p);
 }
 
 void rank_tokens(const LogProbabilities& args, Stream& stream) {
   constexpr int kRankThreads = 64;
   const Params p(args);
-  launch_early("launching rank_tokens", rank_tokens_kernel, blocks_for(p.rows.rows, kRankThreads),
-               kRankThreads, nvllm::cuda::native(stream), p);
+  launch_with_pdl("launching rank_tokens", rank_tokens_kernel,
+                  blocks_for(p.rows.rows, kRankThreads), kRankThreads, nvllm::cuda::native(stream),
+                  p);
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -185,7 +185,7 @@ __device__ void finish_part(const Params& p, long long row, int slot, unsigned l
 
 template <int kThreads, int V>
 __global__ void __launch_bounds__(kThreads, kRoom / kThreads) sample_tokens_kernel(const Params p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   __shared__ unsigned long long scratch[kThreads / 32 + 1];
   __shared__ unsigned key_to_beat;
   const SamplingRowsView& rows = p.rows;
@@ -229,14 +229,14 @@ void launch(Params p, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(std::min(tiles, room));
   p.share = static_cast<unsigned>(tiles / blocks);
   p.more = static_cast<unsigned>(tiles % blocks);
-  launch_early("launching sample_tokens", sample_tokens_kernel<kThreads, V>, dim3(blocks),
-               dim3(kThreads), stream, p);
+  launch_with_pdl("launching sample_tokens", sample_tokens_kernel<kThreads, V>, dim3(blocks),
+                  dim3(kThreads), stream, p);
 }
 
 __global__ void reduce_samples_kernel(const unsigned long long* bests, const int* slots,
                                       const int* targets, int* tokens, int* last_tokens,
                                       long long parts, long long rows) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const long long row = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
   if (row >= rows) return;
   const int slot = slots[row];
@@ -271,10 +271,10 @@ void sample_tokens(const SampleTokens& args, Stream& stream) {
 void reduce_samples(const ReduceSamples& args, Stream& stream) {
   constexpr int kReduceThreads = 64;
   const long long parts = args.bests.shape[0], rows = args.bests.shape[1];
-  launch_early("launching reduce_samples", reduce_samples_kernel, blocks_for(rows, kReduceThreads),
-               kReduceThreads, nvllm::cuda::native(stream), args.bests.as<unsigned long long>(),
-               args.slots.as<int>(), args.targets.as<int>(), args.tokens.as<int>(),
-               args.last_tokens.as<int>(), parts, rows);
+  launch_with_pdl("launching reduce_samples", reduce_samples_kernel,
+                  blocks_for(rows, kReduceThreads), kReduceThreads, nvllm::cuda::native(stream),
+                  args.bests.as<unsigned long long>(), args.slots.as<int>(), args.targets.as<int>(),
+                  args.tokens.as<int>(), args.last_tokens.as<int>(), parts, rows);
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -71,7 +71,7 @@ __device__ void begin_row(const Params& p, long long row, unsigned maximum) {
 }
 
 __global__ void __launch_bounds__(kThreads) find_maximum_kernel(const Params p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   __shared__ unsigned scratch[kThreads / 32 + 1];
   const long long row = blockIdx.x / p.tiles;
   const bool first_tile = blockIdx.x % p.tiles == 0;
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) find_maximum_kernel(const Params p) 
 }
 
 __global__ void begin_truncation_kernel(const Params p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const long long row = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
   if (row >= p.rows.rows) return;
   unsigned maximum = 0;
@@ -159,7 +159,7 @@ __device__ void choose_bin(const Params& p, long long row, const SlotParams& par
 template <TruncationKind kKind>
 __global__ void __launch_bounds__(kThreads)
     count_truncation_round_kernel(const Params p, int round) {
-  begin_after_previous_kernel();
+  pdl_begin();
   __shared__ SharedSums<kTruncationBins> sums;
   const long long row = blockIdx.x / p.tiles;
   const SlotParams* params = p.params_of(row);
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     choose_truncation_round_kernel(const Params p, TruncationKind kind, int round) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const long long row = blockIdx.x;
   const SlotParams* params = p.params_of(row);
   if (params == nullptr) return;
@@ -211,16 +211,16 @@ unsigned all_tiles(const Params& p) {
 
 void find_maximum(const TopKTopP& args, Stream& stream) {
   const Params p(args);
-  launch_early("launching find_maximum", find_maximum_kernel, all_tiles(p), kThreads,
-               nvllm::cuda::native(stream), p);
+  launch_with_pdl("launching find_maximum", find_maximum_kernel, all_tiles(p), kThreads,
+                  nvllm::cuda::native(stream), p);
 }
 
 void begin_truncation(const TopKTopP& args, Stream& stream) {
   constexpr int kBeginThreads = 64;
   const Params p(args);
-  launch_early("launching begin_truncation", begin_truncation_kernel,
-               blocks_for(p.rows.rows, kBeginThreads), kBeginThreads, nvllm::cuda::native(stream),
-               p);
+  launch_with_pdl("launching begin_truncation", begin_truncation_kernel,
+                  blocks_for(p.rows.rows, kBeginThreads), kBeginThreads,
+                  nvllm::cuda::native(stream), p);
 }
 
 void count_truncation_round(const TopKTopP& args, TruncationKind kind, int round, Stream& stream) {
@@ -228,15 +228,15 @@ void count_truncation_round(const TopKTopP& args, TruncationKind kind, int round
   const auto kernel = kind == TruncationKind::top_k
                           ? count_truncation_round_kernel<TruncationKind::top_k>
                           : count_truncation_round_kernel<TruncationKind::top_p>;
-  launch_early("launching count_truncation_round", kernel, all_tiles(p), kThreads,
-               nvllm::cuda::native(stream), p, round);
+  launch_with_pdl("launching count_truncation_round", kernel, all_tiles(p), kThreads,
+                  nvllm::cuda::native(stream), p, round);
 }
 
 void choose_truncation_round(const TopKTopP& args, TruncationKind kind, int round, Stream& stream) {
   const Params p(args);
-  launch_early("launching choose_truncation_round", choose_truncation_round_kernel,
-               static_cast<unsigned>(p.rows.rows), kThreads, nvllm::cuda::native(stream), p, kind,
-               round);
+  launch_with_pdl("launching choose_truncation_round", choose_truncation_round_kernel,
+                  static_cast<unsigned>(p.rows.rows), kThreads, nvllm::cuda::native(stream), p,
+                  kind, round);
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -370,7 +370,7 @@ __global__ void __launch_bounds__(kThreads, 2) top_k_top_p_kernel(const Params p
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
-  begin_after_previous_kernel();
+  pdl_begin();
   const long long row = blockIdx.x / kBlocks;
   const int rank = static_cast<int>(blockIdx.x) % kBlocks;
   const int slot = p.rows.slots[row];
@@ -399,7 +399,7 @@ bool top_k_top_p_sm90(const TopKTopP& args, Stream& stream) {
                            static_cast<int>(bytes)),
       "preparing top_k_top_p");
   const Params p{rows, args.thresholds.as<float>(), static_cast<int>(length)};
-  launch_early(
+  launch_with_pdl(
       "launching top_k_top_p", top_k_top_p_kernel,
       LaunchShape{dim3(static_cast<unsigned>(rows.rows) * kBlocks), dim3(kThreads), bytes, kBlocks},
       nvllm::cuda::native(stream), p);

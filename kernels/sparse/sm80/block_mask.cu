@@ -145,7 +145,7 @@ __device__ __forceinline__ void store_sums(const TileParams<T>& p, int head, int
 // Grid: x is strided rows of all heads, y strided tokens, so that concurrent blocks share keys.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 2) score_tiles_kernel(const TileParams<T> p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   extern __shared__ __align__(128) unsigned char memory[];
   const int head = static_cast<int>(blockIdx.x) % p.heads;
   const int first_row = static_cast<int>(blockIdx.x) / p.heads * kStrides;
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads, 2) score_tiles_kernel(const TilePara
 // float32, which tensor cores would round: one thread per strided row and tile.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) score_tiles_plain_kernel(const TileParams<T> p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const int tile = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   const int i = blockIdx.y, head = blockIdx.z;
   if (tile >= p.token_tiles) return;
@@ -208,7 +208,7 @@ void score(const BlockMask& args, const TileParams<T>& p, cudaStream_t stream) {
   if constexpr (sizeof(T) == 4) {
     const dim3 grid(static_cast<unsigned>((p.token_tiles + kThreads - 1) / kThreads),
                     static_cast<unsigned>(strides), static_cast<unsigned>(p.heads));
-    launch_early("launching block_mask", score_tiles_plain_kernel<T>, grid, kThreads, stream, p);
+    launch_with_pdl("launching block_mask", score_tiles_plain_kernel<T>, grid, kThreads, stream, p);
   } else {
     if (score_tiles_sm90(args, p, stream)) return;
     const auto kernel = score_tiles_kernel<T>;

@@ -207,7 +207,7 @@ __device__ __forceinline__ Cut find_cut(const TileRow& row, float wanted,
 
 template <typename T>
 __global__ void __launch_bounds__(kSelectThreads, 12) top_p_tiles_kernel(const TileParams<T> p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   extern __shared__ __align__(16) unsigned char memory[];
   __shared__ int warp_counts[2][kSelectWarps];
   __shared__ float parts[2][kSelectWarps], row_sums[kTile];
@@ -242,8 +242,8 @@ void top_p_tiles(const TileParams<T>& p, cudaStream_t stream) {
       kernel, bytes,
       "preparing block_mask (a prompt may have as many tiles as fit into shared memory)");
   const dim3 grid(static_cast<unsigned>(p.row_tiles), static_cast<unsigned>(p.heads));
-  launch_early("launching block_mask", kernel,
-               LaunchShape{grid, kSelectThreads, static_cast<std::size_t>(bytes)}, stream, p);
+  launch_with_pdl("launching block_mask", kernel,
+                  LaunchShape{grid, kSelectThreads, static_cast<std::size_t>(bytes)}, stream, p);
 }
 
 }  // namespace nvllm::kernels::cuda

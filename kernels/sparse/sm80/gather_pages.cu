@@ -53,7 +53,7 @@ struct GatherParams {
 };
 
 __global__ void __launch_bounds__(kThreads) gather_pages_kernel(const GatherParams p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const int i = blockIdx.x, kv_head = blockIdx.y, sequence = blockIdx.z;
   const int at = sequence * p.kv_heads + kv_head, count = p.counts[at];
   const int length = p.lengths[sequence];
@@ -111,8 +111,8 @@ void gather_pages(const GatherPages& args, Stream& stream) {
   const GatherParams p(args);
   const dim3 grid(static_cast<unsigned>(p.budget), static_cast<unsigned>(p.kv_heads),
                   static_cast<unsigned>(args.kv_length.shape[0]));
-  launch_early("launching gather_pages", gather_pages_kernel, grid, kThreads,
-               nvllm::cuda::native(stream), p);
+  launch_with_pdl("launching gather_pages", gather_pages_kernel, grid, kThreads,
+                  nvllm::cuda::native(stream), p);
 }
 
 }  // namespace nvllm::kernels::cuda

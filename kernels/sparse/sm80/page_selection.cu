@@ -44,7 +44,7 @@ struct BoundParams {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) bound_pages_kernel(const BoundParams<T> p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   constexpr int kElements = Vector<T>::kElements;
   const long long item = static_cast<long long>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (item >= p.items) return;
@@ -148,7 +148,7 @@ __device__ __forceinline__ float page_score(const SelectParams<T>& p, int sequen
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) score_pages_kernel(const SelectParams<T> p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const int sequence = blockIdx.z, kv_head = blockIdx.y;
   const int pages = (p.kv_length[sequence] + p.page_tokens - 1) / p.page_tokens;
   const int per_block = kThreads / p.lanes;
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads) score_pages_kernel(const SelectParam
 
 template <typename T>
 __global__ void __launch_bounds__(kTopKThreads) top_k_pages_kernel(const SelectParams<T> p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   __shared__ TopKShared shared;
   const long long at = blockIdx.x;
   const int pages = (p.kv_length[at / p.kv_heads] + p.page_tokens - 1) / p.page_tokens;
@@ -186,8 +186,8 @@ __global__ void __launch_bounds__(kTopKThreads) top_k_pages_kernel(const SelectP
 void update_page_bounds(const UpdatePageBounds& args, Stream& stream) {
   with_element_type(args.kv.keys.dtype, [&]<typename T>(T) {
     const BoundParams<T> p(args);
-    launch_early("launching update_page_bounds", bound_pages_kernel<T>, blocks_for(p.items, kWarps),
-                 kThreads, nvllm::cuda::native(stream), p);
+    launch_with_pdl("launching update_page_bounds", bound_pages_kernel<T>,
+                    blocks_for(p.items, kWarps), kThreads, nvllm::cuda::native(stream), p);
   });
 }
 
@@ -198,11 +198,11 @@ void page_selection(const PageSelection& args, Stream& stream) {
     const auto kv_heads = static_cast<unsigned>(p.kv_heads);
     if (p.max_pages > p.budget) {
       const dim3 grid(blocks_for(p.max_pages, kThreads / p.lanes), kv_heads, sequences);
-      launch_early("launching page_selection", score_pages_kernel<T>, grid, kThreads,
-                   nvllm::cuda::native(stream), p);
+      launch_with_pdl("launching page_selection", score_pages_kernel<T>, grid, kThreads,
+                      nvllm::cuda::native(stream), p);
     }
-    launch_early("launching page_selection", top_k_pages_kernel<T>, sequences * kv_heads,
-                 kTopKThreads, nvllm::cuda::native(stream), p);
+    launch_with_pdl("launching page_selection", top_k_pages_kernel<T>, sequences * kv_heads,
+                    kTopKThreads, nvllm::cuda::native(stream), p);
   });
 }
 

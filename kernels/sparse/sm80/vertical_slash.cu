@@ -123,7 +123,7 @@ __device__ __forceinline__ void score_tile(const VerticalSlashParams<T>& p, int 
 // The tile's log-sum-exp (in base 2) of each estimation row.
 template <typename T, int D>
 __global__ void __launch_bounds__(kThreads) sum_rows_kernel(const VerticalSlashParams<T> p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   extern __shared__ __align__(128) unsigned char memory[];
   auto* const scores = reinterpret_cast<float*>(memory);
   const int tile = blockIdx.x, head = blockIdx.y;
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) sum_rows_kernel(const VerticalSlashP
 // One block per head: the log-sum-exps of the rows over all tiles, eight threads per row.
 template <typename T>
 __global__ void __launch_bounds__(kTile * 8) add_rows_kernel(const VerticalSlashParams<T> p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   __shared__ float parts[8][kTile];
   const int i = threadIdx.x % kTile, part = threadIdx.x / kTile;
   const float* sums = p.tile_sums + static_cast<long long>(blockIdx.x) * p.tiles * kTile + i;
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kTile * 8) add_rows_kernel(const VerticalSlash
 // i - j + 63 = x.
 template <typename T, int D>
 __global__ void __launch_bounds__(kThreads) sum_lines_kernel(const VerticalSlashParams<T> p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   extern __shared__ __align__(128) unsigned char memory[];
   auto* const weights = reinterpret_cast<float*>(memory);
   const int tile = blockIdx.x, head = blockIdx.y;
@@ -212,7 +212,7 @@ template <typename T>
 __global__ void __launch_bounds__(kTopKThreads)
     top_k_lines_kernel(const VerticalSlashParams<T> p, int* columns, int verticals, int* offsets,
                        int slashes) {
-  begin_after_previous_kernel();
+  pdl_begin();
   __shared__ TopKShared shared;
   const int head = blockIdx.x;
   if (blockIdx.y == 0) {
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kTopKThreads)
 // One block per head: the first offset of a band writes its begin, the last one its end.
 __global__ void __launch_bounds__(kTopKThreads)
     slash_bands_kernel(Band* bands, const int* offsets, int slashes) {
-  begin_after_previous_kernel();
+  pdl_begin();
   __shared__ TopKShared shared;
   const int* mine = offsets + static_cast<long long>(blockIdx.x) * slashes;
   Band* to = bands + static_cast<long long>(blockIdx.x) * (slashes + 1);
@@ -263,7 +263,7 @@ struct IndexParams {
 };
 
 __global__ void __launch_bounds__(kTopKThreads) index_kernel(const IndexParams p) {
-  begin_after_previous_kernel();
+  pdl_begin();
   __shared__ TopKShared shared;
   const int block = blockIdx.x, head = blockIdx.y;
   const Band* bands = p.bands + static_cast<long long>(head) * (p.slashes + 1);
@@ -297,12 +297,12 @@ void choose(const VerticalSlash& args, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(p.tiles), heads);
   sum_rows<<<grid, kThreads, kBytes, stream>>>(p);
   nvllm::cuda::check(cudaGetLastError(), "launching vertical_slash");
-  launch_early("launching vertical_slash", add_rows_kernel<T>, heads, kTile * 8, stream, p);
+  launch_with_pdl("launching vertical_slash", add_rows_kernel<T>, heads, kTile * 8, stream, p);
   sum_lines<<<grid, kThreads, kBytes, stream>>>(p);
   nvllm::cuda::check(cudaGetLastError(), "launching vertical_slash");
-  launch_early("launching vertical_slash", top_k_lines_kernel<T>, dim3(heads, 2), kTopKThreads,
-               stream, p, args.columns.as<int>(), static_cast<int>(args.columns.shape[1]),
-               args.offsets.as<int>(), static_cast<int>(args.offsets.shape[1]));
+  launch_with_pdl("launching vertical_slash", top_k_lines_kernel<T>, dim3(heads, 2), kTopKThreads,
+                  stream, p, args.columns.as<int>(), static_cast<int>(args.columns.shape[1]),
+                  args.offsets.as<int>(), static_cast<int>(args.offsets.shape[1]));
 }
 
 }  // namespace
@@ -319,9 +319,10 @@ void vertical_slash(const VerticalSlash& args, Stream& stream) {
 }
 
 void slash_bands(const TensorView& bands, const TensorView& offsets, Stream& stream) {
-  launch_early("launching slash_bands", slash_bands_kernel, static_cast<unsigned>(offsets.shape[0]),
-               kTopKThreads, nvllm::cuda::native(stream), bands.as<Band>(), offsets.as<int>(),
-               static_cast<int>(offsets.shape[1]));
+  launch_with_pdl("launching slash_bands", slash_bands_kernel,
+                  static_cast<unsigned>(offsets.shape[0]), kTopKThreads,
+                  nvllm::cuda::native(stream), bands.as<Band>(), offsets.as<int>(),
+                  static_cast<int>(offsets.shape[1]));
 }
 
 void vertical_slash_index(const VerticalSlashIndex& args, Stream& stream) {
@@ -340,8 +341,8 @@ void vertical_slash_index(const VerticalSlashIndex& args, Stream& stream) {
   p.first_position = static_cast<int>(args.first_position);
   p.end = static_cast<int>(args.first_position + args.rows);
   const dim3 grid(static_cast<unsigned>(args.blocks()), static_cast<unsigned>(args.heads()));
-  launch_early("launching vertical_slash_index", index_kernel, grid, kTopKThreads,
-               nvllm::cuda::native(stream), p);
+  launch_with_pdl("launching vertical_slash_index", index_kernel, grid, kTopKThreads,
+                  nvllm::cuda::native(stream), p);
 }
 
 }  // namespace nvllm::kernels::cuda

@@ -31,7 +31,7 @@ constexpr int kGatherThreads = 256;
 template <typename T>
 __global__ void __launch_bounds__(kGatherThreads)
     gather_keys_kernel(const TileParams<T> p, T* gathered, int kv_heads, int first, int end) {
-  begin_after_previous_kernel();
+  pdl_begin();
   const int warps = static_cast<int>(gridDim.x) * kGatherThreads / 32;
   const int warp = (static_cast<int>(blockIdx.x) * kGatherThreads + threadIdx.x) / 32;
   const int head_chunks = p.head_dim / 8, chunks = kv_heads * head_chunks;
@@ -91,8 +91,8 @@ __device__ __forceinline__ void multiply(float (&scores)[kScores], unsigned rows
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kDepth / 16; ++k) {
-    wgmma<T>(scores, wgmma_factor(rows + k * 32, 16, 1024), wgmma_factor(tokens + k * 32, 16, 1024),
-             !first || k > 0);
+    wgmma<T>(scores, wgmma_descriptor(rows + k * 32, 16, 1024),
+             wgmma_descriptor(tokens + k * 32, 16, 1024), !first || k > 0);
   }
   wgmma_commit();
 }
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fence_barrier_init();
   }
   sync_cluster();
-  begin_after_previous_kernel();
+  pdl_begin();
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
@@ -221,16 +221,16 @@ bool score_tiles_sm90(const BlockMask& args, const TileParams<T>& p, cudaStream_
   const int first = static_cast<int>(args.gathered_tokens);
   const int end = (p.tokens + kStep - 1) / kStep * kStep;
   if (first < end) {
-    launch_early("gathering keys for block_mask", strided::gather_keys_kernel<T>, blocks * 4,
-                 strided::kGatherThreads, stream, p, gathered, static_cast<int>(kv_heads), first,
-                 end);
+    launch_with_pdl("gathering keys for block_mask", strided::gather_keys_kernel<T>, blocks * 4,
+                    strided::kGatherThreads, stream, p, gathered, static_cast<int>(kv_heads), first,
+                    end);
   }
   const auto kernel = strided::score_tiles_kernel_sm90<T>;
   allow_shared_memory(kernel, strided::kSharedBytes, "preparing block_mask");
   const LaunchShape shape{dim3(blocks / strided::kCluster * strided::kCluster), strided::kThreads,
                           strided::kSharedBytes, strided::kCluster};
-  launch_early("launching block_mask", kernel, shape, stream, p,
-               strided::describe(p, gathered, kv_heads));
+  launch_with_pdl("launching block_mask", kernel, shape, stream, p,
+                  strided::describe(p, gathered, kv_heads));
   return true;
 }
 

@@ -32,7 +32,7 @@ class Echo {
   }
 
  private:
-  void add(const RequestPart& part) {
+  void add(const RequestChunk& part) {
     unpacker_.unpack(part, [this](RequestFrame frame) { answer(std::move(frame)); });
   }
   void answer(RequestFrame frame) {

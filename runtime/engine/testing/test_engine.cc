@@ -85,7 +85,7 @@ void WorkerProcesses::watch() {
     const auto rank = static_cast<int>(std::ranges::find(pids_, pid) - pids_.begin());
     if (status == 0 || !wrong_.empty()) continue;
     wrong_ =
-        str("rank ", rank, " ended with status ", status, ": ", group_.snapshot(rank).last_words);
+        str("rank ", rank, " ended with status ", status, ": ", group_.snapshot(rank).error_text);
     group_.abort(wrong_);
   }
 }

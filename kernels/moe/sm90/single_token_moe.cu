@@ -1,6 +1,6 @@
 // The experts of one row on Hopper, bound by reading their weights.
 //
-// As in sm80/one_row_experts.cu one kernel computes gate and up of the row's experts and a second
+// As in sm80/single_token_moe.cu one kernel computes gate and up of the row's experts and a second
 // one multiplies by `down` and adds up; both select the experts, so that the second one can load
 // weights while the first one is running. Here weights are copied in boxes of 128 bytes of 16
 // outputs into a warp's ring, as in grouped_small_m.cuh. The first kernel's warps split a block's
@@ -9,13 +9,13 @@
 #include "kernels/common/cuda_arch.h"
 #include "kernels/gemm/sm90/grouped_small_m.cuh"
 #include "kernels/moe/backends.h"
-#include "kernels/moe/sm80/one_row.cuh"
+#include "kernels/moe/sm80/single_token_moe.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
 
-using one_row::activate, one_row::choose, one_row::Chosen, one_row::kMaxOneRow, one_row::kTile,
-    one_row::Params, one_row::sum_squares, one_row::Weights;
+using single_token::activate, single_token::choose, single_token::Chosen, single_token::kMaxOneRow,
+    single_token::kTile, single_token::Params, single_token::sum_squares, single_token::Weights;
 namespace small_m = small_m_groups;
 using small_m::kBoxBytes, small_m::kBoxInputs, small_m::kScaleBytes, small_m::output_of;
 
@@ -176,7 +176,7 @@ __global__ void __maxnreg__(kGateUpRegisters)
 #pragma unroll 1
   for (int time = 0; time < 2; ++time) {
     if (time == 1) {
-      begin_after_previous_kernel();
+      pdl_begin();
       load_pair(x, p.x, pair, p.columns);
     }
     if (warp == 0) {
@@ -321,7 +321,7 @@ __global__ void __maxnreg__(kDownRegisters)
         bias[half] = p.down.bias_of(static_cast<long long>(expert) * p.columns + column);
     }
   }
-  begin_after_previous_kernel();
+  pdl_begin();
   // Residual loads overlap the sums.
   const int column = first + lane;
   const bool ends = warp == 0 && lane < kTile && column < p.columns;
@@ -363,18 +363,18 @@ __global__ void __maxnreg__(kDownRegisters)
 }
 
 template <typename T, WeightFormat kFormat>
-void launch(const OneRowExperts& args, cudaStream_t stream) {
+void launch(const SingleTokenMoe& args, cudaStream_t stream) {
   const Params<T> p(args);
   const auto launch_kernel = [&](auto kernel, int blocks, int warps, int shared, int boxes) {
     nvllm::cuda::check(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
-        "launching one_row_experts");
+        "launching single_token_moe");
     // The maximum shared memory carveout, for blocks of both kernels.
     nvllm::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                             cudaSharedmemCarveoutMaxShared),
-                       "launching one_row_experts");
-    launch_early(
-        "launching one_row_experts", kernel,
+                       "launching single_token_moe");
+    launch_with_pdl(
+        "launching single_token_moe", kernel,
         LaunchShape{dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(warps * 32)),
                     static_cast<std::size_t>(shared)},
         stream, p, boxes);
@@ -391,7 +391,7 @@ void launch(const OneRowExperts& args, cudaStream_t stream) {
 }
 
 template <WeightFormat kFormat>
-bool fits(const OneRowExperts& args) {
+bool fits(const SingleTokenMoe& args) {
   const int k = static_cast<int>(args.k), warps = k * splits_of(k);
   const int max_shared = nvllm::cuda::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   return gate_up_shared<kFormat>(args.out.shape[1]) <= max_shared &&
@@ -399,7 +399,7 @@ bool fits(const OneRowExperts& args) {
 }
 
 template <WeightFormat kFormat>
-bool run_format(const OneRowExperts& args, cudaStream_t stream) {
+bool run_format(const SingleTokenMoe& args, cudaStream_t stream) {
   if (!fits<kFormat>(args)) return false;
   args.out.dtype == DType::bf16 ? launch<Bf16, kFormat>(args, stream)
                                 : launch<F16, kFormat>(args, stream);
@@ -408,7 +408,7 @@ bool run_format(const OneRowExperts& args, cudaStream_t stream) {
 
 }  // namespace
 
-bool one_row_experts_sm90(const OneRowExperts& args, Stream& stream) {
+bool single_token_moe_sm90(const SingleTokenMoe& args, Stream& stream) {
   if (!runs_sm90a()) return false;
   const cudaStream_t native = nvllm::cuda::native(stream);
   switch (args.gate_up.format) {

@@ -68,7 +68,7 @@ class Opened {
  private:
   ModelConfig config(const std::string& path, How how) const {
     ModelConfig config = parse_config(checkpoint_.config_json(), "", path);
-    config.mixture.expert_parallel = how.expert_parallel;
+    config.moe.expert_parallel = how.expert_parallel;
     return config;
   }
   TestModelShape shape(std::int64_t tokens, How how) const {

@@ -1,5 +1,5 @@
 #include "kernels/gemm/cuda/grouped_gemm.h"
-#include "kernels/gemm/sm80/grouped_few_rows.cuh"
+#include "kernels/gemm/sm80/grouped_gemv.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -24,7 +24,7 @@ void launch(const GroupedGemm& grouped, cudaStream_t stream) {
 
 }  // namespace
 
-void grouped_few_rows(const GroupedGemm& grouped, Stream& stream) {
+void grouped_gemv(const GroupedGemm& grouped, Stream& stream) {
   const cudaStream_t native = nvllm::cuda::native(stream);
   grouped.weight.format == WeightFormat::bf16 ? launch<Bf16>(grouped, native)
                                               : launch<F16>(grouped, native);

@@ -13,7 +13,7 @@ namespace nvllm::kernels {
 //       [+ sigmoid(shared_gate) * shared]
 //
 // with the roundings of the separate operations. `down` may sum in another order.
-struct OneRowExperts {
+struct SingleTokenMoe {
   TensorView out;     // [1, columns]
   TensorView x;       // [1, columns]: the experts' input or, with norm_weight, the norm's input
   TensorView logits;  // [1, experts], float32
@@ -32,9 +32,9 @@ struct OneRowExperts {
 
 // Whether the backend has kernels for it: GPUs do, for 16-bit floats and weights of their type, fp8
 // or mxfp4.
-bool takes_one_row(DeviceKind device, const OneRowExperts& args);
+bool takes_single_token(DeviceKind device, const SingleTokenMoe& args);
 
 // Throws an Error that names the argument that does not fit.
-void one_row_experts(const OneRowExperts& args, Stream& stream);
+void single_token_moe(const SingleTokenMoe& args, Stream& stream);
 
 }  // namespace nvllm::kernels

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/gemm/testing/gemm_case.h"
-#include "kernels/moe/one_row_experts.h"
+#include "kernels/moe/single_token_moe.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels::testing {
@@ -68,8 +68,8 @@ class Case {
     stream_->synchronize();
   }
 
-  OneRowExperts args() const {
-    OneRowExperts args{
+  SingleTokenMoe args() const {
+    SingleTokenMoe args{
         .out = out_.there,
         .x = x_.there,
         .logits = logits_.there,
@@ -92,11 +92,11 @@ class Case {
     return args;
   }
 
-  bool taken() const { return takes_one_row(backend_.kind(), args()); }
+  bool taken() const { return takes_single_token(backend_.kind(), args()); }
 
   // How many results are further from the definition than roundings explain.
   int count_wrong() {
-    one_row_experts(args(), *stream_);
+    single_token_moe(args(), *stream_);
     out_.fetch(*stream_);
     CHECK(out_.touched() == 0);
     return compare();
@@ -288,12 +288,12 @@ TEST_CASE("which experts of one row are taken") {
   std::mt19937 random(23);
   const bool has_kernels = backend->kind() == DeviceKind::cuda;
   CHECK(Case(*backend, kSmall, random).taken() == has_kernels);
-  OneRowExperts args = Case(*backend, kSmall, random).args();
+  SingleTokenMoe args = Case(*backend, kSmall, random).args();
   args.activation = Activation::gelu_tanh;
-  CHECK_FALSE(takes_one_row(backend->kind(), args));
+  CHECK_FALSE(takes_single_token(backend->kind(), args));
   args.activation = Activation::silu;
   args.down.format = WeightFormat::int8;
-  CHECK_FALSE(takes_one_row(backend->kind(), args));
+  CHECK_FALSE(takes_single_token(backend->kind(), args));
 }
 
 TEST_CASE("the experts of one row refuse what does not fit, by name") {
@@ -301,19 +301,19 @@ TEST_CASE("the experts of one row refuse what does not fit, by name") {
   std::mt19937 random(24);
   const Case tested(*backend, kSmall, random);
   const auto with = [&](const auto& change) {
-    OneRowExperts args = tested.args();
+    SingleTokenMoe args = tested.args();
     change(args);
-    return refusal(*backend, [&](Stream& stream) { one_row_experts(args, stream); });
+    return refusal(*backend, [&](Stream& stream) { single_token_moe(args, stream); });
   };
-  CHECK(with([](OneRowExperts& args) { args.k = 5; }) ==
-        "one_row_experts: k is 5 of 4 experts; it must be from 1 to 4, of 1024 experts at most");
-  CHECK(with([](OneRowExperts& args) {
+  CHECK(with([](SingleTokenMoe& args) { args.k = 5; }) ==
+        "single_token_moe: k is 5 of 4 experts; it must be from 1 to 4, of 1024 experts at most");
+  CHECK(with([](SingleTokenMoe& args) {
           args.activated.shape[0] = 3;
-        }).starts_with("one_row_experts: activated is"));
+        }).starts_with("single_token_moe: activated is"));
   CHECK(
-      with([](OneRowExperts& args) {
+      with([](SingleTokenMoe& args) {
         args.down.values.shape[0] = 65;
-      }).starts_with("one_row_experts: gate_up is bfloat16 [256, 64] and down bfloat16 [65, 32]"));
+      }).starts_with("single_token_moe: gate_up is bfloat16 [256, 64] and down bfloat16 [65, 32]"));
 }
 
 }  // namespace

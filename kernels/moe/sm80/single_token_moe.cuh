@@ -4,11 +4,11 @@
 
 #include "kernels/gemm/sm80/gemv.cuh"
 #include "kernels/gemm/sm80/grouped_params.cuh"
-#include "kernels/moe/one_row_experts.h"
+#include "kernels/moe/single_token_moe.h"
 #include "kernels/moe/sm80/top_k_experts.cuh"
 #include "kernels/pointwise/sm80/rmsnorm.cuh"
 
-namespace nvllm::kernels::cuda::one_row {
+namespace nvllm::kernels::cuda::single_token {
 
 inline constexpr int kTile = 16;       // outputs that a warp computes at once
 inline constexpr int kMaxOneRow = 16;  // experts of a row
@@ -51,7 +51,7 @@ struct Params {
   bool renormalize, clamps;  // Activation::clamped_swiglu
   float epsilon, limit;
 
-  explicit Params(const OneRowExperts& args)
+  explicit Params(const SingleTokenMoe& args)
       : out(args.out.as<T>()),
         x(args.x.as<const T>()),
         norm_weight(args.norm_weight.as<const T>()),
@@ -142,4 +142,4 @@ __device__ __forceinline__ void combine(const Params<T>& p, const Chosen& chosen
   p.out[column] = result;
 }
 
-}  // namespace nvllm::kernels::cuda::one_row
+}  // namespace nvllm::kernels::cuda::single_token

@@ -10,10 +10,10 @@ namespace {
 using Words = std::vector<std::int32_t>;
 
 struct Cut {
-  explicit Cut(std::int64_t max_rows, const std::vector<StepPart>& sequences) {
-    std::vector<const StepPart*> order;
+  explicit Cut(std::int64_t max_rows, const std::vector<ScheduledRows>& sequences) {
+    std::vector<const ScheduledRows*> order;
     std::int64_t rows = 0;
-    for (const StepPart& each : sequences) {
+    for (const ScheduledRows& each : sequences) {
       order.push_back(&each);
       rows += each.rows;
     }
@@ -21,12 +21,12 @@ struct Cut {
     words.assign(cut.words().begin(), cut.words().end());
     parts = cut.at(words.data());
     CHECK(static_cast<std::int64_t>(words.size()) <=
-          RowParts::max_words(static_cast<std::int64_t>(order.size()), rows, max_rows));
+          MicroBatches::max_words(static_cast<std::int64_t>(order.size()), rows, max_rows));
   }
 
-  RowParts cut;
+  MicroBatches cut;
   Words words;
-  std::span<const layers::BatchPart> parts;
+  std::span<const layers::MicroBatch> parts;
 };
 
 Words values(const TensorView& tensor) {
@@ -43,7 +43,7 @@ TEST_CASE("parts: a prompt is cut, and each part ends where its rows do") {
   REQUIRE(got.parts.size() == 3);
   const std::int64_t first[] = {0, 8, 16}, rows[] = {8, 8, 4};
   for (std::size_t i = 0; i < 3; ++i) {
-    const layers::BatchPart& part = got.parts[i];
+    const layers::MicroBatch& part = got.parts[i];
     CHECK(part.first_row == first[i]);
     CHECK(part.rows == rows[i]);
     CHECK(part.first_sequence == 0);
@@ -78,15 +78,16 @@ TEST_CASE("parts: several sequences, some in one part, some in several, some cut
 TEST_CASE("parts: each has decode sequences of its own, also of single rows beside a cut") {
   const Cut got(2, {{.rows = 1}, {.rows = 1}, {.rows = 1}, {.rows = 4}, {.rows = 1}, {.rows = 1}});
   std::vector<std::int64_t> decode_sequences;
-  for (const layers::BatchPart& part : got.parts) decode_sequences.push_back(part.decode_sequences);
+  for (const layers::MicroBatch& part : got.parts)
+    decode_sequences.push_back(part.decode_sequences);
   CHECK(decode_sequences == std::vector<std::int64_t>{2, 2, 0, 2, 1});
   CHECK(Cut(4, {{.rows = 1}, {.rows = 2}, {.rows = 2}}).parts[0].decode_sequences == 1);
 }
 
 TEST_CASE("decode sequences of a step are the first ones of its batch, as those that sample") {
-  const StepPart prompt{.rows = 5}, row{.rows = 1}, whole_prompt{.rows = 5, .samples = true},
+  const ScheduledRows prompt{.rows = 5}, row{.rows = 1}, whole_prompt{.rows = 5, .samples = true},
       decode{.rows = 1, .samples = true};
-  const auto decode_sequences = [](const std::vector<StepPart>& parts) {
+  const auto decode_sequences = [](const std::vector<ScheduledRows>& parts) {
     return shape_of(parts).decode_sequences;
   };
   CHECK(decode_sequences({decode, decode}) == 2);
@@ -97,12 +98,12 @@ TEST_CASE("decode sequences of a step are the first ones of its batch, as those 
 }
 
 TEST_CASE("parts: what was cut before is forgotten") {
-  RowParts cut;
-  const StepPart prompt{.first = 0, .rows = 9}, row{.first = 9, .rows = 1};
-  cut.cut(std::vector<const StepPart*>{&prompt}, 4);
+  MicroBatches cut;
+  const ScheduledRows prompt{.first = 0, .rows = 9}, row{.first = 9, .rows = 1};
+  cut.cut(std::vector<const ScheduledRows*>{&prompt}, 4);
   Words words(cut.words().begin(), cut.words().end());
   CHECK(cut.at(words.data()).size() == 3);
-  cut.cut(std::vector<const StepPart*>{&row}, 4);
+  cut.cut(std::vector<const ScheduledRows*>{&row}, 4);
   CHECK(cut.words().empty());
   CHECK(cut.at(words.data()).empty());
 }

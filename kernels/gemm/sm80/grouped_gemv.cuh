@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   constexpr int kStages = Here::kStages;
   constexpr int kOwn = (kGated ? kTiles / 2 : kTiles) * kTileOutputs;
   extern __shared__ __align__(128) char shared[];
-  begin_after_previous_kernel();
+  pdl_begin();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const GroupUnits<kRows> units(shared + kWarps * kRingBytes, p.groups);
   units.find(p.start);

@@ -14,18 +14,19 @@
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/gemm/sm80/grouped_quantized.cuh"
 #include "kernels/moe/backends.h"
-#include "kernels/moe/one_row_experts.h"
 #include "kernels/moe/route.h"
-#include "kernels/moe/sm80/one_row.cuh"
+#include "kernels/moe/single_token_moe.h"
+#include "kernels/moe/sm80/single_token_moe.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
 
-using one_row::activate, one_row::choose, one_row::Chosen, one_row::combine, one_row::kMaxOneRow,
-    one_row::Params, one_row::row_bytes_of, one_row::sum_squares, one_row::Weights;
 using quantized_groups::copy_words;
+using single_token::activate, single_token::choose, single_token::Chosen, single_token::combine,
+    single_token::kMaxOneRow, single_token::Params, single_token::row_bytes_of,
+    single_token::sum_squares, single_token::Weights;
 
-constexpr int kTile = one_row::kTile;
+constexpr int kTile = single_token::kTile;
 // First kernel: warps of a block, two of which split an item's inputs; blocks per multiprocessor;
 // stages of a warp's ring.
 constexpr int kWarps = 8, kSplits = 2, kBlocks = 2, kGateUpStages = 4;
@@ -256,7 +257,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks) gate_up_kernel(const Par
   auto* const row = reinterpret_cast<Vector<T>*>(shared + kWarps * kRing);
   auto* const squares = reinterpret_cast<float*>(shared + kWarps * kRing + row_bytes_of(p.columns));
 
-  begin_after_previous_kernel();
+  pdl_begin();
   if (warp == 0) {
     choose(p, chosen);
   } else if (p.norm_weight != nullptr) {
@@ -333,7 +334,7 @@ __global__ void __launch_bounds__(kDownWarps * 32, 1) down_kernel(const Params<T
   const Tile<Here> tile(p.down, {first_row, p.columns - first},
                         {first_row + 8, p.columns - first - 8});
   start_tile<kStages>(tile, split, splits, ring);
-  begin_after_previous_kernel();
+  pdl_begin();
   put_row<Here>(
       reinterpret_cast<Vector<T>*>(row), p.inner, split * 32 + lane, splits * 32,
       [&](int vector) { return load_vector(p.activated + of_row * p.inner + vector * 8); });
@@ -349,7 +350,7 @@ constexpr int kManyStages = 6, kSomeStages = 4, kFewStages = 2;
 
 // Stages of the second kernel: as many as fit in addition to the first.
 template <int kStageBytes>
-int down_stages(const OneRowExperts& args) {
+int down_stages(const SingleTokenMoe& args) {
   const int k = static_cast<int>(args.k), inner = static_cast<int>(args.down.inputs());
   for (const int stages : {kManyStages, kSomeStages}) {
     if (down_shared(kStageBytes, stages, k, inner) <= kMaxSharedBytes) return stages;
@@ -367,31 +368,31 @@ void launch_with_memory(const char* what, void (*kernel)(Args...), unsigned bloc
   nvllm::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                           cudaSharedmemCarveoutMaxShared),
                      what);
-  launch_early(what, kernel,
-               LaunchShape{dim3(blocks), dim3(static_cast<unsigned>(threads)),
-                           static_cast<std::size_t>(shared)},
-               stream, args...);
+  launch_with_pdl(what, kernel,
+                  LaunchShape{dim3(blocks), dim3(static_cast<unsigned>(threads)),
+                              static_cast<std::size_t>(shared)},
+                  stream, args...);
 }
 
 template <typename T, WeightFormat kFormat>
-void launch(const OneRowExperts& args, cudaStream_t stream) {
+void launch(const SingleTokenMoe& args, cudaStream_t stream) {
   using Here = Stage<kFormat, T>;
   const Params<T> p(args);
   const int multiprocessors = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
-  launch_with_memory("launching one_row_experts", gate_up_kernel<T, kFormat>,
+  launch_with_memory("launching single_token_moe", gate_up_kernel<T, kFormat>,
                      static_cast<unsigned>(multiprocessors * kBlocks), kWarps * 32,
                      gate_up_shared(Here::kBytes, p.columns), stream, p);
   const int stages = down_stages<Here::kBytes>(args);
   const auto kernel = stages == kManyStages   ? down_kernel<T, kFormat, kManyStages>
                       : stages == kSomeStages ? down_kernel<T, kFormat, kSomeStages>
                                               : down_kernel<T, kFormat, kFewStages>;
-  launch_with_memory("launching one_row_experts", kernel, blocks_for(p.columns, kTile),
+  launch_with_memory("launching single_token_moe", kernel, blocks_for(p.columns, kTile),
                      p.k * splits_of(p.k) * 32, down_shared(Here::kBytes, stages, p.k, p.inner),
                      stream, p);
 }
 
 template <typename T, WeightFormat kFloats>
-void launch_format(const OneRowExperts& args, cudaStream_t stream) {
+void launch_format(const SingleTokenMoe& args, cudaStream_t stream) {
   switch (args.gate_up.format) {
     case WeightFormat::fp8: return launch<T, WeightFormat::fp8>(args, stream);
     case WeightFormat::mxfp4: return launch<T, WeightFormat::mxfp4>(args, stream);
@@ -407,7 +408,7 @@ bool takes_format(const GemmWeight& weight) {
 
 }  // namespace
 
-bool takes_one_row(const OneRowExperts& args) {
+bool takes_single_token(const SingleTokenMoe& args) {
   const bool activates =
       args.activation == Activation::silu || args.activation == Activation::clamped_swiglu;
   if (!activates || args.out.dtype == DType::f32 || args.k > kMaxOneRow) return false;
@@ -425,8 +426,8 @@ bool takes_one_row(const OneRowExperts& args) {
          args.x.aligned(16) && args.norm_weight.aligned(16) && args.activated.aligned(16);
 }
 
-void one_row_experts(const OneRowExperts& args, Stream& stream) {
-  if (one_row_experts_sm90(args, stream)) return;
+void single_token_moe(const SingleTokenMoe& args, Stream& stream) {
+  if (single_token_moe_sm90(args, stream)) return;
   const cudaStream_t native = nvllm::cuda::native(stream);
   args.out.dtype == DType::bf16 ? launch_format<Bf16, WeightFormat::bf16>(args, native)
                                 : launch_format<F16, WeightFormat::f16>(args, native);

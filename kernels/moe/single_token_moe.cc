@@ -1,4 +1,4 @@
-#include "kernels/moe/one_row_experts.h"
+#include "kernels/moe/single_token_moe.h"
 
 #include "base/check.h"
 #include "base/error.h"
@@ -9,8 +9,8 @@
 namespace nvllm::kernels {
 namespace {
 
-void check_one_row(const OneRowExperts& args) {
-  constexpr Arguments check("one_row_experts");
+void check_single_token(const SingleTokenMoe& args) {
+  constexpr Arguments check("single_token_moe");
   check.require_floats(args.out, "out", 2, "[1, columns]");
   const DType type = args.out.dtype;
   const std::int64_t columns = args.out.shape[1];
@@ -19,14 +19,14 @@ void check_one_row(const OneRowExperts& args) {
   check.require_dense(args.x, "x", type, {1, columns});
   check.require_dense(args.logits, "logits", DType::f32, {1, experts});
   if (args.k < 1 || args.k > experts || experts > kMaxExperts) {
-    fail("one_row_experts: k is ", args.k, " of ", experts, " experts; it must be from 1 to ",
+    fail("single_token_moe: k is ", args.k, " of ", experts, " experts; it must be from 1 to ",
          experts, ", of ", kMaxExperts, " experts at most");
   }
   const std::int64_t inner = args.down.inputs();
   if (args.gate_up.inputs() != columns || args.gate_up.outputs() != experts * 2 * inner ||
       args.down.outputs() != experts * columns || args.gate_up.type() != type ||
       args.down.type() != type) {
-    fail("one_row_experts: gate_up is ", args.gate_up.values.describe(), " and down ",
+    fail("single_token_moe: gate_up is ", args.gate_up.values.describe(), " and down ",
          args.down.values.describe(), "; they must be of ", experts, " experts and ", columns,
          " columns");
   }
@@ -42,19 +42,19 @@ void check_one_row(const OneRowExperts& args) {
 
 }  // namespace
 
-bool takes_one_row(DeviceKind device, const OneRowExperts& args) {
+bool takes_single_token(DeviceKind device, const SingleTokenMoe& args) {
 #ifdef NVLLM_CUDA
-  if (device == DeviceKind::cuda) return cuda::takes_one_row(args);
+  if (device == DeviceKind::cuda) return cuda::takes_single_token(args);
 #endif
   static_cast<void>(device), static_cast<void>(args);
   return false;
 }
 
-void one_row_experts(const OneRowExperts& args, Stream& stream) {
-  check_one_row(args);
-  NVLLM_CHECK(takes_one_row(stream.kind(), args), "one_row_experts of a backend without it");
+void single_token_moe(const SingleTokenMoe& args, Stream& stream) {
+  check_single_token(args);
+  NVLLM_CHECK(takes_single_token(stream.kind(), args), "single_token_moe of a backend without it");
 #ifdef NVLLM_CUDA
-  cuda::one_row_experts(args, stream);
+  cuda::single_token_moe(args, stream);
 #endif
 }
 
