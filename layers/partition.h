@@ -54,16 +54,16 @@ Range shard_range(std::int64_t total, Shard shard, std::int64_t shard_alignment 
 // The number of segments of shard_range() with tp_invariant.
 std::int64_t segments_of_parts(std::int64_t total);
 // Whether, for some number of ranks, a part of `matrices` such dimensions together may not be a
-// multiple of 8 (kernels::GemmWeight::unaligned_shards). Always false without tp_invariant, where it
-// does not matter.
+// multiple of 8 (kernels::GemmWeight::unaligned_shards). Always false without tp_invariant, where
+// it does not matter.
 bool has_uneven_parts(std::int64_t total, Shard shard, std::int64_t matrices = 1);
 
 // Like shard_range(), but cuts may fall anywhere; with tp_invariant parts are whole segments,
 // segments_of(total) in all.
 Range even_part_of(std::int64_t total, Shard shard);
 
-// shard_range() for a vocabulary, whose segments need not be equal: with tp_invariant there are always
-// kMaxSegments, as even as shard_range() makes them; some may be empty.
+// shard_range() for a vocabulary, whose segments need not be equal: with tp_invariant there are
+// always kMaxSegments, as even as shard_range() makes them; some may be empty.
 Range vocabulary_part_of(std::int64_t vocabulary, Shard shard);
 Range vocabulary_segment(std::int64_t vocabulary, std::int64_t segment);
 

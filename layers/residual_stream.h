@@ -1,25 +1,25 @@
-// ResidualStream: the running sum of a decoder. Every attention block and every MLP block reads it
-// through an RMSNorm and adds its result to it.
+// ResidualStream: the hidden states that run through a decoder. Every attention block and every MLP
+// block reads them through an RMSNorm and adds its result to them. This file alone decides where
+// that norm and that addition happen; layers only call norm_operands() and add_operands().
 //
-// With one rank a GEMM adds its result to the sum, and the norm is the prologue of the GEMM that
-// reads it, or is deferred: started by the one GEMM, completed by the other. With several ranks a
-// GEMM leaves this rank's part; when the sum is next read, one collective sums the parts over the
-// ranks, adds them and applies the norm. norm_operands() and add_operands() hide this difference
-// from all other code.
+//   mode                        the addition                       the norm
+//   one rank                    GEMM's epilogue, in place          prologue of the next GEMM; or
+//                                                                  deferred: begun by the GEMM that
+//                                                                  adds, completed by the next one
+//   one rank, `out_of_place`    GEMM's epilogue, into `partial`,   prologue of the next GEMM
+//                               which then becomes `hidden`
+//   several ranks               one collective, when `hidden` is next read, sums `partial` over the
+//                               ranks, adds it and applies the norm
+//   ... with `overlapped`       begin_reduce_scatter(), begin_all_gather() and read_normed() do the
+//                               same beside the work on other rows
+//   `unfused_norms`             kernels of their own, for both, after an all-reduce with several
+//                               ranks (not after add_reduced())
 //
-// Some models norm a block's result before it is added (result_norm), or have norms that GEMMs and
-// collectives do not support. In that case (unfused_norms) GEMMs leave parts even with one rank, and
-// norms are separate kernels. The same holds where results must not depend on the number of ranks
-// (Shard::tp_invariant); blocks then leave results that are already summed over the ranks
-// (add_reduced()).
-//
-// With one rank and invariant results, GEMMs add to the sum but not in place (`out_of_place`): an
-// in-place cuBLASLt GEMM of many rows would add in another order. The sum and `partial` then swap with
-// every block that adds; since a layer has two, it leaves them as they were.
-//
-// Where the sum over the ranks of some rows overlaps with the work on other rows (`overlapped`), it
-// takes three functions: begin_reduce_scatter() once a block has left its part, begin_all_gather() in the middle of
-// another block, which works on other rows, and read_normed() where the rows are next read.
+// unfused_norms is for models that norm a block's result before it is added (result_norm) or have
+// norms that GEMMs and collectives do not support, and for results that must not depend on the
+// number of ranks (Shard::tp_invariant), where blocks leave sums over all ranks (add_reduced()).
+// out_of_place is for invariant results: an in-place cuBLASLt GEMM of many rows would add in another
+// order. A layer has two blocks, so `hidden` and `partial` end in the memory that they began in.
 #pragma once
 
 #include <optional>
@@ -32,8 +32,8 @@ namespace nvllm::layers {
 struct ResidualStream {
   TensorView hidden;  // [rows, hidden], dense, the same on all ranks
   TensorView normed;  // [rows, hidden], dense: the sum's norm, or what a deferred norm leaves
-  // [rows, hidden], dense: what this rank adds next, or memory for the next sum (with one rank:
-  // only with unfused_norms or `out_of_place`).
+  // [rows, hidden], dense: what this rank adds next, or memory for the next `hidden` (with one
+  // rank: only with unfused_norms or out_of_place).
   TensorView partial;
   // For deferred norms (kernels::DeferredNorm); data == nullptr: none is deferred.
   TensorView squares{};
@@ -51,8 +51,8 @@ struct ResidualStream {
   // rows that this rank owns, until `gathers` completes it (take_gathered_hidden()).
   std::optional<ipc::OverlappedRows> overlapped{};
   ipc::Gathered gathers = ipc::Gathered::norm;  // what begin_all_gather() computes
-  const RmsNorm* reduce_scatter_norm =
-      nullptr;  // `partial` is in flight; the norm through which it is read next
+  // Not nullptr: `partial` is in flight; the norm through which `hidden` is read next.
+  const RmsNorm* reduce_scatter_norm = nullptr;
 
   std::int64_t rows() const { return hidden.shape[0]; }
   DType dtype() const { return hidden.dtype; }

@@ -203,8 +203,8 @@ class Decoder {
   void run_overlapped(layers::ResidualStream& stream, const layers::Batch& batch,
                       kvcache::KvCache& kv, DecoderMemory& memory, const layers::Context& context,
                       bool prune_last_layer) const;
-  // Runs all rows together through one layer after the other. prune_last_layer: only rows whose logits are
-  // needed go through all of the last layer.
+  // Runs all rows together through one layer after the other. prune_last_layer: only rows whose
+  // logits are needed go through all of the last layer.
   void run_layers(layers::ResidualStream& stream, const layers::Batch& batch, kvcache::KvCache& kv,
                   DecoderMemory& memory, const layers::Context& context, const Observer& observer,
                   const std::function<void()>& progress, bool prune_last_layer) const;

@@ -41,8 +41,8 @@ struct SessionOptions {
   std::function<void(WorkerGroup& workers)> on_forked = nullptr;
   SignalHandler on_signal = nullptr;
   // If the workers have ended by a failure or a signal and finish() is not called within the limit,
-  // the process exits, after the work of set_exit_callback(): no thread that is busy with a text, or is
-  // blocked by its output, delays the end. False: the program handles this.
+  // the process exits, after the work of set_exit_callback(): no thread that is busy with a text,
+  // or is blocked by its output, delays the end. False: the program handles this.
   bool ends_process = false;
   Nanoseconds finish_limit = Supervisor::kFinishLimit;
 };

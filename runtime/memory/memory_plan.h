@@ -59,7 +59,7 @@ struct RankMemory {
 // swapping either. Blocks in host memory: blocks have transfer_block tokens, or the longest
 // sequence's if that is less; no swapping, as the blocks are already on the host. Layer-wise: a
 // step takes the longest prompt and a row of every other sequence (max_num_batched_tokens then
-// limits the rows that a layer processes at a time, which is stored in RunnerOptions::micro_batch_rows).
+// limits the rows that a layer processes at a time: RunnerOptions::micro_batch_rows).
 EngineOptions resolve_options(EngineOptions options, std::int64_t model_limit);
 
 // The default block size in host memory: an eighth of the longest sequence, as a power of two from

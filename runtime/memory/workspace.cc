@@ -28,8 +28,8 @@ struct Knob {
   void (*set)(RunnerOptions& options, std::int64_t value);
 };
 
-// If micro_batch_rows is set, a prompt is one step, and --max-num-batched-tokens limits the rows computed
-// at a time.
+// If micro_batch_rows is set, a prompt is one step, and --max-num-batched-tokens limits the rows
+// computed at a time.
 constexpr Knob kKnobs[] = {
     {"--max-num-batched-tokens",
      [](const RunnerOptions& options) {

@@ -4,7 +4,7 @@
 //
 //   StepShape, StepLayout   how many numbers a step has, and where each lies in its words
 //   StepWriter              writes the words, sequence by sequence
-//   MicroBatches                cuts the rows into parts, for a pass that takes all rows layer by layer
+//   MicroBatches            cuts the rows, for a pass that takes all rows layer by layer
 //   StepStaging             the buffers on both sides, and the device's state of each slot
 #pragma once
 

@@ -31,7 +31,7 @@ RunnerTestOptions whole(std::int64_t ring_slots, std::int64_t block_size,
 // By slot: the bits of log-probabilities.
 using Bits = std::map<std::uint32_t, std::vector<std::uint32_t>>;
 
-// Of all tokens of three prompts that run together, and of some behind them.
+// The log-probabilities of all tokens of three prompts that run together, and of some more.
 Bits bits_of(DeviceRank& rank, const GoldenModel& golden, const RunnerTestOptions& options,
              std::int64_t chunk) {
   RunnerUnderTest runner(rank, golden, options);
