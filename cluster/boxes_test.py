@@ -360,14 +360,13 @@ class BoxesTest(unittest.TestCase):
         self.all_gone(run, 6)
 
     def test_the_network_is_cut(self):
-        # Longer than a box may be silent, so that this is noticed before a rank gives up.
-        run = self.start_long('--step-timeout', '8')
+        run = self.start_long('--step-timeout', '4')
         self.boxes.cut()
         try:
             errors = self.all_gone(run, 14)
         finally:
             self.boxes.connect()
-        self.assertRegex(errors, r'nothing has come from box 1 \(boxB\) for \d\.\d+ s|rank 2 .* no sign of life')
+        self.assertRegex(errors, r'nothing has come from box 1 \(boxB\) for 3\.\d+ s')
 
     def test_a_stopped_worker_of_the_other_box_is_named(self):
         run = self.start_long('--step-timeout', '3')

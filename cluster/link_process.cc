@@ -110,7 +110,8 @@ class Link {
         group_(me.group()),
         link_(Mpi::load(), options.task.box, options.task.boxes),
         mirror_(me, options.stages),
-        silence_(std::clamp<Nanoseconds>(group_.step_timeout(), kMinBoxSilence, kMaxBoxSilence)),
+        silence_(
+            std::clamp<Nanoseconds>(group_.step_timeout() * 3 / 4, kMinBoxSilence, kMaxBoxSilence)),
         beat_(ipc::Heartbeat::interval(std::min(group_.step_timeout(), silence_))),
         spare_(cores_to_spare(group_.ranks_of(group_.box()))),
         greeted_(static_cast<std::size_t>(group_.boxes())),

@@ -36,8 +36,8 @@ struct LinkOptions {
   LogLevel log_level = LogLevel::info;
 };
 
-// A box from which nothing has arrived for this long counts as lost: the step timeout, limited to
-// this range.
+// A box from which nothing has arrived for this long counts as lost: three quarters of the step
+// timeout, limited to this range. So the link says so before a rank gives up waiting.
 inline constexpr Nanoseconds kMinBoxSilence = std::chrono::seconds(1);
 inline constexpr Nanoseconds kMaxBoxSilence = std::chrono::seconds(6);
 // Maximum time that the link stays after an abort, until the others know the reason.
