@@ -4,8 +4,8 @@
 //
 //   mode                        the addition                       the norm
 //   one rank                    GEMM's epilogue, in place          prologue of the next GEMM; or
-//                                                                  deferred: begun by the GEMM that
-//                                                                  adds, completed by the next one
+//                                                                  deferred: started by the GEMM
+//                                                                  that adds, completed by the next
 //   one rank, `out_of_place`    GEMM's epilogue, into `partial`,   prologue of the next GEMM
 //                               which then becomes `hidden`
 //   several ranks               one collective, when `hidden` is next read, sums `partial` over the
@@ -18,8 +18,8 @@
 // unfused_norms is for models that norm a block's result before it is added (result_norm) or have
 // norms that GEMMs and collectives do not support, and for results that must not depend on the
 // number of ranks (Shard::tp_invariant), where blocks leave sums over all ranks (add_reduced()).
-// out_of_place is for invariant results: an in-place cuBLASLt GEMM of many rows would add in another
-// order. A layer has two blocks, so `hidden` and `partial` end in the memory that they began in.
+// out_of_place is for invariant results: an in-place cuBLASLt GEMM of many rows would add in
+// another order. A layer has two blocks, so `hidden` and `partial` end where they were.
 #pragma once
 
 #include <optional>
