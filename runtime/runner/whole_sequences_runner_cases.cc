@@ -31,7 +31,7 @@ RunnerTestOptions whole(std::int64_t ring_slots, std::int64_t block_size,
 // By slot: the bits of log-probabilities.
 using Bits = std::map<std::uint32_t, std::vector<std::uint32_t>>;
 
-// Of all tokens of three prompts that run together, and of some behind them.
+// The log-probabilities of three prompts that run together, and of 20 tokens of each answer.
 Bits bits_of(DeviceRank& rank, const GoldenModel& golden, const RunnerTestOptions& options,
              std::int64_t chunk) {
   RunnerUnderTest runner(rank, golden, options);
@@ -114,7 +114,7 @@ TEST_CASE("whole sequences: the bits of a paged cache in 8 bits") {
   });
 }
 
-// What the test above would not notice if parts had the same bits.
+// If parts had the same bits, the tests above would show nothing.
 TEST_CASE("whole sequences: parts have other bits") {
   ON_CPUS(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
