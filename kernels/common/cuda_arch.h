@@ -1,6 +1,7 @@
-// What the thread's current GPU can do, by its compute capability. Host code asks here, so that all
-// kernels mean the same by it. It says nothing of the code that the program has for that GPU: with
-// code for compute capability 8.0 alone, a later GPU runs bodies for which __CUDA_ARCH__ is 800.
+// What the thread's current GPU can do with the code that this program has for it. Host code asks
+// here, so that all kernels mean the same by it. With code for compute capability 8.0 alone, a
+// later GPU runs bodies for which __CUDA_ARCH__ is 800: they neither wait for the previous kernel
+// nor read another block's shared memory, so they must not be launched as if they did.
 #pragma once
 
 #include "device/cuda/stream.h"
@@ -15,17 +16,14 @@ inline bool runs_sm90a() {
          nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
-// Whether kernels may be launched with programmatic dependent launch (sm80/launch.cuh): compute
-// capability 9.0 and later.
-inline bool has_pdl() {
-  return nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
-}
+// Whether kernels may be launched with programmatic dependent launch (sm80/launch.cuh): GPU and
+// code of compute capability 9.0 or later.
+bool has_pdl();
 
 // Whether kernels may be launched in clusters, blocks that run at once and read each other's shared
-// memory: compute capability 9.0 and later. How many blocks, and how much of their shared memory,
-// fit into a cluster is another question, which the occupancy functions of CUDA answer.
-inline bool has_clusters() {
-  return nvllm::cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
-}
+// memory: GPU and code of compute capability 9.0 or later. How many blocks, and how much of their
+// shared memory, fit into a cluster is another question, which the occupancy functions of CUDA
+// answer.
+bool has_clusters();
 
 }  // namespace nvllm::kernels::cuda
