@@ -211,7 +211,7 @@ class KvCache {
   // Called when the sequence in this slot has ended or was preempted.
   virtual void end_sequence(std::uint32_t /*slot*/) {}
 
-  // Of all steps since the start.
+  // The traffic of all steps since the start.
   virtual KvTraffic traffic() const { return {}; }
 
  private:

@@ -74,7 +74,7 @@ TEST_CASE("windows: a prefix is found as far as the window behind it is there") 
   WindowBlocks blocks({.blocks = 6, .block_size = 4, .window = 8, .chunk_rows = 4});
   const Contents contents = contents_of(6);
   run_and_end(blocks, 1, 24, contents);
-  // Behind 24 tokens the next row attends to tokens 17 to 24: to two blocks and the new one.
+  // After 24 tokens the next row attends to tokens 17 to 24: to two blocks and the new one.
   CHECK(blocks.find_prefix(contents) == 24);
   CHECK(blocks.find_prefix(std::span(contents).first(5)) == 20);
   CHECK(blocks.find_prefix(contents_of(6, 100)) == 0);

@@ -95,8 +95,8 @@ struct SampleStep {
 struct Sampled {
   // [rows], int32: the sampled token or the target; -1: neither, or all logits are NaN.
   TensorView tokens;
-  // Of the raw logits. Set only where the step has logprobs, and only in rows whose rules have
-  // logprobs or that have a target.
+  // These are computed from the raw logits. They are set only where the step has logprobs, and only
+  // in rows whose rules have logprobs or that have a target.
   TensorView logprob;  // [rows], float32: of that token
   TensorView rank;     // [rows], int32: tokens with a higher logit, plus 1
   TensorView top_ids;  // [rows, logprobs], int32: the most likely first, of equals the lower id

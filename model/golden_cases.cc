@@ -133,7 +133,7 @@ class Check {
   std::string continuations();
   // The last prompt in pieces of this size; 0: of many.
   std::string in_pieces(std::size_t size = 0);
-  // Of the prompts together; none on stages without the head.
+  // The last logits of the prompts together; none on stages without the head.
   std::vector<std::vector<float>> last_logits() { return model_.forward(prompts(), Logits::last); }
   // A step of all sequences as a graph: the bits of the same at once.
   std::string in_a_graph();

@@ -32,7 +32,7 @@ struct Limits {
   int of_ten = 9;       // tokens of ten clear ones that must match
   // All positions of all prompts and their continuations are compared, together, with the model's
   // own logits in float32, which golden_cases.cc compares with transformers'. For linear attention:
-  // there a row that chose other experts changes all rows behind it, so one prompt says little.
+  // there a row that chose other experts changes all rows after it, so one prompt says little.
   bool all_positions = false;
 };
 
@@ -90,7 +90,7 @@ class Mixture {
   }
 
  private:
-  // Of logits, at all positions that were added.
+  // Differences between logits, at all positions that were added.
   struct Differences {
     std::vector<float> largest;            // of each position
     double squares = 0, transformers = 0;  // the latter: transformers' own, likewise
@@ -121,7 +121,7 @@ class Mixture {
     }
   };
 
-  // Of the first prompt, of which there are all logits.
+  // The expected logits of the first prompt, which are stored for all positions.
   Rows golden_rows(std::size_t columns) const {
     const auto golden =
         testing::read_golden(folder_ + "/expected.safetensors").at("prompt0.logits").values;

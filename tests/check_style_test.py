@@ -104,8 +104,10 @@ class CheckStyleTest(unittest.TestCase):
         self.append('base/error.h', '\n'.join([
             '', '  // Of a rank.', '/// Of course', 'int x;  // so many rows', '// So many of them.', '// Not so manyfold.', '']))
         self.append('kernels/gemm.h', '// Of a rank.\n')
+        self.write('python/BUILD.bazel', 'cc_library(name = "module", srcs = ["module.cc"])\n')
+        self.write('python/module.cc', '// Of a rank.\n')
         self.assert_finds('base/error.h:3: write a sentence', 'base/error.h:5: write the number',
-                          'base/error.h:6: write the number')
+                          'base/error.h:6: write the number', 'kernels/gemm.h:3: write a sentence')
 
     def test_file_names_are_words_too(self):
         self.write('base/skinny.h', '')

@@ -121,7 +121,7 @@ class Stream final : public nvllm::Stream {
   void report_failure();
   void require_no_capture(const char* call) const;
 
-  // Of the thread that uses the stream.
+  // Only the thread that uses the stream reads and writes these two.
   std::shared_ptr<Capture> capture_;
   int branch_ = 0;
 

@@ -216,7 +216,7 @@ TEST_CASE("a stream that is not waited for at the end of a capture is an Error")
     side->host_call([] {});
     joined->record(*side);
     stream->wait(*joined);
-    side->host_call([&ran] { ran = true; });  // behind the event
+    side->host_call([&ran] { ran = true; });  // after the event
   };
   CHECK_THROWS_AS(backend->capture(*stream, work), Error);
   for (Stream* s : {stream.get(), side.get()}) {

@@ -35,7 +35,7 @@ struct Shape {
   std::int64_t block_size = 256;
   bool part = false;  // of tokens before the rows, all visible; results are float32
   std::int64_t layers =
-      1;  // whose keys and values a block holds, one behind the other, as the engine's do
+      1;  // whose keys and values a block holds, one after the other, as the engine's do
   bool e4m3 = false;  // the cache
 
   bool prefill() const { return rows > 1; }

@@ -53,14 +53,14 @@ double seconds_of(Function&& function) {
   return seconds_since(start);
 }
 
-// Of all threads of this process.
+// The CPU time that all threads of this process have used, in seconds.
 double cpu_seconds() {
   timespec time{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-// Of calls in a row, as in a step of a model, after as many that have woken threads and warmed
+// Measures calls in a row, as in a step of a model, after as many calls that wake threads and warm
 // caches.
 template <typename Run>
 double seconds_per_call(Run&& run) {
@@ -292,7 +292,7 @@ void run_quantized(benchmark::State& state, QuantizedCase shape) {
   state.counters["of_limit"] = rate / limit;
 }
 
-// Of expert 8 n + t % 8 the token t has one row, for n from 0 to 3.
+// Token t has one row in each of the experts 8 n + t % 8, for n from 0 to 3.
 struct GroupedCase {
   static constexpr std::int64_t kExperts = 32, kPerToken = 4, kOutputs = 1536, kInputs = 1024;
   std::int64_t tokens;
@@ -309,7 +309,7 @@ struct GroupedCase {
   }
   DType type() const { return format == WeightFormat::f32 ? DType::f32 : DType::bf16; }
 
-  // Of the first `experts`, whose weights lie at `at`.
+  // The weight of the first `experts` experts; the weights lie at `at`.
   GemmWeight weight_at(std::byte* at, std::int64_t experts) const {
     const std::int64_t outputs = experts * kOutputs;
     if (!is_quantized(format)) return {.values = TensorView(at, type(), {outputs, kInputs})};

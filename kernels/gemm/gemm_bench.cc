@@ -1,4 +1,4 @@
-// GEMMs in graphs of many calls, so that launching costs what it costs in a step, over so many
+// GEMMs in graphs of many calls, so that launching costs what it costs in a step, over enough
 // copies of the weights that none is still in a cache when it is read again.
 //
 // M up to 16: bytes per second (the weights' alone). "limit" is the bandwidth of reading alone in
@@ -139,7 +139,7 @@ void gemm_in_graph(benchmark::State& state, DeviceKind kind, const Shape& shape)
   const std::size_t beyond_caches = std::size_t{256} << 20;
   const Calls calls(*backend, *gemm, *stream, shape, beyond_caches);
   gemm->tune(calls.all(), *stream);
-  // On the GPU so many that the graph takes a millisecond or more.
+  // On the GPU, the graph repeats calls with few rows until it takes a millisecond or more.
   const std::size_t rounds =
       kind == DeviceKind::cuda && shape.m <= kGemvM
           ? std::max<std::size_t>(

@@ -167,7 +167,8 @@ Searched search_cublaslt(Backend& backend, Stream& stream, const std::vector<Gem
   if (all) add_all(algorithms, handle, first);
 
   const auto begin = backend.create_event(true), end = backend.create_event(true);
-  // Of the first call alone, or infinity: most algorithms are far from the fastest.
+  // Times the first call alone, since most algorithms are far from the fastest; infinity if the
+  // algorithm fails.
   const auto rough_seconds = [&](const cublasLtMatmulAlgo_t& algorithm) {
     for (int i = 0; i < 2; ++i) {  // the first time loads the kernel
       begin->record(stream);

@@ -188,7 +188,7 @@ class Case {
     out_.upload(*fixture_.stream);
   }
 
-  // Of all groups as one GEMM.
+  // The setting of one GEMM of all groups.
   Setting setting() const {
     return {.outputs = std::ssize(groups_.sizes) * groups_.outputs,
             .inputs = groups_.inputs,
@@ -234,7 +234,8 @@ class Case {
   std::optional<PackedWeight> packed_;  // a quantized weight, whose values are those of weight_
 };
 
-// Of few rows per group, of more, of many, empty ones among them; one group with everything.
+// Rows of each group: few, more and many, with empty groups among them; also one group with all
+// rows.
 const std::vector<std::vector<std::int32_t>>& all_sizes() {
   static const std::vector<std::vector<std::int32_t>> sizes = {
       {1},
@@ -294,7 +295,7 @@ TEST_CASE("a grouped GEMM of random sizes is a GEMM of each group") {
   }
 }
 
-// Of every format and number of inputs with the same scale.
+// All quantized formats, each with every number of inputs that may share a scale.
 const std::vector<QuantizedSetting>& all_formats() {
   static const std::vector<QuantizedSetting> formats = {
       {WeightFormat::fp8, 128}, {WeightFormat::mxfp4, 32}, {WeightFormat::int8, 16},

@@ -90,7 +90,7 @@ class Segmented {
     return result(kRows);
   }
 
-  // Of a row of one_by_one(): elements that are not near its definition.
+  // The number of elements in a row of one_by_one()'s result that are not near the definition.
   int wrong_elements(std::int64_t row, const std::vector<T>& all) const {
     const std::int64_t outputs = sizes_.outputs, inputs = sizes_.inputs;
     const auto weight = normal_values<T>(sizes_.segments * outputs * inputs, seed_);
@@ -207,7 +207,8 @@ TEST_CASE_TEMPLATE("invariant: an output has the same bits among any number of o
   }
 }
 
-// Experts of ranks; with so many groups at once no kernel has a list of them in shared memory.
+// Groups are experts, of which a rank has some. With this many groups at once, no kernel has a list
+// of them in shared memory.
 TEST_CASE_TEMPLATE("invariant: rows of a group have the same bits among any number of groups", T,
                    Bf16, F16) {
   BACKEND_OR_SKIP(backend);

@@ -66,7 +66,7 @@ struct Cache {
     }
   }
 
-  // Of each place of a token's keys or values: the sequence and the token.
+  // Maps the address of each token's keys or values to the sequence and the token.
   std::map<const char*, std::pair<int, int>> tokens(const TensorView& cache,
                                                     const Shape& shape) const {
     std::map<const char*, std::pair<int, int>> all;
@@ -156,7 +156,7 @@ TEST_CASE(
         ++at_once[keys.at(piece + t * cache.token_bytes).second];
       }
     }
-    // Of any token at most three times as many as if all were spread evenly.
+    // No token is fetched in more than three times as many sequences as if all were spread evenly.
     const int even = (found + 1149 - KvPieces::kFirstToken) / (1150 - KvPieces::kFirstToken);
     for (const auto& [token, count] : at_once) CHECK(count <= 3 * even);
     CHECK(found * cache.token_bytes * 2 > KvPieces::kMaxBytes * 8 / 10);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kThreads = 4, kThreadBytes = 16;  // that share a block
 
-// Of integers.
+// The stored value that means 0, in formats of integers.
 int zero_of(WeightFormat format) {
   return format == WeightFormat::int8 ? 128 : 8;
 }

@@ -77,7 +77,7 @@ TEST_CASE("inputs of a block are in the order of tensor-core fragments, each at 
   }
   // Step 2, the second half's second input of thread 3: k = 32 + 8 + 6 + 1.
   CHECK(place_in_block(WeightFormat::fp8, 47).byte == 3 * 16 + 2 * 4 + 3);
-  // Of int4 in word 1, as step 0's second half: nibble 1, and 16 bits further.
+  // In int4 it is in word 1, in the place of step 0's second half: nibble 1, and 16 bits further.
   CHECK(place_in_block(WeightFormat::int4, 47).byte == 3 * 16 + 1 * 4 + 2);
   CHECK(place_in_block(WeightFormat::int4, 47).shift == 4);
 }

@@ -1,4 +1,4 @@
-// Segmented GEMMs beside one GEMM of all inputs, in graphs of many calls, over so many copies of
+// Segmented GEMMs beside one GEMM of all inputs, in graphs of many calls, over enough copies of
 // the weights that none is still in a cache when it is read again. "whole_us": the invariant GEMM
 // (GemmOptions::invariant) of the whole weight; "usual_us": the one that is not; both to 16-bit
 // floats, as the segmented one. On the CPU these two are the same.

@@ -9,7 +9,8 @@ constexpr int kTileOutputs = 64;
 constexpr int kBarriersBytes = 16;                        // of a stage
 constexpr int kQuadBytes = 128 * 16, kBetweenQuads = 64;  // of sums
 
-// Of a multiprocessor's 227 KB, kernels between two GEMMs need some.
+// The shared memory that blocks may use. Kernels between two GEMMs need some of a multiprocessor's
+// 227 KB.
 constexpr int kOneBlockBytes = 200 << 10, kTwoBlocksBytes = kOneBlockBytes / 2;
 
 // With more rows other kernels are as fast or faster, unless the weight is so small that the

@@ -8,7 +8,7 @@
 namespace nvllm::kernels {
 namespace {
 
-// Of two H200s, which differ in how many blocks of a cluster run at once.
+// The occupancy of two H200s, which differ in how many blocks of clusters run at once.
 const SmallMOccupancy kGpus[] = {{.blocks = {0, 132, 132, 129, 120, 120, 120, 119, 120}},
                                  {.blocks = {0, 132, 132, 117, 120, 110, 102, 105, 120}}};
 const SmallMOccupancy& kGpu = kGpus[0];

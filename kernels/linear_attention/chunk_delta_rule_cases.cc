@@ -2,11 +2,11 @@
 //
 // What is allowed: operands of matrix multiplications are rounded to 8 bits, to within 2^-9 of
 // their values, so a sum of many has a relative error of about 2^-9 / sqrt(3) = 0.0011 for each
-// operand that is rounded. A row of results has five such operands behind it (S, V - K S, T, D, A),
-// and S itself three: the square root of eight times 0.0011 is 0.3%. Where keys are alike, V - K S
-// is a small difference. A single row may be one, too, and its norm then enlarges its error (0.17
-// was the largest in 262,144 rows); of a wrong row it is 1 or more. So vectors are compared, and
-// all of them together.
+// operand that is rounded. A row of results depends on five such operands (S, V - K S, T, D, A),
+// and S itself on three: the square root of eight times 0.0011 is 0.3%. Where keys are alike,
+// V - K S is a small difference. A single row may be one, too, and its norm then enlarges its error
+// (0.17 was the largest in 262,144 rows); of a wrong row it is 1 or more. So vectors are compared,
+// and all of them together.
 #include <cmath>
 #include <string>
 
@@ -54,7 +54,7 @@ void check_close(const Delta<Bf16>& delta, const std::vector<Bf16>& got, const D
   CHECK(errors_of(delta.state, right.state, delta.dk * delta.dv).worst <= kMaxError);
 }
 
-// Of decays and keys.
+// What decays and keys are like.
 struct Kind {
   const char* name;
   float a_log;          // log of how fast all decay
@@ -127,7 +127,7 @@ TEST_CASE("gated_delta_rule in chunks is what its definition says") {
   }
 }
 
-// So many heads that blocks take several, one after the other, and all columns of each.
+// There are enough heads that blocks take several, one after the other, and all columns of each.
 TEST_CASE("gated_delta_rule in chunks is what it is token by token, for many heads") {
   CHUNKS_OR_SKIP(backend);
   const auto stream = backend->create_stream();

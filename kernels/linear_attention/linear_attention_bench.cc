@@ -19,7 +19,7 @@ constexpr std::int64_t kKeyHeads = 16, kValueHeads = 32, kDim = 128, kWidth = 4;
 constexpr std::int64_t kChannels = (2 * kKeyHeads + kValueHeads) * kDim;
 constexpr std::int64_t kValues = kValueHeads * kDim;
 
-// So many sequences with as many rows each, behind others.
+// `sequences` sequences with `rows` rows each, which follow earlier rows.
 struct Shape {
   std::int64_t sequences, rows;
   std::int64_t all() const { return sequences * rows; }

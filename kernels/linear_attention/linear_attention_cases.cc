@@ -201,7 +201,8 @@ void check_company(Backend& backend, Delta<Bf16> together, std::int64_t max_alon
   }
 }
 
-// Of so many heads together that GPUs share a head out in another way.
+// Together the sequences have enough heads that GPUs do not split a head as they do for one
+// sequence alone.
 TEST_CASE("sequences in one call have the bits that each has alone") {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(23);

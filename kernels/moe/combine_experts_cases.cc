@@ -51,7 +51,7 @@ int count_wrong(Backend& backend, const Shape& shape, bool residual, bool in_pla
     args.shared = shared_there.view({rows, columns});
     args.shared_gate = gate_there.view({rows, 1});
   }
-  // Of five experts the second and the third.
+  // The rank's own experts are the second and the third of five.
   std::vector<std::int32_t> start = {static_cast<std::int32_t>(rows * k / 4),
                                      static_cast<std::int32_t>(rows * k / 2),
                                      static_cast<std::int32_t>(rows * k * 3 / 4)};

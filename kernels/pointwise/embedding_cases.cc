@@ -19,7 +19,7 @@ void check_against_reference(Backend& backend, std::int64_t rows, std::int64_t c
   CAPTURE(shift);
   std::mt19937 random(static_cast<unsigned>(rows * columns));
   std::vector<std::int32_t> ids(rows);
-  // From just before the table's first row to just behind its last, and far away.
+  // Ids range from just before the table's first row to just after its last; some are far away.
   for (auto& id : ids) id = static_cast<std::int32_t>(first_id - 2 + random() % (entries + 4));
   if (rows > 2) ids[1] = -1, ids[2] = std::numeric_limits<std::int32_t>::max();
   std::vector<T> table = testing::normal_values<T>(entries * columns, 3);

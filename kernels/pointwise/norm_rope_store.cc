@@ -152,7 +152,7 @@ struct Job {
     }
   }
 
-  // The row's keys, and the values behind them.
+  // Stores the row's keys, and the values that follow them.
   void store(const T* k, const Rotation& rotation, std::int64_t slot) const {
     const std::int64_t head_dim = args.kv.head_dim(), kv_heads = args.kv.kv_heads();
     const std::int64_t block = slot / args.kv.block_size(), inside = slot % args.kv.block_size();

@@ -26,7 +26,7 @@ constexpr Tree kTrees[] = {{kCount, kBlock, kMerges},
                            {4, {0, 1, 2, 3}, {0, 1, 1, 1}},
                            {8, {0, 1, 2, 3, 4, 5, 0, 1}, {0, 1, 0, 2, 0, 1, 0, 3}}};
 
-// Element i of what the tree says of these blocks of so many elements.
+// Element i of the sum that the tree describes, of blocks with `elements` elements each.
 float sum_of(const Tree& tree, const std::vector<float>& sources, std::int64_t elements,
              std::int64_t i) {
   std::vector<float> stack;

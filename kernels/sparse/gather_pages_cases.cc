@@ -12,7 +12,7 @@ using Ids = std::vector<std::int32_t>;
 
 constexpr std::int64_t kBlocks = 6, kBlockSize = 32, kPage = 8, kHeadDim = 16, kKvHeads = 2;
 
-// Of a block's token: what its elements are.
+// The value of all elements of a token's key or value in one head.
 float value_of(std::int64_t block, std::int64_t token, std::int64_t head, bool key) {
   return static_cast<float>(((block * kBlockSize + token) * kKvHeads + head) * 2 + (key ? 1 : 0));
 }

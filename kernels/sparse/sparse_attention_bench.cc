@@ -31,7 +31,7 @@ class Tensors {
  public:
   Tensors(Backend& backend, Stream& stream) : backend_(backend), stream_(stream) {}
 
-  // Of normal-looking numbers: zeros would be multiplied at higher clocks.
+  // A tensor of normal-looking numbers: zeros would be multiplied at higher clocks.
   TensorView random(std::initializer_list<std::int64_t> shape) {
     const TensorView view = make(DType::bf16, shape);
     RandomFill fill;
@@ -134,8 +134,8 @@ class Work {
     for (const std::int32_t count : lists.counts) kept_ += count * 128 * 128 / kHeads;
   }
 
-  // Four of five kept tiles are a range, of the fifth there are as many columns behind it, each
-  // alone.
+  // Four of five kept tiles are ranges. In place of the fifth there are columns: every second token
+  // of it and, if not all tiles are kept, of the tile after it.
   void add_ranges(const Shape& shape) {
     const std::int64_t blocks = shape.tokens / 128;
     const auto is_columns = [&](std::int64_t tile, std::int64_t last) {

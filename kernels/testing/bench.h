@@ -30,7 +30,7 @@ class GraphBenchmark {
   Backend& backend() { return *backend_; }
   Stream& stream() { return *stream_; }
 
-  // Of zeros.
+  // A tensor of zeros.
   TensorView tensor(DType dtype, std::initializer_list<std::int64_t> shape);
   template <typename T>
   TensorView tensor(const std::vector<T>& values) {
@@ -39,7 +39,7 @@ class GraphBenchmark {
     return view;
   }
 
-  // Measures `call`, which enqueues one call that reads and writes so many bytes all in all, and
+  // Measures `call`, which enqueues one call that reads and writes `traffic` bytes in total, and
   // reports
   //   us_per_call, bytes_per_second
   //   limit_GB_per_s   of a copy that reads and writes as many bytes, in this run

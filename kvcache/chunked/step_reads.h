@@ -150,7 +150,8 @@ class StepTables {
       std::int64_t blocks) const;
   // [1, blocks], int32: `blocks` consecutive slots of the ring, from this one on.
   TensorView ring(std::int64_t slot, std::int64_t blocks) const;
-  // Of the step's sequences, int32: {0, rows} of one; the resident tokens of each; and their slots.
+  // Tables of the step's sequences, int32: {0, rows} of one sequence; the resident tokens of each;
+  // and their slots.
   TensorView rows(std::size_t sequence) const;                          // [2]
   TensorView lengths(std::int64_t sequences) const;                     // [sequences]
   TensorView table(std::int64_t sequences, std::int64_t blocks) const;  // [sequences, blocks]

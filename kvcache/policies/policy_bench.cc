@@ -90,7 +90,7 @@ class Bench {
     return std::sqrt(off / all);
   }
 
-  // Of all tiles, segment by segment as the policy does.
+  // Chooses among all tiles, segment by segment as the policy does.
   Choice choose_tiles(float threshold) {
     const std::int64_t step = std::min<std::int64_t>(8192, shape_.tokens), heads = shape_.heads;
     const std::int64_t row_tiles = step / kernels::kMaskTile;

@@ -92,8 +92,8 @@ class SparseCache final : public KvCache {
   std::optional<Quest> quest_;
   std::optional<GatheredQuest> gathered_;
   SparseLimits limits_;
-  // Of the step. One row per sequence is one call that includes padding, so that a graph may keep
-  // it.
+  // The step's sequences. If each has one row (decodes_), attention is one call that includes
+  // padding, so that a graph may keep it.
   bool decodes_ = false;
   std::vector<Rows> sequences_;
   // The position of a layer's calls: a sequence, and how many of its rows are done.

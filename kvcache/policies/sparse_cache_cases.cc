@@ -144,7 +144,8 @@ TEST_CASE("layer by layer, parts of a step are chosen for as steps are") {
   }
 }
 
-// Of a prompt in several steps, layer by layer in parts, too. Tiles of rows begin with a call.
+// The prompt comes in several steps, and layer by layer also in parts. Tiles of rows begin with a
+// call.
 TEST_CASE("the last 128 rows of a prompt attend to everything, wherever it is kept") {
   BACKEND_OR_SKIP(backend);
   for (const Where where : kEverywhere) {

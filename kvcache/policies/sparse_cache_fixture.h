@@ -69,9 +69,11 @@ enum class Where { paged, chunked, hybrid, layerwise };
 inline constexpr Where kEverywhere[] = {Where::paged, Where::chunked, Where::hybrid,
                                         Where::layerwise};
 inline constexpr std::int64_t kKept[] = {64, 3, 0, 0, 0, 0};
-// Of kMostRows in a step, layer-wise in one part.
+// Prompts of kMinTokens tokens or more are long. A chunked cache has kRingSlots ring slots, a
+// layer-wise one kBuffers buffers.
 inline constexpr std::int64_t kMinTokens = 100, kRingSlots = 2, kBuffers = 2;
-// Of a layer-wise cache: boundaries between neighbouring blocks, and a last group that is shorter.
+// A layer-wise cache's groups have boundaries between neighbouring blocks, and the last group is
+// shorter.
 inline constexpr GroupSizes kGroups = {.blocks = 7};
 
 class CachePlayer {

@@ -18,7 +18,7 @@ using kernels::testing::Placed;
 constexpr std::int64_t kHeads = 16, kHeadDim = 64, kTokens = 2500, kBlock = 16;
 constexpr std::int64_t kBlocks = (kTokens + kBlock - 1) / kBlock;
 
-// Of a million tokens: segments are as short as they get.
+// The limits of prompts of up to a million tokens, where segments are as short as they get.
 PromptLimits limits(std::size_t key_bytes) {
   return {.rows = kTokens, .tokens = 1 << 20, .heads = kHeads, .key_bytes = key_bytes};
 }

@@ -25,7 +25,7 @@ float f16_at(const std::byte* block, std::int64_t at) {
   return to_float(value);
 }
 
-// Of 16 bytes, the low halves come first.
+// The low halves of all 16 bytes come first, then the high halves.
 int nibble_of_32(const std::byte* nibbles, std::int64_t i) {
   return i < 16 ? byte_at(nibbles, i) & 15 : byte_at(nibbles, i - 16) >> 4;
 }

@@ -176,7 +176,8 @@ TEST_CASE("a Qwen3-MoE has experts in the layers that its keys leave them") {
 
 TEST_CASE("layers have windows as their family and its keys say") {
   using Windows = std::vector<std::int64_t>;
-  // Of Mistral all layers, wherever the key is; of Qwen only where it is in use, some.
+  // In Mistral all layers have a window wherever the key is given; in Qwen some have one, and only
+  // where windows are in use.
   const Json mistral =
       without(with(of("MistralForCausalLM"), "sliding_window", 64), "use_sliding_window");
   CHECK(parse(mistral).windows == Windows{64, 64, 64});

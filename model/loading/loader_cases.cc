@@ -119,7 +119,7 @@ TEST_CASE("elements of a vector in rotary order come into Hugging Face's") {
   }
 }
 
-// Value heads of 2 key heads with 3 each, behind other rows; and 3 with 2 each.
+// The value heads of 2 key heads with 3 each, after other rows; and those of 3 with 2 each.
 TEST_CASE("rows and columns of heads in another order come into Hugging Face's") {
   BACKEND_OR_SKIP(backend);
   for (const Encoding encoding : {Encoding::f32, Encoding::bf16, Encoding::q8_0, Encoding::q4_k}) {

@@ -14,7 +14,7 @@
 namespace nvllm::model {
 namespace {
 
-// Of a model with one layer of one tensor, and an embedding.
+// The shape of both tensors of a model: one layer has one tensor, and there is an embedding.
 const std::vector<std::int64_t> kShape = {6, 4};
 
 ModelConfig config_of(bool tied) {

@@ -196,7 +196,7 @@ struct alignas(64) AttentionScratch {
   float out[kTileRows * kMaxHeadDim];       // [rows][head_dim]
   float weights[kTileRows * kTileTokens];   // [rows][tokens]: scores, then weights
   float row_max[kTileRows], sum[kTileRows], rescale[kTileRows];
-  // Of the earlier segments, if any.
+  // The combined results of the earlier segments, if any.
   float total_out[kTileRows * kMaxHeadDim], total_max[kTileRows], total_sum[kTileRows];
   // Offsets of this and the next tile's tokens in the cache, in elements.
   std::int64_t offsets[kTileTokens], next_offsets[kTileTokens];

@@ -58,7 +58,7 @@ class FlushSubnormals {
 // Here a block of 16 steps of an output is transposed, so that lanes are steps and the chains go
 // from vector to vector. Their sums wait until those of 16 outputs can be transposed in turn, and
 // are added step by step. So rows of weights are read one after the other, as one stream. Steps
-// behind the last block that is whole, or half at least, are transposed with 16 outputs as lanes.
+// after the last block that is whole, or half at least, are transposed with 16 outputs as lanes.
 //
 // Rows of x are prepared as floats: for each block the first inputs of all pairs, [pair][step], and
 // the second ones.
@@ -137,7 +137,7 @@ struct DotInTileOrder {
   template <int kR>
   static void some_outputs(const Bf16* weight, std::int64_t inputs, std::int64_t outputs,
                            const float* x, float* sums) {
-    // Of as many blocks as this may take of the first-level cache.
+    // The number of blocks whose sums may occupy the first-level cache at a time.
     constexpr std::int64_t kChunkBlocks = 32 / kR;
     alignas(64) float steps[kChunkBlocks][kR][kTile][kSteps];
     const std::int64_t x_stride = row_floats(inputs);
@@ -168,8 +168,8 @@ struct DotInTileOrder {
     for (int r = 0; r < kR; ++r) Lanes::store(sums + r * kOutputs, sum[r]);
   }
 
-  // The sums of a block's steps, to sums[row * kTile * kSteps + step]. `inputs` are left; of steps
-  // behind them the sums are any numbers.
+  // Writes the sums of a block's steps to sums[row * kTile * kSteps + step]. `inputs` inputs are
+  // left; the sums of steps after them are arbitrary.
   template <int kR>
   [[gnu::always_inline]] static void multiply_block(const Bf16* weight, std::int64_t inputs,
                                                     const float* x, std::int64_t x_stride,
@@ -189,8 +189,9 @@ struct DotInTileOrder {
     for (int r = 0; r < kR; ++r) Lanes::store(sums + r * kTile * kSteps, of_steps[r]);
   }
 
-  // Of 16 steps' pairs, the sums with those of x. fetch_step(0) to fetch_step(15) are called in
-  // between, because fetches that come all at once wait for each other, and loads for them.
+  // Computes the sums of 16 steps, whose pairs are multiplied by those of x. fetch_step(0) to
+  // fetch_step(15) are called in between, because fetches that come all at once wait for each
+  // other, and loads for them.
   template <int kR, typename FetchStep>
   [[gnu::always_inline]] static void multiply_steps(Lanes::Floats (&pairs)[kTile], const float* x,
                                                     std::int64_t x_stride,
@@ -223,7 +224,8 @@ struct DotInTileOrder {
     });
   }
 
-  // Adds one step of outputs, of which so many inputs are left. x: of the first pair.
+  // Adds one step to the sums of `outputs` outputs, where `inputs` inputs are left. x points to the
+  // values of the step's first pair.
   template <int kR>
   static void add_step(const Bf16* weight, std::int64_t stride, std::int64_t inputs,
                        std::int64_t outputs, const float* x, std::int64_t x_stride,

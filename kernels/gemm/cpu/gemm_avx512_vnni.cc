@@ -108,7 +108,7 @@ struct IntegerBlocks {
   struct Factors {
     float scale, offset;  // of the dot product of integers, and of the sum of x
   };
-  // Of a stretch of a block.
+  // The weights of a stretch of a block.
   struct UnpackedWeights {
     std::int32_t dwords[kOutputs][kStretchGroups][kDwords];
     Factors factors[kOutputs][kStretchGroups];
@@ -161,7 +161,7 @@ struct IntegerBlocks {
       const __m512i mask = _mm512_set1_epi8(15);
       const __m512i low = _mm512_and_si512(block, mask);
       const __m512i high = _mm512_and_si512(_mm512_srli_epi16(block, 4), mask);
-      // Of each group the low and then the high quarter.
+      // In each group the low quarter comes first, then the high one.
       const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
       const __m512i second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
       _mm512_storeu_si512(to, _mm512_permutex2var_epi64(low, first, high));

@@ -36,7 +36,7 @@ const std::uint8_t* float_places(WeightFormat format) {
   return (format == WeightFormat::fp8 ? fp8 : format == WeightFormat::int8 ? int8 : int4).data();
 }
 
-// Eight inputs from `from` on, of which there are `count`; zeros behind.
+// Loads eight inputs starting at `from`, where `count` are left, with zeros after the last one.
 template <typename T>
 __m256 load_inputs(const T* from, std::int64_t count) {
   if (count >= kLanes) return load8(from);

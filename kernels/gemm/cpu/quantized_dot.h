@@ -74,8 +74,8 @@ struct FloatTerms {
   static constexpr auto prepare = order_activations<kFormat>;
   static constexpr auto row_floats = float_activation_floats<kFormat>;
   static constexpr std::int64_t kBlockFloats = block_inputs_of(kFormat);
-  // Into a closer cache than for integers: a block takes so many instructions that few are in
-  // flight.
+  // Fetches go into a closer cache than for integers: a block takes many instructions, so few
+  // blocks are in flight.
   static constexpr auto kFetchHint = _MM_HINT_T0;
 
   template <int kPairs, int kR>

@@ -111,8 +111,8 @@ Setting setting_of(DType type, std::int64_t inputs, std::int64_t outputs) {
           .out_gap = 5};
 }
 
-// Inputs and outputs: whole vectors and parts of them, so many inputs that blocks take fewer
-// outputs at a time, and so many that sums of few rows with AMX come in parts.
+// Inputs and outputs: whole vectors and parts of them, enough inputs that blocks take fewer outputs
+// at a time, and enough that sums of few rows with AMX come in parts.
 struct Sizes {
   std::int64_t inputs, outputs;
 };

@@ -53,7 +53,7 @@ void describe(cublasLtMatrixLayoutOpaque_t& layout, const TensorView& tensor) {
                  "describing a matrix");
 }
 
-// So many matrices, `distance` elements apart.
+// Makes the layout describe `count` matrices that are `distance` elements apart.
 void repeat_layout(cublasLtMatrixLayoutOpaque_t& layout, std::int64_t count,
                    std::int64_t distance) {
   const auto matrices = static_cast<std::int32_t>(count);

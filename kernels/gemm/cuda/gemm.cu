@@ -136,9 +136,9 @@ class CudaGemm final : public Gemm {
     return is_quantized(shape.format) ? GemmKernel::quantized_gemv : GemmKernel::gemv;
   }
 
-  // Of the kernels whose sums are one chain over K in steps of 16 inputs, there is one for every M:
-  // the LM head's, a GEMV, the small-M GEMM without split K, cuBLASLt. Shapes that some of them do
-  // not support use the one kernel that supports everything. No norm is deferred, since that rounds
+  // Every M has a kernel whose sums are one chain over K in steps of 16 inputs: the LM head's, a
+  // GEMV, the small-M GEMM without split K, or cuBLASLt. Shapes that some of them do not support
+  // use the one kernel that supports everything. No norm is deferred, since that rounds
   // differently.
   GemmPlan make_invariant_plan(const GemmShape& shape) {
     if (is_quantized(shape.format)) {

@@ -58,8 +58,8 @@ __device__ __forceinline__ void store_fp8(const Fp8Out& out, long long row, int 
   for (int i = 0; i < 4; ++i)
     pairs[i] = two_fp8(x.element[2 * i] * inverse, x.element[2 * i + 1] * inverse);
 
-  // Of two lanes with 16 inputs the even one takes the words of threads 0 and 1, the odd one those
-  // of 2 and 3.
+  // Two adjacent lanes have 16 inputs: the even one takes the words of threads 0 and 1, the odd one
+  // those of threads 2 and 3.
   const unsigned low = pairs[0] | pairs[1] << 16, high = pairs[2] | pairs[3] << 16;
   const bool odd = lane % 2 == 1;
   const unsigned other = __shfl_xor_sync(~0u, odd ? low : high, 1);

@@ -7,9 +7,9 @@
 // arbitrary, but they must be the 16 inputs that other kernels use in that step; so lanes exchange
 // words (exchange()). The same happens to rows of x.
 //
-// Slices are copied asynchronously, kBatches batches ahead: loads of so many into registers could
-// not be waited for one by one. Every lane reads back what it has copied itself, so neither warps
-// nor lanes wait for each other.
+// Slices are copied asynchronously, kBatches batches ahead: if as many were loaded into registers,
+// they could not be waited for one by one. Every lane reads back what it has copied itself, so
+// neither warps nor lanes wait for each other.
 #pragma once
 
 #include "kernels/gemm/sm80/gemv.cuh"
@@ -18,8 +18,8 @@ namespace nvllm::kernels::cuda::invariant {
 
 inline constexpr int kBatch = 4;  // slices that are waited for together
 
-// Of four lanes, the first two have inputs 0 to 15 of a slice, the others 16 to 31. Afterwards
-// words 0 and 1 of all four are inputs 0 to 15.
+// The first two of four lanes have inputs 0 to 15 of a slice, the others 16 to 31. Afterwards words
+// 0 and 1 of all four are inputs 0 to 15.
 template <typename T>
 __device__ __forceinline__ void exchange(Vector<T>& v) {
   const bool upper = (threadIdx.x & 2) != 0;

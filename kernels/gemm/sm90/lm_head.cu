@@ -13,7 +13,7 @@ namespace {
 // The GEMV (kernels/gemm/sm80/gemv.cuh) takes fewer rows; with more rows, x, which every tile
 // reads, would be as long as the weights.
 constexpr std::int64_t kMinRows = 17, kMaxRows = 128;
-// Blocks have so many tiles that one more in some of them does not matter.
+// Blocks have enough tiles that one more in some of them does not matter.
 constexpr int kMinTiles = 2;
 constexpr double kMinFilled = 0.8;  // the share of the grid's tile slots that have a tile
 

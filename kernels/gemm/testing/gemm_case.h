@@ -26,7 +26,7 @@
 
 namespace nvllm::kernels::testing {
 
-// Of a setting with a quantized weight; `group` is 0 with others.
+// The quantized weight of a setting; `group` is 0 if the weight is not quantized.
 struct QuantizedSetting {
   WeightFormat format = WeightFormat::fp8;
   std::int64_t group = 0;

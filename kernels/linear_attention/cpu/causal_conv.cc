@@ -34,7 +34,7 @@ void store(const float* from, T* to, std::int64_t count) {
   for (; i < count; ++i) to[i] = from_float<T>(from[i]);
 }
 
-// One task. Channels behind the last one are zeros, and not stored.
+// One task. Channels after the last one are zeros, and are not stored.
 template <typename T>
 class ConvTask {
  public:
@@ -70,14 +70,14 @@ class ConvTask {
 
  private:
   T* out(std::int64_t row) const { return args_.out.as<T>() + row * args_.out.shape[1] + first_; }
-  // Of the last `width` inputs number i, in the order of time.
+  // Input number i of the last `width` ones, in the order of time.
   float* input(std::int64_t i) { return inputs_[(oldest_ + i) % width_]; }
   T* state(std::int64_t i) const {
     const std::int64_t row = args_.rows.slot(sequence_) * (width_ - 1) + i;
     return args_.state.as<T>() + row * args_.out.shape[1] + first_;
   }
 
-  // Of padding.
+  // Writes zeros to the outputs of padding.
   void clear() const {
     for (std::int64_t row = args_.rows.begin(sequence_); row < args_.rows.end(sequence_); ++row) {
       std::fill_n(out(row), count_, from_float<T>(0));

@@ -12,7 +12,7 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
-// Of one head in one row.
+// The values of one head in one row.
 struct Token {
   float q[kMaxStateDim], k[kMaxStateDim], v[kMaxStateDim];
   float beta, decay;

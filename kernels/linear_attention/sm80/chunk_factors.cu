@@ -73,7 +73,7 @@ struct Shared {
     };
   };
   float k_norm[kChunk], q_norm[kChunk];  // row factors; q's includes 1 / sqrt(dk)
-  // Of kWarps value heads; log_decay: base 2, cumulative up to this token.
+  // The gates of kWarps value heads; log_decay is in base 2, and cumulative up to this token.
   float beta[kWarps][kChunk], log_decay[kWarps][kChunk];
 };
 

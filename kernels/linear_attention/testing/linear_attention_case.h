@@ -79,7 +79,7 @@ struct Delta {
             normal_values<T>(rows * heads() * dv, seed + 1),
             normal_values<float>(rows * 2 * heads(), seed + 2, 0, 2)};
   }
-  // Of rows [begin, end).
+  // The inputs of rows [begin, end).
   Inputs part(const Inputs& all, std::int64_t begin, std::int64_t end) const {
     const auto cut = [&](const auto& values, std::int64_t columns) {
       return std::decay_t<decltype(values)>(values.begin() + begin * columns,

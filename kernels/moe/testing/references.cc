@@ -9,7 +9,7 @@
 
 namespace nvllm::kernels {
 
-// Of logits that are no NaN.
+// The logits must not contain a NaN.
 void route_reference(const Route& args) {
   check_route(args);
   const std::int64_t rows = args.weights.shape[0], k = args.weights.shape[1],

@@ -17,7 +17,7 @@
 namespace nvllm::kernels::testing {
 
 // How the cache lies: [blocks, block_size, kv_heads, head_dim] in this order, or heads before
-// tokens; with so many elements between the parts.
+// tokens; with `gap` elements between the parts.
 struct CacheLayout {
   bool heads_first = false;
   std::int64_t gap = 0;
@@ -151,10 +151,9 @@ struct NormRopeStoreCase {
   }
 };
 
-// Of heads that lie `stride` apart, how many results are further from the reference than rounding
-// explains: the sum of squares has chains of head_dim / 8 additions at most, whose relative error a
-// square root halves, then come a few roundings, all relative to the length of the pair that was
-// rotated.
+// The number of a head's results that are further from the reference than rounding explains: the
+// sum of squares has chains of head_dim / 8 additions at most, whose relative error a square root
+// halves, then come a few roundings, all relative to the length of the pair that was rotated.
 template <typename T>
 int count_wrong_rotated(const T* got, const T* right, std::int64_t head_dim, std::int64_t rotary) {
   const float relative = (static_cast<float>(head_dim) / 16 + 16) * 0x1p-24f;

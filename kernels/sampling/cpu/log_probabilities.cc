@@ -15,7 +15,7 @@
 namespace nvllm::kernels::cpu {
 namespace {
 
-// Of e^(logit - highest), NaN aside.
+// The sum of e^(logit - highest) over all logits that are not NaN.
 float sum_of_powers(const float* logits, std::int64_t count, float highest) {
   const __m256 maximum = _mm256_set1_ps(highest);
   const auto powers = [&](__m256 x) {
