@@ -21,6 +21,16 @@ std::int64_t max_blocks(const RunnerOptions& options) {
   return options.window_group > 0 ? 2 * blocks : blocks;
 }
 
+// Counts the next sequence of a batch or of a part of it.
+template <typename Counts>
+void add_sequence(Counts& counts, std::int64_t rows, std::int64_t kv_length) {
+  if (rows == 1 && counts.decode_sequences == counts.sequences) ++counts.decode_sequences;
+  ++counts.sequences;
+  counts.rows += rows;
+  counts.max_query_rows = std::max(counts.max_query_rows, rows);
+  counts.max_kv_length = std::max(counts.max_kv_length, kv_length);
+}
+
 // Words of the largest step.
 std::int64_t max_words(const RunnerOptions& options) {
   const StepShape largest{.sequences = options.max_num_seqs,
@@ -250,12 +260,8 @@ layers::SampleStep StepStaging::sample_step(const StepShape& shape, std::int64_t
 StepShape shape_of(std::span<const ScheduledRows> parts) {
   StepShape shape;
   in_batch_order(parts, [&](const ScheduledRows& part) {
-    if (part.rows == 1 && shape.decode_sequences == shape.sequences) ++shape.decode_sequences;
-    ++shape.sequences;
-    shape.rows += part.rows;
+    add_sequence(shape, part.rows, part.first + part.rows);
     shape.logit_rows += part.prompt_logprobs + (part.samples ? 1 : 0);
-    shape.max_query_rows = std::max(shape.max_query_rows, part.rows);
-    shape.max_kv_length = std::max(shape.max_kv_length, part.first + part.rows);
   });
   return shape;
 }
@@ -362,11 +368,7 @@ void MicroBatches::cut(std::span<const ScheduledRows* const> sequences, std::int
       done += count;
       starts_.push_back(static_cast<std::int32_t>(part_.rows));
       lengths_.push_back(static_cast<std::int32_t>(sequence.first + done));
-      part_.rows += count;
-      if (count == 1 && part_.decode_sequences == part_.sequences) ++part_.decode_sequences;
-      ++part_.sequences;
-      part_.max_query_rows = std::max(part_.max_query_rows, count);
-      part_.max_kv_length = std::max(part_.max_kv_length, sequence.first + done);
+      add_sequence(part_, count, sequence.first + done);
       row += count;
     }
   }
