@@ -10,6 +10,7 @@
 
 #include "device/cuda/stream.h"
 #include "kernels/attention/sm80/mma_rows.cuh"
+#include "kernels/common/cuda_arch.h"
 #include "kernels/common/sm90/sync.cuh"
 
 namespace nvllm::kernels::cuda::decode {
@@ -229,10 +230,8 @@ __device__ __forceinline__ void attend(const TokenPart& part) {
 
 // How many blocks share the tokens of a sequence: as many as the GPU can run at once, as long as
 // each has enough to do.
-inline int cluster_size(const void* kernel, long long groups, long long max_kv_length) {
-  cudaFuncAttributes attributes{};
-  nvllm::cuda::check(cudaFuncGetAttributes(&attributes, kernel), "preparing attention");
-  if (attributes.ptxVersion < 90) return 1;  // code for GPUs without clusters
+inline int cluster_size(long long groups, long long max_kv_length) {
+  if (!has_clusters()) return 1;
   const int processors = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   int blocks = 1;
   while (blocks < kMaxCluster && groups * blocks < processors &&
@@ -255,8 +254,7 @@ void launch_blocks(void (*kernel)(const AttentionParams<T>, Params...), const Bl
                    long long max_tokens, cudaStream_t stream, const Args&... args) {
   allow_shared_memory(kernel, block.shared_bytes, "preparing attention");
   const long long tiles = (rows * p.max_group_heads() + kRows - 1) / kRows;
-  const int cluster = cluster_size(reinterpret_cast<const void*>(kernel),
-                                   tiles * p.kv_heads() * sequences, max_tokens);
+  const int cluster = cluster_size(tiles * p.kv_heads() * sequences, max_tokens);
   cudaLaunchConfig_t config{};
   config.gridDim =
       dim3(static_cast<unsigned>(tiles * cluster), p.kv_heads(), static_cast<unsigned>(sequences));
