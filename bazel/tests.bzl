@@ -6,31 +6,57 @@ program to a machine without Bazel.
 """
 
 load("//bazel:cuda_library.bzl", "CUDA_ONLY")
+load("//bazel:unity.bzl", "unity_library")
 
-def nvllm_test(name, srcs, deps = [], gpu = False, tags = [], visibility = [], **kwargs):
+def test_sources(name, srcs, deps, visibility = ["//visibility:private"], **kwargs):
+    """The sources of several tests of a folder, compiled together; each nvllm_test runs its own."""
+    unity_library(
+        name = name,
+        testonly = True,
+        srcs = srcs,
+        alwayslink = True,
+        # Tests are compiled to be compiled quickly, but for the kernels', which compare millions of numbers.
+        copts = [] if native.package_name().startswith("kernels") else select({
+            "//bazel:opt": ["-O1"],
+            "//conditions:default": [],
+        }),
+        visibility = visibility,
+        deps = depset(deps + ["//testing:skip", "//third_party:doctest"]).to_list(),
+        **kwargs
+    )
+
+def nvllm_test(name, srcs, deps = [], sources = None, separate = [], gpu = False, tags = [], args = [], **kwargs):
     """A doctest test.
 
+    sources: the test_sources that compile srcs and other tests' sources; without it srcs are compiled with deps.
+    separate: sources that are compiled by themselves, see unity.bzl.
     tags: "threads" for a test in which threads or processes share memory; --config=tsan runs these.
     gpu: its cases need GPUs. They skip themselves, with the reason, where there is none; such a run is
     never cached ("external"), and never shares the GPU with another test ("exclusive").
     """
-    native.cc_library(
-        name = name + "_lib",
-        testonly = True,
-        srcs = srcs,
-        alwayslink = True,
-        target_compatible_with = CUDA_ONLY if gpu else [],
-        visibility = ["//tests:__pkg__"],
-        deps = deps + [
-            "//testing:skip",
-            "//third_party:doctest",
-        ],
-    )
+    if sources:
+        compiled = native.existing_rule(sources[1:])
+        for src in srcs:
+            if ":" + src not in compiled["srcs"] + compiled["separate"]:
+                fail("%s: %s is not among the sources of %s" % (name, src, sources))
+        files = ",".join(["*%s/%s" % (native.package_name(), src) for src in srcs])
+        args = args + ["--source-file=" + files]
+    else:
+        sources = ":%s_lib" % name
+        test_sources(
+            name = name + "_lib",
+            srcs = srcs,
+            separate = separate,
+            target_compatible_with = CUDA_ONLY if gpu else [],
+            visibility = ["//tests:__pkg__"],
+            deps = deps,
+        )
     native.cc_test(
         name = name,
         tags = tags + (["exclusive", "external", "gpu"] if gpu else []),
         target_compatible_with = CUDA_ONLY if gpu else [],
-        deps = [":%s_lib" % name, "//testing:doctest_main"],
+        args = args,
+        deps = [sources, "//testing:doctest_main"],
         **kwargs
     )
 

@@ -82,7 +82,7 @@ void check_linear(const char* name, std::size_t size, const MakeReader& make) {
   CAPTURE(std::string(name));
   constexpr double kMaxTimes = 2.3, kEnough = 1e-3;
   constexpr std::size_t kFewBytes = 1 << 16, kMaxGrowth = 8;
-  constexpr int kRuns = 3, kMaxRuns = 40;
+  constexpr int kRuns = 3, kMaxRuns = 400;
   const std::size_t max_size = size * kMaxGrowth;
   Cost once, twice;
   int times = 1;

@@ -160,7 +160,7 @@ std::vector<RankLoad> ModelLoading::report() {
   clocks.compare();
   std::vector<RankLoad> ranks;
   for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-    RankLoad& load = ranks.emplace_back(reports[rank], times[rank]);
+    RankLoad& load = ranks.emplace_back(RankLoad{reports[rank], times[rank], {}});
     StartTimes& start = load.report.start;
     clocks.to_ours(static_cast<int>(rank),
                    {&start.joined_ns, &start.backend_ns, &start.communicator_ns, &start.ready_ns,

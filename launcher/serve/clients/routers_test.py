@@ -213,7 +213,7 @@ class RouterCases:
                 text = stream.result()
                 self.assertIn('"finish_reason":"length"', text)
                 self.assertTrue(text.endswith('data: [DONE]\n\n'))
-        self.setup.servers[leaving].stop()
+        self.setup.servers[leaving].await_end()
         self.setup.restart_server(leaving)
         self.setup.await_answers()
 

@@ -71,6 +71,10 @@ class Server:
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
+        self.await_end()
+
+    def await_end(self):
+        """After a signal has asked it to end."""
         try:
             code = self.process.wait(START_SECONDS)
         except subprocess.TimeoutExpired:
