@@ -5,7 +5,7 @@ little more than twice the time of one. Names of the sources must not collide: w
 seen by those that follow. A source in `separate` is compiled by itself.
 """
 
-load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+load(":cc_tools.bzl", "cc_tools")
 
 _SOURCES_PER_UNIT = 12
 
@@ -24,13 +24,7 @@ def _units(ctx, sources):
     return units
 
 def _unity_library_impl(ctx):
-    toolchain = find_cpp_toolchain(ctx)
-    features = cc_common.configure_features(
-        ctx = ctx,
-        cc_toolchain = toolchain,
-        requested_features = ctx.features,
-        unsupported_features = ctx.disabled_features,
-    )
+    toolchain, features = cc_tools(ctx)
     sources = [file for file in ctx.files.srcs if file.extension == "cc"]
     others = [file for file in ctx.files.srcs if file.extension != "cc"]
     dependencies = [dep[CcInfo] for dep in ctx.attr.deps]
