@@ -31,7 +31,7 @@ constexpr const char* kLocalAndGlobal = "tests/data/golden-models/gemma3-text"; 
                                                                                  // tokens
 constexpr const char* kOtherHeads = "tests/data/golden-models/gemma4-dense";     // likewise 16
                                                                                  // tokens
-constexpr std::int64_t kRequests = testing::kSanitized ? 10 : 32;
+constexpr std::int64_t kRequests = testing::kSanitized ? 10 : 20, kGpuRequests = 32;
 constexpr std::int64_t kFewRequests = 8;
 constexpr std::int64_t kMaxPrompt = 320;  // longer than one segment of attention
 constexpr std::int64_t kMaxAnswer = 32;
@@ -244,8 +244,9 @@ std::vector<Request> random_requests(const OpenModel& model, std::uint32_t seed)
                          .max_answer = kMaxAnswer,
                          .features = 0.5},
                         seed);
+  const std::int64_t usual = on_gpu() ? kGpuRequests : kRequests;
   std::vector<Request> requests =
-      random.next(model.tp_invariant && ranks_share_gpus() ? kFewRequests : kRequests);
+      random.next(model.tp_invariant && ranks_share_gpus() ? kFewRequests : usual);
   std::mt19937 tokens(seed);
   for (std::size_t i = 0; i < requests.size(); ++i) {
     Request& request = requests[i];
@@ -322,7 +323,7 @@ bool check_way(const OpenModel& model, const Way& way, const std::vector<Request
     CHECK_MESSAGE(found.count == 0, found.count, " of ", requests.size(),
                   " requests: ", found.first);
   } else {
-    std::cout << way.name << ": " << found.count << " of " << kRequests
+    std::cout << way.name << ": " << found.count << " of " << requests.size()
               << " requests have other bits, a known exception: " << way.exception << "\n";
   }
   const SchedulerStatistics statistics = engine.client().statistics().scheduler;

@@ -16,6 +16,7 @@
 #include "kernels/attention/sm80/float32_rows.cuh"
 #include "kernels/attention/sm80/prefill.cuh"
 #include "kernels/attention/sm90/entry_points.h"
+#include "kernels/common/cuda_arch.h"
 #include "kernels/common/sm80/launch.cuh"
 
 namespace nvllm::kernels::cuda {
@@ -102,11 +103,23 @@ void attention_prefill(const Attention& args, cudaStream_t stream) {
 // per 16 rows, with several warps; the prefill kernel reads them once per 64 rows.
 constexpr long long kDecodeRows = 32;
 
+// With few packed rows, on Hopper; false: with nothing enqueued.
+template <typename T, bool kWindow>
+bool few_rows_on_sm90(const Attention& args, std::int64_t packed_rows, cudaStream_t stream) {
+  if (packed_rows > kSm90DecodeRows || !runs_sm90a()) return false;
+  switch (args.q.shape[2]) {
+    case 64: return attention_decode_sm90<64, T, kWindow>(args, stream);
+    case 128: return attention_decode_sm90<128, T, kWindow>(args, stream);
+    case 256: return attention_decode_sm90<256, T, kWindow>(args, stream);
+    default: return false;
+  }
+}
+
 template <typename T, bool kWindow>
 void attention_on_tensor_cores(const Attention& args, cudaStream_t stream) {
-  const bool few = args.max_query_rows * std::min(args.group, args.q.shape[1]) <= kDecodeRows;
-  if (few && !args.invariant) {
-    if (!attention_decode_sm90<T, kWindow>(args, stream))
+  const std::int64_t packed_rows = args.max_query_rows * std::min(args.group, args.q.shape[1]);
+  if (packed_rows <= kDecodeRows && !args.invariant) {
+    if (!few_rows_on_sm90<T, kWindow>(args, packed_rows, stream))
       attention_decode<T, kWindow>(args, stream);
     return;
   }

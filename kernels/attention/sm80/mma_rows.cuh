@@ -104,8 +104,10 @@ __device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, int f
 }
 
 // The state of the rows. Tile::at(tile, row, chunk) is the address of a chunk of a tile of keys or
-// values.
-template <typename T, int D, int kTokens, typename Tile = UsualTile<T, D>>
+// values. kKeepQueries: whether queries stay in registers, of which longer heads leave few; for E4m3
+// they always do.
+template <typename T, int D, int kTokens, typename Tile = UsualTile<T, D>,
+          bool kKeepQueries = D <= 128 || kIsE4m3<T>>
 class WarpRows {
  public:
   float out[D / 8][4] = {};                   // not yet divided by the sum
@@ -199,9 +201,6 @@ class WarpRows {
   }
 
  private:
-  // Longer heads leave no registers for the queries; for E4m3 they are always in registers.
-  static constexpr bool kKeepQueries = D <= 128 || kIsE4m3<T>;
-
   template <typename Part>
   __device__ __forceinline__ void start_from(const Part& part, int first) {
     static_assert(kKeepQueries);

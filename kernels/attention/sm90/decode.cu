@@ -3,9 +3,13 @@
 
 namespace nvllm::kernels::cuda {
 
-template bool attention_decode_sm90<Bf16, false>(const Attention& args, cudaStream_t stream);
-template bool attention_decode_sm90<Bf16, true>(const Attention& args, cudaStream_t stream);
-template bool attention_decode_sm90<F16, false>(const Attention& args, cudaStream_t stream);
-template bool attention_decode_sm90<F16, true>(const Attention& args, cudaStream_t stream);
+template bool attention_decode_sm90<64, Bf16, false>(const Attention&, cudaStream_t);
+template bool attention_decode_sm90<64, Bf16, true>(const Attention&, cudaStream_t);
+template bool attention_decode_sm90<64, F16, false>(const Attention&, cudaStream_t);
+template bool attention_decode_sm90<64, F16, true>(const Attention&, cudaStream_t);
+template bool attention_decode_sm90<128, Bf16, false>(const Attention&, cudaStream_t);
+template bool attention_decode_sm90<128, Bf16, true>(const Attention&, cudaStream_t);
+template bool attention_decode_sm90<128, F16, false>(const Attention&, cudaStream_t);
+template bool attention_decode_sm90<128, F16, true>(const Attention&, cudaStream_t);
 
 }  // namespace nvllm::kernels::cuda

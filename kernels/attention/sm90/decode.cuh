@@ -11,6 +11,7 @@
 #pragma once
 
 #include "kernels/attention/sm80/decode.cuh"
+#include "kernels/attention/sm90/entry_points.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm90/sync.cuh"
 #include "kernels/common/sm90/tma.cuh"
@@ -18,6 +19,7 @@
 namespace nvllm::kernels::cuda::decode_sm90 {
 
 using decode::kRows;
+static_assert(kRows == kSm90DecodeRows);
 inline constexpr int kBoxTokens = 16;  // of a box
 // Tokens of a tile: the same number of bytes for each cache type.
 template <typename T>
@@ -30,19 +32,24 @@ inline constexpr int kStages = 3;      // tiles that a warp copies ahead
 enum class Copy { boxes, chunks };
 
 template <typename T, int D, Copy kCopy>
-struct Tile : UsualTile<T, D> {};  // of E4m3 also in boxes
-// Rows of 64 elements; the upper halves of all tokens follow the lower ones, as a bulk copy with a
-// 128-byte swizzle writes them.
-template <int D>
-struct HalvedRows {
+struct Tile : UsualTile<T, D> {};
+// As a bulk copy with a 128-byte swizzle writes a tile: box after box, each with the first 128 bytes
+// of all its tokens, then the next 128.
+template <typename T, int D>
+struct BoxedRows {
   static __device__ __forceinline__ unsigned at(unsigned tile, int row, int chunk) {
-    return tile + (chunk / 8 * kBoxTokens + row) * 128 + ((chunk & 7) ^ (row & 7)) * 16;
+    const int box = row / kBoxTokens * kBoxTokens * kHeadBytes<T, D>;
+    return tile + box + (chunk / 8 * kBoxTokens + row % kBoxTokens) * 128 +
+           ((chunk & 7) ^ (row & 7)) * 16;
   }
 };
 template <int D>
-struct Tile<Bf16, D, Copy::boxes> : HalvedRows<D> {};
+struct Tile<Bf16, D, Copy::boxes> : BoxedRows<Bf16, D> {};
 template <int D>
-struct Tile<F16, D, Copy::boxes> : HalvedRows<D> {};
+struct Tile<F16, D, Copy::boxes> : BoxedRows<F16, D> {};
+// Shorter heads of E4m3 have the usual layout, in boxes, too.
+template <typename Row>
+struct Tile<E4m3Cache<Row>, 256, Copy::boxes> : BoxedRows<E4m3Cache<Row>, 256> {};
 
 // The partial result of a warp.
 template <int D>
@@ -206,11 +213,7 @@ class Ring {
   __device__ __forceinline__ void copy_box_of(unsigned to, const CUtensorMap& from, int within,
                                               int kv_head, int block,
                                               const Barrier& arrived) const {
-    if constexpr (kIsE4m3<T>) {
-      copy_box(to, from, 0, within, kv_head, block, arrived, leaves_first_);
-    } else {
-      copy_box(to, from, 0, within, 0, kv_head, block, arrived, leaves_first_);
-    }
+    copy_box(to, from, 0, within, 0, kv_head, block, arrived, leaves_first_);
   }
 
   unsigned tiles_, barriers_;
@@ -386,8 +389,8 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
     if (!is_old(stage)) copy(stage, stage);
   }
 
-  WarpRows<T, D, kTokens<T>, typename Ring<T, D, kCopy>::Layout> sums(0, 0, lane,
-                                                                      p.score_scale(part.kv_head));
+  WarpRows<T, D, kTokens<T>, typename Ring<T, D, kCopy>::Layout, true> sums(
+      0, 0, lane, p.score_scale(part.kv_head));
   sums.start(part, 0);
   const int visible[2] = {part.visible(lane / 4), part.visible(lane / 4 + 8)};
   const int first_seen[2] = {part.first_seen(lane / 4), part.first_seen(lane / 4 + 8)};

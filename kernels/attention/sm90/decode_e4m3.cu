@@ -3,13 +3,13 @@
 
 namespace nvllm::kernels::cuda {
 
-template bool attention_decode_sm90<E4m3Cache<Bf16>, false>(const Attention& args,
-                                                            cudaStream_t stream);
-template bool attention_decode_sm90<E4m3Cache<Bf16>, true>(const Attention& args,
-                                                           cudaStream_t stream);
-template bool attention_decode_sm90<E4m3Cache<F16>, false>(const Attention& args,
-                                                           cudaStream_t stream);
-template bool attention_decode_sm90<E4m3Cache<F16>, true>(const Attention& args,
-                                                          cudaStream_t stream);
+template bool attention_decode_sm90<64, E4m3Cache<Bf16>, false>(const Attention&, cudaStream_t);
+template bool attention_decode_sm90<64, E4m3Cache<Bf16>, true>(const Attention&, cudaStream_t);
+template bool attention_decode_sm90<64, E4m3Cache<F16>, false>(const Attention&, cudaStream_t);
+template bool attention_decode_sm90<64, E4m3Cache<F16>, true>(const Attention&, cudaStream_t);
+template bool attention_decode_sm90<128, E4m3Cache<Bf16>, false>(const Attention&, cudaStream_t);
+template bool attention_decode_sm90<128, E4m3Cache<Bf16>, true>(const Attention&, cudaStream_t);
+template bool attention_decode_sm90<128, E4m3Cache<F16>, false>(const Attention&, cudaStream_t);
+template bool attention_decode_sm90<128, E4m3Cache<F16>, true>(const Attention&, cudaStream_t);
 
 }  // namespace nvllm::kernels::cuda

@@ -1,7 +1,8 @@
 // Decode attention (few query rows per sequence) on Hopper: the launch configuration and tensor
 // maps of decode.cuh's kernel, for the files that compile it for one cache type each.
 //
-// Rows of bfloat16 or float16, head_dim 64 or 128, up to 16 packed rows per sequence and KV head.
+// Rows of bfloat16 or float16, head_dim 64, 128 or 256, up to 16 packed rows per sequence and KV
+// head. Files that include this instantiate attention_decode_sm90() for their heads and types.
 #pragma once
 
 #include <algorithm>
@@ -17,17 +18,19 @@ namespace nvllm::kernels::cuda {
 namespace decode_sm90 {
 namespace {
 
-// The stages of 8 warps take almost all shared memory of a multiprocessor; they belong to one block
-// or to two.
-constexpr int kFewWarps = 4, kManyWarps = 8;
+// The stages of this many warps take almost all shared memory of a multiprocessor; they belong to
+// one block or to two.
+template <int D>
+constexpr int kManyWarps = D <= 128 ? 8 : 4;
 constexpr int kMinBlockTokens = 64;  // combining costs about as much
 constexpr int kPortableBlocks = 8;   // of a cluster: the portable maximum
 // Registers of a thread: few enough that a block of the preceding or following kernel fits on the
 // same multiprocessor.
-constexpr int kMaxRegisters = 168;
+template <int D>
+constexpr int kMaxRegisters = D <= 128 ? 168 : 255;
 
 template <typename T, int D, int kWarps, Copy kCopy, bool kWindow>
-__global__ void __maxnreg__(kMaxRegisters)
+__global__ void __maxnreg__(kMaxRegisters<D>)
     decode_kernel_sm90(const AttentionParams<T> p, const __grid_constant__ CUtensorMap keys,
                        const __grid_constant__ CUtensorMap values, bool settled) {
 #if __CUDA_ARCH__ >= 900
@@ -36,18 +39,19 @@ __global__ void __maxnreg__(kMaxRegisters)
 #endif
 }
 
-// The tensor map of E4m3 keys or values, in boxes of kBoxTokens tokens of a head, with the shared
-// memory layout of E4m3Tile.
+// The tensor map of E4m3 keys or values, in boxes of kBoxTokens tokens of a head. Heads of 256 are
+// two rows of 128 bytes of a tile.
 template <int D>
 CUtensorMap describe_e4m3(const TensorView& cache) {
+  constexpr int kRow = std::min(D, 128);
   const auto size = [&](int axis) { return static_cast<cuuint64_t>(cache.shape[axis]); };
   const auto stride = [&](int axis) { return static_cast<cuuint64_t>(cache.stride[axis]); };
-  const cuuint64_t shape[]{D, size(1), size(2), size(0)};
-  const cuuint64_t strides[]{stride(1), stride(2), stride(0)};
-  const cuuint32_t box[]{D, kBoxTokens, 1, 1}, steps[]{1, 1, 1, 1};
+  const cuuint64_t shape[]{kRow, size(1), D / kRow, size(2), size(0)};
+  const cuuint64_t strides[]{stride(1), kRow, stride(2), stride(0)};
+  const cuuint32_t box[]{kRow, kBoxTokens, D / kRow, 1, 1}, steps[]{1, 1, 1, 1, 1};
   CUtensorMap map{};
   const CUresult result =
-      tensor_map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, cache.data, shape, strides, box,
+      tensor_map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 5, cache.data, shape, strides, box,
                            steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                            D == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
                            CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -55,9 +59,8 @@ CUtensorMap describe_e4m3(const TensorView& cache) {
   return map;
 }
 
-// The tensor map of a layer's keys or values: boxes of kBoxTokens tokens of a head, in which the
-// upper halves of the elements follow the lower ones. L2 promotion is off: with promotion to 256
-// bytes 5% more is read.
+// The tensor map of a layer's keys or values: boxes of kBoxTokens tokens of a head (BoxedRows). L2
+// promotion is off: with promotion to 256 bytes 5% more is read.
 template <typename T, int D>
 CUtensorMap describe(const TensorView& cache) {
   if constexpr (kIsE4m3<T>) return describe_e4m3<D>(cache);
@@ -72,8 +75,8 @@ CUtensorMap describe(const TensorView& cache) {
 }
 
 struct Plan {
-  int warps;   // of a block
-  int blocks;  // of a cluster
+  bool many_warps;  // in a block: all of a multiprocessor, not half of them
+  int blocks;       // of a cluster
 };
 
 // The configuration for `units` pairs of a sequence and a KV head, by bounds that hold for all
@@ -83,11 +86,11 @@ struct Plan {
 // if that leaves few idle at the end; with E4m3 always, since its tiles arrive so fast that the
 // start and end of units, which then overlap, are significant. If many warps could not have one
 // E4m3 tile each, blocks have few.
-Plan plan_of(long long units, long long max_tokens, bool of_e4m3) {
+Plan plan_of(long long units, long long max_tokens, int many_warps, bool of_e4m3) {
   const long long processors = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   const long long pairs = 2 * processors;
   const bool filled = units > processors && (of_e4m3 || (units - 1) % pairs >= pairs * 9 / 10);
-  Plan plan{filled ? kFewWarps : kManyWarps, 1};
+  Plan plan{!filled, 1};
   while (plan.blocks < kPortableBlocks) {
     const int blocks = 2 * plan.blocks;
     const long long capacity = blocks < 4 ? processors : processors * 9 / 10;
@@ -98,7 +101,7 @@ Plan plan_of(long long units, long long max_tokens, bool of_e4m3) {
     plan.blocks = kMaxBlocks;
   }
   constexpr int kTile = kTokens<E4m3Cache<Bf16>>;
-  if (of_e4m3 && max_tokens < plan.blocks * kManyWarps * kTile) plan.warps = kFewWarps;
+  if (of_e4m3 && max_tokens < plan.blocks * many_warps * kTile) plan.many_warps = false;
   return plan;
 }
 
@@ -154,33 +157,27 @@ void launch(const Attention& args, const AttentionParams<T>& p, int blocks, cuda
       "launching attention");
 }
 
-template <int D, typename T, bool kWindow>
-void launch(const Attention& args, cudaStream_t stream) {
-  const AttentionParams<T> p(args);
-  const bool boxes = (p.block_table == nullptr || p.block_size % kBoxTokens == 0) &&
-                     can_be_described<T>(args.kv.keys) && can_be_described<T>(args.kv.values);
-  const Plan plan = plan_of(static_cast<long long>(p.sequences) * p.kv_heads(),
-                            max_tokens_seen(args), kIsE4m3<T>);
-  const auto with_warps = [&]<int kWarps>() {
-    boxes ? launch<D, kWarps, Copy::boxes, kWindow>(args, p, plan.blocks, stream)
-          : launch<D, kWarps, Copy::chunks, kWindow>(args, p, plan.blocks, stream);
-  };
-  plan.warps == kFewWarps ? with_warps.template operator()<kFewWarps>()
-                          : with_warps.template operator()<kManyWarps>();
-}
-
 }  // namespace
 }  // namespace decode_sm90
 
-template <typename T, bool kWindow>
+template <int D, typename T, bool kWindow>
 bool attention_decode_sm90(const Attention& args, cudaStream_t stream) {
-  const std::int64_t heads = args.q.shape[1], head_dim = args.q.shape[2];
-  const std::int64_t rows = args.max_query_rows * std::min(args.group, heads);
-  if ((head_dim != 64 && head_dim != 128) || rows > decode_sm90::kRows || !runs_sm90a()) {
-    return false;
-  }
-  head_dim == 64 ? decode_sm90::launch<64, T, kWindow>(args, stream)
-                 : decode_sm90::launch<128, T, kWindow>(args, stream);
+  using namespace decode_sm90;
+  const AttentionParams<T> p(args);
+  const bool boxes = (p.block_table == nullptr || p.block_size % kBoxTokens == 0) &&
+                     can_be_described<T>(args.kv.keys) && can_be_described<T>(args.kv.values);
+  constexpr bool kBoxesAlone = D > 128;  // compiling the other kernels, too, takes too long
+  if (kBoxesAlone && !boxes) return false;
+  const Plan plan = plan_of(static_cast<long long>(p.sequences) * p.kv_heads(),
+                            max_tokens_seen(args), kManyWarps<D>, kIsE4m3<T>);
+  const auto with_warps = [&]<int kWarps>() {
+    if (boxes) return launch<D, kWarps, Copy::boxes, kWindow>(args, p, plan.blocks, stream);
+    if constexpr (!kBoxesAlone) {
+      launch<D, kWarps, Copy::chunks, kWindow>(args, p, plan.blocks, stream);
+    }
+  };
+  plan.many_warps ? with_warps.template operator()<kManyWarps<D>>()
+                  : with_warps.template operator()<kManyWarps<D> / 2>();
   return true;
 }
 

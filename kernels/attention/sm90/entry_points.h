@@ -14,8 +14,11 @@ namespace cuda {
 // T: as in ../sm80/attention_params.cuh.
 template <typename T, bool kWindow>
 bool attention_prefill_sm90(const Attention& args, cudaStream_t stream);
-template <typename T, bool kWindow>
+// Up to kSm90DecodeRows packed rows of each sequence with heads of D elements: 64, 128 or 256. The
+// caller knows that the GPU is of Hopper.
+template <int D, typename T, bool kWindow>
 bool attention_decode_sm90(const Attention& args, cudaStream_t stream);
+inline constexpr int kSm90DecodeRows = 16;
 // One row of each sequence with the bits of attention_prefill_sm90() (invariant_decode.cu).
 bool attention_invariant_decode_sm90(const Attention& args, cudaStream_t stream);
 // The same for many sequences, which that one calls (invariant_decode_warps.cu).
