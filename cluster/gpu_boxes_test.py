@@ -73,9 +73,9 @@ def answers(text):
 
 
 def used_memory():
-    """MiB of all GPUs."""
-    listed = subprocess.run(['nvidia-smi', '--query-gpu=memory.used', '--format=csv,noheader,nounits'],
-                            capture_output=True, text=True)
+    """MiB of our GPUs."""
+    listed = subprocess.run(['nvidia-smi', '-i', ','.join(gpus()), '--query-gpu=memory.used',
+                             '--format=csv,noheader,nounits'], capture_output=True, text=True)
     return sum(int(number) for number in listed.stdout.split())
 
 

@@ -66,6 +66,16 @@ void await_end(int process, int limit_ms) {
   while (::poll(&ended, 1, limit_ms) < 0 && errno == EINTR) continue;
 }
 
+// Open MPI leaves its files in /dev/shm if mpirun is killed, or a link ends without its cleanup. In
+// its session folder, which is watched, they are removed, too. Tasks on one machine have such
+// files: "sm" of 5.0, "vader" of 4.1.
+void keep_shared_memory_in(const std::string& folder) {
+  for (const char* component : {"sm", "vader"}) {
+    const std::string name = str("OMPI_MCA_btl_", component, "_backing_directory");
+    ::setenv(name.c_str(), folder.c_str(), 0);
+  }
+}
+
 // The starter of the launcher removes these folders, unless it is killed, and sometimes too late if
 // a task is killed. So a separate process waits until both have ended, and removes what is left.
 void watch_session_folders() {
@@ -74,6 +84,7 @@ void watch_session_folders() {
   const SessionFolders folders = session_folders(files == nullptr ? "" : files);
   const auto starter_pid = number_after(str("/proc/", ::getppid(), "/status"), "PPid:");
   if (folders.own.empty() || !starter_pid) return;
+  keep_shared_memory_in(folders.own);
   const UniqueFd launcher = open_process(static_cast<std::uint64_t>(::getppid()));
   const UniqueFd starter = open_process(*starter_pid);
   if (!launcher || !starter || ::fork() != 0) return;

@@ -104,8 +104,8 @@ __device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, int f
 }
 
 // The state of the rows. Tile::at(tile, row, chunk) is the address of a chunk of a tile of keys or
-// values. kKeepQueries: whether queries stay in registers, of which longer heads leave few; for E4m3
-// they always do.
+// values. kKeepQueries: whether queries stay in registers, of which longer heads leave few; for
+// E4m3 they always do.
 template <typename T, int D, int kTokens, typename Tile = UsualTile<T, D>,
           bool kKeepQueries = D <= 128 || kIsE4m3<T>>
 class WarpRows {

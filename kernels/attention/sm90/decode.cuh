@@ -2,7 +2,7 @@
 //
 // The blocks of a cluster split the tokens of a sequence and a KV head; each has all of its rows,
 // up to 16 packed ones. Every warp has its own KV tiles of 16 tokens (E4m3: 32), with a fixed
-// stride, and a private ring of kStages tiles that it fills ahead of time (by TMA boxes, or by
+// stride, and a private ring of tiles that it fills ahead of time (by TMA boxes, or by
 // cp.async where a tile may cross cache blocks); no warp waits for another before the end. Each
 // block then combines the partial results of its warps and sends every block of the cluster its
 // share of them through distributed shared memory, signalled by an mbarrier. The order of all sums
@@ -25,7 +25,10 @@ inline constexpr int kBoxTokens = 16;  // of a box
 template <typename T>
 inline constexpr int kTokens = kIsE4m3<T> ? 32 : 16;
 inline constexpr int kMaxBlocks = 16;  // of a cluster
-inline constexpr int kStages = 3;      // tiles that a warp copies ahead
+// Tiles that a warp copies ahead. Those of long heads take so long to multiply that more warps with
+// fewer tiles are faster.
+template <int D>
+inline constexpr int kStages = D <= 128 ? 3 : 2;
 
 // How KV tiles are copied: as TMA boxes, each within one cache block; or in chunks of 16 bytes at
 // any address.
@@ -33,8 +36,8 @@ enum class Copy { boxes, chunks };
 
 template <typename T, int D, Copy kCopy>
 struct Tile : UsualTile<T, D> {};
-// As a bulk copy with a 128-byte swizzle writes a tile: box after box, each with the first 128 bytes
-// of all its tokens, then the next 128.
+// As a bulk copy with a 128-byte swizzle writes a tile: box after box, each with the first 128
+// bytes of all its tokens, then the next 128.
 template <typename T, int D>
 struct BoxedRows {
   static __device__ __forceinline__ unsigned at(unsigned tile, int row, int chunk) {
@@ -59,9 +62,9 @@ using WarpPartial = decode::WarpPartial<D, 8>;
 template <typename T, int D, int kWarps>
 struct SharedLayout {
   static constexpr int kTile = kTokens<T> * kHeadBytes<T, D>;  // of keys; values take as much
-  static constexpr int kRing = kStages * 2 * kTile;  // of a warp, reused for its partial result
+  static constexpr int kRing = kStages<D> * 2 * kTile;  // of a warp, reused for its partial result
   static constexpr int kBarriers = kWarps * kRing;
-  static constexpr int kReceived = kBarriers + (kWarps * kStages + 2) / 2 * 16;
+  static constexpr int kReceived = kBarriers + (kWarps * kStages<D> + 2) / 2 * 16;
   static_assert(sizeof(WarpPartial<D>) <= kRing);
   // The size for this many rows. The rings and barriers are followed by memory for what the blocks
   // of the cluster send: quads of weighted values, rounded up per block, then a row maximum and a
@@ -132,7 +135,7 @@ class WarpTiles {
   int blocks_;  // of box lane + a multiple of 32
 };
 
-// The ring of a warp: shared memory for kStages of its tiles.
+// The ring of a warp: shared memory for some of its tiles.
 template <typename T, int D, Copy kCopy>
 class Ring {
  public:
@@ -142,7 +145,7 @@ class Ring {
       : tiles_(tiles), barriers_(barriers), lane_(lane) {
     if constexpr (kCopy == Copy::boxes) {
       if (lane == 0) {
-        for (int stage = 0; stage < kStages; ++stage) arrived(stage).init(1);
+        for (int stage = 0; stage < kStages<D>; ++stage) arrived(stage).init(1);
       }
     }
   }
@@ -183,7 +186,7 @@ class Ring {
   template <bool kWindow>
   __device__ __forceinline__ void wait(int stage, int parity, int first, int tokens) const {
     if constexpr (kCopy == Copy::chunks) {
-      wait_for_copies<kStages - 1>();
+      wait_for_copies<kStages<D> - 1>();
     } else {
       arrived(stage).wait(parity);
       clear(stage, max(0, tokens), kTokens<T>);
@@ -361,8 +364,8 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
   const unsigned base = shared_address(memory);
   if (kCopy == Copy::boxes && threadIdx.x == 0) prefetch(keys), prefetch(values);
   const Ring<T, D, kCopy> ring(base + warp * Here::kRing,
-                               base + Here::kBarriers + warp * kStages * 8, lane);
-  Combine<T, D, kWarps> combine(memory, base + Here::kBarriers + kWarps * kStages * 8);
+                               base + Here::kBarriers + warp * kStages<D> * 8, lane);
+  Combine<T, D, kWarps> combine(memory, base + Here::kBarriers + kWarps * kStages<D> * 8);
   if (lane == 0) fence_barrier_init();
   __syncwarp();
   if (blocks > 1) arrive_at_cluster();  // the wait is before the first send
@@ -379,13 +382,13 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
   const auto copy = [&](int i, int stage) { ring.copy(part, tiles, i, stage, keys, values); };
   if (settled) {
 #pragma unroll
-    for (int stage = 0; stage < kStages; ++stage) {
+    for (int stage = 0; stage < kStages<D>; ++stage) {
       if (is_old(stage)) copy(stage, stage);
     }
     pdl_begin();
   }
 #pragma unroll
-  for (int stage = 0; stage < kStages; ++stage) {
+  for (int stage = 0; stage < kStages<D>; ++stage) {
     if (!is_old(stage)) copy(stage, stage);
   }
 
@@ -404,8 +407,8 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
     sums.template add<kWindow>(ring.keys(stage), ring.values(stage), token, masked, visible,
                                first_seen);
     __syncwarp();
-    copy(i + kStages, stage);
-    if (++stage == kStages) stage = 0, parity ^= 1;
+    copy(i + kStages<D>, stage);
+    if (++stage == kStages<D>) stage = 0, parity ^= 1;
   }
   sums.finish(p.value_scale(part.kv_head));
   if (kCopy == Copy::chunks) wait_for_copies<0>();

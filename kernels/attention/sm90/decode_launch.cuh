@@ -21,7 +21,7 @@ namespace {
 // The stages of this many warps take almost all shared memory of a multiprocessor; they belong to
 // one block or to two.
 template <int D>
-constexpr int kManyWarps = D <= 128 ? 8 : 4;
+constexpr int kManyWarps = D <= 128 ? 8 : 6;
 constexpr int kMinBlockTokens = 64;  // combining costs about as much
 constexpr int kPortableBlocks = 8;   // of a cluster: the portable maximum
 // Registers of a thread: few enough that a block of the preceding or following kernel fits on the
