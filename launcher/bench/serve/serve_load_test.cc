@@ -156,7 +156,10 @@ TEST_CASE("times are those of the server") {
   const ServeRecord record = Run().on(server).at(0);
   CHECK(record.succeeded());
   CHECK(record.ttft_s() >= 0.05);
-  CHECK(record.gaps_s.at(0) >= 0.1F * 0.99F);
+  // A first token that is noticed late makes the gap shorter.
+  const double until_second = record.ttft_s() + record.gaps_s.at(0);
+  CHECK(until_second >= 0.15 * 0.9999);
+  CHECK(until_second <= record.e2el_s() * 1.0001);
   CHECK(record.e2el_s() >= 0.15);
 }
 
