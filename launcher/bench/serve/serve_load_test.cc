@@ -153,14 +153,16 @@ TEST_CASE("times are those of the server") {
     std::this_thread::sleep_for(2 * pause);
     connection.send(chunk(token("b")) + chunk(kFinish + kDone) + testing::kLastChunk);
   });
-  const ServeRecord record = Run().on(server).at(0);
-  CHECK(record.succeeded());
-  CHECK(record.ttft_s() >= 0.05);
-  // A first token that is noticed late makes the gap shorter.
-  const double until_second = record.ttft_s() + record.gaps_s.at(0);
-  CHECK(until_second >= 0.15 * 0.9999);
-  CHECK(until_second <= record.e2el_s() * 1.0001);
-  CHECK(record.e2el_s() >= 0.15);
+  float longest_gap = 0;  // shorter where the first token is noticed late
+  for (int tries = 0; tries < 5 && longest_gap < 0.1F * 0.99F; ++tries) {
+    const ServeRecord record = Run().on(server).at(0);
+    CHECK(record.succeeded());
+    CHECK(record.ttft_s() >= 0.05);
+    CHECK(record.ttft_s() + record.gaps_s.at(0) >= 0.15 * 0.9999);
+    CHECK(record.e2el_s() >= 0.15);
+    longest_gap = std::max(longest_gap, static_cast<float>(record.gaps_s.at(0)));
+  }
+  CHECK(longest_gap >= 0.1F * 0.99F);
 }
 
 TEST_CASE("at most so many requests are in flight, and all are sent") {
