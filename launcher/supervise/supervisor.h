@@ -44,7 +44,7 @@ class Supervisor {
   // The same after SIGINT or SIGTERM. A worker that is killed then also needs time to die, and
   // everything together must take less than 2 s.
   static constexpr Nanoseconds kStopLimit = std::chrono::milliseconds(1200);
-  // The same after the work is done.
+  // The same after the work is done, and the last step has ended.
   static constexpr Nanoseconds kEndLimit = std::chrono::seconds(10);
   // Records arrive at least twice a second: a box is lost if none arrives for this long.
   static constexpr Nanoseconds kBoxQuiet = std::chrono::milliseconds(1800);

@@ -223,6 +223,8 @@ void Supervisor::end_after_error(const std::string& error) {
 void Supervisor::end_after_work() {
   std::vector<WorkerView> views;
   const std::int64_t start = now_ns();
+  // A step that is still running may take as long as any.
+  const Nanoseconds limit = group_.step_timeout() + kEndLimit;
   while (!await_end(kRound)) {
     if (interrupted_by_) return end_after_signal(*interrupted_by_);
     if (const auto why = link_failure()) return end_after_link(*why);
@@ -230,7 +232,7 @@ void Supervisor::end_after_work() {
     if (const auto culprit = find_failure(views)) {
       return end_after_failure(std::move(views), *culprit);
     }
-    if (now_ns() - start > kEndLimit.count()) break;
+    if (now_ns() - start > limit.count()) break;
   }
   views = view_workers();
   for (const WorkerView& worker : views) {

@@ -171,6 +171,8 @@ void worker_main(ipc::Member& me, const WorkerOptions& options) {
 
   try {
     serve(me, methods, engine_rank ? &*engine_rank : nullptr);
+    // A step of a request that was cancelled may still be running.
+    if (!stream->synchronize_for(group.step_timeout())) fail("the last step does not end");
   } catch (const std::exception& error) {
     // The group has failed, and work on the device may never end: exit without destructors, which
     // would wait for it.
