@@ -1,9 +1,12 @@
 #include "ipc/group.h"
 
 #include <doctest/doctest.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
+#include <cstdint>
 #include <cstring>
 #include <ctime>
 #include <string>
@@ -12,6 +15,7 @@
 #include "base/clock.h"
 #include "testing/error_of.h"
 #include "testing/ranks.h"
+#include "testing/skip.h"
 
 namespace nvllm::ipc {
 namespace {
@@ -338,6 +342,33 @@ TEST_CASE("heartbeats go on while the main thread is busy, and stop with the pro
   CHECK(ranks.group().snapshot(0).heartbeat_ns == last);
   ranks.signal(0, SIGKILL);
   ranks.wait_all();
+}
+
+// Sets this thread's time slice unless `wanted` is 0, and returns the one that it has; 0 on a
+// kernel that has one for all threads. It is in bytes 24 to 31 of the kernel's struct sched_attr.
+std::uint64_t time_slice_ns(std::uint64_t wanted = 0) {
+  std::array<char, 48> attributes{};
+  const auto read = [&] {
+    REQUIRE(::syscall(SYS_sched_getattr, 0, attributes.data(), attributes.size(), 0) == 0);
+  };
+  read();
+  if (wanted != 0) {
+    std::memcpy(attributes.data() + 24, &wanted, sizeof wanted);
+    REQUIRE(::syscall(SYS_sched_setattr, 0, attributes.data(), 0) == 0);
+    read();
+  }
+  std::uint64_t slice = 0;
+  std::memcpy(&slice, attributes.data() + 24, sizeof slice);
+  return slice;
+}
+
+TEST_CASE("a member's thread, and those that it starts, are run soon after they are woken") {
+  static constexpr std::uint64_t kLong = 2'000'000;
+  if (time_slice_ns(kLong) != kLong) SKIP_TEST("this kernel has one time slice for all threads");
+  run_ranks(1, [](Member&) {
+    CHECK(time_slice_ns() < kLong);
+    std::thread([] { CHECK(time_slice_ns() < kLong); }).join();
+  });
 }
 
 TEST_CASE("an idle group takes next to no processor time") {

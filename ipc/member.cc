@@ -1,9 +1,11 @@
 // A process's side of its group: its record, its waits, and exchange(). The group itself is in
 // group.cc.
 #include <sched.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <mutex>
 #include <utility>
 
@@ -26,6 +28,32 @@ struct Member::State {
   ProcessRecord& record() const { return shared().record(rank); }
 };
 
+namespace {
+
+// The kernel's struct sched_attr, which not every C library declares.
+struct SchedulingAttributes {
+  std::uint32_t size, policy;
+  std::uint64_t flags;
+  std::int32_t nice;
+  std::uint32_t priority;
+  std::uint64_t slice_ns, deadline_ns, period_ns;
+};
+
+// Makes the time slice of this thread, and of those that it will start, the shortest that there is.
+// Their share of the cores stays the same, but Linux (from 6.12 on) runs a thread with a short
+// slice soon after it is woken: on a machine that does other work, too, steps of several ranks take
+// less than half the time.
+void shorten_slice() {
+  constexpr std::uint64_t kSlice = 100'000;
+  SchedulingAttributes attributes{};
+  if (::syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
+  if (attributes.policy != SCHED_OTHER) return;
+  attributes.slice_ns = kSlice;
+  ::syscall(SYS_sched_setattr, 0, &attributes, 0);  // if it fails, nothing is lost but time
+}
+
+}  // namespace
+
 Member Group::join(int rank) const {
   shared_->segment.check(kGroupKind);
   const bool link = rank == kLink && boxes() > 1;
@@ -39,6 +67,7 @@ Member Group::join(int rank) const {
   }
   record.heartbeat_ns.store(now_ns());
   record.phase.store(static_cast<std::uint32_t>(Phase::starting));
+  shorten_slice();
   const bool crowded = shared_->memory().cores < ranks_of(box()) + (boxes() > 1 ? 1 : 0);
   return Member(std::unique_ptr<Member::State>(
       new Member::State{Group(shared_), rank, getpid(), crowded, 0, {}}));
