@@ -111,11 +111,36 @@ class Placed {
   Buffer there_, here_;
 };
 
-// Normally distributed.
+// Normally distributed numbers out of 2^16: with std::normal_distribution, making inputs took a
+// third of the time of the kernels' tests.
+class Normal {
+ public:
+  explicit Normal(float mean = 0, float width = 1) : mean_(mean), width_(width) {}
+  float operator()(std::mt19937& random) const {
+    return mean_ + width_ * values()[random() % kValues];
+  }
+
+ private:
+  static constexpr std::size_t kValues = std::size_t{1} << 16;
+
+  static const std::vector<float>& values() {
+    static const std::vector<float> all = [] {
+      std::mt19937 random(1);
+      std::normal_distribution<float> normal;
+      std::vector<float> values(kValues);
+      for (float& value : values) value = normal(random);
+      return values;
+    }();
+    return all;
+  }
+
+  float mean_, width_;
+};
+
 template <typename T>
 std::vector<T> normal_values(std::int64_t count, unsigned seed, float mean = 0, float width = 1) {
   std::mt19937 bits(seed);
-  std::normal_distribution<float> normal(mean, width);
+  const Normal normal(mean, width);
   std::vector<T> values(count);
   for (T& value : values) value = from_float<T>(normal(bits));
   return values;

@@ -75,7 +75,7 @@ struct AttentionCase {
   static AttentionCase random(AttentionShape shape, unsigned seed) {
     AttentionCase c(std::move(shape));
     std::mt19937 bits(seed);
-    std::normal_distribution<float> normal;
+    const Normal normal;
     for (T& value : c.q) value = from_float<T>(normal(bits));
     for (Kv& value : c.k) value = from_float<Kv>(1.5f * normal(bits));
     for (Kv& value : c.v) value = from_float<Kv>(normal(bits));
