@@ -143,7 +143,7 @@ struct StepSequence {
   // How many of its leading blocks stay on the device while the sequence runs, in caches that
   // offload the others. Constant while the sequence runs.
   std::int64_t resident = 0;
-  std::int64_t to_come = 0;  // rows of its prompt that later steps compute
+  std::int64_t later_rows = 0;  // rows of its prompt that later steps compute
 
   std::int64_t length() const { return first + rows; }
 };

@@ -187,7 +187,7 @@ void ChunkedCache::attend_by_policy(std::int64_t layer, std::size_t sequence,
     prompt.kv = residents;
     prompt.kv.block_table = residents.block_table.rows(static_cast<std::int64_t>(sequence), 1);
   }
-  options_.prompts->run_attention(prompt_attention(prompt, part.first, part.to_come), stream);
+  options_.prompts->run_attention(prompt_attention(prompt, part.first, part.later_rows), stream);
 }
 
 // For a sequence whose other blocks are staged.

@@ -83,7 +83,7 @@ void StepReads::plan(const KvStep& step, const DeviceSlots& slots, double host_s
     part.begin = begin;
     part.rows = sequence.rows;
     part.first = sequence.first;
-    part.to_come = sequence.to_come;
+    part.later_rows = sequence.later_rows;
     part.residents.clear();
     part.resident_tokens = 0;
     part.staged.clear();

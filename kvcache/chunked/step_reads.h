@@ -59,7 +59,7 @@ class StepReads {
     Kind kind = Kind::everything;
     std::int64_t begin = 0, rows = 0;     // in the batch
     std::int64_t first = 0;               // position of the first row
-    std::int64_t to_come = 0;             // rows of it in later steps
+    std::int64_t later_rows = 0;          // rows of it in later steps
     std::vector<std::int32_t> residents;  // slots of its blocks that are on the device
     std::int64_t resident_tokens = 0;     // tokens in these slots
     // A prompt served by a policy, or a whole sequence, is staged after this many ring reads, plus

@@ -94,7 +94,7 @@ class XAttentionPolicy final : public PromptPolicy {
       const kernels::PromptRows segment = segment_of(args.rows, first, count);
       // by previous segments
       const std::int64_t gathered = first == 0 ? 0 : segment.first_position;
-      const std::int64_t behind = rows - first - count + args.to_come;
+      const std::int64_t behind = rows - first - count + args.later_rows;
       const std::int64_t whole = std::max<std::int64_t>(kernels::kMaskTile - behind, 0);
       attend_segment(segment, gathered, whole, args.out.rows(first, count), stream);
     }

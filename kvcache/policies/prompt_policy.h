@@ -30,14 +30,14 @@ struct PromptLimits {
 struct PromptAttention {
   TensorView out;  // [rows, heads, head_dim]
   kernels::PromptRows rows;
-  std::int64_t to_come = 0;  // rows of the prompt after these
+  std::int64_t later_rows = 0;  // rows of the prompt after these
 };
 
 // The same from the attention of one sequence's rows, the first of which is at this position.
 inline PromptAttention prompt_attention(const kernels::Attention& args, std::int64_t first_position,
-                                        std::int64_t to_come) {
+                                        std::int64_t later_rows) {
   PromptAttention prompt;
-  prompt.to_come = to_come;
+  prompt.later_rows = later_rows;
   prompt.out = args.out;
   prompt.rows.q = args.q;
   prompt.rows.kv = args.kv;

@@ -64,7 +64,7 @@ StepPlan SparseCache::begin_step(const KvStep& step, Stream& stream) {
   sequences_.clear();
   decodes_ = true;
   for (const StepSequence& sequence : step.sequences) {
-    sequences_.push_back({sequence.first, sequence.rows, sequence.to_come});
+    sequences_.push_back({sequence.first, sequence.rows, sequence.later_rows});
     decodes_ &= sequence.rows == 1;
   }
   layer_ = -1;
@@ -101,7 +101,7 @@ void SparseCache::choose_runs(std::int64_t layer, std::int64_t rows) {
   for (; row < rows && next_sequence_ < sequences_.size(); ++number) {
     const Rows& sequence = sequences_[next_sequence_];
     const std::int64_t left = sequence.rows - done_, now = std::min(left, rows - row);
-    const Rows own{sequence.first + done_, now, left - now + sequence.to_come};
+    const Rows own{sequence.first + done_, now, left - now + sequence.later_rows};
     const Kind kind = kind_of(own);
     // Sequences of one row run together; others one by one.
     const bool joins = own.rows == 1 && !runs_.empty() && runs_.back().kind == kind &&
@@ -113,7 +113,7 @@ void SparseCache::choose_runs(std::int64_t layer, std::int64_t rows) {
       run.longest = std::max(run.longest, own.first + 1);
     } else {
       runs_.push_back(
-          {kind, number, 1, row, own.rows, own.first, own.first + own.rows, own.to_come});
+          {kind, number, 1, row, own.rows, own.first, own.first + own.rows, own.later_rows});
     }
     row += own.rows;
     done_ += own.rows;
@@ -164,7 +164,7 @@ void SparseCache::attend_run(std::int64_t layer, const Run& run, const kernels::
   if (run.kind == Kind::one_row) return quest_->run_attention(layer, args, stream);
   if (run.kind == Kind::everything) return kernels::attention(args, stream);
   if (args.q.elements() == 0) return;
-  prompts_->run_attention(prompt_attention(args, run.first_position, run.to_come), stream);
+  prompts_->run_attention(prompt_attention(args, run.first_position, run.later_rows), stream);
 }
 
 // The arguments for some of a call's sequences.

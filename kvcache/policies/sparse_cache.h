@@ -66,7 +66,7 @@ class SparseCache final : public KvCache {
   enum class Kind { one_row, chosen, everything };
   // Rows of a sequence from position `first` on, and the number of its rows in later steps.
   struct Rows {
-    std::int64_t first, rows, to_come;
+    std::int64_t first, rows, later_rows;
   };
   // Consecutive sequences of a call that run together.
   struct Run {
@@ -74,7 +74,7 @@ class SparseCache final : public KvCache {
     std::int64_t first_sequence, sequences;
     std::int64_t first_row, rows;
     std::int64_t first_position, longest;  // longest: the tokens of the longest sequence
-    std::int64_t to_come;                  // rows of the last sequence in later steps
+    std::int64_t later_rows;               // rows of the last sequence in later steps
   };
 
   Kind kind_of(const Rows& rows) const;

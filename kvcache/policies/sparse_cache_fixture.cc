@@ -81,11 +81,11 @@ CachePlayer::CachePlayer(Backend& backend, const Policies& policies, std::int64_
   }
 }
 
-void CachePlayer::step(const Rows& rows, std::int64_t micro_batch_rows, std::int64_t to_come) {
+void CachePlayer::step(const Rows& rows, std::int64_t micro_batch_rows, std::int64_t later_rows) {
   std::vector<StepSequence> parts;
   for (const auto& [sequence, count] : rows) {
     parts.push_back({sequence->slot, sequence->blocks, sequence->length, count,
-                     hybrid_ ? kKept[sequence->slot] : 0, to_come});
+                     hybrid_ ? kKept[sequence->slot] : 0, later_rows});
   }
   cache_->begin_step({.number = ++number_, .sequences = parts, .may_capture = false}, *stream_);
   fetch_block_map();

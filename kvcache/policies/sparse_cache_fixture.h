@@ -85,9 +85,9 @@ class CachePlayer {
   using Rows = std::vector<std::pair<Sequence*, std::int64_t>>;
 
   // Computes the next rows of some sequences and appends their results. micro_batch_rows: max. rows
-  // that a layer processes at once. to_come: rows of each that come later.
+  // that a layer processes at once. later_rows: rows of each that come later.
   void step(const Rows& rows, std::int64_t micro_batch_rows = kMaxRows,
-            std::int64_t to_come = kMaxTokens);
+            std::int64_t later_rows = kMaxTokens);
 
   // Its slot and its blocks are free.
   void end(const Sequence& sequence) { cache_->end_sequence(sequence.slot); }

@@ -40,7 +40,7 @@ class Prompt {
     for (std::int64_t first = 0; first < kTokens; first += rows_of_call) {
       const std::int64_t count = std::min(rows_of_call, kTokens - first);
       PromptAttention args;
-      args.to_come = kTokens;  // so no row is one of the last
+      args.later_rows = kTokens;  // so no row is one of the last
       args.rows.q = queries_.view({kTokens, kHeads, kHeadDim}).rows(first, count);
       args.rows.kv.keys = keys_.view({kBlocks, kBlock, 1, kHeadDim});
       args.rows.kv.values = values_.view({kBlocks, kBlock, 1, kHeadDim});

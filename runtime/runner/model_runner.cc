@@ -91,7 +91,7 @@ void ModelRunner::step(const StepMessage& message) {
   NVLLM_CHECK(cache_.made(), "a step before make_cache()");
   const Trace::Span span(trace_, "host", "step", message.number);
   timer_.begin(message.number, stream_);
-  follow(message);
+  apply(message);
   const std::span<const ScheduledRows> parts = slots_.parts();
   const layers::Sampled sampled = parts.empty() ? layers::Sampled{} : run(message.number, parts);
   states_->save(message.states, stream_);
@@ -101,8 +101,8 @@ void ModelRunner::step(const StepMessage& message) {
 }
 
 // Applies everything but the rows, in the message's order.
-void ModelRunner::follow(const StepMessage& message) {
-  slots_.follow(message);
+void ModelRunner::apply(const StepMessage& message) {
+  slots_.apply(message);
   for (const std::uint32_t slot : message.ended) cache_->end_sequence(slot);
   cache_.swap(message);
   states_->load(message.states, stream_);
@@ -143,7 +143,7 @@ kvcache::StepPlan ModelRunner::begin_cache_step(std::uint64_t number,
                           .first = part.first,
                           .rows = part.rows,
                           .resident = slots_[part.slot].resident,
-                          .to_come = part.to_come});
+                          .later_rows = part.later_rows});
   });
   return cache_->begin_step(
       {.number = number, .sequences = sequences_, .may_capture = may_capture, .starts = starts_},

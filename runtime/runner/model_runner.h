@@ -87,7 +87,7 @@ class ModelRunner {
   StepResult take_result();  // waits for it; throws an Error that names a stuck peer
 
  private:
-  void follow(const StepMessage& message);
+  void apply(const StepMessage& message);
   kvcache::StepPlan begin_cache_step(std::uint64_t number, std::span<const ScheduledRows> parts,
                                      bool may_capture);
   layers::Sampled run(std::uint64_t number, std::span<const ScheduledRows> parts);

@@ -19,7 +19,7 @@ SlotSequence& SlotTable::operator[](std::uint32_t slot) {
   return slots_[slot];
 }
 
-void SlotTable::follow(const StepMessage& message) {
+void SlotTable::apply(const StepMessage& message) {
   for (const std::uint32_t slot : message.ended) {
     NVLLM_CHECK((*this)[slot].present, "slot ", slot, " is free and cannot end");
     slots_[slot].present = false;
@@ -83,8 +83,8 @@ void SlotTable::add_part(std::uint32_t slot, std::int64_t rows) {
               " rows from position ", part.first, " on, but ", tokens, " tokens are known");
   NVLLM_CHECK_LE(end, max_model_len_);
   NVLLM_CHECK_LE(end, static_cast<std::int64_t>(sequence.blocks.size()) * block_size_);
-  part.to_come = std::max<std::int64_t>(tokens - end, 0);
-  part.samples = part.to_come == 0;
+  part.later_rows = std::max<std::int64_t>(tokens - end, 0);
+  part.samples = part.later_rows == 0;
   if (sequence.prompt_logprobs >= 0) {
     part.prompt_logprobs =
         std::clamp<std::int64_t>(sequence.prompt_length - 1 - part.first, 0, rows);

@@ -36,8 +36,8 @@ struct ScheduledRows {
   std::int64_t rows = 0;
   // Its tokens are SlotSequence::tokens; otherwise the only row reads the last sampled token.
   bool known = false;
-  std::int64_t to_come = 0;  // further rows of known tokens, left for later steps
-  bool samples = false;      // whether the last row samples a token; only if to_come is 0
+  std::int64_t later_rows = 0;  // further rows of known tokens, left for later steps
+  bool samples = false;         // whether the last row samples a token; only if later_rows is 0
   // How many of the first rows yield the logprob of the prompt's next token: all but the one that
   // samples, or none.
   std::int64_t prompt_logprobs = 0;
@@ -52,7 +52,7 @@ class SlotTable {
   SlotTable(std::int64_t slots, std::int64_t max_model_len, std::int64_t block_size);
 
   // Applies a message; its rows count as computed.
-  void follow(const StepMessage& message);
+  void apply(const StepMessage& message);
 
   // The parts of the last message, in its order.
   std::span<const ScheduledRows> parts() const { return parts_; }

@@ -35,23 +35,23 @@ TEST_CASE("a prompt in chunks samples with its last row, and then every row does
   message.started = {start_of(1, 20)};
   add_blocks(message, 1, 2);
   message.rows = {{1, 16}};
-  table.follow(message);
+  table.apply(message);
   CHECK(table.parts()[0].first == 0);
   CHECK(table.parts()[0].known);
-  CHECK(table.parts()[0].to_come == 4);
+  CHECK(table.parts()[0].later_rows == 4);
   CHECK(!table.parts()[0].samples);
   message = {};
   message.rows = {{1, 4}};
-  table.follow(message);
+  table.apply(message);
   CHECK(table.parts()[0].first == 16);
   CHECK(table.parts()[0].known);
   CHECK(table.parts()[0].samples);
   message = {};
   message.same_rows = true;
-  table.follow(message);
+  table.apply(message);
   CHECK(table.parts()[0].first == 20);
   CHECK(table.parts()[0].rows == 1);
-  CHECK(table.parts()[0].to_come == 0);
+  CHECK(table.parts()[0].later_rows == 0);
   CHECK(!table.parts()[0].known);
   CHECK(table.parts()[0].samples);
 }
@@ -62,11 +62,11 @@ TEST_CASE("a token that a message brings is one that the host knows") {
   message.started = {start_of(1, 5)};
   add_blocks(message, 1, 1);
   message.rows = {{1, 5}};
-  table.follow(message);
+  table.apply(message);
   message = {};
   message.tokens = {{1, 77}};
   message.same_rows = true;
-  table.follow(message);
+  table.apply(message);
   CHECK(table[1].tokens.back() == 77);
   CHECK(table.parts()[0].first == 5);
   CHECK(table.parts()[0].known);
@@ -81,14 +81,14 @@ TEST_CASE("the same rows again are those that have not ended, in their order, wh
     add_blocks(message, slot, 1);
   }
   message.rows = {{3, 3}, {0, 3}, {2, 3}, {1, 3}};
-  table.follow(message);
+  table.apply(message);
   CHECK(slots_of(table) == std::vector<std::uint32_t>{3, 0, 2, 1});
   message = {};
   message.ended = {0};
   message.started = {start_of(0, 3)};
   add_blocks(message, 0, 1);
   message.same_rows = true;
-  table.follow(message);
+  table.apply(message);
   CHECK(slots_of(table) == std::vector<std::uint32_t>{3, 2, 1});
   CHECK(table[0].computed == 0);
   CHECK(table[3].computed == 4);
@@ -105,7 +105,7 @@ TEST_CASE(
     add_blocks(message, slot, 1);
   }
   message.rows = {{0, 5}, {1, 8}, {2, 4}};
-  table.follow(message);
+  table.apply(message);
   const auto parts = table.parts();
   CHECK(!parts[0].samples);
   CHECK(parts[0].prompt_logprobs == 5);
@@ -125,7 +125,7 @@ TEST_CASE("tokens that were generated before are computed again, without log-pro
   message.started[0].prompt_logprobs = 2;
   add_blocks(message, 0, 1);
   message.rows = {{0, 10}};
-  table.follow(message);
+  table.apply(message);
   CHECK(table.parts()[0].prompt_logprobs == 3);
   CHECK(table.parts()[0].samples);
 }

@@ -69,7 +69,7 @@ void BM_StageDecodeStep(benchmark::State& state) {
   const DecodeGraphs graphs(*backend, kSequences, kMaxLength);
   const kvcache::PagedCache cache(
       *backend, {.layers = 1, .block_size = kBlockSize, .kv_heads = 1, .head_dim = 8}, 1, 0);
-  slots.follow(first_message(kMaxLength / kBlockSize));
+  slots.apply(first_message(kMaxLength / kBlockSize));
   StepMessage message;
   message.same_rows = true;
   const auto step = [&] {
@@ -80,7 +80,7 @@ void BM_StageDecodeStep(benchmark::State& state) {
   step();
   std::int64_t length = kPrompt;
   for (auto _ : state) {
-    slots.follow(message);
+    slots.apply(message);
     step();
     if (++length < kMaxLength - 1) continue;
     state.PauseTiming();
