@@ -78,13 +78,10 @@ void keep_shared_memory_in(const std::string& folder) {
 
 // The starter of the launcher removes these folders, unless it is killed, and sometimes too late if
 // a task is killed. So a separate process waits until both have ended, and removes what is left.
-void watch_session_folders() {
+void watch(const SessionFolders& folders) {
   constexpr int kLauncher = 3, kStarter = 4, kStarterLimitMs = 15'000;
-  const char* const files = ::getenv("PMIX_SERVER_TMPDIR");
-  const SessionFolders folders = session_folders(files == nullptr ? "" : files);
   const auto starter_pid = number_after(str("/proc/", ::getppid(), "/status"), "PPid:");
-  if (folders.own.empty() || !starter_pid) return;
-  keep_shared_memory_in(folders.own);
+  if (!starter_pid) return;
   const UniqueFd launcher = open_process(static_cast<std::uint64_t>(::getppid()));
   const UniqueFd starter = open_process(*starter_pid);
   if (!launcher || !starter || ::fork() != 0) return;
@@ -369,7 +366,12 @@ Nanoseconds link_pause(Nanoseconds idle, bool cores_to_spare) {
 
 int run_link(const Group& group, const LinkOptions& options) {
   configure_logging({.level = options.log_level, .who = "link"});
-  watch_session_folders();
+  const char* const files = ::getenv("PMIX_SERVER_TMPDIR");
+  const SessionFolders folders = session_folders(files == nullptr ? "" : files);
+  if (!folders.own.empty()) {
+    keep_shared_memory_in(folders.own);
+    watch(folders);
+  }
   ::prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: short sleeps are short
   ipc::Member me = group.join(ipc::kLink);
   group.set_box_name(group.box(), host_name());

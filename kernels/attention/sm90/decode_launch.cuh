@@ -1,8 +1,9 @@
 // Decode attention (few query rows per sequence) on Hopper: the launch configuration and tensor
 // maps of decode.cuh's kernel, for the files that compile it for one cache type each.
 //
-// Rows of bfloat16 or float16, head_dim 64, 128 or 256, up to 16 packed rows per sequence and KV
-// head. Files that include this instantiate attention_decode_sm90() for their heads and types.
+// Rows of bfloat16 or float16, head_dim 64, 128 or 256 (this with keys and values that tensor maps
+// can describe), up to 16 packed rows per sequence and KV head. Files that include this instantiate
+// attention_decode_sm90() for their heads and types.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +26,7 @@ constexpr int kManyWarps = D <= 128 ? 8 : 6;
 constexpr int kMinBlockTokens = 64;  // combining costs about as much
 constexpr int kPortableBlocks = 8;   // of a cluster: the portable maximum
 // Registers of a thread: few enough that a block of the preceding or following kernel fits on the
-// same multiprocessor.
+// same multiprocessor. Not with heads of 256, whose rows take more and would spill.
 template <int D>
 constexpr int kMaxRegisters = D <= 128 ? 168 : 255;
 

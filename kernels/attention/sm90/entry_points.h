@@ -1,6 +1,6 @@
 // The kernels of Hopper for attention with bfloat16 and float16, as the choice among the kernels of
 // all GPUs (../sm80/attention_launch.cuh) calls them. Those that return bool return false, with
-// nothing enqueued, on another GPU and for what they do not support.
+// nothing enqueued, for what they do not support.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,15 +11,16 @@ struct Attention;
 
 namespace cuda {
 
-// T: as in ../sm80/attention_params.cuh.
+// T: as in ../sm80/attention_params.cuh. False on other GPUs, too.
 template <typename T, bool kWindow>
 bool attention_prefill_sm90(const Attention& args, cudaStream_t stream);
-// Up to kSm90DecodeRows packed rows of each sequence with heads of D elements: 64, 128 or 256. The
-// caller knows that the GPU is of Hopper.
+// Up to kSm90DecodeRows packed rows of each sequence with heads of D elements: 64, 128 or 256. Call
+// it on Hopper only.
 template <int D, typename T, bool kWindow>
 bool attention_decode_sm90(const Attention& args, cudaStream_t stream);
 inline constexpr int kSm90DecodeRows = 16;
-// One row of each sequence with the bits of attention_prefill_sm90() (invariant_decode.cu).
+// One row of each sequence with the bits of attention_prefill_sm90() (invariant_decode.cu). False
+// on other GPUs, too.
 bool attention_invariant_decode_sm90(const Attention& args, cudaStream_t stream);
 // The same for many sequences, which that one calls (invariant_decode_warps.cu).
 void attention_invariant_decode_warps_sm90(const Attention& args, cudaStream_t stream);
