@@ -32,7 +32,9 @@ constexpr const char* kLocalAndGlobal = "tests/data/golden-models/gemma3-text"; 
                                                                                  // tokens
 constexpr const char* kOtherHeads = "tests/data/golden-models/gemma4-dense";     // likewise 16
                                                                                  // tokens
-constexpr std::size_t kLongPrompt = kMaxModelLen / 2 - 4;
+// A tiny cache (make_tiny()) admits two such prompts, and is too small for their answers even if
+// one answer is a dozen tokens behind the other, as in steps of few rows.
+constexpr std::size_t kLongPrompt = kMaxModelLen / 2 + 4;
 
 std::int64_t requests_of_a_way(bool of_ranks) {
   if (of_ranks && ranks_share_gpus()) return 8;
@@ -52,7 +54,7 @@ std::vector<Request> random_requests(const OpenModel& model, std::uint32_t seed)
     Request& request = requests[i];
     request.sampling.logprobs = 3;
     if (i >= 4) continue;
-    // The first requests are long: two of them fill a tiny cache before they finish.
+    // Two of the first requests fill a tiny cache before they finish.
     while (request.prompt.size() < kLongPrompt)
       request.prompt.push_back(static_cast<std::int32_t>(tokens() % model.config.vocab_size));
     request.prompt.resize(kLongPrompt);
@@ -108,7 +110,8 @@ Differences compare(const Answers& got, const Answers& right) {
   return all;
 }
 
-// Whether the configuration took effect: with some requests there is no sequence to preempt.
+// Whether the configuration took effect: with some requests there is no sequence to preempt, or few
+// snapshots of states hold no prefix of theirs.
 bool check_way(const OpenModel& model, const Way& way, const std::vector<Request>& requests,
                const Answers& right) {
   CAPTURE(way.name);
@@ -127,9 +130,9 @@ bool check_way(const OpenModel& model, const Way& way, const std::vector<Request
               << " requests have other bits, a known exception: " << way.exception << "\n";
   }
   const SchedulerStatistics statistics = engine.client().statistics().scheduler;
-  if (way.prompts_first) CHECK(statistics.prefix.hit_tokens > 0);
   if (way.loads) CHECK(engine.client().statistics().kv_bytes_to_device > 0);
   engine.stop();
+  if (way.prompts_first && statistics.prefix.hit_tokens == 0) return false;
   return way.happened == nullptr || statistics.*way.happened > 0;
 }
 

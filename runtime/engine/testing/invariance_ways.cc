@@ -145,9 +145,9 @@ class Ways {
     const model::ModelConfig& config = model_.config;
     const layers::Shard shard{.rank = 0, .ranks = way.ranks, .tp_invariant = model_.tp_invariant};
     const model::Decoder decoder(config, shard, model_.dtype);
-    const auto token =
-        static_cast<std::int64_t>(decoder.block_shape(/*block_size=*/1, model_.dtype).kv_bytes());
-    way.options.kv_cache_memory_bytes = (kMaxModelLen + 16) * token;
+    const kvcache::BlockShape shape = decoder.block_shape(way.options.block_size, model_.dtype);
+    const std::int64_t blocks = (kMaxModelLen + 16) / way.options.block_size;
+    way.options.kv_cache_memory_bytes = blocks * static_cast<std::int64_t>(shape.bytes());
     if (is_hybrid() && way.options.prefix_caching) {
       constexpr std::int64_t kSnapshots = 4;
       way.options.state_snapshots = kSnapshots;
@@ -157,10 +157,10 @@ class Ways {
     if (config.window_group() == 0) return;
     const std::int64_t all = std::ranges::count(config.windows, 0);
     const auto block_bytes = [&](std::int64_t layers) {
-      const std::int64_t id = sizeof(std::int32_t);
-      return way.options.block_size * (token / config.layers * layers + id);
+      return static_cast<std::int64_t>(shape.kv_bytes()) / config.layers * layers +
+             static_cast<std::int64_t>(shape.token_bytes());
     };
-    const std::int64_t bytes = (kMaxModelLen + 16) / way.options.block_size * block_bytes(all);
+    const std::int64_t bytes = blocks * block_bytes(all);
     const std::int64_t window_block = block_bytes(config.layers - all);
     way.options.kv_cache_memory_bytes = bytes + bytes / window_block * window_block;
   }
