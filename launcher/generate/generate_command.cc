@@ -362,7 +362,10 @@ int run_generate(const Options& options, std::int64_t started_ns) {
   LineWriter writer(generate.output);
   check_output(generate, writer);
   const runtime::SamplingParams defaults = sampling_defaults(options, model);
-  const RunRecord record = run_record(options, model, defaults);
+  // Not for those who need none: it hashes the model's tokenizer, which delays the start.
+  const bool recorded = keeps_record(generate, writer);
+  const RunRecord record =
+      recorded || generate.resume ? run_record(options, model, defaults) : RunRecord{};
   RequestSource source = open_source(generate, writer, defaults);
   check_earlier_run(generate, writer, record);
   Texts texts(options);
@@ -383,7 +386,7 @@ int run_generate(const Options& options, std::int64_t started_ns) {
   session_settings.meanwhile = [&] { texts.open(source); };
   EngineSession session(session_settings, std::move(model));
   writer.truncate_at(source.kept_bytes());
-  if (keeps_record(generate, writer)) write_run_record(generate.output, record);
+  if (recorded) write_run_record(generate.output, record);
   writer.set_give_up([&] { return session.workers().member().group().aborted(); });
   Trace trace;
   ApiContext api = api_context(options, texts.model(), session.sampling_defaults(),
