@@ -88,6 +88,28 @@ TEST_CASE("safetensors in one file and in several hold the same tensors") {
   }
 }
 
+TEST_CASE(
+    "FP8: linear layers alone, experts too, have values in 8 bits with a scale for each block") {
+  for (const std::string type : {"qwen3", "qwen3_moe"}) {
+    CAPTURE(type);
+    const TestFolder folder = made(type, "--fp8 --shards 2");
+    const Checkpoint checkpoint = open_checkpoint(folder.path("model"));
+    const std::string up = type == "qwen3" ? "mlp.up_proj" : "mlp.experts.2.up_proj";
+    const std::int64_t outputs = type == "qwen3" ? 96 : 64;
+    for (const StoredTensor* tensor :
+         {&checkpoint.get("model.layers.0." + up + ".weight", {outputs, 256}),
+          &checkpoint.get("model.layers.1.self_attn.q_proj.weight", {256, 256})}) {
+      CAPTURE(tensor->name);
+      CHECK(tensor->encoding == Encoding::f8_e4m3);
+      CHECK(tensor->quantized != nullptr);
+      for (const float value : values_of(checkpoint, *tensor)) CHECK(std::fabs(value) < 2);
+    }
+    for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"}) {
+      CHECK(checkpoint.get(name, {50, 256}).encoding == Encoding::bf16);
+    }
+  }
+}
+
 TEST_CASE("gpt-oss has its experts in MXFP4") {
   const TestFolder folder = made("gpt_oss", "");
   const Checkpoint checkpoint = open_checkpoint(folder.path("model"));
