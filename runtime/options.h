@@ -114,7 +114,7 @@ struct EngineOptions {
   Invariance invariance = Invariance::automatic;
   // GPUs: a step with prefill of at least this many rows is split into two micro-batches, so that
   // one's all-reduce overlaps with the other's GEMMs; 0: no step is split.
-  std::int64_t overlap_rows = 0;
+  std::int64_t overlap_rows = 4096;
   bool graphs = true;            // --enforce-eager: false
   bool async_scheduling = true;  // enqueue one step ahead
   Tuning tuning = Tuning::cached;
@@ -174,11 +174,8 @@ void check_sparse_attention(const EngineOptions& options);
 // Why the requested invariance cannot be combined with the other options, in one line; empty: it
 // can.
 std::string invariance_refusal(const EngineOptions& options);
-// Throws the refusal as an Error; also checks it against the ranks' devices and weights.
-struct RanksHave {
-  bool gpus = false, quantized_weights = false;
-};
-void check_invariance(const EngineOptions& options, const RanksHave& have);
+// Throws the refusal as an Error.
+void check_invariance(const EngineOptions& options);
 
 // Constraints of an FP8 cache.
 

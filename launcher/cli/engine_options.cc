@@ -258,8 +258,8 @@ OptionRows engine_rows() {
       {"--invariant", "off|batch|tp",
        "batch: a request's tokens and log-probabilities are the same bits\n"
        "whatever else runs, however its prompt is cut, cached or not; on the CPU\n"
-       "they are so anyway, but for --kv-offload chunked. tp: with any number of\n"
-       "ranks, too",
+       "they are so anyway, but for --kv-offload chunked and quantized weights.\n"
+       "tp: with any number of ranks, too",
        "off; batch if VLLM_BATCH_INVARIANT=1",
        into.one_of(&EngineOptions::invariance, "kind of invariance",
                    {{"off", runtime::Invariance::off},
@@ -269,7 +269,7 @@ OptionRows engine_rows() {
        "several GPUs (--tp): prefill steps of at least N tokens are computed in\n"
        "two halves, and all-reduces of one run beside the GEMMs of the other; 0:\n"
        "never",
-       "0", into.amount(&EngineOptions::overlap_rows, 0, kMaxTokens)},
+       "4096", into.amount(&EngineOptions::overlap_rows, 0, kMaxTokens)},
       {"--enforce-eager", nullptr, "runs without CUDA graphs", "off",
        [](Options& o, const OptionValue& v) { o.engine.graphs = !v.on(); }, "--no-enforce-eager"},
       {"--async-scheduling", nullptr, "whether the next step is scheduled while one runs", "on",
