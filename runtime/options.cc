@@ -40,18 +40,8 @@ std::string invariance_refusal(const EngineOptions& options) {
   return "";
 }
 
-void check_invariance(const EngineOptions& options, const RanksHave& have) {
+void check_invariance(const EngineOptions& options) {
   if (const std::string why = invariance_refusal(options); !why.empty()) fail(why);
-  if (is_invariant(options.invariance) && have.quantized_weights && have.gpus) {
-    fail("--invariant ", name_of(options.invariance),
-         ": not with quantized weights on GPUs so far; pass --quantization none, or --invariant "
-         "off");
-  }
-  if (is_invariant(options.invariance) && options.kv_offload == KvOffload::chunked && have.gpus) {
-    fail("--invariant ", name_of(options.invariance),
-         ": --kv-offload chunked has not been tried with it on GPUs; pass --kv-offload layerwise, "
-         "or off, or --invariant off");
-  }
 }
 
 std::string kv_cache_dtype_refusal(const EngineOptions& options) {

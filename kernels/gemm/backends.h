@@ -17,9 +17,11 @@ namespace cpu {
 // grows when a call needs more than all previous ones; it never shrinks. tune() with the largest M
 // allocates it ahead of time. Results do not depend on the number of threads.
 //
-// set: use at most this instruction set, for tests; default: the best available.
+// set: use at most this instruction set, for tests; default: the best available. invariant: as in
+// GemmOptions.
 std::unique_ptr<Gemm> create_gemm(Backend& backend,
-                                  std::optional<InstructionSet> set = std::nullopt);
+                                  std::optional<InstructionSet> set = std::nullopt,
+                                  bool invariant = false);
 
 }  // namespace cpu
 
@@ -110,8 +112,9 @@ class SmallM {
   std::optional<SmallMTiling> plan(const GemmShape& shape, bool invariant = false);
   // Whether it can also run the first half of the next RMSNorm.
   static bool defers_norm(const GemmShape& shape);
-  // Whether it multiplies x in fp8, which enqueue() then takes.
+  // Whether it is faster if x is in fp8.
   static bool wants_fp8_rows(const GemmShape& shape);
+  // rows: x in fp8, for a shape that wants it; without values x is multiplied as it is.
   void enqueue(const GemmCall& call, const Fp8Rows& rows, Stream& stream) const;
 
  private:

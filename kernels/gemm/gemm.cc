@@ -254,8 +254,7 @@ std::unique_ptr<Gemm> create_gemm(Backend& backend, const GemmOptions& options) 
 #ifdef NVLLM_CUDA
   if (backend.kind() == DeviceKind::cuda) return cuda::create_gemm(backend, options);
 #endif
-  static_cast<void>(options);
-  return cpu::create_gemm(backend);
+  return cpu::create_gemm(backend, std::nullopt, options.invariant);
 }
 
 std::size_t gemm_bytes(DeviceKind device, bool quantized) {

@@ -302,8 +302,9 @@ struct GemmOptions {
   // on this GPU. Each sum is then one chain over K in steps of 16 inputs, which wgmma and
   // cuBLASLt's algorithms without split K have in common; no norm is deferred, and no autotuned
   // configuration splits K. What some of these kernels cannot compute falls back to `dot`.
-  // Quantized weights are rejected, and a residual must not alias out: cuBLASLt would start its
-  // sums from it. (The CPU's GEMMs always are invariant.)
+  // Quantized weights have the bits of the dequantized ones, and x is never quantized. A residual
+  // must not alias out: cuBLASLt would start its sums from it. (The CPU's GEMMs are always
+  // invariant but for quantized weights, of which this option computes many rows as it does few.)
   bool invariant = false;
 };
 std::unique_ptr<Gemm> create_gemm(Backend& backend, const GemmOptions& options = {});

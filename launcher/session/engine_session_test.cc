@@ -48,40 +48,5 @@ TEST_CASE("VLLM_BATCH_INVARIANT=1 is refused with options that cannot be with it
       Error);
 }
 
-TEST_CASE("Keys and values in chunks have invariant results on CPUs alone") {
-  EngineOptions options;
-  options.kv_offload = runtime::KvOffload::chunked;
-  for (const Invariance invariance : {Invariance::batch, Invariance::tp}) {
-    options.invariance = invariance;
-    runtime::check_invariance(options, {});
-    const std::string refusal =
-        str("--invariant ", runtime::name_of(invariance),
-            ": --kv-offload chunked has not been tried with it on GPUs; pass --kv-offload "
-            "layerwise, or off, or --invariant off");
-    CHECK_THROWS_WITH_AS(runtime::check_invariance(options, {.gpus = true}), refusal.c_str(),
-                         Error);
-  }
-  options.invariance = Invariance::off;
-  runtime::check_invariance(options, {.gpus = true});
-}
-
-TEST_CASE("GPUs have invariant results, but not with quantized weights") {
-  EngineOptions options;
-  for (const Invariance invariance : {Invariance::batch, Invariance::tp}) {
-    options.invariance = invariance;
-    runtime::check_invariance(options, {.gpus = true});
-    runtime::check_invariance(options, {.quantized_weights = true});
-    const std::string refusal =
-        str("--invariant ", runtime::name_of(invariance),
-            ": not with quantized weights on GPUs so far; pass --quantization none, or --invariant "
-            "off");
-    CHECK_THROWS_WITH_AS(
-        runtime::check_invariance(options, {.gpus = true, .quantized_weights = true}),
-        refusal.c_str(), Error);
-  }
-  options.invariance = Invariance::off;
-  runtime::check_invariance(options, {.gpus = true, .quantized_weights = true});
-}
-
 }  // namespace
 }  // namespace nvllm::launcher

@@ -241,16 +241,15 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
     check_layers(requested, config);
     check_sparse_heads(requested, config, device);
     check_windows(requested, config);
-    check_invariance(requested,
-                     {.gpus = device == DeviceKind::cuda, .quantized_weights = own.quantized()});
+    check_invariance(requested);
     NVLLM_CHECK(own.model().tp_invariant == (requested.invariance == Invariance::tp),
                 "the model is divided among ranks in another way");
     made.options = resolve_options(requested, model_limit);
     made.runner = runner_options(made.options, config, wanted_model_len(made.options, model_limit),
                                  requested.max_num_batched_tokens, own.stages());
-    // On the CPU results are always invariant.
-    made.runner.invariant = is_invariant(requested.invariance) && device == DeviceKind::cuda;
-    // There, too, chunks have an order of their own otherwise.
+    // On the CPU only GEMMs by quantized weights and chunks have an order of their own otherwise.
+    made.runner.invariant =
+        is_invariant(requested.invariance) && (device == DeviceKind::cuda || own.quantized());
     made.runner.whole_sequences =
         is_invariant(requested.invariance) && made.options.kv_offload == KvOffload::chunked;
     made.runner.overlap_rows = overlap_rows(requested, made.runner, own);

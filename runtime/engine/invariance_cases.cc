@@ -1,8 +1,8 @@
 // Invariance: the bits of a request's log-probabilities, and so its tokens, do not depend on what
 // else runs, how its prompt is chunked, whether its prefix is cached, whether it is swapped out or
 // recomputed, or where its keys and values are stored. Random requests run on one rank: on the CPU,
-// and with --invariant batch on a GPU. With --invariant tp the bits do not depend on the number of
-// ranks either; these may share a GPU.
+// with quantized weights by --invariant batch, as on a GPU. With --invariant tp the bits do not
+// depend on the number of ranks either; these may share a GPU.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -263,22 +263,28 @@ TEST_CASE("experts beside an MLP: the same bits, whichever way") {
   check_all_ways("tests/data/golden-models/gemma4-moe");
 }
 
-TEST_CASE("weights in fp8: the same bits while steps have few rows, whichever way") {
+TEST_CASE("weights in fp8: the same bits, whichever way") {
   WITHOUT_SANITIZERS();
-  if (on_gpu()) SKIP_TEST("quantized weights are refused there");
-  check_all_ways("tests/data/golden-models/qwen3-fp8-block", kFewRows);
+  RANKS_OR_SKIP(1);
+  check_all_ways("tests/data/golden-models/qwen3-fp8-block");
 }
 
-TEST_CASE("weights in int4: the same bits while steps have few rows, whichever way") {
+TEST_CASE("weights in int4: the same bits, whichever way") {
   WITHOUT_SANITIZERS();
-  if (on_gpu()) SKIP_TEST("quantized weights are refused there");
+  RANKS_OR_SKIP(1);
+  check_all_ways("tests/data/golden-models/qwen3-awq");
+}
+
+TEST_CASE("weights in int4: the same bits on CPUs by default while steps have few rows") {
+  WITHOUT_SANITIZERS();
+  if (on_gpu()) SKIP_TEST("on GPUs nothing is invariant by default");
   check_all_ways("tests/data/golden-models/qwen3-awq", kFewRows);
 }
 
-TEST_CASE("experts in mxfp4: the same bits while steps have few rows, whichever way") {
+TEST_CASE("experts in mxfp4: the same bits, whichever way") {
   WITHOUT_SANITIZERS();
-  if (on_gpu()) SKIP_TEST("quantized weights are refused there");
-  check_all_ways("tests/data/golden-models/gptoss-mxfp4", kFewRows);
+  RANKS_OR_SKIP(1);
+  check_all_ways("tests/data/golden-models/gptoss-mxfp4");
 }
 
 TEST_CASE("attention sinks and experts with biases: the same bits, whichever way") {
@@ -317,26 +323,26 @@ TEST_CASE("inputs of layers: the same bits with any number of ranks") {
   check_all_ranks("tests/data/golden-models/gemma4-ple");
 }
 
-TEST_CASE("weights in fp8: the same bits with any number of ranks while steps have few rows") {
-  if (on_gpu()) SKIP_TEST("quantized weights are refused there");
+TEST_CASE("weights in fp8: the same bits with any number of ranks") {
+  RANKS_OR_SKIP(1);
   WITHOUT_SANITIZERS();
-  check_all_ranks("tests/data/golden-models/qwen3-fp8-block", kFewRows);
+  check_all_ranks("tests/data/golden-models/qwen3-fp8-block");
 }
 
 // Segments hold 128 inputs in the MLP, whose weights stay quantized, and fewer in attention.
-TEST_CASE("weights in int4: the same bits with any number of ranks while steps have few rows") {
-  if (on_gpu()) SKIP_TEST("quantized weights are refused there");
+TEST_CASE("weights in int4: the same bits with any number of ranks") {
+  RANKS_OR_SKIP(1);
   check_all_ranks(open_model({.path = "tests/data/golden-models/qwen3-awq",
                               .format = LoadFormat::dummy,
                               .overrides = R"({"intermediate_size": 1024})",
                               .dtype = DType::bf16}),
-                  kFewRows);
+                  kManyRows);
 }
 
-TEST_CASE("experts in mxfp4: the same bits with any number of ranks while steps have few rows") {
-  if (on_gpu()) SKIP_TEST("quantized weights are refused there");
+TEST_CASE("experts in mxfp4: the same bits with any number of ranks") {
+  RANKS_OR_SKIP(1);
   WITHOUT_SANITIZERS();
-  check_all_ranks("tests/data/golden-models/gptoss-mxfp4", kFewRows);
+  check_all_ranks("tests/data/golden-models/gptoss-mxfp4");
 }
 
 }  // namespace

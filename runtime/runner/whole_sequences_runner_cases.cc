@@ -20,9 +20,15 @@ using testing::DeviceRank;
 
 constexpr const char* kModel = "qwen3-uneven";  // 9 heads, 3 KV heads
 
+// On CPUs results are invariant by themselves.
+bool invariant() {
+  return testing::device_under_test() == DeviceKind::cuda;
+}
+
 RunnerTestOptions whole(std::int64_t ring_slots, std::int64_t block_size,
                         std::int64_t resident = 0) {
   RunnerTestOptions options = chunked(ring_slots, block_size);
+  options.invariant = invariant();
   options.whole_sequences = true;
   options.resident = resident;
   return options;
@@ -64,13 +70,6 @@ Bits bits_of(DeviceRank& rank, const GoldenModel& golden, const RunnerTestOption
   return prompts;
 }
 
-// On GPUs it is refused with invariant results, and serves nothing else.
-#define ON_CPUS(ranks)                                            \
-  RANKS_OR_SKIP(ranks);                                           \
-  if (testing::device_under_test() != DeviceKind::cpu) {          \
-    SKIP_TEST("chunked offload is not invariant on GPUs so far"); \
-  }
-
 struct Sizes {
   std::int64_t ring, block, resident, chunk;
 };
@@ -85,6 +84,7 @@ void check_bits(DeviceRank& rank, const GoldenModel& golden, RunnerTestOptions p
   CAPTURE(sizes.block);
   CAPTURE(sizes.resident);
   CAPTURE(sizes.chunk);
+  paged.invariant = invariant();
   const Bits right = bits_of(rank, golden, paged, 224);
   RunnerTestOptions options = whole(sizes.ring, sizes.block, sizes.resident);
   options.dtype = paged.dtype;
@@ -95,7 +95,7 @@ void check_bits(DeviceRank& rank, const GoldenModel& golden, RunnerTestOptions p
 }
 
 TEST_CASE("whole sequences: the bits of a paged cache, whatever blocks, ring and residents") {
-  ON_CPUS(1);
+  RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
     const GoldenModel golden(kModel);
     for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -107,7 +107,7 @@ TEST_CASE("whole sequences: the bits of a paged cache, whatever blocks, ring and
 }
 
 TEST_CASE("whole sequences: the bits of a paged cache in 8 bits") {
-  ON_CPUS(1);
+  RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
     const RunnerTestOptions paged{.dtype = DType::bf16, .kv_cache_dtype = KvCacheDtype::fp8_e4m3};
     check_bits(rank, GoldenModel("mistral-hd128"), paged, {2, 16, 2, 40});
@@ -116,10 +116,13 @@ TEST_CASE("whole sequences: the bits of a paged cache in 8 bits") {
 
 // What the test above would not notice if parts had the same bits.
 TEST_CASE("whole sequences: parts have other bits") {
-  ON_CPUS(1);
+  RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
     const GoldenModel golden(kModel);
-    CHECK(bits_of(rank, golden, chunked(3, 16), 40) != bits_of(rank, golden, {}, 40));
+    RunnerTestOptions parts = chunked(3, 16);
+    parts.invariant = invariant();
+    CHECK(bits_of(rank, golden, parts, 40) !=
+          bits_of(rank, golden, {.invariant = invariant()}, 40));
   });
 }
 
@@ -134,7 +137,7 @@ TEST_CASE("whole sequences: transformers' tokens, with graphs and without, on 1 
        {Case{kModel, 1, 2, 0, true}, Case{kModel, 2, 3, 2, true}, Case{kModel, 3, 16, 0, false},
         Case{kModel, 4, 2, 1, true},  // one has no heads
         Case{"llama-tied", 1, 3, 1, true}, Case{"mixtral", 2, 2, 0, true}}) {
-    ON_CPUS(each.ranks);
+    RANKS_OR_SKIP(each.ranks);
     CAPTURE(each.model);
     CAPTURE(each.ranks);
     testing::run_on_devices(each.ranks, [&](DeviceRank& rank) {
@@ -149,7 +152,7 @@ TEST_CASE("whole sequences: transformers' tokens, with graphs and without, on 1 
 }
 
 TEST_CASE("whole sequences: they come and go, in slots and blocks that others had a step before") {
-  ON_CPUS(1);
+  RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
     const GoldenModel golden(kModel);
     RunnerTestOptions options = whole(2, 16, 3);
@@ -162,7 +165,7 @@ TEST_CASE("whole sequences: they come and go, in slots and blocks that others ha
 }
 
 TEST_CASE("whole sequences: one that ends leaves the others of its graph their own blocks") {
-  ON_CPUS(1);
+  RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
     const GoldenModel golden(kModel);
     const auto& prompt = golden.prompts[2];

@@ -173,10 +173,11 @@ struct Grid {
 class CpuGemm final : public Gemm {
  public:
   // Without a set: what is fastest on this processor.
-  CpuGemm(Backend& backend, std::optional<InstructionSet> set)
+  CpuGemm(Backend& backend, std::optional<InstructionSet> set, bool invariant)
       : backend_(backend),
         best_(instruction_sets().back()),
-        set_(set ? std::min(*set, best_) : set) {}
+        set_(set ? std::min(*set, best_) : set),
+        invariant_(invariant) {}
 
  protected:
   // Prologues and epilogues are kernels of their own.
@@ -236,12 +237,14 @@ class CpuGemm final : public Gemm {
     return set_ ? kernels_of(*set_, gemm) : fastest_kernels(best_, gemm);
   }
 
-  static bool few_rows(const GemmTask& gemm) {
-    return gemm.rows <= GemmKernels::kMaxDotRows || gemm.inputs == 0;
+  // Blocks add in the order of dot products, but those of quantized weights do not.
+  bool as_dots(const GemmTask& gemm) const {
+    return gemm.rows <= GemmKernels::kMaxDotRows || gemm.inputs == 0 ||
+           (invariant_ && is_quantized(gemm.format));
   }
 
-  static std::int64_t packed_floats(const GemmKernels& kernels, const GemmTask& gemm) {
-    if (few_rows(gemm)) return GemmKernels::kMaxDotRows * kernels.row_floats(gemm.inputs);
+  std::int64_t packed_floats(const GemmKernels& kernels, const GemmTask& gemm) const {
+    if (as_dots(gemm)) return GemmKernels::kMaxDotRows * kernels.row_floats(gemm.inputs);
     return divide_up(gemm.rows, kernels.panel_rows) * kernels.panel_floats(gemm.inputs);
   }
 
@@ -250,7 +253,7 @@ class CpuGemm final : public Gemm {
     if (gemm.rows == 0 || gemm.outputs == 0) return;
     const GemmKernels kernels = kernels_for(gemm);
     reserve(packed_floats(kernels, gemm));
-    if (few_rows(gemm)) {
+    if (as_dots(gemm)) {
       run_dots(kernels, gemm, pool);
     } else {
       run_blocks(kernels, gemm, pool);
@@ -400,14 +403,16 @@ class CpuGemm final : public Gemm {
   Backend& backend_;
   const InstructionSet best_;
   const std::optional<InstructionSet> set_;
+  const bool invariant_;
   ThreadPool* pool_ = nullptr;  // of the streams that it is used with
   Buffer workspace_;
 };
 
 }  // namespace
 
-std::unique_ptr<Gemm> create_gemm(Backend& backend, std::optional<InstructionSet> set) {
-  return std::make_unique<CpuGemm>(backend, set);
+std::unique_ptr<Gemm> create_gemm(Backend& backend, std::optional<InstructionSet> set,
+                                  bool invariant) {
+  return std::make_unique<CpuGemm>(backend, set, invariant);
 }
 
 }  // namespace nvllm::kernels::cpu

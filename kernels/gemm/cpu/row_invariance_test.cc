@@ -1,7 +1,8 @@
 // A row of a GEMM on the CPU gets the same bits whatever rows are computed with it, with each
 // instruction set that this machine has. Up to 16 rows are computed as dot products, and more as
 // blocks, which add in the same order (gemm_lane_blocks.h; with AMX, gemm_amx_bf16.cc). Blocks of
-// quantized weights do not: there a row has the same bits among few rows, and among many.
+// quantized weights do not: there a row has the same bits among few rows, and among many; and in an
+// invariant GEMM (GemmOptions), which has no blocks of these, among any number.
 #include <cstdint>
 #include <cstring>
 #include <iostream>
@@ -27,9 +28,10 @@ constexpr std::int64_t kNumbers[] = {1, 2, 3, 4, 5, 8, 16, 17, 64, 299};  // of 
 // A GEMM of kRows rows in memory, and parts of it. Without a set: as an engine computes it.
 class Rows {
  public:
-  Rows(Backend& backend, std::optional<InstructionSet> set, const Setting& setting, unsigned seed)
+  Rows(Backend& backend, std::optional<InstructionSet> set, const Setting& setting, unsigned seed,
+       bool invariant = false)
       : fixture_(backend), tensors_(backend, setting, seed) {
-    fixture_.gemm = cpu::create_gemm(backend, set);
+    fixture_.gemm = cpu::create_gemm(backend, set, invariant);
     of_many_ = result_of(0, kRows);
     for (std::int64_t first = 0; first < kRows; first += kFew) {
       const std::vector<char> some = result_of(first, std::min(kFew, kRows - first));
@@ -96,7 +98,13 @@ void check(const Setting& setting, unsigned seed) {
     const bool quantized = setting.quantized.group != 0;
     Rows rows(*backend, set, setting, seed);
     CHECK(differing_rows(rows, kNumbers, seed) == "");
-    if (!quantized) CHECK(rows.few_are_of_many());
+    if (!quantized) {
+      CHECK(rows.few_are_of_many());
+      continue;
+    }
+    Rows invariant(*backend, set, setting, seed, true);
+    CHECK(differing_rows(invariant, kNumbers, seed) == "");
+    CHECK(invariant.few_are_of_many());
   }
 }
 

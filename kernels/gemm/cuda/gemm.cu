@@ -86,6 +86,8 @@ class CudaGemm final : public Gemm {
       case GemmKernel::small_m: small_m_.enqueue(call, fp8_rows_of(call, stream), stream); break;
       case GemmKernel::lm_head: lm_head_.enqueue(call, stream); break;
       case GemmKernel::dequantize:
+        invariant_ ? enqueue_dequantized(call, stream) : quantized_.enqueue(call, stream);
+        break;
       case GemmKernel::fp8: quantized_.enqueue(call, stream); break;
       case GemmKernel::cublaslt:
         if (!cublaslt_.enqueue(call, stream)) dot(call, stream);
@@ -112,8 +114,10 @@ class CudaGemm final : public Gemm {
   }
 
   bool enqueue_segmented(const SegmentedGemm& gemm, Stream& stream) override {
-    if (!invariant_ || !all_can_implement(shape_of(gemm.weight_of(0), gemm.operands_of(0))))
+    if (!invariant_ || is_quantized(gemm.weight.format) ||
+        !all_can_implement(shape_of(gemm.weight_of(0), gemm.operands_of(0)))) {
       return false;
+    }
     if (segmented_gemv(gemm, stream)) return true;
     if (!cublaslt_.enqueue_segments(gemm, stream)) return false;
     kernels::tree_sum(gemm.sum, stream);
@@ -141,10 +145,7 @@ class CudaGemm final : public Gemm {
   // use the one kernel that supports everything. No norm is deferred, since that rounds
   // differently.
   GemmPlan make_invariant_plan(const GemmShape& shape) {
-    if (is_quantized(shape.format)) {
-      fail("gemm: weight is ", name_of(shape.format),
-           ", whose results depend on the number of rows; pass --invariant off");
-    }
+    if (is_quantized(shape.format)) return make_invariant_quantized_plan(shape);
     GemmPlan plan;
     plan.prologue = shape.fusion.prologue;
     plan.epilogue = shape.fusion.epilogue;
@@ -172,16 +173,45 @@ class CudaGemm final : public Gemm {
           plan.prologue_kernel && loads_early_sm90(whole, multiprocessors_);
       return plan;
     }
+    if (!plan_invariant_small_m(plan, whole)) plan.kernel = GemmKernel::cublaslt;
+    return plan;
+  }
+
+  // Every M has the bits of the dequantized weight: the small-M GEMM without split K dequantizes it
+  // in registers; for more rows and other shapes it is dequantized into the workspace, for the
+  // kernels of such floats. x is never quantized.
+  GemmPlan make_invariant_quantized_plan(const GemmShape& shape) {
+    GemmPlan plan;
+    plan.prologue = shape.fusion.prologue;
+    plan.epilogue = shape.fusion.epilogue;
+    plan.prologue_kernel = plan.prologue != Prologue::none;
+    GemmShape whole = after_prologue(shape);
+    whole.weight_only = true;
+    if (all_can_implement(whole) && plan_invariant_small_m(plan, whole)) return plan;
+    plan.epilogue_kernel = plan.epilogue != Epilogue::none;
+    plan.kernel = GemmKernel::dequantize;
+    quantized_.reserve();
+    return plan;
+  }
+
+  // Returns false if that kernel does not support such a shape. The epilogue is then a kernel of
+  // its own.
+  bool plan_invariant_small_m(GemmPlan& plan, const GemmShape& whole) {
     std::optional<SmallMTiling> tiling = small_m_.plan(whole, invariant_);
     plan.epilogue_kernel = !tiling && plan.epilogue != Epilogue::none;
     if (plan.epilogue_kernel) tiling = small_m_.plan(before_epilogue(whole), invariant_);
-    if (tiling) {
-      set_small_m(plan, whole, *tiling);
-      plan.prologue_triggers_early = plan.prologue_kernel;
-    } else {
-      plan.kernel = GemmKernel::cublaslt;
-    }
-    return plan;
+    if (!tiling) return false;
+    set_small_m(plan, whole, *tiling);
+    plan.prologue_triggers_early = plan.prologue_kernel;
+    return true;
+  }
+
+  // Each part of the outputs as its own GEMM of floats.
+  void enqueue_dequantized(const GemmCall& call, Stream& stream) {
+    quantized_.for_dequantized_parts(call, stream, [&](GemmCall part) {
+      part.plan = plan(shape_of(part.weight, part.operands));
+      enqueue(part, stream);
+    });
   }
 
   // Whether cuBLASLt, too, supports such a GEMM with its sums in one chain, for all parts of its
@@ -195,7 +225,7 @@ class CudaGemm final : public Gemm {
   }
 
   void set_small_m(GemmPlan& plan, const GemmShape& shape, const SmallMTiling& tiling) {
-    if (SmallM::wants_fp8_rows(shape)) quantized_.reserve();
+    if (multiplies_fp8_rows(shape)) quantized_.reserve();
     plan.kernel = GemmKernel::small_m;
     plan.tiling = tiling;
     plan.kv_prefetch = true;
@@ -224,18 +254,23 @@ class CudaGemm final : public Gemm {
     }
   }
 
-  // x of a small-M GEMM in fp8, if the kernel multiplies that.
+  // x of a small-M GEMM in fp8, if the kernel multiplies that; otherwise no rows.
   Fp8Rows fp8_rows_of(const GemmCall& call, Stream& stream) {
-    if (!SmallM::wants_fp8_rows(call.plan.shape)) return {};
+    if (!multiplies_fp8_rows(call.plan.shape)) return {};
     return quantized_.rows_of(call, call.plan.tiling.tile_m, stream);
   }
 
   // Whether the GEMM's own kernel reads fp8 rows, which its prologue kernel can write.
-  static bool makes_fp8_rows(const GemmCall& call) {
+  bool makes_fp8_rows(const GemmCall& call) const {
     const bool small_m = call.plan.kernel == GemmKernel::small_m;
     const bool reads =
-        call.plan.kernel == GemmKernel::fp8 || (small_m && SmallM::wants_fp8_rows(call.plan.shape));
+        call.plan.kernel == GemmKernel::fp8 || (small_m && multiplies_fp8_rows(call.plan.shape));
     return reads && QuantizedGemm::makes_rows(call);
+  }
+
+  // Whether a small-M GEMM multiplies x in fp8.
+  bool multiplies_fp8_rows(const GemmShape& shape) const {
+    return !invariant_ && SmallM::wants_fp8_rows(shape);
   }
 
   const bool invariant_;

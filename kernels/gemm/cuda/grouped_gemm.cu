@@ -49,7 +49,7 @@ GroupedGemm some_groups(const GroupedGemm& grouped, std::int64_t first, std::int
   const std::int64_t outputs = grouped.outputs();
   GroupedGemm some = grouped;
   some.start = grouped.start.rows(first, count + 1);
-  some.weight.values = grouped.weight.values.rows(first * outputs, count * outputs);
+  some.weight = grouped.weight.part(first * outputs, count * outputs);
   if (grouped.weight.bias.data != nullptr) {
     some.weight.bias = grouped.weight.bias.rows(first * outputs, count * outputs);
   }
@@ -69,10 +69,14 @@ GroupedGemms::GroupedGemms(QuantizedGemm& quantized, bool invariant)
     : quantized_(quantized), runs_sm90a_(cuda::runs_sm90a()), invariant_(invariant) {}
 
 // Invariant GEMMs with too many groups for a tensor-core kernel are computed by it in parts: the
-// number of groups depends on the number of ranks.
+// number of groups depends on the number of ranks. Quantized weights have one kernel for every M,
+// which never quantizes x.
 GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
   if (in_parts(grouped)) return kernel_of(some_groups(grouped, 0, kMaxGroups));
   const bool is_quantized = kernels::is_quantized(grouped.weight.format);
+  if (invariant_ && is_quantized) {
+    return fits_tensor_cores(grouped) ? GroupedKernel::quantized : GroupedKernel::dequantize;
+  }
   if (runs_sm90a_ && grouped.m() > kMaxFewFp8Rows * grouped.groups() && fits_fp8(grouped))
     return GroupedKernel::fp8;
   const std::int64_t small = max_small_m(grouped.weight.format) * grouped.groups();
@@ -91,7 +95,7 @@ GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
 }
 
 bool GroupedGemms::in_parts(const GroupedGemm& grouped) const {
-  return invariant_ && grouped.groups() > kMaxGroups && !is_quantized(grouped.weight.format);
+  return invariant_ && grouped.groups() > kMaxGroups;
 }
 
 GroupedFusion GroupedGemms::fused_in(const GroupedGemm& grouped) {

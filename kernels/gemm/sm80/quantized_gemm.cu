@@ -123,6 +123,13 @@ void QuantizedGemm::enqueue(const GemmCall& call, Stream& stream) {
 }
 
 void QuantizedGemm::enqueue_dequantized(const GemmCall& call, Stream& stream) {
+  for_dequantized_parts(call, stream, [&](const GemmCall& part) {
+    if (!cublaslt_.enqueue(part, stream)) dot(part, stream);
+  });
+}
+
+void QuantizedGemm::for_dequantized_parts(const GemmCall& call, Stream& stream,
+                                          const std::function<void(const GemmCall&)>& run) {
   const TensorView out = out_of(call), x = x_of(call), &residual = call.operands.residual;
   const std::int64_t inputs = call.weight.inputs(), outputs = call.weight.outputs();
   const auto output_bytes = inputs * static_cast<std::int64_t>(size_of(x.dtype));
@@ -137,7 +144,8 @@ void QuantizedGemm::enqueue_dequantized(const GemmCall& call, Stream& stream) {
     if (residual.data != nullptr) part.operands.residual = columns_of(residual, first, count);
     part.weight = {.values = floats};
     if (call.weight.bias.data != nullptr) part.weight.bias = call.weight.bias.rows(first, count);
-    if (!cublaslt_.enqueue(part, stream)) dot(part, stream);
+    part.weight.unaligned_shards = call.weight.unaligned_shards;
+    run(part);
   }
 }
 

@@ -1,6 +1,8 @@
 // QuantizedGemm: GEMMs of many rows with quantized weights, and the fallback for all other shapes.
 #pragma once
 
+#include <functional>
+
 #include "device/backend.h"
 #include "kernels/gemm/cublaslt/cublaslt_gemm.h"
 #include "kernels/gemm/gemm.h"
@@ -18,6 +20,10 @@ class QuantizedGemm {
   GemmKernel kernel_of(const GemmShape& shape);
   // Runs a call of either kernel, without its epilogue. Its prologue has run, unless makes_rows().
   void enqueue(const GemmCall& call, Stream& stream);
+  // Dequantizes as many outputs at a time as fit into memory, and calls `run` with the GEMM of
+  // these floats, without prologue, epilogue and plan.
+  void for_dequantized_parts(const GemmCall& call, Stream& stream,
+                             const std::function<void(const GemmCall& part)>& run);
 
   // Whether a call's prologue is a separate kernel that can write fp8 rows: for a call whose kernel
   // reads such rows, rows_of() then runs the prologue, and nobody else does.
@@ -39,7 +45,6 @@ class QuantizedGemm {
  private:
   // The location of fp8 rows in that memory.
   Fp8Rows place_of_rows(std::int64_t rows, std::int64_t inputs, std::int64_t scale_stride) const;
-  // Processes as many outputs at a time as fit into memory dequantized.
   void enqueue_dequantized(const GemmCall& call, Stream& stream);
   // Processes some rows at a time. Returns false, with nothing enqueued, if cuBLASLt has no
   // algorithm.

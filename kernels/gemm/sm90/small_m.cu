@@ -88,7 +88,7 @@ bool SmallM::wants_fp8_rows(const GemmShape& shape) {
 
 void SmallM::enqueue(const GemmCall& call, const Fp8Rows& rows, Stream& stream) const {
   const cudaStream_t native = nvllm::cuda::native(stream);
-  if (takes_fp8_rows(call.plan.shape)) return launch_small_m_fp8_rows(call, rows, native);
+  if (rows.values != nullptr) return launch_small_m_fp8_rows(call, rows, native);
   switch (call.weight.format) {
     case WeightFormat::fp8: return launch_small_m_fp8(call, native);
     case WeightFormat::int8: return launch_small_m_int8(call, native);

@@ -25,6 +25,16 @@ inline SmallMWeight stages_of(const GemmShape& shape) {
           .group = static_cast<int>(shape.group)};
 }
 
+// The same for the kernel that a call runs.
+template <typename Weights>
+SmallMWeight stages_of(const GemmWeight& weight) {
+  if constexpr (Weights::kOperands == Operands::floats) return {};
+  return {.stage_inputs = Weights::kStageInputs,
+          .row_bytes = Weights::kRowBytes,
+          .group = static_cast<int>(weight.quantized.group),
+          .fp8_rows = Weights::kOperands == Operands::fp8};
+}
+
 // The tensor map of the weight: groups of 16 outputs, or of 8 gate rows and their 8 up rows. The
 // bytes of quantized weights are described in pairs. Data that tensor cores read from shared memory
 // is stored there in rows of 128 bytes, with a swizzle.
@@ -58,7 +68,7 @@ void launch(const GemmCall& call, cudaStream_t stream, const Fp8Rows& rows = {})
   using T = typename Weights::Element;
   using S = Shape<Weights, kTiles, kRows>;
   const SmallMTiling& tiling = call.plan.tiling;
-  const SmallMWeight stages = stages_of(call.plan.shape);
+  const SmallMWeight stages = stages_of<Weights>(call.weight);
   const int groups = small_m_groups(tiling, stages, call.weight.inputs());
   const auto kernel = small_m_kernel<Weights, kTiles, kRows>;
   const int bytes = shared_bytes<Weights, kTiles, kRows>(tiling.stages, tiling.k_splits, groups);

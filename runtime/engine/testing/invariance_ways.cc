@@ -105,7 +105,9 @@ class Ways {
     way->options.resident_blocks = 0;
     way->options.transfer_block = 16;
     way->options.ring_slots = 3;
-    way->exception = "partial results of the chunks are combined by their log-sum-exp";
+    if (way->options.invariance == Invariance::off) {
+      way->exception = "partial results of the chunks are combined by their log-sum-exp";
+    }
     add_chunks("invariant, ", {.block = 16, .ring = 3, .resident = 0, .rows = rows_});
     if (rows_ < kManyRows) return;
     add_chunks("invariant, prefixes cached, ",
@@ -116,7 +118,7 @@ class Ways {
 
   // Whether there are keys and values in chunks, and invariant results of these.
   bool in_chunks() const {
-    return model_.config.windows.empty() && !model_.config.differs_in_heads() && !on_gpu();
+    return model_.config.windows.empty() && !model_.config.differs_in_heads();
   }
 
   // rows: of a step, at most.
@@ -170,6 +172,13 @@ class Ways {
   std::vector<Way> ways_;
 };
 
+// Whether weights stay quantized on the CPU.
+bool is_quantized(const OpenModel& model) {
+  const model::Decoder decoder(model.config, {}, model.dtype);
+  choose_quantization(decoder, model, DeviceKind::cpu);
+  return decoder.quantized();
+}
+
 }  // namespace
 
 bool on_gpu() {
@@ -182,8 +191,9 @@ bool ranks_share_gpus() {
 
 EngineOptions usual_options(const OpenModel& model, std::int64_t rows) {
   EngineOptions options;
+  const bool batch = on_gpu() || (rows > kFewRows && is_quantized(model));
   options.invariance = model.tp_invariant ? Invariance::tp
-                       : on_gpu()         ? Invariance::batch
+                       : batch            ? Invariance::batch
                                           : Invariance::off;
   options.max_model_len = kMaxModelLen;
   options.max_num_seqs = std::min<std::int64_t>(32, rows);

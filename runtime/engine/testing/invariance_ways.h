@@ -17,8 +17,9 @@ inline constexpr std::int64_t kMaxPrompt = 320;  // longer than one segment of a
 inline constexpr std::int64_t kMaxAnswer = 32;
 inline constexpr std::int64_t kMaxModelLen = kMaxPrompt + kMaxAnswer;
 
-// Maximum rows of a step. With quantized weights, a row's bits are the same in all steps of up to
-// 16 rows, and other bits in larger steps (kernels/gemm/cpu/row_invariance_test.cc).
+// Maximum rows of a step. With quantized weights on CPUs, a row's bits are the same in all steps of
+// up to 16 rows, and other bits in larger steps (kernels/gemm/cpu/row_invariance_test.cc), except
+// with --invariant.
 inline constexpr std::int64_t kManyRows = 512, kFewRows = 16;
 
 // One configuration, and how to verify that it took effect.
@@ -36,7 +37,8 @@ bool on_gpu();
 // Ranks that share a GPU run on it in turn, and a collective takes some milliseconds.
 bool ranks_share_gpus();
 
-// rows: maximum per step, here and below.
+// rows: maximum per step, here and below. Results are invariant; where they are not so by
+// themselves, by --invariant.
 EngineOptions usual_options(const OpenModel& model, std::int64_t rows);
 
 // On one rank.

@@ -60,6 +60,7 @@ RunnerUnderTest::RunnerUnderTest(testing::DeviceRank& rank, const GoldenModel& g
                                                         .ring_slots = options.ring_slots,
                                                         .host_attention = options.host_attention,
                                                         .host_threads = options.host_threads,
+                                                        .invariant = options.invariant,
                                                         .whole_sequences = options.whole_sequences,
                                                         .overlap_rows = options.overlap_rows,
                                                         .offload_hooks = options.hooks},

@@ -54,7 +54,7 @@ struct RunnerTestOptions {
   KvCacheDtype kv_cache_dtype = KvCacheDtype::automatic;
   std::int64_t ring_slots = 2;
   std::int64_t resident = 0;  // chunked: how many blocks of every sequence stay on the device
-  bool whole_sequences = false;
+  bool invariant = false, whole_sequences = false;
   std::optional<double> host_attention = 0.0;
   std::int64_t host_threads = 2;
   std::int64_t overlap_rows = 0;
