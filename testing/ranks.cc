@@ -63,21 +63,12 @@ REGISTER_LISTENER("ranks", 1, FailureCollector);
 
 constexpr const char* kAborted = "aborted: ";
 
-// Runs the body; returns the failures.
 std::string run_body(const ipc::Group& group, int rank, const RankBody& body) {
-  failures_of_child().clear();
-  try {
+  return failures_of([&] {
     ipc::Member member = group.join(rank);
     member.set_phase(ipc::Phase::ready);
     body(member);
-  } catch (const ipc::GroupAborted& error) {
-    return failures_of_child() + kAborted + error.what();
-  } catch (const std::exception& error) {
-    return failures_of_child() + "exception: " + error.what();
-  } catch (...) {  // what REQUIRE throws
-    if (failures_of_child().empty()) return "unknown exception";
-  }
-  return failures_of_child();
+  });
 }
 
 void write_all(int fd, std::string_view text) {
@@ -103,6 +94,20 @@ void write_all(int fd, std::string_view text) {
 }
 
 }  // namespace
+
+std::string failures_of(const std::function<void()>& body) {
+  failures_of_child().clear();
+  try {
+    body();
+  } catch (const ipc::GroupAborted& error) {
+    return failures_of_child() + kAborted + error.what();
+  } catch (const std::exception& error) {
+    return failures_of_child() + "exception: " + error.what();
+  } catch (...) {  // what REQUIRE throws
+    if (failures_of_child().empty()) return "unknown exception";
+  }
+  return failures_of_child();
+}
 
 std::string RankEnd::describe() const {
   std::string text = str("rank ", rank, ": ");

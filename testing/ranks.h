@@ -27,6 +27,10 @@ inline constexpr Nanoseconds kRanksDeadline = std::chrono::seconds(120);
 // aborted, so that the others end at once.
 void run_ranks(int size, const RankBody& body, const ipc::GroupOptions& options = {});
 
+// Runs the body; returns the failures of doctest's assertions and its exception, "" if there are
+// none. For children that are forked otherwise.
+std::string failures_of(const std::function<void()>& body);
+
 // How a child ended.
 struct RankEnd {
   int rank = 0;

@@ -146,7 +146,7 @@ GpuTimes measure_rank(Member& member, const std::vector<std::string>& gpus) {
   times.nccl_start_ms = seconds_since(start) * 1e3;
   start = now_ns();
   std::string why;
-  const auto peer = PeerCommunicator::create(member, *backend, kStages, why);
+  const auto peer = PeerCommunicator::create(member, *backend, kStages, 1, why);
   times.peer_start_ms = seconds_since(start) * 1e3;
 
   Bench bench(*backend);

@@ -1,5 +1,9 @@
 #include "ipc/collective/communicator.h"
 
+#include <algorithm>
+#include <optional>
+#include <vector>
+
 #include "base/check.h"
 #include "base/error.h"
 #include "base/logging.h"
@@ -7,6 +11,8 @@
 #ifdef NVLLM_CUDA
 #include "ipc/collective/nccl/nccl_communicator.h"
 #include "ipc/collective/peer/peer_communicator.h"
+#include "ipc/collective/two_level/two_level_communicator.h"
+#include "ipc/stage_boxes.h"
 #endif
 
 namespace nvllm::ipc {
@@ -17,33 +23,41 @@ namespace {
 }
 
 #ifdef NVLLM_CUDA
-// Whether a pipeline stage has ranks on several boxes. Then the GPUs of no stage use peer memory,
-// because all ranks must open it together.
-bool stages_are_split(const Group& group, int stages) {
-  const int of_stage = group.size() / stages;
-  for (int box = 0; box < group.boxes(); ++box) {
-    if (group.ranks_of(box) % of_stage != 0) return true;
-  }
-  return false;
+// Whether a pipeline stage has ranks on several boxes. Then the GPUs of no stage use peer memory
+// alone, because all ranks must open it together.
+bool stages_are_split(const std::vector<int>& box_ranks, int of_stage) {
+  return std::ranges::any_of(box_ranks, [&](int ranks) { return ranks % of_stage != 0; });
 }
 
 std::unique_ptr<Communicator> create_cuda(Member& member, Backend& backend,
                                           const CommunicatorOptions& options) {
   const std::string& name = options.implementation;
-  const auto nccl = [&] {
-    return std::make_unique<NcclCommunicator>(member, backend, options.stages);
-  };
-  if (name != "auto" && name != "peer" && name != "nccl") {
-    fail_unknown(backend, name, "auto, peer or nccl");
+  const int stages = options.stages;
+  const auto nccl = [&] { return std::make_unique<NcclCommunicator>(member, backend, stages); };
+  if (name != "auto" && name != "peer" && name != "nccl" && name != "two-level") {
+    fail_unknown(backend, name, "auto, peer, nccl or two-level");
   }
-  if (name == "nccl" || (name == "auto" && stages_are_split(member.group(), options.stages))) {
-    return nccl();
+  std::vector<int> box_ranks;
+  for (int box = 0; box < member.group().boxes(); ++box) {
+    box_ranks.push_back(member.group().ranks_of(box));
   }
   std::string why;
-  if (auto peer = PeerCommunicator::create(member, backend, options.stages, why)) {
-    return peer;
+  std::optional<int> ranks_of_box;  // nullopt: not in two levels
+  if (name == "auto" || name == "two-level") {
+    ranks_of_box = two_level_ranks(box_ranks, stages, why);
   }
-  if (name == "peer") fail("no peer memory: ", why, "; use auto or nccl");
+  if (name == "two-level" && !ranks_of_box) fail("no two-level collectives: ", why, "; use auto");
+  const bool split = stages_are_split(box_ranks, member.size() / stages);
+  if (name == "nccl" || (name == "auto" && split && !ranks_of_box)) return nccl();
+
+  std::unique_ptr<Communicator> opened;
+  if (ranks_of_box) {
+    opened = TwoLevelCommunicator::create(member, backend, stages, *ranks_of_box, why);
+  } else {
+    opened = PeerCommunicator::create(member, backend, stages, 1, why);
+  }
+  if (opened != nullptr) return opened;
+  if (name != "auto") fail("no peer memory: ", why, "; use auto or nccl");
   if (member.rank() == 0) log_info("collectives go through NCCL, no peer memory: ", why);
   return with_context(str("no peer memory (", why, "), so NCCL is needed"), nccl);
 }

@@ -8,7 +8,7 @@
 //
 // Sums are computed in rank order in float32 and rounded once, so every rank gets the same bits in
 // every run, whichever algorithm of shm or peer is used. (NCCL chooses its own order, which is the
-// same on all ranks.)
+// same on all ranks. With two-level each box's sum is rounded once, and NCCL adds these.)
 #pragma once
 
 #include <array>
@@ -40,7 +40,10 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string name() const = 0;  // "shm", "nccl", "peer"
+  virtual std::string name() const = 0;  // "shm", "nccl", "peer", "two-level"
+  // Whether all_reduce() always adds in the same order: then an element's bits depend on its parts
+  // alone, not on the number of elements.
+  virtual bool order_is_fixed() const { return true; }
 
   // data[i] = sum over ranks of data[i], in place.
   virtual void all_reduce(TensorView data, Stream& stream) = 0;
@@ -106,8 +109,8 @@ class Communicator {
 std::size_t overlap_bytes(int ranks, std::int64_t slot_rows, std::int64_t columns, DType dtype);
 
 struct CommunicatorOptions {
-  // The implementation: "auto" or "shm" on the CPU; "auto", "peer" or "nccl" on CUDA. Anything else
-  // is an Error.
+  // The implementation: "auto" or "shm" on the CPU; "auto", "peer", "nccl" or "two-level" on CUDA.
+  // Anything else is an Error, and so is one that cannot be had.
   std::string implementation = "auto";
   // The number of pipeline stages, each of as many consecutive ranks; a communicator connects the
   // ranks of one stage. If more than one, a StageLink (stage_link.h) is used besides.
@@ -117,7 +120,9 @@ struct CommunicatorOptions {
 // A collective call of all ranks of the group. The result's rank() and size() are those within the
 // stage. On CUDA, "auto" is peer memory, whose kernels are faster than NCCL's and start 0.4 s
 // earlier; without peer access or CUDA IPC it falls back to NCCL and logs that. If a stage has
-// ranks on several boxes, "auto" is NCCL.
+// ranks on several boxes, "auto" is two-level, which adds by peer memory within a box and by NCCL
+// between boxes; it falls back likewise, and is NCCL alone where boxes have one rank each, or
+// unequal numbers of them (two_level_ranks() in ipc/stage_boxes.h).
 std::unique_ptr<Communicator> create_communicator(Member& member, Backend& backend,
                                                   const CommunicatorOptions& options);
 

@@ -1,5 +1,5 @@
-// CudaCommunicator: shared by the communicators of GPUs (nccl, peer). Their waits do not depend on
-// the peers: a rank that has died or hangs must not block the others forever.
+// CudaCommunicator: shared by the communicators of GPUs (nccl, peer, two-level). Their waits do not
+// depend on the peers: a rank that has died or hangs must not block the others forever.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,8 @@
 
 namespace nvllm::ipc {
 
-// Work on this rank's GPU that waits for other ranks but is not a collective: that of a StageLink.
+// Work on this rank's GPU that waits for other ranks: that of a communicator, or of a StageLink
+// beside it.
 class CudaWork {
  public:
   virtual ~CudaWork() = default;
@@ -24,7 +25,7 @@ class CudaWork {
 };
 
 // Used by one thread at a time. It must outlive its work and the graphs captured with it.
-class CudaCommunicator : public Communicator {
+class CudaCommunicator : public Communicator, public CudaWork {
  public:
   int rank() const final { return site_.rank; }
   int size() const final { return site_.size; }
@@ -37,32 +38,33 @@ class CudaCommunicator : public Communicator {
   // Makes all work in flight end soon, without results: collectives and the work of set_beside().
   void give_up_all();
 
- protected:
-  // Connects the ranks of this rank's stage; stages: of the pipeline.
-  CudaCommunicator(Member& member, Backend& backend, int stages)
-      : member_(member),
-        backend_(backend),
-        stages_(stages),
-        site_{member.rank() % (member.size() / stages), member.size() / stages, DeviceKind::cuda},
-        first_(member.rank() - site_.rank) {}
-
-  // Throws if a collective has failed.
-  virtual void check() = 0;
-  // Makes collectives in flight end soon, without results. No later ones may start.
-  virtual void give_up() = 0;
   // How long wait() waits for a peer.
   virtual Nanoseconds wait_limit() const { return member_.group().step_timeout(); }
 
+ protected:
+  // Connects the ranks of this rank's stage; stages: of the pipeline. If parts > 1, each stage is
+  // divided into that number of equal parts, and this connects the ranks of one, for another
+  // communicator, which records the calls and waits for them.
+  CudaCommunicator(Member& member, Backend& backend, int stages, int parts = 1)
+      : member_(member),
+        backend_(backend),
+        stages_(stages),
+        is_part_(parts > 1),
+        site_{member.rank() % (member.size() / stages / parts), member.size() / stages / parts,
+              DeviceKind::cuda},
+        first_(member.rank() - site_.rank) {}
+
   // Records the collective being enqueued in this rank's record, until it has been waited for.
   void note_collective(std::string_view text) {
-    last_.emplace(member_, Member::Activity::collective, text);
+    if (!is_part_) last_.emplace(member_, Member::Activity::collective, text);
   }
 
   Member& member_;
   Backend& backend_;
   const int stages_;
-  const CallSite site_;  // within the stage
-  const int first_;      // first rank of the stage
+  const bool is_part_;
+  const CallSite site_;  // among the connected ranks
+  const int first_;      // the first of these
 
  private:
   // done_within(limit): whether the awaited work is done, waiting at most `limit`. If a collective

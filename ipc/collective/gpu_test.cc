@@ -180,8 +180,8 @@ TEST_CASE("gpu: an unknown implementation is refused") {
   if (gpus.empty()) SKIP_TEST("needs 1 GPU, found 0");
   run_ranks(1, [&](Member& me) {
     take_gpu(me, gpus);
-    CHECK_THROWS_WITH_AS(Rig(me, on_gpus("shm")), doctest::Contains("use auto, peer or nccl"),
-                         Error);
+    CHECK_THROWS_WITH_AS(Rig(me, on_gpus("shm")),
+                         doctest::Contains("use auto, peer, nccl or two-level"), Error);
   });
 }
 

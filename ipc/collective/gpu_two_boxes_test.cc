@@ -1,13 +1,12 @@
-// Collectives and stage links between GPUs of two boxes. Each rank is a process that sees one GPU;
-// NCCL is configured to treat the boxes as two machines, so it connects them over a network.
+// Collectives and stage links between GPUs of two boxes.
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "device/topology.h"
+#include "ipc/collective/testing/gpu_box.h"
 #include "ipc/collective/testing/pipeline_rank.h"
 #include "ipc/testing/two_boxes.h"
 #include "testing/skip.h"
@@ -27,18 +26,10 @@ void expect(bool good, const std::string& what) {
 // A rank of a group over two boxes with a tensor of kCount numbers.
 struct Rig : PipelineRank {
   Rig(Member& member, const std::vector<std::string>& gpus, int stages)
-      : PipelineRank((settle_in(member, gpus), member), DeviceKind::cuda, {.stages = stages}),
+      : PipelineRank((settle_on_box(member, gpus), member), DeviceKind::cuda, {.stages = stages}),
         device(backend->allocate(MemoryKind::device, kCount * sizeof(float), "test")),
         host(backend->allocate(MemoryKind::pinned, kCount * sizeof(float), "test")),
         tensor(device.data(), DType::f32, {kCount}) {}
-
-  // Call before the rank uses CUDA. Ranks of one box have different GPUs.
-  static void settle_in(const Member& me, const std::vector<std::string>& gpus) {
-    const auto gpu = static_cast<std::size_t>(me.rank()) % gpus.size();
-    ::setenv("CUDA_VISIBLE_DEVICES", gpus[gpu].c_str(), 1);
-    ::setenv("NCCL_HOSTID", str("box", me.group().box()).c_str(), 1);
-    ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-  }
 
   float* values() const { return static_cast<float*>(host.data()); }
   // The tensor's element i is factor * (i + round), exact in float32.

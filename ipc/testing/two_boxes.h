@@ -21,11 +21,13 @@ namespace nvllm::ipc::two_boxes {
 struct Shape {
   std::vector<int> box_ranks = {1, 2};
   int stages = 1;
+  Nanoseconds step_timeout = std::chrono::seconds(20);
+  double limit_s = 100;  // after which run_over_boxes() kills the ranks
 };
 
 inline Group make_box(int box, const Shape& shape) {
   return Group::create({.size = shape.box_ranks[0] + shape.box_ranks[1],
-                        .step_timeout = std::chrono::seconds(20),
+                        .step_timeout = shape.step_timeout,
                         .staging_bytes = std::size_t{64} << 10,
                         .box_ranks = shape.box_ranks,
                         .box = box});
@@ -95,9 +97,14 @@ inline std::string run_over_boxes(const std::function<void(Member&)>& body,
   Carrier carrier(boxes);
   std::string failures;
   const std::int64_t start = now_ns();
+  std::int64_t carried_records = start;
   for (std::size_t ended = 0; ended < pids.size();) {
     carrier.carry();
-    if (seconds_since(start) > 100) {
+    if (seconds_since(carried_records) > 0.1) {
+      carried_records = now_ns();
+      carrier.carry_records();
+    }
+    if (seconds_since(start) > shape.limit_s) {
       for (const pid_t pid : pids) ::kill(pid, SIGKILL);
     }
     int status = 0;

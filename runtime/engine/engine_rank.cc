@@ -36,11 +36,15 @@ void EngineRank::make_runner(const RunnerOptions& options, const std::string& ge
   if (profile && !trace_) trace_.emplace();
   // With --invariant tp the ranks' partial sums are gathered and added in a fixed order, not by
   // NCCL.
-  if (options.invariant && !model_.decoder().shard().tp_invariant && communicator_.size() > 2 &&
-      communicator_.name() == "nccl") {
-    fail("--invariant batch: NCCL adds the parts of ", communicator_.size(),
-         " ranks in an order that depends on how many rows there are; pass --collectives peer, or "
-         "--invariant off");
+  if (options.invariant && !model_.decoder().shard().tp_invariant &&
+      !communicator_.order_is_fixed()) {
+    fail("--invariant batch: ", communicator_.name() == "nccl" ? "NCCL" : communicator_.name(),
+         " adds the parts of ", communicator_.size(),
+         " ranks in an order that depends on how many rows there are; ",
+         me_.group().boxes() == 1 ? "pass --collectives peer"
+                                  : "divide each stage equally among two boxes, two ranks or more "
+                                    "on each, with --collectives auto",
+         ", or pass --invariant off");
   }
   options_ = options;
   options_.keeps_results = me_.rank() == 0;

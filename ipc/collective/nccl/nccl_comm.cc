@@ -76,8 +76,8 @@ void NcclComm::start(const ncclUniqueId& id, const Ranks& ranks) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   try {
-    finish(ncclCommInitRankConfig(&comm_, ranks.size, id, member_.rank() - ranks.first, &config),
-           "starting NCCL");
+    const int rank = (member_.rank() - ranks.first) / ranks.stride;
+    finish(ncclCommInitRankConfig(&comm_, ranks.size, id, rank, &config), "starting NCCL");
   } catch (...) {
     if (comm_ != nullptr) ncclCommAbort(comm_);  // also frees it
     throw;

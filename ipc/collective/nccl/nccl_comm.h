@@ -14,10 +14,11 @@ namespace nvllm::ipc {
 // Used by one thread at a time.
 class NcclComm {
  public:
-  // The ranks of the group that it connects: `size` of them, starting at `first`.
+  // The ranks of the group that it connects: `size` of them, starting at `first`, every stride-th.
   struct Ranks {
     int first = 0;
     int size = 1;
+    int stride = 1;
   };
 
   // A collective call of all ranks of the group, each of which is in one communicator. stages: of

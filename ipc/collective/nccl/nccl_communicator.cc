@@ -32,7 +32,7 @@ NcclCommunicator::NcclCommunicator(Member& member, Backend& backend, int stages)
   stream->synchronize();
   if (member.group().boxes() == 1) return;
   // Connects the boxes, so that connection errors occur now and not in the first step.
-  barrier(*stream);
+  NcclCommunicator::barrier(*stream);
   wait(*stream);
 }
 
@@ -42,13 +42,16 @@ void NcclCommunicator::begin(std::string_view text) {
   note_collective(text);
 }
 
+void NcclCommunicator::sum_over(NcclComm& comm, TensorView data, Stream& stream) {
+  comm.finish(ncclAllReduce(data.data, data.data, count_of(data), nccl_type(data.dtype), ncclSum,
+                            comm.get(), cuda::native(stream)),
+              "NCCL's all_reduce");
+}
+
 void NcclCommunicator::all_reduce(TensorView data, Stream& stream) {
   check_all_reduce(site_, data, stream);
   begin(describe_call("all_reduce", data));
-  if (data.elements() == 0) return;
-  comm_.finish(ncclAllReduce(data.data, data.data, count_of(data), nccl_type(data.dtype), ncclSum,
-                             comm_.get(), cuda::native(stream)),
-               "NCCL's all_reduce");
+  if (data.elements() != 0) sum_over(comm_, data, stream);
 }
 
 void NcclCommunicator::reduce_scatter(TensorView out, TensorView in, Stream& stream) {

@@ -56,8 +56,10 @@ Nanoseconds PeerCommunicator::wait_limit() const {
 }
 
 std::unique_ptr<PeerCommunicator> PeerCommunicator::create(Member& member, Backend& backend,
-                                                           int stages, std::string& why) {
-  std::unique_ptr<PeerCommunicator> communicator(new PeerCommunicator(member, backend, stages));
+                                                           int stages, int parts,
+                                                           std::string& why) {
+  std::unique_ptr<PeerCommunicator> communicator(
+      new PeerCommunicator(member, backend, stages, parts));
   if (communicator->size() > 1) {
     why.clear();
     communicator->open_peers(why);
@@ -107,6 +109,7 @@ void PeerCommunicator::open_peers(std::string& why) {
   const GpuCapabilities common = common_capabilities(capabilities);
   links_.multiprocessors = common.multiprocessors;
   links_.hopper = common.hopper;
+  links_.holds_after_timeout = is_part_ ? 1 : 0;
   links_.rank = site_.rank;
   links_.ranks = site_.size;
   links_.boxes[site_.rank] = box_.data();

@@ -17,9 +17,9 @@ namespace nvllm::ipc {
 class PeerCommunicator final : public CudaCommunicator {
  public:
   // A collective call of all stages. nullptr on all ranks if one of them fails; `why` then says
-  // which and why.
+  // which and why. parts: see CudaCommunicator.
   static std::unique_ptr<PeerCommunicator> create(Member& member, Backend& backend, int stages,
-                                                  std::string& why);
+                                                  int parts, std::string& why);
   ~PeerCommunicator() override;
 
   std::string name() const override { return "peer"; }
@@ -37,18 +37,18 @@ class PeerCommunicator final : public CudaCommunicator {
   TensorView finish_all_gather(OverlappedRows rows, Stream& stream) override;
   bool open_overlap(std::int64_t slot_rows, std::int64_t columns, DType dtype) override;
 
-  // For measurements: uses this algorithm for all sizes, instead of the table.
-  void force(std::optional<Algorithm> algorithm) { forced_ = algorithm; }
-
- private:
-  PeerCommunicator(Member& member, Backend& backend, int stages)
-      : CudaCommunicator(member, backend, stages) {}
-  void open_peers(std::string& why);
-
   void check() override;
   void give_up() override;
   // Longer than the deadline of the kernels, which know better which peer they wait for.
   Nanoseconds wait_limit() const override;
+
+  // For measurements: uses this algorithm for all sizes, instead of the table.
+  void force(std::optional<Algorithm> algorithm) { forced_ = algorithm; }
+
+ private:
+  PeerCommunicator(Member& member, Backend& backend, int stages, int parts)
+      : CudaCommunicator(member, backend, stages, parts) {}
+  void open_peers(std::string& why);
 
   Algorithm algorithm(Collective collective, std::size_t bytes) const;
   // The arguments of a kernel for that operation. Throws if the communicator has failed.

@@ -63,6 +63,9 @@ struct Links {
   int multiprocessors = 1;  // the minimum over all GPUs
   // Whether kernels may use programmatic dependent launch, and clusters.
   std::uint32_t hopper = 0;
+  // Whether a kernel that has timed out ends only when the host gives up: so that nothing later in
+  // the stream sends its undefined results to other ranks, which would not notice.
+  std::uint32_t holds_after_timeout = 0;
 };
 
 // Fills a rank's receive memory with empty words.

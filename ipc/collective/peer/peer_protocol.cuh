@@ -34,8 +34,9 @@
 // last block to read it writes the next one.
 //
 // Deadline. Waiting threads check the clock at intervals. When the time is up, or the host requests
-// it, `failed` is set, and no thread waits or sends any more: the kernel ends, its results are
-// undefined, and the host reports the error.
+// it, `failed` is set, and no thread waits or sends any more: the kernel ends (after a timeout, if
+// Links::holds_after_timeout, only when the host gives up), its results are undefined, and the host
+// reports the error.
 #pragma once
 
 #include "ipc/collective/peer/peer_kernels.h"
@@ -224,6 +225,7 @@ static __device__ __noinline__ unsigned long long look_at_clock(const Links& lin
         static_cast<std::uint32_t>(links.operation);
     __threadfence_system();
     report->state = state;
+    while (links.holds_after_timeout != 0 && report->abort == 0) __nanosleep(100'000);
   }
   return 0;
 }

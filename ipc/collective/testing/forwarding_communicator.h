@@ -16,6 +16,7 @@ class ForwardingCommunicator : public Communicator {
   int rank() const override { return to_->rank(); }
   int size() const override { return to_->size(); }
   std::string name() const override { return to_->name(); }
+  bool order_is_fixed() const override { return to_->order_is_fixed(); }
   void all_reduce(TensorView data, Stream& stream) override { to_->all_reduce(data, stream); }
   void reduce_scatter(TensorView out, TensorView in, Stream& stream) override {
     to_->reduce_scatter(out, in, stream);
