@@ -273,6 +273,29 @@ TEST_CASE("over several boxes each rank has a GPU of its own box") {
                        UsageError);
 }
 
+TEST_CASE("collectives in two levels are for boxes with equally many ranks of a stage") {
+  using Strings = std::vector<std::string>;
+  const auto refusal = [](Strings arguments, std::size_t gpus) {
+    arguments.insert(arguments.end(), {"--collectives", "two-level"});
+    try {
+      planned_on_box_1(arguments, Strings(gpus, "0"));
+      return std::string("accepted");
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+  };
+  CHECK(refusal({"--tp", "4"}, 2) == "accepted");
+  CHECK(refusal({"--tp", "2"}, 1) ==
+        "--collectives two-level: no box has two ranks of a stage; pass auto or nccl");
+  CHECK(refusal({"--tp", "3"}, 2) ==
+        "--collectives two-level: boxes have different numbers of a stage's ranks, such as 2 and "
+        "1; pass auto or nccl");
+  CHECK(plan_refusal({"--collectives", "two-level"}, {"0", "1"}) ==
+        "--collectives two-level: all ranks are on one box; pass auto or peer");
+  CHECK(plan_refusal({"--collectives", "two-level"}, {}) ==
+        "--collectives two-level: needs GPUs, and this run is on the CPU; pass auto or shm");
+}
+
 TEST_CASE("several tasks on one machine are for GPUs") {
   CHECK(planned_on_box_1({"--tp", "2"}, {"1"}, true).ranks == 2);
   CHECK_THROWS_WITH_AS(planned_on_box_1({"--device", "cpu"}, {"1"}, true),

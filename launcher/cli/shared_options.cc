@@ -211,13 +211,18 @@ OptionRows group_rows() {
        [](Options& o, const OptionValue& v) {
          o.group.step_timeout = v.seconds(kMinTimeout, kMaxTimeout);
        }},
-      {"--collectives", "auto|shm|peer|nccl",
-       "how ranks reduce: shm on the CPU; peer or nccl on GPUs; auto: peer\n"
-       "memory, or NCCL where GPUs have no access to each other's memory, as\n"
-       "those of several boxes; --pp with nccl hands over by it, too",
+      {"--collectives", "auto|shm|peer|nccl|two-level",
+       "how ranks reduce: shm on the CPU; peer or nccl on GPUs; two-level: peer\n"
+       "memory within a box and NCCL between boxes, which have equally many\n"
+       "ranks of a stage, two or more; auto: the first of peer, two-level and\n"
+       "nccl that is possible; --pp with nccl hands over by it, too",
        "auto",
        into.one_of(&GroupOptions::collectives, "implementation",
-                   {{"auto", "auto"}, {"shm", "shm"}, {"peer", "peer"}, {"nccl", "nccl"}})},
+                   {{"auto", "auto"},
+                    {"shm", "shm"},
+                    {"peer", "peer"},
+                    {"nccl", "nccl"},
+                    {"two-level", "two-level"}})},
       {"--log-level", "debug|info|warning|error|off",
        "which lines of the launcher and of the ranks are shown", "info",
        into.one_of(&GroupOptions::log_level, "level",

@@ -13,6 +13,7 @@
 #include "cluster/task.h"
 #include "device/topology.h"
 #include "ipc/group.h"
+#include "ipc/stage_boxes.h"
 #include "launcher/cli/option_value.h"
 #include "launcher/cli/program.h"
 #include "launcher/supervise/model_hash.h"
@@ -122,6 +123,15 @@ void deal_ranks(const GroupOptions& options, LaunchPlan& plan) {
       or_refuse([&] { return cluster::deal_ranks(plan.ranks, options.stages, boxes); });
 }
 
+void check_two_level(const GroupOptions& options, const LaunchPlan& plan) {
+  if (options.collectives != "two-level") return;
+  const bool several = !plan.box_ranks.empty();
+  const auto box_ranks = several ? plan.box_ranks : std::vector{plan.ranks};
+  std::string why;
+  if (ipc::two_level_ranks(box_ranks, options.stages, why)) return;
+  refuse("--collectives two-level: ", why, "; pass ", several ? "auto or nccl" : "auto or peer");
+}
+
 }  // namespace
 
 LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindGpus& find_gpus) {
@@ -143,6 +153,7 @@ LaunchPlan plan_launch(const GroupOptions& options, bool cuda_built, const FindG
   plan.ranks = ranks_of_stage(options, plan.gpus.size());
   plan_stages(options, plan);
   deal_ranks(options, plan);
+  check_two_level(options, plan);
   assign_gpus(options, plan);
   return plan;
 }

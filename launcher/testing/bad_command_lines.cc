@@ -342,7 +342,7 @@ std::vector<BadCommandLine> group_lines() {
       {{"selftest", "--step-timeout", "nan"},
        "--step-timeout 'nan': not a number of seconds; pass one such as 2 or 0.5"},
       {{"selftest", "--collectives=mpi"},
-       "--collectives 'mpi': no such implementation; pass auto, shm, peer or nccl"},
+       "--collectives 'mpi': no such implementation; pass auto, shm, peer, nccl or two-level"},
       {{"selftest", "--log-level=loud"},
        "--log-level 'loud': no such level; pass debug, info, warning, error or off"},
       {{"selftest", "--seconds=-1"}, "--seconds -1: out of range; pass 0 to 1000000000"},
