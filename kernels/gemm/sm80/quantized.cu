@@ -3,6 +3,7 @@
 #include "device/cuda/stream.h"
 #include "kernels/common/sm80/types.cuh"
 #include "kernels/gemm/sm80/quantized.h"
+#include "kernels/gemm/sm80/quantized_values.cuh"
 
 namespace nvllm::kernels::cuda {
 namespace {
@@ -52,19 +53,18 @@ __device__ __forceinline__ void unpack(const unsigned (&words)[4], int step, flo
   }
 }
 
-template <WeightFormat kFormat>
-__device__ __forceinline__ float2 scale_of(const void* scales, long long at) {
-  if constexpr (kFormat == WeightFormat::fp8) {
-    return make_float2(static_cast<const float*>(scales)[at], 0);
-  }
+template <WeightFormat kFormat, typename T>
+__device__ __forceinline__ GroupScale scale_of(const void* scales, long long at) {
   if constexpr (kFormat == WeightFormat::mxfp4) {
-    const unsigned exponent = static_cast<const unsigned char*>(scales)[at];
-    return make_float2(__uint_as_float(exponent << 23), 0);
+    return group_scale<kFormat, T>(static_cast<const unsigned char*>(scales)[at]);
   }
-  const float2 both = __half22float2(static_cast<const __half2*>(scales)[at]);
-  return make_float2(both.x * kScaleUnit, both.y * kScaleUnit);
+  GroupScale scale = group_scale<kFormat, T>(static_cast<const unsigned*>(scales)[at]);
+  if constexpr (!has_float_values(kFormat)) scale.scale *= kScaleUnit, scale.offset *= kScaleUnit;
+  return scale;
 }
 
+// Has the bits of weights that the small-M GEMM dequantizes in registers
+// (sm90/quantized_weights.cuh), whose integers have kAdded added: an offset may be rounded by that.
 // A thread has word k of all four threads of a block: adjacent inputs.
 template <WeightFormat kFormat, typename T>
 __global__ void __launch_bounds__(kThreads) dequantize_kernel(T* out, const DequantizeParams p) {
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) dequantize_kernel(T* out, const Dequ
   for (int step = 0; step < kSteps; ++step) {
     const int input = first + step * 16;
     if (input >= p.inputs) break;
-    const float2 scale = scale_of<kFormat>(p.scales, output * p.groups + input / p.group);
+    const GroupScale scale = scale_of<kFormat, T>(p.scales, output * p.groups + input / p.group);
     float values[16];
     unpack<kFormat>(words, step, values);
     T* const to = out + output * p.inputs + input;
@@ -92,7 +92,9 @@ __global__ void __launch_bounds__(kThreads) dequantize_kernel(T* out, const Dequ
       Floats<T> floats;
 #pragma unroll
       for (int e = 0; e < kElements; ++e)
-        floats.element[e] = __fmaf_rn(values[v * kElements + e], scale.x, scale.y);
+        floats.element[e] =
+            __fmaf_rn(values[v * kElements + e] + QuantizedValues<kFormat, T>::kAdded, scale.scale,
+                      scale.offset);
       const Vector<T> vector = narrow(floats);
       if (p.whole_vectors) {
         if (input + v * kElements < p.inputs) store_vector(to + v * kElements, vector);
