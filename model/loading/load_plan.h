@@ -127,6 +127,7 @@ class PieceReader {
   const Checkpoint& checkpoint_;
   std::vector<std::byte> stored_rows_;  // rows as read, before conversion
   std::vector<std::byte> row_;          // whole blocks of a row of which only a part is needed
+  std::vector<std::uint8_t> values_;    // rows of quantized values, before they are packed
   std::uint64_t bytes_read_ = 0;
 };
 

@@ -2,6 +2,7 @@
 // the weights are computed, in float32 and rounded once, or they are packed as GEMMs read them.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
 #include "base/math.h"
@@ -295,7 +296,9 @@ void PieceReader::read_quantized(const LoadPiece& piece, std::byte* out) {
 void PieceReader::pack_weight(const LoadPiece& piece, std::byte* out, std::byte* scales_out) {
   const kernels::QuantizedShape& shape = *piece.packed;
   const Scales scales = read_scales(piece);
-  const StoredValues values = read_values(piece);
+  // Rows of FP8 are packed as they are, while they are in the cache; the others are unpacked first.
+  const bool fp8 = piece.tensor->quantized->layout == QuantizedLayout::fp8;
+  const std::optional<StoredValues> values = fp8 ? std::nullopt : std::optional(read_values(piece));
   // The stored group of each of ours, which are as large or smaller.
   std::vector<std::int64_t> stored_group;
   for (std::int64_t group = 0, span = 0; group * shape.group < shape.inputs; ++group) {
@@ -303,17 +306,20 @@ void PieceReader::pack_weight(const LoadPiece& piece, std::byte* out, std::byte*
     stored_group.push_back(scales.spans[span].group);
   }
   std::vector<float> own_scales(stored_group.size()), own_offsets(stored_group.size());
-  std::vector<std::uint8_t> integers;
   const std::size_t scale_bytes = shape.scale_bytes() / static_cast<std::size_t>(shape.outputs);
   for_runs(piece.rows, static_cast<std::size_t>(shape.inputs), [&](Range run) {
-    const std::uint8_t* row_values = nullptr;
-    if (values.layout == QuantizedLayout::fp8) {
-      row_values = values.fp8(run.begin);
+    const auto count = static_cast<std::size_t>(run.size() * shape.inputs);
+    values_.resize(std::max(values_.size(), count));
+    if (fp8) {
+      read({.tensor = &piece.tensor->quantized->values,
+            .rows = run,
+            .columns = piece.columns,
+            .dtype = DType::u8},
+           reinterpret_cast<std::byte*>(values_.data()));
     } else {
-      integers.resize(static_cast<std::size_t>(run.size() * shape.inputs));
-      values.unpack_to(integers.data(), run);
-      row_values = integers.data();
+      values->unpack_to(values_.data(), run);
     }
+    const std::uint8_t* row_values = values_.data();
     for (std::int64_t row = run.begin; row < run.end; ++row, row_values += shape.inputs) {
       for (std::size_t group = 0; group < stored_group.size(); ++group) {
         const std::int64_t at = (row - piece.rows.begin) * scales.groups + stored_group[group];
