@@ -47,6 +47,9 @@ def answers(text):
 
 
 class BoxesTest(unittest.TestCase):
+    at_work = staticmethod(lambda: 0.4)  # seconds from a group's start to its failure
+    took = None                          # from the failure until all were gone
+
     @classmethod
     def setUpClass(cls):
         cls.boxes = two.Boxes().__enter__()
@@ -296,7 +299,7 @@ class BoxesTest(unittest.TestCase):
         while time.monotonic() < end:
             here = [len(self.boxes.workers(box)) for box in (0, 1)]
             if here == [1 + count for count in ranks] and self.boxes.joined():
-                time.sleep(0.4)  # until it is at work
+                time.sleep(self.at_work())
                 return run
             time.sleep(0.02)
         self.boxes.kill_rest()
@@ -310,6 +313,7 @@ class BoxesTest(unittest.TestCase):
                     if p.net in self.boxes.nets and p.name in ('nvllm-launch', self.boxes.daemon, self.boxes.starter)]
             self.boxes.kill_rest()
             self.fail(f'left after {limit} s: {left}: {run.communicate()[1]}')
+        self.took = took
         errors = run.communicate()[1]
         print(f'{self.id().split(".")[-1]}: all gone after {took:.2f} s', file=sys.stderr)
         self.assertEqual(self.boxes.left(), [], errors)
