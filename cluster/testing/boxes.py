@@ -132,7 +132,7 @@ class Boxes:
         self.init.stdout.readline()
         self.pid = next(p.pid for p in processes() if p.parent == self.init.pid)
         sh('ip', 'link', 'add', 'vA', 'type', 'veth', 'peer', 'name', 'vB', 'netns', str(self.pid))
-        enter_b = ['nsenter', '-t', str(self.pid), '-n', '-u', '-i', '-p', '-m', '-T']
+        enter_b = ['nsenter', '-t', str(self.pid), '-n', '-u', '-i', '-p', '-m', *([] if self.one_clock else ['-T'])]
         for prefix, device, address in [([], 'vA', ADDRESSES[0]), (enter_b, 'vB', ADDRESSES[1])]:
             sh(*prefix, 'ip', 'addr', 'add', f'{address}/24', 'dev', device)
             sh(*prefix, 'ip', 'link', 'set', device, 'up')
