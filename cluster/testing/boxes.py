@@ -8,7 +8,9 @@ of PATH, or whose mpirun NVLLM_MPIRUN names.
 
 Everything ends with the process that called enter(): it is the init of box A, which holds box B.
 """
+import datetime
 import functools
+import json
 import os
 import pathlib
 import re
@@ -80,6 +82,17 @@ def enter(arguments):
     done = subprocess.run(['unshare', '--user', '--map-root-user', *NAMESPACES,
                            sys.executable, *arguments], env={**os.environ, INSIDE: '1'})
     sys.exit(done.returncode)
+
+
+def report(command, **found):
+    """Prints what a benchmark over these boxes found, as JSON, and on what."""
+    cpu = re.search(r'^model name\s*: (.*)', pathlib.Path('/proc/cpuinfo').read_text(), re.MULTILINE)
+    print(json.dumps({
+        'date': datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
+        'command': command,
+        'hardware': {'cpu': cpu.group(1) if cpu else '', 'cores': os.cpu_count(),
+                     'boxes': 'two, of namespaces on this machine', 'mpi': f'Open MPI {mpi_version()}'},
+        'load_average': os.getloadavg(), **found}, indent=1))
 
 
 def sh(*command):

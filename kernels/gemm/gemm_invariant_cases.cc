@@ -80,6 +80,23 @@ void check(Backend& backend, const Setting& setting, bool gated, unsigned seed) 
   CHECK(Rows(backend, setting, gated, seed).differing(seed) == "");
 }
 
+// With everything that a GEMM may add or fuse.
+void check_all(Backend& backend, const Setting& plain, unsigned seed) {
+  check(backend, plain, false, seed);
+  Setting more = plain;
+  more.residual = true;
+  check(backend, more, false, seed);
+  more.bias = true;
+  check(backend, more, false, seed);
+  Setting normed = plain;
+  normed.prologue = Prologue::rms_norm;
+  check(backend, normed, false, seed);
+  if (plain.outputs % 2 == 0) check(backend, plain, true, seed);
+  if (plain.outputs % 2 == 0) check(backend, normed, true, seed);
+  normed.float_out = true;
+  check(backend, normed, false, seed);
+}
+
 unsigned fresh_seed() {
   const unsigned seed = std::random_device()();
   std::cout << "seed " << seed << "\n";
@@ -101,19 +118,7 @@ TEST_CASE_TEMPLATE("invariant: a row has the same bits among any number of rows"
   for (const auto& [inputs, outputs] : kSizes) {
     if (dtype_of<T> == DType::f32 && inputs * outputs > 1 << 20) continue;
     const Setting plain{.m = kRows, .outputs = outputs, .inputs = inputs, .type = dtype_of<T>};
-    check(*backend, plain, false, seed);
-    Setting more = plain;
-    more.residual = true;
-    check(*backend, more, false, seed);
-    more.bias = true;
-    check(*backend, more, false, seed);
-    Setting normed = plain;
-    normed.prologue = Prologue::rms_norm;
-    check(*backend, normed, false, seed);
-    if (outputs % 2 == 0) check(*backend, plain, true, seed);
-    if (outputs % 2 == 0) check(*backend, normed, true, seed);
-    normed.float_out = true;
-    check(*backend, normed, false, seed);
+    check_all(*backend, plain, seed);
   }
 }
 
@@ -185,18 +190,7 @@ TEST_CASE_TEMPLATE("invariant: with quantized weights a row has the same bits", 
                           .inputs = inputs,
                           .type = dtype_of<T>,
                           .quantized = quantized};
-      check(*backend, plain, false, seed);
-      Setting more = plain;
-      more.residual = true;
-      check(*backend, more, false, seed);
-      more.bias = true;
-      check(*backend, more, false, seed);
-      Setting normed = plain;
-      normed.prologue = Prologue::rms_norm;
-      check(*backend, normed, false, seed);
-      if (outputs % 2 == 0) check(*backend, normed, true, seed);
-      normed.float_out = true;
-      check(*backend, normed, false, seed);
+      check_all(*backend, plain, seed);
     }
   }
 }
