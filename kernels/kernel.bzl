@@ -22,7 +22,7 @@ AVX512_COPTS = [
     "-Wno-unknown-warning-option",
 ]
 
-_CUDA_DEFINES = select({
+CUDA_DEFINES = select({
     "@cuda_config//:enabled": ["NVLLM_CUDA"],
     "//conditions:default": [],
 })
@@ -30,7 +30,7 @@ _CUDA_DEFINES = select({
 _CPU_DEPS = ["//kernels/common:arguments", "//kernels/common:cpu_vector", "//kernels/common:e4m3_vector", "//base", "//device"]
 _CUDA_DEPS = ["//kernels/common:arguments", "//kernels/common:cuda_headers", "//base", "//device"]
 
-def _if_cuda(labels):
+def if_cuda(labels):
     return select({
         "@cuda_config//:enabled": labels,
         "//conditions:default": [],
@@ -71,8 +71,8 @@ def kernel_package(name, deps = [], cuda_header_deps = []):
             ["*.cc", "cpu/*.cc"],
             exclude = ["*_bench.cc", "*_cases.cc", "*_test.cc"],
         ),
-        local_defines = _CUDA_DEFINES,
-        deps = [":%s_headers" % name] + _CPU_DEPS + _if_cuda([":%s_cuda" % name]),
+        local_defines = CUDA_DEFINES,
+        deps = [":%s_headers" % name] + _CPU_DEPS + if_cuda([":%s_cuda" % name]),
     )
     cuda_library(
         name = name + "_cuda_headers",
@@ -108,8 +108,8 @@ def kernel(
         name = name,
         srcs = [name + ".cc"] + native.glob(["cpu/%s.cc" % name]) + cpu_srcs,
         hdrs = [name + ".h", "backends.h"],
-        local_defines = _CUDA_DEFINES,
-        deps = _CPU_DEPS + deps + cpu_deps + _if_cuda([":%s_cuda" % name]),
+        local_defines = CUDA_DEFINES,
+        deps = _CPU_DEPS + deps + cpu_deps + if_cuda([":%s_cuda" % name]),
     )
     cuda_library(
         name = name + "_cuda",

@@ -29,24 +29,30 @@ void dequantize_rows(const QuantizedEmbedding& args, std::int64_t begin, std::in
   }
 }
 
-void check(const QuantizedEmbedding& args, const Stream& stream) {
+void check(const QuantizedEmbedding& args) {
   constexpr Arguments check("quantized_embedding");
   const QuantizedShape& shape = args.shape;
   const std::int64_t rows = args.out.shape[0];
-  NVLLM_CHECK(stream.kind() == DeviceKind::cpu, "quantized_embedding on a GPU");
   check.require_floats(args.out, "out", 2, "[rows, columns]");
   check.require_dense(args.out, "out", args.out.dtype, {rows, shape.inputs});
   check.require_dense(args.ids, "ids", DType::i32, {rows});
   check.require_dense(args.values, "values", DType::u8, {shape.outputs, shape.row_bytes()});
   check.require_dense(args.scales, "scales", shape.scale_type(),
                       {shape.outputs, shape.scale_columns()});
+  NVLLM_CHECK(shape.format != WeightFormat::mxfp4);
 }
 
 }  // namespace
 
 void quantized_embedding(const QuantizedEmbedding& args, Stream& stream) {
-  check(args, stream);
+  check(args);
   const std::int64_t rows = args.out.shape[0];
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) {
+    if (rows > 0) cuda::quantized_embedding(args, stream);
+    return;
+  }
+#endif
   submit_rows(stream, rows, args.shape.row_bytes() + args.shape.inputs * 4,
               [args](std::int64_t begin, std::int64_t end) {
                 with_element_type(args.out.dtype,

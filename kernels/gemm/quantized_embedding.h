@@ -1,4 +1,4 @@
-// Embedding lookup in a quantized table, on CPUs: the equivalent of kernels/pointwise/step_input.h.
+// Embedding lookup in a quantized table, as kernels/pointwise/step_input.h has it for floats.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace nvllm::kernels {
 struct QuantizedEmbedding {
   TensorView out;        // [rows, shape.inputs], any float type
   TensorView ids;        // [rows], int32
-  QuantizedShape shape;  // of the table; its outputs are the entries
+  QuantizedShape shape;  // of the table, not mxfp4; its outputs are the entries
   TensorView values;     // [entries, shape.row_bytes()], uint8
   TensorView scales;     // [entries, shape.scale_columns()]
   std::int64_t first_id = 0;
@@ -23,5 +23,9 @@ struct QuantizedEmbedding {
 
 // All tensors are dense. Throws an Error that names the argument.
 void quantized_embedding(const QuantizedEmbedding& args, Stream& stream);
+
+namespace cuda {
+void quantized_embedding(const QuantizedEmbedding& args, Stream& stream);
+}
 
 }  // namespace nvllm::kernels

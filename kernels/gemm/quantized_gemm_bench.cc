@@ -3,8 +3,9 @@
 //
 // fp8-x: x may be in fp8, too. gemm: one of a layer's GEMMs, with the prologue and epilogue that it
 // has there. layers: all GEMMs of all layers of a model, planned as in a decode step; no attention
-// lies between. "bytes" counts weights and scales alone, "of_limit" is the share of the bandwidth
-// of reading alone in the same run, "over_floor_us" the time beyond what that allows.
+// lies between. lm_head: an LM head of 151,936 entries behind the last norm, without sampling.
+// "bytes" counts weights and scales alone, "of_limit" is the share of the bandwidth of reading
+// alone in the same run, "over_floor_us" the time beyond what that allows.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -45,11 +46,13 @@ constexpr std::array kFormats = {Format{"bf16", WeightFormat::bf16},
                                  Format{"fp8-x", WeightFormat::fp8, 128, false},
                                  Format{"int8", WeightFormat::int8, 128},
                                  Format{"int8g32", WeightFormat::int8, 32},
+                                 Format{"int8g16", WeightFormat::int8, 16},
                                  Format{"int4", WeightFormat::int4, 128},
                                  Format{"int4g32", WeightFormat::int4, 32}};
 
 constexpr DType kType = DType::bf16;
 constexpr std::int64_t kMaxM = 128;
+constexpr std::int64_t kVocabulary = 151936;
 
 // Device memory of random bytes, those of small positive floats, or zeros.
 class Memory {
@@ -87,6 +90,31 @@ class Memory {
   Buffer random_;
   std::vector<Buffer> all_;
 };
+
+GemmWeight weight_of(Memory& memory, const Format& format, std::int64_t outputs,
+                     std::int64_t inputs) {
+  if (!is_quantized(format.format)) {
+    return {.values = TensorView(memory.floats(outputs * inputs * 2), kType, {outputs, inputs})};
+  }
+  const QuantizedShape shape{format.format, outputs, inputs, format.group};
+  GemmWeight weight{.values = TensorView(memory.bytes(shape.value_bytes()), DType::u8,
+                                         {outputs, shape.row_bytes()}),
+                    .format = format.format};
+  weight.quantized = {.scales = TensorView(memory.scales(shape.scale_bytes()), shape.scale_type(),
+                                           {outputs, shape.scale_columns()}),
+                      .inputs = inputs,
+                      .group = format.group,
+                      .type = kType,
+                      .weight_only = format.weight_only};
+  return weight;
+}
+
+double bytes_of(const GemmWeight& w) {
+  const auto values = static_cast<double>(w.outputs() * w.values.shape[1]);
+  const double scales =
+      is_quantized(w.format) ? static_cast<double>(w.quantized_shape().scale_bytes()) : 0;
+  return values * static_cast<double>(size_of(w.values.dtype)) + scales;
+}
 
 // The GEMMs of a model's layers for M rows.
 class Layers {
@@ -155,9 +183,7 @@ class Layers {
     double sum = 0;
     for (std::size_t i = 0; i < calls_.size(); ++i) {
       if (only >= 0 && i % 4 != static_cast<std::size_t>(only)) continue;
-      const GemmWeight& w = calls_[i].weight;
-      sum += static_cast<double>(w.outputs() * w.values.shape[1]) * size_of(w.values.dtype);
-      if (is_quantized(w.format)) sum += static_cast<double>(w.quantized_shape().scale_bytes());
+      sum += bytes_of(calls_[i].weight);
     }
     return sum;
   }
@@ -165,20 +191,7 @@ class Layers {
 
  private:
   GemmWeight weight(std::int64_t outputs, std::int64_t inputs) {
-    if (!is_quantized(format_.format)) {
-      return {.values = TensorView(memory_.floats(outputs * inputs * 2), kType, {outputs, inputs})};
-    }
-    const QuantizedShape shape{format_.format, outputs, inputs, format_.group};
-    GemmWeight weight{.values = TensorView(memory_.bytes(shape.value_bytes()), DType::u8,
-                                           {outputs, shape.row_bytes()}),
-                      .format = format_.format};
-    weight.quantized = {.scales = TensorView(memory_.scales(shape.scale_bytes()),
-                                             shape.scale_type(), {outputs, shape.scale_columns()}),
-                        .inputs = inputs,
-                        .group = format_.group,
-                        .type = kType,
-                        .weight_only = format_.weight_only};
-    return weight;
+    return weight_of(memory_, format_, outputs, inputs);
   }
 
   Memory memory_;
@@ -188,6 +201,24 @@ class Layers {
   std::int64_t m_;
   std::vector<GemmCall> calls_;
 };
+
+// Measures a graph of `rounds` rounds of GEMMs, whose weights have `bytes` together, and reports
+// what one of a round's `calls` takes.
+void measure(benchmark::State& state, Backend& backend, Stream& stream, Graph& graph, int rounds,
+             double bytes, double calls) {
+  double seconds = 1e9;
+  for (auto _ : state) {
+    const double taken = seconds_of(graph, backend, stream) / rounds;
+    state.SetIterationTime(taken);
+    seconds = std::min(seconds, taken);
+  }
+  const double limit = read_bandwidth(backend, stream, std::size_t{2} << 30);
+  state.counters["us"] = seconds / calls * 1e6;
+  state.counters["TB_per_s"] = bytes / seconds * 1e-12;
+  state.counters["limit_TB_per_s"] = limit * 1e-12;
+  state.counters["of_limit"] = bytes / seconds / limit;
+  state.counters["over_floor_us"] = (seconds - bytes / limit) / calls * 1e6;
+}
 
 // only: which of a layer's GEMMs; -1: all.
 void layers_in_graph(benchmark::State& state, const Model& model, const Format& format,
@@ -202,36 +233,55 @@ void layers_in_graph(benchmark::State& state, const Model& model, const Format& 
   const auto graph = backend->capture(*stream, [&] {
     for (int round = 0; round < kRounds; ++round) layers.enqueue(only, *stream);
   });
-  double seconds = 1e9;
-  for (auto _ : state) {
-    const double taken = seconds_of(*graph, *backend, *stream) / kRounds;
-    state.SetIterationTime(taken);
-    seconds = std::min(seconds, taken);
-  }
-  const double limit = read_bandwidth(*backend, *stream, std::size_t{2} << 30);
-  const double bytes = layers.bytes(only);
-  const double calls = only < 0 ? 1 : static_cast<double>(model.layers);
-  state.counters["us"] = seconds / calls * 1e6;
-  state.counters["TB_per_s"] = bytes / seconds * 1e-12;
-  state.counters["limit_TB_per_s"] = limit * 1e-12;
-  state.counters["of_limit"] = bytes / seconds / limit;
-  state.counters["over_floor_us"] = (seconds - bytes / limit) / calls * 1e6;
+  measure(state, *backend, *stream, *graph, kRounds, layers.bytes(only),
+          only < 0 ? 1 : static_cast<double>(model.layers));
   if (only >= 0) state.counters["kernel"] = static_cast<double>(layers.kernel(only));
+}
+
+// An LM head, behind the last norm.
+void lm_head_in_graph(benchmark::State& state, const Model& model, const Format& format,
+                      std::int64_t m) {
+  const auto backend = nvllm::testing::backend_or_skip(state, DeviceKind::cuda);
+  if (backend == nullptr) return;
+  const auto stream = backend->create_stream();
+  const auto gemm = create_gemm(*backend);
+  Memory memory(*backend, *stream);
+  const auto rows = [&] {
+    return TensorView(memory.floats(m * model.hidden * 2), kType, {m, model.hidden});
+  };
+  const GemmWeight weight = weight_of(memory, format, kVocabulary, model.hidden);
+  GemmOperands operands{
+      .out = TensorView(memory.floats(m * kVocabulary * 4), DType::f32, {m, kVocabulary}),
+      .x = rows()};
+  operands.prologue.norm_weight = TensorView(rows().data, kType, {model.hidden});
+  operands.prologue.prepared = rows();
+  const GemmCall call = gemm->call(weight, operands, {.prologue = Prologue::rms_norm});
+  gemm->tune({&call, 1}, *stream);
+  constexpr int kRounds = 4;
+  const auto graph = backend->capture(*stream, [&] {
+    for (int round = 0; round < kRounds; ++round) gemm->run(call, *stream);
+  });
+  measure(state, *backend, *stream, *graph, kRounds, bytes_of(weight), 1);
+  state.counters["kernel"] = static_cast<double>(call.plan.kernel);
 }
 
 const bool registered = [] {
   for (const Model& model : kModels) {
     for (const std::int64_t m : {1, 2, 4, 8, 16, 32, 64, 128}) {
       for (const Format& format : kFormats) {
-        const auto add = [&](const std::string& name, int only) {
+        const auto add = [&](const std::string& name, const auto& run) {
           benchmark::RegisterBenchmark(
-              (name + "/" + model.name + "/" + format.name + "/" + std::to_string(m)).c_str(),
-              [=](benchmark::State& state) { layers_in_graph(state, model, format, m, only); })
+              (name + "/" + model.name + "/" + format.name + "/" + std::to_string(m)).c_str(), run)
               ->UseManualTime()
               ->Iterations(3);
         };
-        add("layers", -1);
-        for (int i = 0; i < 4; ++i) add(std::string("gemm/") + Layers::kNames[i], i);
+        const auto add_layers = [&](const std::string& name, int only) {
+          add(name,
+              [=](benchmark::State& state) { layers_in_graph(state, model, format, m, only); });
+        };
+        add_layers("layers", -1);
+        for (int i = 0; i < 4; ++i) add_layers(std::string("gemm/") + Layers::kNames[i], i);
+        add("lm_head", [=](benchmark::State& state) { lm_head_in_graph(state, model, format, m); });
       }
     }
   }

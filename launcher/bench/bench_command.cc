@@ -52,8 +52,7 @@ ModelCost session_cost(const runtime::OpenModel& model, const runtime::EngineOpt
   const bool fp8 = engine.kv_cache_dtype == runtime::KvCacheDtype::fp8_e4m3;
   const int ranks = static_cast<int>(info.ranks.size()) / stages;
   ModelCost cost = cost_of(model.config, model.dtype, fp8 ? DType::u8 : model.dtype, ranks);
-  const DeviceKind device = kind_of_device(info.ranks.at(0).report.device);
-  count_weights(cost, runtime::describe_model(model, ranks, device));
+  count_weights(cost, runtime::describe_model(model, ranks));
   return cost_in_stages(cost, stages);
 }
 

@@ -74,8 +74,6 @@ int run_inspect(const Options& options, std::int64_t started_ns) {
   InspectReport report{.started_ns = started_ns, .model = {}, .loads = {}};
   report.kv_memory = kv_memory(options.group, options.engine);
   int ranks = 0;
-  DeviceKind device =
-      options.group.device.value_or(report.kv_memory.shared ? DeviceKind::cpu : DeviceKind::cuda);
   if (options.inspect_load) {
     if (!model.dummy && !model.checkpoint) {
       throw UsageError(str("--load: ", model.path,
@@ -84,7 +82,6 @@ int run_inspect(const Options& options, std::int64_t started_ns) {
     }
     const LaunchPlan plan = plan_launch(options.group, cuda_built(), visible_gpus);
     ranks = plan.ranks;
-    device = plan.device;
     const int exit_code = run_workers(options.group, plan, &model, [&](WorkerGroup& workers) {
       report.loads = load(workers, options);
       const ipc::Group& group = workers.member().group();
@@ -97,7 +94,7 @@ int run_inspect(const Options& options, std::int64_t started_ns) {
   } else {
     ranks = plan_ranks(options.group, cuda_built(), visible_gpus);
   }
-  report.model = runtime::describe_model(model, ranks, device);
+  report.model = runtime::describe_model(model, ranks);
   write_results(options.json ? format_json(report) : format_table(report));
   return kExitFine;
 }

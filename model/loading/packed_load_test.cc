@@ -47,7 +47,7 @@ struct Loaded {
                          .to_row = 0}};
     parameter.shape = {part.rows.size(), part.columns.size()};
     layers::Parameter* const parameters[] = {&parameter};
-    choose_quantization(parameters, &checkpoint, {.format = format}, /*vocabulary=*/true);
+    choose_quantization(parameters, &checkpoint, {.format = format});
     memory = bind_parameters(parameters, DType::f32, backend);
     load_parameters(parameters, checkpoint, backend,
                     {.threads = 2, .piece_bytes = piece_bytes, .progress = {}, .staged = staged});
@@ -230,7 +230,7 @@ TEST_CASE("parts of one parameter in two encodings get the finer format") {
                                   .to_row = tensor == first ? 0 : kOutputs});
     }
     layers::Parameter* const parameters[] = {&parameter};
-    choose_quantization(parameters, &checkpoint, {}, /*vocabulary=*/true);
+    choose_quantization(parameters, &checkpoint, {});
     return parameter.quantization;
   };
   CHECK(chosen("q.weight", "v.weight") == layers::Quantization{WeightFormat::int8, 16, false});
@@ -253,28 +253,28 @@ TEST_CASE("integers fit into as many bits or more, in as small groups or smaller
   CHECK_FALSE(holds(WeightFormat::fp8, 128, WeightFormat::int8, 128));
 }
 
-TEST_CASE("a vocabulary stays quantized as it is stored, where rows can be looked up in it") {
+TEST_CASE("a vocabulary stays quantized as it is stored, but not in MXFP4") {
   TestFiles files;
   files.add("q.weight", Encoding::q8_0, {kOutputs, kInputs});
+  files.add("m.weight", Encoding::mxfp4_blocks, {kOutputs, kInputs});
   files.add("f.weight", Encoding::bf16, {kOutputs, kInputs});
   const Checkpoint checkpoint = files.write();
-  const auto chosen = [&](const std::string& tensor, QuantizationChoice::Format format,
-                          bool looked) {
+  const auto chosen = [&](const std::string& tensor, QuantizationChoice::Format format) {
     layers::Parameter parameter;
     parameter.name = "vocabulary";
     parameter.may_be_quantized = layers::MayBeQuantized::vocabulary;
     parameter.shape = {kOutputs, kInputs};
     parameter.slices = {{tensor, {kOutputs, kInputs}, {0, kOutputs}, {0, kInputs}, 0}};
     layers::Parameter* const parameters[] = {&parameter};
-    choose_quantization(parameters, &checkpoint, {.format = format}, looked);
+    choose_quantization(parameters, &checkpoint, {.format = format});
     return parameter.quantization;
   };
   using Format = QuantizationChoice::Format;
-  CHECK(chosen("q.weight", Format::automatic, true) ==
+  CHECK(chosen("q.weight", Format::automatic) ==
         layers::Quantization{WeightFormat::int8, 32, false});
-  CHECK_FALSE(chosen("q.weight", Format::automatic, false).has_value());
-  CHECK_FALSE(chosen("q.weight", Format::none, true).has_value());
-  CHECK_FALSE(chosen("f.weight", Format::int4, true).has_value());
+  CHECK_FALSE(chosen("m.weight", Format::automatic).has_value());
+  CHECK_FALSE(chosen("q.weight", Format::none).has_value());
+  CHECK_FALSE(chosen("f.weight", Format::int4).has_value());
 }
 
 }  // namespace

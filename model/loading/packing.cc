@@ -124,14 +124,13 @@ void check_scales(const StoredTensor& tensor, const kernels::QuantizedShape& sha
 }
 
 void choose_quantization(std::span<Parameter* const> parameters, const Checkpoint* checkpoint,
-                         const QuantizationChoice& choice, bool vocabulary) {
+                         const QuantizationChoice& choice) {
   using Format = QuantizationChoice::Format;
   using layers::MayBeQuantized;
   for (Parameter* parameter : parameters) {
     parameter->quantization.reset();
     const bool as_stored = parameter->may_be_quantized == MayBeQuantized::vocabulary;
-    if (parameter->may_be_quantized == MayBeQuantized::no || (as_stored && !vocabulary)) continue;
-    if (parameter->elements() == 0) continue;
+    if (parameter->may_be_quantized == MayBeQuantized::no || parameter->elements() == 0) continue;
     std::optional<Packing> packing;
     if (!as_stored) packing = packing_of(choice.format);
     if (choice.format != Format::none && checkpoint != nullptr) {
@@ -139,6 +138,8 @@ void choose_quantization(std::span<Parameter* const> parameters, const Checkpoin
       if (stored) packing = stored;
     }
     if (!packing || !can_be_cut(*parameter, packing->group, checkpoint)) continue;
+    // Only grouped GEMMs have kernels for it on GPUs.
+    if (as_stored && packing->format == WeightFormat::mxfp4) continue;
     parameter->quantization = {packing->format, packing->group, choice.weight_only,
                                in_blocks(*parameter, packing->format, checkpoint)};
   }

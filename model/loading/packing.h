@@ -31,9 +31,7 @@ void check_scales(const StoredTensor& tensor, const kernels::QuantizedShape& sha
                   std::span<const float> scales, std::span<const float> offsets);
 
 // Decides for each parameter, before memory is bound. checkpoint: nullptr with random weights.
-// vocabulary: whether rows can be looked up in quantized tables, as on CPUs.
 void choose_quantization(std::span<layers::Parameter* const> parameters,
-                         const Checkpoint* checkpoint, const QuantizationChoice& choice,
-                         bool vocabulary);
+                         const Checkpoint* checkpoint, const QuantizationChoice& choice);
 
 }  // namespace nvllm::model

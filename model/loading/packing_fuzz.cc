@@ -69,8 +69,7 @@ void load(const Checkpoint& checkpoint, const StoredTensor& tensor, std::uint8_t
   if (parameter.elements() == 0) return;
   layers::Parameter* const parameters[] = {&parameter};
   choose_quantization(parameters, &checkpoint,
-                      {.format = static_cast<QuantizationChoice::Format>(how % 5)},
-                      /*vocabulary=*/true);
+                      {.format = static_cast<QuantizationChoice::Format>(how % 5)});
 
   // Whatever is written beside its memory, the sanitizer sees.
   LoadPiece whole{.rows = slice.rows, .columns = slice.columns, .dtype = parameter.type};

@@ -302,7 +302,7 @@ int wrong_packed(const Case& made, const Checkpoint& checkpoint, Backend& backen
                        .to_row = 0}};
   parameter.shape = {rows.size(), columns.size()};
   layers::Parameter* const parameters[] = {&parameter};
-  choose_quantization(parameters, &checkpoint, {}, /*vocabulary=*/true);
+  choose_quantization(parameters, &checkpoint, {});
   REQUIRE(parameter.quantization.has_value());
   CHECK(parameter.quantization->format == *made.format);
   const bool fp8 = *made.format == kernels::WeightFormat::fp8;

@@ -53,8 +53,7 @@ layers::TestCacheShape cache_shape(const Decoder& decoder, const TestModelShape&
 
 Buffer bind(const Decoder& decoder, const TestModelShape& shape, Backend& backend) {
   if (shape.keep_quantized != nullptr) {
-    choose_quantization(decoder.parameters(), shape.keep_quantized, {.weight_only = true},
-                        backend.kind() == DeviceKind::cpu);
+    choose_quantization(decoder.parameters(), shape.keep_quantized, {.weight_only = true});
   }
   return bind_parameters(decoder.parameters(), shape.dtype, backend);
 }

@@ -224,7 +224,7 @@ std::vector<Way> all_ways() {
 // heads.
 std::int64_t cache_bytes(const OpenModel& model, int ranks, int stages, std::int64_t blocks) {
   std::int64_t heads = 0;
-  for (const RankDescription& rank : describe_model(model, ranks, DeviceKind::cpu).ranks) {
+  for (const RankDescription& rank : describe_model(model, ranks).ranks) {
     heads = std::max(heads, rank.kv_heads.size());
   }
   const kvcache::BlockShape shape = {.layers = divide_up<std::int64_t>(model.config.layers, stages),

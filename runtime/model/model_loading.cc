@@ -26,7 +26,7 @@ ModelRank::ModelRank(const OpenModel& model, layers::Shard shard, layers::Stage 
     : model_(model),
       backend_(backend),
       decoder_(model.config, shard_in(model, shard), model.dtype, stage) {
-  choose_quantization(decoder_, model_, backend.kind());
+  choose_quantization(decoder_, model_);
   times_.started_ns = now_ns();
   thread_ = start_thread("that loads the model", [this] {
     std::exception_ptr error;

@@ -74,9 +74,9 @@ DType choose_dtype(const ModelOptions& options, const model::ModelConfig& config
 
 }  // namespace
 
-void choose_quantization(const model::Decoder& decoder, const OpenModel& model, DeviceKind device) {
+void choose_quantization(const model::Decoder& decoder, const OpenModel& model) {
   model::choose_quantization(decoder.parameters(), model.checkpoint ? &*model.checkpoint : nullptr,
-                             model.quantization, device == DeviceKind::cpu);
+                             model.quantization);
 }
 
 void check_pipeline(const OpenModel& model, int stages) {
@@ -187,9 +187,9 @@ std::string format_of(const layers::Parameter& parameter, DType dtype) {
              parameter.quantization->group);
 }
 
-RankDescription describe_rank(const OpenModel& model, layers::Shard shard, DeviceKind device) {
+RankDescription describe_rank(const OpenModel& model, layers::Shard shard) {
   const model::Decoder decoder(model.config, shard, model.dtype);
-  choose_quantization(decoder, model, device);
+  choose_quantization(decoder, model);
   const model::ParameterBytes bytes = model::bytes_of(decoder.parameters(), model.dtype);
   RankDescription rank;
   rank.elements = elements_of(decoder);
@@ -249,7 +249,7 @@ const char* name_of(layers::RopeConfig::Type type) {
   return "?";
 }
 
-ModelDescription describe_model(const OpenModel& model, int ranks, DeviceKind device) {
+ModelDescription describe_model(const OpenModel& model, int ranks) {
   ModelDescription description;
   description.path = model.path;
   description.config = model.config;
@@ -259,7 +259,7 @@ ModelDescription describe_model(const OpenModel& model, int ranks, DeviceKind de
   description.active_elements = description.elements - inactive_elements(model.config);
   if (model.checkpoint) description.checkpoint = describe_checkpoint(*model.checkpoint);
   for (int rank = 0; rank < ranks; ++rank) {
-    description.ranks.push_back(describe_rank(model, {rank, ranks}, device));
+    description.ranks.push_back(describe_rank(model, {rank, ranks}));
   }
   return description;
 }

@@ -31,7 +31,7 @@ struct OpenModel {
 };
 
 // Decides which of a decoder's parameters stay quantized, before they are allocated.
-void choose_quantization(const model::Decoder& decoder, const OpenModel& model, DeviceKind device);
+void choose_quantization(const model::Decoder& decoder, const OpenModel& model);
 
 // Every Error is one line that names the file. The checkpoint's tensors match the configuration by
 // name and shape.
@@ -89,7 +89,7 @@ struct ModelDescription {
 // "default", "linear", "dynamic", "yarn", "llama3"
 const char* name_of(layers::RopeConfig::Type type);
 
-// Describes the model as divided over `ranks` devices of this kind.
-ModelDescription describe_model(const OpenModel& model, int ranks, DeviceKind device);
+// Describes the model as divided over `ranks` devices.
+ModelDescription describe_model(const OpenModel& model, int ranks);
 
 }  // namespace nvllm::runtime

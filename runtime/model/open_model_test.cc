@@ -90,28 +90,26 @@ TEST_CASE("a scale of 1 in MXFP4, a byte that would be NaN in FP8, is a number")
   CHECK(weight_fault(parameter, *backend) == "w has a scale that is NaN");
 }
 
-TEST_CASE("experts in MXFP4 stay so in memory, on every device") {
+TEST_CASE("experts in MXFP4 stay so in memory") {
   const OpenModel model = open_model({.path = "tests/data/golden-models/gptoss-mxfp4"});
-  for (const DeviceKind device : {DeviceKind::cpu, DeviceKind::cuda}) {
-    const ModelDescription description = describe_model(model, 2, device);
-    int packed = 0;
-    for (const ParameterDescription& parameter : description.ranks[1].parameters) {
-      packed += parameter.format == "mxfp4 in groups of 32" ? 1 : 0;
-    }
-    CHECK(packed == 8);  // of each layer gate and up, and down
+  const ModelDescription description = describe_model(model, 2);
+  int packed = 0;
+  for (const ParameterDescription& parameter : description.ranks[1].parameters) {
+    packed += parameter.format == "mxfp4 in groups of 32" ? 1 : 0;
   }
+  CHECK(packed == 8);  // of each layer gate and up, and down
 }
 
 TEST_CASE("of a mixture of experts, what a token needs is counted") {
   const Folder dense;
   const Folder folder(kMixtral);
   const OpenModel model = dummy(folder);
-  const ModelDescription description = describe_model(model, 3, DeviceKind::cpu);
+  const ModelDescription description = describe_model(model, 3);
   const std::uint64_t expert = 3 * 64 * 104;
   CHECK(description.elements - description.active_elements == 2 * 6 * expert);
   CHECK(description.ranks[0].intermediate == layers::Range{});
   CHECK(description.ranks[1].expert_intermediate == layers::Range{40, 72});
-  const ModelDescription of_dense = describe_model(dummy(dense), 1, DeviceKind::cpu);
+  const ModelDescription of_dense = describe_model(dummy(dense), 1);
   CHECK(of_dense.active_elements == of_dense.elements);
 }
 
@@ -205,11 +203,11 @@ TEST_CASE("a model that cannot be divided into so many pipeline stages is refuse
 TEST_CASE("the parts of all ranks are the whole, at any number of ranks") {
   const Folder folder;
   const OpenModel model = dummy(folder);
-  const std::uint64_t whole = describe_model(model, 1, DeviceKind::cpu).ranks[0].bytes;
-  CHECK(whole == describe_model(model, 1, DeviceKind::cpu).elements * 2);
+  const std::uint64_t whole = describe_model(model, 1).ranks[0].bytes;
+  CHECK(whole == describe_model(model, 1).elements * 2);
   for (int ranks = 1; ranks <= 8; ++ranks) {
     CAPTURE(ranks);
-    const ModelDescription description = describe_model(model, ranks, DeviceKind::cpu);
+    const ModelDescription description = describe_model(model, ranks);
     REQUIRE(description.ranks.size() == static_cast<std::size_t>(ranks));
     std::int64_t heads = 0, intermediate = 0, vocabulary = 0;
     for (const RankDescription& rank : description.ranks) {

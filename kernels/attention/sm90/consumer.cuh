@@ -1,8 +1,8 @@
 // The consumer warpgroups of attention on Hopper, which compute on the tiles that producer.cuh
 // copies.
 //
-// Each of two consumer warpgroups has 64 packed rows and multiplies them with KV tiles of 128
-// tokens by wgmma. The softmax of one tile overlaps the P V GEMM of the previous tile
+// Each of two consumer warpgroups has 64 packed rows and multiplies them with KV tiles by
+// wgmma. The softmax of one tile overlaps the P V GEMM of the previous tile
 // (intra-warpgroup pipelining), and the warpgroups alternate in issuing GEMMs (ping-pong), so that
 // the softmax of one overlaps the GEMMs of the other. Tiles are processed from the last to the
 // first: only tiles in which some row's tokens or window end need a mask. Rows (softmax_rows.cuh)
@@ -28,7 +28,7 @@ __device__ __forceinline__ void lower_register_limit() {
 
 // The tiles of tokens [begin, end) of a part, of which each row attends to a prefix or, with a
 // window, a range. Without a window, begin is 0.
-template <typename Part>
+template <int D, typename Part>
 struct ContextTiles {
   const Part& part;
   const Boxes& boxes;
@@ -36,10 +36,12 @@ struct ContextTiles {
   int stage = 0;  // of the first tile
 
   __device__ __forceinline__ int count() const {
-    return count_tiles(Part::kWindowed ? begin : 0, end);
+    return count_tiles<D>(Part::kWindowed ? begin : 0, end);
   }
   // The first token of the i-th tile in processing order.
-  __device__ __forceinline__ int first(int i) const { return (count_tiles(end) - 1 - i) * kTokens; }
+  __device__ __forceinline__ int first(int i) const {
+    return (count_tiles<D>(end) - 1 - i) * kTokens<D>;
+  }
 
   // What a thread needs to mask its scores: for rows `row` and row + 8 of a warpgroup whose rows
   // begin at group_row.
@@ -57,7 +59,7 @@ struct ContextTiles {
   template <typename Rows>
   __device__ __forceinline__ void mask(const Mask& mask, int i, Rows& rows, int lane) const {
     if constexpr (Part::kWindowed) mask_before(mask, i, rows, lane);
-    if (first(i) + kTokens <= mask.min_visible) return;
+    if (first(i) + kTokens<D> <= mask.min_visible) return;
     const int within[2] = {mask.visible[0] - first(i), mask.visible[1] - first(i)};
     rows.mask(within, lane);
   }
@@ -65,18 +67,16 @@ struct ContextTiles {
   // Called after each wait for keys or values.
   __device__ __forceinline__ void arrived() const {}
   // Zeroes the rows of the first tile's values that no copy has written.
-  template <int D>
   __device__ __forceinline__ void zero_missing_values(const Shared<D>& shared, int thread) const {
-    const int count = boxes.filled_by(min(kTokens, end - first(0)));
+    const int count = boxes.filled_by(min(kTokens<D>, end - first(0)));
     const int filled = min(count * boxes.tokens, part.tokens - first(0));
-    if (filled >= kTokens) return;
-    clear<D>(shared.values(stage), filled, kTokens, thread);
+    if (filled >= kTokens<D>) return;
+    clear(shared.values(stage), filled, kTokens<D>, thread);
   }
   // Zeroes the rows of the i-th tile's values that precede the windows of all rows.
-  template <int D>
   __device__ __forceinline__ void zero_unseen_values(int i, unsigned values, int thread) const {
     if constexpr (!Part::kWindowed) return;
-    if (first(i) < begin) clear<D>(values, 0, begin - first(i), thread);
+    if (first(i) < begin) clear(values, 0, begin - first(i), thread);
   }
 
  private:
@@ -87,7 +87,6 @@ struct ContextTiles {
                            part.first_seen(mask.row + 8) - first(i)};
     rows.mask_before(before, lane);
   }
-  template <int D>
   __device__ __forceinline__ static void clear(unsigned values, int from, int to, int thread) {
     clear_rows<D>(values, from, to, thread);
     fence_shared_writes();
@@ -128,18 +127,17 @@ class Consumer {
     const int count = tiles.count();
     const unsigned queries = shared_.queries() + group_ * kGroupRows * kRowBytes;
     Rows<T, D> rows;
-#pragma unroll
-    for (float& value : rows.out) value = 0;
+    rows.clear_out();
     const float scale = part.p.scale * kLog2E;
     const typename Tiles::Mask mask(tiles, group_row, row + lane() / 4);
-    const auto wait_for = [&](const Barrier& full, const PipelineState& state) {
+    const auto wait_for = [&](const Barrier& full, const PipelineState<D>& state) {
       full.wait(state.parity);
       tiles.arrived();
     };
     const int own_order = kFirstOrder + group_, other_order = kFirstOrder + 1 - group_;
 
     if (count > 0) {
-      const PipelineState state(done_);
+      const PipelineState<D> state(done_);
       wait_for(shared_.keys_full(state.stage), state);
       rows.multiply_keys(queries, shared_.keys(state.stage));
       wgmma_wait<0>();
@@ -151,12 +149,11 @@ class Consumer {
       rows.pack_weights();
       rows.add_row_sums();
       wait_for(shared_.values_full(state.stage), state);
-      tiles.template zero_missing_values<D>(shared_, group_ * kGroupThreads + thread_);
-      tiles.template zero_unseen_values<D>(0, shared_.values(state.stage),
-                                           group_ * kGroupThreads + thread_);
+      tiles.zero_missing_values(shared_, group_ * kGroupThreads + thread_);
+      tiles.zero_unseen_values(0, shared_.values(state.stage), group_ * kGroupThreads + thread_);
     }
     for (int i = 1; i < count; ++i) {
-      const PipelineState state(done_ + i), before(done_ + i - 1);
+      const PipelineState<D> state(done_ + i), before(done_ + i - 1);
       wait_for(shared_.keys_full(state.stage), state);
       // The warpgroups alternate in issuing GEMMs.
       sync_threads(own_order, kBoth);
@@ -171,12 +168,11 @@ class Consumer {
       // assembler moves neither the exponentials nor the next wait; this keeps the softmax and the
       // GEMM overlapped.
       wait_for(shared_.values_full(state.stage), state);
-      tiles.template zero_unseen_values<D>(i, shared_.values(state.stage),
-                                           group_ * kGroupThreads + thread_);
+      tiles.zero_unseen_values(i, shared_.values(state.stage), group_ * kGroupThreads + thread_);
       wgmma_wait<0>();
-      hold(rows.out);
+      rows.hold_out();
       release(shared_.values_empty(before.stage));
-      rows.template exponentiate<kOverlapped, kTokens / 8>(scale, rows.reference);
+      rows.template exponentiate<kOverlapped, kTokens<D> / 8>(scale, rows.reference);
       rows.pack_weights();
       if (any_of_threads(kFirstGroup + group_, kGroupThreads, rows.needs_rescale())) {
         rows.multiply_keys(queries, shared_.keys(state.stage));  // the scores were overwritten
@@ -192,10 +188,10 @@ class Consumer {
     }
     if (count == 0) queries_done();
     if (count > 0) {
-      const PipelineState last(done_ + count - 1);
+      const PipelineState<D> last(done_ + count - 1);
       rows.multiply_values(shared_.values(last.stage), count == 1);
       wgmma_wait<0>();
-      hold(rows.out);
+      rows.hold_out();
       release(shared_.values_empty(last.stage));
     }
     done_ += count;
@@ -210,12 +206,10 @@ class Consumer {
 
  private:
   // Groups of 8 columns whose weights are computed while the previous GEMM still runs.
-  static constexpr int kOverlapped = 8;
+  static constexpr int kOverlapped = kTokens<D> / 16;
   static constexpr int kBoth = kConsumers * kGroupThreads;
 
-  __device__ __forceinline__ int lane() const {
-    return thread_ % 32;
-  }
+  __device__ __forceinline__ int lane() const { return thread_ % 32; }
 
   const Shared<D> shared_;
   const int group_, thread_;
@@ -248,7 +242,7 @@ __device__ __forceinline__ void attend(const Part& part, int block_row, const CU
     produce<T, D>(part, shared, {keys, values, keys, values}, boxes, begin, end, 0, thread);
   } else {
     raise_register_limit<232>();
-    consume<T, D>(part, shared, ContextTiles<Part>{part, boxes, begin, end}, block_row, group,
+    consume<T, D>(part, shared, ContextTiles<D, Part>{part, boxes, begin, end}, block_row, group,
                   thread);
   }
 }

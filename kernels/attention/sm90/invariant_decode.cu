@@ -35,7 +35,8 @@ namespace invariant_decode {
 namespace {
 
 constexpr int kRows = 8, kWorkers = 8, kThreads = (kWorkers + 1) * 32;
-constexpr int kTileTokens = sm90::kTokens, kStepTokens = 16, kTileSteps = kTileTokens / kStepTokens;
+constexpr int kTileTokens = sm90::kTokens<128>, kStepTokens = 16,
+              kTileSteps = kTileTokens / kStepTokens;
 constexpr int kRoundTiles = 8;
 constexpr int kRoundSteps = kRoundTiles * kTileSteps;
 constexpr int kStepBytes = 32 * 16;    // of scores
@@ -612,7 +613,7 @@ bool attention_invariant_decode_sm90(const Attention& args, cudaStream_t stream)
   using namespace invariant_decode;
   const bool one_row = args.max_query_rows == 1 && args.visible.data == nullptr;
   const bool boxes = args.kv.block_table.data == nullptr || args.kv.block_size() % kStepTokens == 0;
-  if (!sm90::serves(args) || !one_row || args.window != 0 || !boxes ||
+  if (!sm90::serves(args, 128) || !one_row || args.window != 0 || !boxes ||
       std::min(args.group, args.q.shape[1]) > kRows || args.kv.keys.dtype != args.q.dtype ||
       !sm90::can_be_described(args.kv.keys) || !sm90::can_be_described(args.kv.values)) {
     return false;

@@ -27,7 +27,8 @@ namespace nvllm::kernels::cuda {
 namespace invariant_decode_warps {
 namespace {
 
-constexpr int kTileTokens = sm90::kTokens, kStepTokens = 16, kTileSteps = kTileTokens / kStepTokens;
+constexpr int kTileTokens = sm90::kTokens<128>, kStepTokens = 16,
+              kTileSteps = kTileTokens / kStepTokens;
 constexpr int kStages = 3;        // of a ring of keys, or of values
 constexpr int kStageTokens = 32;  // of a warp, in a stage of keys
 constexpr int kStageBoxes = kStageTokens / kStepTokens;

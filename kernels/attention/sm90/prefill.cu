@@ -1,5 +1,5 @@
-// Prefill attention (many query rows per sequence) on Hopper, bfloat16 and float16, head_dim 64 or
-// 128: warp-specialized, following FlashAttention-3.
+// Prefill attention (many query rows per sequence) on Hopper, bfloat16 and float16, head_dim 64,
+// 128 or 256: warp-specialized, following FlashAttention-3.
 //
 // A work tile is up to 128 packed rows of a sequence and a KV head. A block runs one or several
 // work tiles in sequence (TileSchedule); its producer warpgroup (producer.cuh) copies queries and
@@ -140,7 +140,7 @@ __device__ __forceinline__ void produce_work_tiles(const AttentionParams<T>& p,
                                                    const TileSchedule& schedule,
                                                    const PrefillMaps& maps, const Boxes& boxes,
                                                    const Shared<D>& shared, int thread) {
-  if (thread >= boxes.warps() * 32) return;
+  if (thread >= boxes.warps<D>() * 32) return;
   const CacheMaps cache{maps.keys, maps.values, maps.key_runs, maps.value_runs};
   int tiles = 0, work_tiles = 0;
   for (int i = 0;; ++i) {
@@ -159,7 +159,7 @@ __device__ __forceinline__ void produce_work_tiles(const AttentionParams<T>& p,
     const int begin = kWindow ? part.first_seen(work.block_row) : 0;
     const int end = visible_tokens(part, part.packed_rows);
     produce<T, D>(part, shared, cache, boxes, begin, end, tiles, thread);
-    tiles += count_tiles(begin, end);
+    tiles += count_tiles<D>(begin, end);
   }
 }
 
@@ -174,9 +174,9 @@ __device__ __forceinline__ void consume_work_tiles(const AttentionParams<T>& p,
     if (work.sequence < 0) return;
     const auto part = work.part<kWindow>(p);
     if (!schedule.queries_in_bulk) consumer.copy_own_queries(part, work.block_row);
-    const ContextTiles<AttentionPart<T, kWindow>> tiles{
+    const ContextTiles<D, AttentionPart<T, kWindow>> tiles{
         part, boxes, kWindow ? part.first_seen(work.block_row) : 0,
-        visible_tokens(part, part.packed_rows), PipelineState(consumer.done()).stage};
+        visible_tokens(part, part.packed_rows), PipelineState<D>(consumer.done()).stage};
     consumer.attend(part, tiles, work.block_row, [&] { consumer.release(shared.queries_empty()); });
   }
 }
@@ -254,8 +254,8 @@ void launch(const Attention& args, cudaStream_t stream) {
   const int at_once = nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount);
   const TileSchedule schedule = schedule_of(args, p, at_once);
   if (schedule.work_tiles() == 0) return;
-  Boxes boxes = boxes_for(args.kv);
-  boxes.runs = blocks_make_tiles(args.kv, boxes);
+  Boxes boxes = boxes_for<D>(args.kv);
+  boxes.runs = blocks_make_tiles<D>(args.kv, boxes);
   PrefillMaps maps{};
   if (schedule.queries_in_bulk) maps.queries = describe_queries<T, D>(args, schedule.rows);
   if (boxes.bulk) {
@@ -263,8 +263,8 @@ void launch(const Attention& args, cudaStream_t stream) {
     maps.values = describe<T, D>(args.kv.values, boxes.tokens);
   }
   if (boxes.runs) {
-    maps.key_runs = describe<T, D>(args.kv.keys, boxes.tokens, kTokens / boxes.tokens);
-    maps.value_runs = describe<T, D>(args.kv.values, boxes.tokens, kTokens / boxes.tokens);
+    maps.key_runs = describe<T, D>(args.kv.keys, boxes.tokens, kTokens<D> / boxes.tokens);
+    maps.value_runs = describe<T, D>(args.kv.values, boxes.tokens, kTokens<D> / boxes.tokens);
   }
   const auto kernel = prefill_kernel_sm90<T, D, kWindow>;
   allow_shared_memory(kernel, kSharedBytes<D>, "preparing attention");
@@ -280,9 +280,12 @@ void launch(const Attention& args, cudaStream_t stream) {
 
 template <typename T, bool kWindow>
 bool attention_prefill_sm90(const Attention& args, cudaStream_t stream) {
-  if (!sm90::serves(args)) return false;
-  args.q.shape[2] == 64 ? sm90::launch<64, T, kWindow>(args, stream)
-                        : sm90::launch<128, T, kWindow>(args, stream);
+  if (!sm90::serves(args, 256)) return false;
+  switch (args.q.shape[2]) {
+    case 64: sm90::launch<64, T, kWindow>(args, stream); break;
+    case 128: sm90::launch<128, T, kWindow>(args, stream); break;
+    default: sm90::launch<256, T, kWindow>(args, stream);
+  }
   return true;
 }
 

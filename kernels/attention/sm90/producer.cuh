@@ -1,11 +1,11 @@
 // The shared-memory pipeline of attention on Hopper and its producer warpgroup, which fills it, and
 // on the host the tensor maps that the producer copies with.
 //
-// A block holds the queries of 128 packed rows and a ring of kStages KV tiles of 128 tokens. For
-// each stage, keys and values have a "full" mbarrier, at which copies arrive, and an "empty" one,
-// at which consumers release the tile. The producer copies the cache with TMA, tile by tile, while
-// the consumers (consumer.cuh) compute on the previous tiles; if cache blocks are not a multiple of
-// a TMA box, it copies token by token.
+// A block holds the queries of 128 packed rows and a ring of kStages KV tiles of kTokens tokens.
+// For each stage, keys and values have a "full" mbarrier, at which copies arrive, and an "empty"
+// one, at which consumers release the tile. The producer copies the cache with TMA, tile by tile,
+// while the consumers (consumer.cuh) compute on the previous tiles; if cache blocks are not a
+// multiple of a TMA box, it copies token by token.
 #pragma once
 
 #include <algorithm>
@@ -27,23 +27,26 @@ inline constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
 inline constexpr int kProducerWarps = kGroupThreads / 32;
 inline constexpr int kGroupRows = 64;
 inline constexpr int kRows = kConsumers * kGroupRows;
-inline constexpr int kTokens = 128;  // of a KV tile
-inline constexpr int kStages = 3;
 inline constexpr int kHalf = 64;  // elements of a row of a tile in shared memory
 inline constexpr int kRowBytes = kHalf * 2;
 inline constexpr int kMinBoxTokens = 8;    // the swizzle pattern repeats after 8 rows
 inline constexpr int kBarrierBytes = 256;  // and the published work tile
 inline constexpr int kAlignment = 1024;
 
+// Tokens of a KV tile, and tiles of a ring: as many as shared memory has room for.
+template <int D>
+inline constexpr int kTokens = D <= 128 ? 128 : 64;
+template <int D>
+inline constexpr int kStages = D <= 128 ? 3 : 2;
 template <int D>
 inline constexpr int kHalves = D / kHalf;
 template <int D>
 inline constexpr int kQueryBytes = kRows* D * 2;
 template <int D>
-inline constexpr int kTileBytes = kTokens* D * 2;
+inline constexpr int kTileBytes = kTokens<D>* D * 2;
 template <int D>
 inline constexpr int kSharedBytes =
-    kQueryBytes<D> + 2 * kStages* kTileBytes<D> + kBarrierBytes + kAlignment;
+    kQueryBytes<D> + 2 * kStages<D>* kTileBytes<D> + kBarrierBytes + kAlignment;
 
 // How the cache is copied: as TMA boxes of `tokens` tokens of one head and cache block; or token by
 // token, if cache blocks are not a multiple of a box.
@@ -54,8 +57,9 @@ struct Boxes {
   bool runs = false;  // a tile is several cache blocks: one box if consecutive
 
   // The number of producer warps that copy.
+  template <int D>
   __device__ __forceinline__ int warps() const {
-    return bulk && tokens < kTokens ? kProducerWarps : 1;
+    return bulk && tokens < kTokens<D> ? kProducerWarps : 1;
   }
   // How many boxes `count` tokens fill. A box's number of tokens is a power of two.
   __device__ __forceinline__ int filled_by(int count) const {
@@ -97,24 +101,26 @@ struct Shared {
   __device__ __forceinline__ unsigned keys(int stage) const {
     return base + kQueryBytes<D> + stage * kTileBytes<D>;
   }
-  __device__ __forceinline__ unsigned values(int stage) const { return keys(kStages + stage); }
+  __device__ __forceinline__ unsigned values(int stage) const { return keys(kStages<D> + stage); }
   __device__ __forceinline__ Barrier barrier(int number) const {
-    return {keys(2 * kStages) + number * 8};
+    return {keys(2 * kStages<D>) + number * 8};
   }
   __device__ __forceinline__ Barrier keys_full(int stage) const { return barrier(stage); }
   __device__ __forceinline__ Barrier keys_empty(int stage) const {
-    return barrier(kStages + stage);
+    return barrier(kStages<D> + stage);
   }
   __device__ __forceinline__ Barrier values_full(int stage) const {
-    return barrier(2 * kStages + stage);
+    return barrier(2 * kStages<D> + stage);
   }
   __device__ __forceinline__ Barrier values_empty(int stage) const {
-    return barrier(3 * kStages + stage);
+    return barrier(3 * kStages<D> + stage);
   }
   // The queries of a work tile, and the published work tile itself (prefill.cu).
-  __device__ __forceinline__ Barrier queries_full() const { return barrier(4 * kStages); }
-  __device__ __forceinline__ Barrier queries_empty() const { return barrier(4 * kStages + 1); }
-  __device__ __forceinline__ unsigned work_tile() const { return barrier(4 * kStages + 2).address; }
+  __device__ __forceinline__ Barrier queries_full() const { return barrier(4 * kStages<D>); }
+  __device__ __forceinline__ Barrier queries_empty() const { return barrier(4 * kStages<D> + 1); }
+  __device__ __forceinline__ unsigned work_tile() const {
+    return barrier(4 * kStages<D> + 2).address;
+  }
 };
 
 // Initializes the barriers; called by one thread before all others start. `keys` and `values`: the
@@ -122,7 +128,7 @@ struct Shared {
 template <int D>
 __device__ __forceinline__ void start_barriers(const Shared<D>& shared, int keys, int values) {
   constexpr int kWarps = kConsumers * kGroupThreads / 32;
-  for (int stage = 0; stage < kStages; ++stage) {
+  for (int stage = 0; stage < kStages<D>; ++stage) {
     shared.keys_full(stage).init(keys);
     shared.values_full(stage).init(values);
     shared.keys_empty(stage).init(kWarps);
@@ -134,20 +140,23 @@ __device__ __forceinline__ void start_barriers(const Shared<D>& shared, int keys
 }
 
 // The stage of the i-th tile that a block works on, and the parity of its barriers.
+template <int D>
 struct PipelineState {
   int stage;
   unsigned parity;
   __device__ __forceinline__ explicit PipelineState(int i)
-      : stage(i % kStages), parity(i / kStages & 1) {}
+      : stage(i % kStages<D>), parity(i / kStages<D> & 1) {}
 };
 
+template <int D>
 __device__ __forceinline__ int count_tiles(int tokens) {
-  return (tokens + kTokens - 1) / kTokens;
+  return (tokens + kTokens<D> - 1) / kTokens<D>;
 }
 
 // The number of tiles that overlap tokens [begin, end). Tiles begin at multiples of kTokens.
+template <int D>
 __device__ __forceinline__ int count_tiles(int begin, int end) {
-  return count_tiles(end) - begin / kTokens;
+  return count_tiles<D>(end) - begin / kTokens<D>;
 }
 
 // The number of tokens that the last of the first `packed_rows` rows attends to; earlier rows
@@ -186,9 +195,9 @@ struct TileBoxes {
 template <int D, typename Part>
 __device__ __forceinline__ TileBoxes locate_boxes(const Part& part, const Boxes& boxes, int begin,
                                                   int end, int tile, int lane) {
-  const int first = tile * kTokens;
+  const int first = tile * kTokens<D>;
   TileBoxes found;
-  found.count = boxes.filled_by(min(kTokens, end - first));
+  found.count = boxes.filled_by(min(kTokens<D>, end - first));
   if constexpr (Part::kWindowed) found.skipped = boxes.whole_in(max(0, begin - first));
   found.block = part.sequence;
   found.within = part.token(first) + min(lane / kHalves<D>, found.count - 1) * boxes.tokens;
@@ -205,7 +214,7 @@ __device__ __forceinline__ TileBoxes locate_boxes(const Part& part, const Boxes&
 // Whether the boxes are consecutive blocks of the cache that make up a tile.
 template <int D, bool kWindow>
 __device__ __forceinline__ bool is_run(const TileBoxes& found, const Boxes& boxes, int lane) {
-  if (!boxes.runs || found.count * boxes.tokens != kTokens) return false;
+  if (!boxes.runs || found.count * boxes.tokens != kTokens<D>) return false;
   if (kWindow && found.skipped > 0) return false;
   const int box = min(lane / kHalves<D>, found.count - 1);
   const int first = __shfl_sync(~0u, found.block, 0);
@@ -223,11 +232,11 @@ __device__ __forceinline__ void copy_boxes(const CUtensorMap& tensor, const Boxe
   if (thread < 32) empty.wait(parity);
   const int copied = kWindow ? found.count - found.skipped : found.count;
   if (thread == 0) full.arrive_and_expect(copied * boxes.tokens * D * 2);
-  boxes.warps() > 1 ? sync_threads(kAllProducers, kGroupThreads) : __syncwarp();
+  boxes.warps<D>() > 1 ? sync_threads(kAllProducers, kGroupThreads) : __syncwarp();
   const int lane = thread % 32, box = lane / kHalves<D>, half = lane % kHalves<D>;
   if (box >= count || box % kProducerWarps != thread / 32) return;
   if (kWindow && box < found.skipped) return;
-  const unsigned to = tile + half * kTokens * kRowBytes + box * boxes.tokens * kRowBytes;
+  const unsigned to = tile + half * kTokens<D> * kRowBytes + box * boxes.tokens * kRowBytes;
   copy_box(to, tensor, half * kHalf, found.within, kv_head, found.block, full);
 }
 
@@ -237,15 +246,15 @@ template <int D, typename Part>
 __device__ __forceinline__ void produce_boxes(const Part& part, const Shared<D>& shared,
                                               const CacheMaps& maps, const Boxes& boxes, int begin,
                                               int end, int tiles_done, int thread) {
-  const int lane = thread % 32, first_tile = Part::kWindowed ? begin / kTokens : 0;
-  int tile = count_tiles(end) - 1;
+  const int lane = thread % 32, first_tile = Part::kWindowed ? begin / kTokens<D> : 0;
+  int tile = count_tiles<D>(end) - 1;
   TileBoxes next = locate_boxes<D>(part, boxes, begin, end, tile, lane);
   for (; tile >= first_tile; --tile, ++tiles_done) {
     const TileBoxes found = next;
     if (tile > first_tile) next = locate_boxes<D>(part, boxes, begin, end, tile - 1, lane);
     const bool run = is_run<D, Part::kWindowed>(found, boxes, lane);
     const int count = run ? 1 : found.count;
-    const PipelineState state(tiles_done);
+    const PipelineState<D> state(tiles_done);
     copy_boxes<D, Part::kWindowed>(run ? maps.key_runs : maps.keys, boxes, found, count,
                                    part.kv_head, shared.keys(state.stage),
                                    shared.keys_full(state.stage), shared.keys_empty(state.stage),
@@ -265,8 +274,8 @@ __device__ __forceinline__ void copy_tokens(const Part& part, const T* cache, in
 #pragma unroll 1
   for (int at = from * kChunks + lane; at < to * kChunks; at += 32) {
     const int token = at / kChunks, chunk = at % kChunks;
-    store_chunk<kTokens>(tile, token, chunk,
-                         load_vector(cache + part.kv_offset_at(first + token) + chunk * 8).word);
+    store_chunk<kTokens<D>>(tile, token, chunk,
+                            load_vector(cache + part.kv_offset_at(first + token) + chunk * 8).word);
   }
   fence_shared_writes();
   __syncwarp();
@@ -277,19 +286,19 @@ __device__ __forceinline__ void copy_tokens(const Part& part, const T* cache, in
 template <typename T, int D, typename Part>
 __device__ __forceinline__ void produce_tokens(const Part& part, const Shared<D>& shared, int begin,
                                                int end, int tiles_done, int lane) {
-  const int first_tile = Part::kWindowed ? begin / kTokens : 0;
+  const int first_tile = Part::kWindowed ? begin / kTokens<D> : 0;
 #pragma unroll 1
-  for (int tile = count_tiles(end) - 1; tile >= first_tile; --tile, ++tiles_done) {
-    const int first = tile * kTokens, count = min(kTokens, end - first);
+  for (int tile = count_tiles<D>(end) - 1; tile >= first_tile; --tile, ++tiles_done) {
+    const int first = tile * kTokens<D>, count = min(kTokens<D>, end - first);
     const int skipped = Part::kWindowed ? max(0, begin - first) : 0;
-    const PipelineState state(tiles_done);
+    const PipelineState<D> state(tiles_done);
 #pragma unroll 1
     for (int values = 0; values < 2; ++values) {
-      const Barrier empty = shared.barrier(values * 2 * kStages + kStages + state.stage);
-      const Barrier full = shared.barrier(values * 2 * kStages + state.stage);
+      const Barrier empty = shared.barrier(values * 2 * kStages<D> + kStages<D> + state.stage);
+      const Barrier full = shared.barrier(values * 2 * kStages<D> + state.stage);
       empty.wait(state.parity ^ 1);
       copy_tokens<T, D>(part, values == 0 ? part.p.keys : part.p.values, first, skipped, count,
-                        shared.keys(values * kStages + state.stage), full, lane);
+                        shared.keys(values * kStages<D> + state.stage), full, lane);
     }
   }
 }
@@ -299,7 +308,7 @@ template <typename T, int D, typename Part>
 __device__ __forceinline__ void produce(const Part& part, const Shared<D>& shared,
                                         const CacheMaps& maps, const Boxes& boxes, int begin,
                                         int end, int tiles_done, int thread) {
-  if (end == 0 || thread >= boxes.warps() * 32) return;
+  if (end == 0 || thread >= boxes.warps<D>() * 32) return;
   if (boxes.bulk) {
     produce_boxes<D>(part, shared, maps, boxes, begin, end, tiles_done, thread);
   } else {
@@ -312,7 +321,7 @@ template <typename T, int D>
 __device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, unsigned queries,
                                              int first, int first_packed, int thread) {
   constexpr int kChunks = D / 8, kRowsAtOnce = kGroupThreads / kChunks;
-  static_assert(kRowsAtOnce % 8 == 0);  // a thread's chunks have the same index in their rows
+  // With 8 rows at once a thread's chunks have the same index in their rows.
   const int row = thread / kChunks, chunk = thread % kChunks;
 #pragma unroll
   for (int i = 0; i < kGroupRows; i += kRowsAtOnce) {
@@ -320,7 +329,7 @@ __device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, unsig
     if (first_packed + row + i < part.packed_rows) {
       vector = load_vector(part.query(first_packed + row + i) + chunk * 8);
     }
-    store_chunk<kRows>(queries + i * kRowBytes, first + row, chunk, vector.word);
+    store_chunk<kRows>(queries + i / 8 * 8 * kRowBytes, first + row + i % 8, chunk, vector.word);
   }
 }
 
@@ -330,7 +339,7 @@ template <int D>
 __device__ __forceinline__ void clear_rows(unsigned tile, int from, int to, int thread) {
   constexpr int kChunks = D / 8;
   for (int at = from * kChunks + thread; at < to * kChunks; at += kConsumers * kGroupThreads) {
-    store_chunk<kTokens>(tile, at / kChunks, at % kChunks, {0, 0, 0, 0});
+    store_chunk<kTokens<D>>(tile, at / kChunks, at % kChunks, {0, 0, 0, 0});
   }
 }
 
@@ -371,10 +380,11 @@ inline bool can_be_described(const TensorView& cache) {
 }
 
 // How to copy this cache. Boxes do not cross cache blocks.
-inline Boxes boxes_for(const kernels::KvView& kv) {
+template <int D>
+Boxes boxes_for(const kernels::KvView& kv) {
   const bool paged = kv.block_table.data != nullptr;
   const auto block_size = static_cast<int>(kv.block_size());
-  const int tokens = paged ? std::gcd(block_size, kTokens) : kTokens;
+  const int tokens = paged ? std::gcd(block_size, kTokens<D>) : kTokens<D>;
   if (tokens < kMinBoxTokens || !can_be_described(kv.keys) || !can_be_described(kv.values)) {
     return {.bulk = false, .tokens = 1, .block_size = block_size};
   }
@@ -382,9 +392,10 @@ inline Boxes boxes_for(const kernels::KvView& kv) {
 }
 
 // Whether a tile is several whole cache blocks.
-inline bool blocks_make_tiles(const kernels::KvView& kv, const Boxes& boxes) {
+template <int D>
+bool blocks_make_tiles(const kernels::KvView& kv, const Boxes& boxes) {
   return boxes.bulk && kv.block_table.data != nullptr && boxes.tokens == boxes.block_size &&
-         boxes.tokens < kTokens;
+         boxes.tokens < kTokens<D>;
 }
 
 // Whether the packed rows of a KV head are whole groups, so that a TMA box holds some of them.
@@ -395,10 +406,12 @@ inline bool queries_are_boxes(const Attention& args) {
          row % 8 == 0 && row < std::int64_t{1} << 39;
 }
 
-// Whether the kernels of sm_90a support these arguments on this device.
-inline bool serves(const Attention& args) {
+// Whether kernels of sm_90a for heads of 64, 128, ... up to max_head_dim support these arguments on
+// this device.
+inline bool serves(const Attention& args, std::int64_t max_head_dim) {
   const std::int64_t head_dim = args.q.shape[2];
-  return (head_dim == 64 || head_dim == 128) && args.scale > 0 && args.out.aligned(16) &&
+  const bool has_kernel = head_dim == 64 || head_dim == 128 || head_dim == 256;
+  return has_kernel && head_dim <= max_head_dim && args.scale > 0 && args.out.aligned(16) &&
          runs_sm90a();
 }
 

@@ -26,9 +26,12 @@ __device__ __forceinline__ bool any_of_four(bool holds) {
 // and the softmax so far.
 template <typename T, int D>
 struct Rows {
-  float scores[kTokens / 2];
-  float out[D / 2];
-  unsigned weights[kTokens / 16][4];  // as A operands
+  // One wgmma has up to 128 columns of `out`.
+  static constexpr int kPartColumns = D < 128 ? D : 128, kParts = D / kPartColumns;
+
+  float scores[kTokens<D> / 2];
+  float out[kParts][kPartColumns / 2];
+  unsigned weights[kTokens<D> / 16][4];  // as A operands
   // A weight is 2^(score * scale - reference). The reference of a row is the maximum exponent of
   // the first tile that it attends to. It is kept for later tiles and raised only if weights become
   // too large (needs_rescale()).
@@ -37,6 +40,25 @@ struct Rows {
   // Sums of the last tile's weights, in two parts, which add_row_sums() adds to `sum`. They start
   // as infinity, so that the first tile sets the reference.
   float tile_sums[2][2] = {{INFINITY, INFINITY}, {INFINITY, INFINITY}};
+
+  // The i-th of the thread's values of columns 8 j to 8 j + 7.
+  __device__ __forceinline__ float& out_at(int j, int i) {
+    return out[j / (kPartColumns / 8)][4 * (j % (kPartColumns / 8)) + i];
+  }
+  __device__ __forceinline__ float out_at(int j, int i) const {
+    return out[j / (kPartColumns / 8)][4 * (j % (kPartColumns / 8)) + i];
+  }
+  __device__ __forceinline__ void clear_out() {
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out_at(j, i) = 0;
+    }
+  }
+  __device__ __forceinline__ void hold_out() {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) hold(out[part]);
+  }
 
   // scores = q k^T, enqueued.
   __device__ __forceinline__ void multiply_keys(unsigned queries, unsigned keys) {
@@ -48,19 +70,25 @@ struct Rows {
     for (int k = 0; k < D / 16; ++k) {
       const unsigned half = k / 4, step = k % 4 * 32;
       wgmma<T>(scores, advance_descriptor(left, half * kRows * kRowBytes + step),
-               advance_descriptor(right, half * kTokens * kRowBytes + step), k > 0);
+               advance_descriptor(right, half * kTokens<D> * kRowBytes + step), k > 0);
     }
     wgmma_commit();
   }
 
   // out += weights v, enqueued.
   __device__ __forceinline__ void multiply_values(unsigned values, bool first) {
-    const std::uint64_t right = wgmma_descriptor(values, kTokens * kRowBytes, 1024);
-    hold(out);
+    constexpr int kPartBytes = kPartColumns / kHalf * kTokens<D> * kRowBytes;
+    const std::uint64_t right = wgmma_descriptor(values, kTokens<D> * kRowBytes, 1024);
+    hold_out();
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < kTokens / 16; ++k) {
-      wgmma<T>(out, weights[k], advance_descriptor(right, k * 16 * kRowBytes), !first || k > 0);
+    for (int k = 0; k < kTokens<D> / 16; ++k) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        wgmma<T>(out[part], weights[k],
+                 advance_descriptor(right, part * kPartBytes + k * 16 * kRowBytes),
+                 !first || k > 0);
+      }
     }
     wgmma_commit();
   }
@@ -68,7 +96,7 @@ struct Rows {
   // Masks the columns from visible[i] on.
   __device__ __forceinline__ void mask(const int (&visible)[2], int lane) {
 #pragma unroll
-    for (int j = 0; j < kTokens / 8; ++j) {
+    for (int j = 0; j < kTokens<D> / 8; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int column = j * 8 + lane % 4 * 2 + i % 2;
@@ -79,7 +107,7 @@ struct Rows {
   // Masks the columns before first_seen[i].
   __device__ __forceinline__ void mask_before(const int (&first_seen)[2], int lane) {
 #pragma unroll
-    for (int j = 0; j < kTokens / 8; ++j) {
+    for (int j = 0; j < kTokens<D> / 8; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int column = j * 8 + lane % 4 * 2 + i % 2;
@@ -123,11 +151,11 @@ struct Rows {
       rescale[row] = power_of_2(before - references[row]);
       sum[row] *= rescale[row];
     }
-    exponentiate<0, kTokens / 8>(scale, references);
+    exponentiate<0, kTokens<D> / 8>(scale, references);
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) out[4 * j + i] *= rescale[i / 2];
+      for (int i = 0; i < 4; ++i) out_at(j, i) *= rescale[i / 2];
     }
   }
 
@@ -138,7 +166,7 @@ struct Rows {
 
   __device__ __forceinline__ void pack_weights() {
 #pragma unroll
-    for (int k = 0; k < kTokens / 16; ++k) {
+    for (int k = 0; k < kTokens<D> / 16; ++k) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         weights[k][i] = pack(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
@@ -180,7 +208,7 @@ struct Rows {
     constexpr int kAtOnce = 4;
     float new_max[2][kAtOnce];
 #pragma unroll
-    for (int j = 0; j < kTokens / 8; ++j) {
+    for (int j = 0; j < kTokens<D> / 8; ++j) {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
         float& row_max = new_max[row][j % kAtOnce];
@@ -207,7 +235,7 @@ struct Rows {
 #pragma unroll
     for (int j = 0; j < D / 8; ++j) {
       *reinterpret_cast<float2*>(to + j * 8) =
-          make_float2(out[4 * j + 2 * i] * factor, out[4 * j + 2 * i + 1] * factor);
+          make_float2(out_at(j, 2 * i) * factor, out_at(j, 2 * i + 1) * factor);
     }
   }
 
@@ -220,7 +248,7 @@ struct Rows {
       unsigned word[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        word[k] = pack(out[4 * (j + k) + 2 * i] * factor, out[4 * (j + k) + 2 * i + 1] * factor);
+        word[k] = pack(out_at(j + k, 2 * i) * factor, out_at(j + k, 2 * i + 1) * factor);
       }
 #pragma unroll
       for (int step = 1; step < 4; step *= 2) {

@@ -20,13 +20,14 @@ namespace nvllm::kernels::cuda {
 namespace sm90 {
 namespace {
 
-static_assert(kRows == kSparseTile && kTokens == kSparseTile);
+static_assert(kRows == kSparseTile && kTokens<64> == kSparseTile && kTokens<128> == kSparseTile);
 
 // The stage of keys is released before their scores are masked, so positions are kept for two
 // rounds of stages. 16 bits suffice for each: masks only need the distance of a position from the
 // block's first row.
-inline constexpr int kPositionSlots = 2 * kStages;
-inline constexpr int kPositionBytes = kTokens * 2, kNewestBytes = kProducerWarps * 4;
+inline constexpr int kPositionSlots = 2 * kStages<128>;
+static_assert(kStages<64> == kStages<128>);
+inline constexpr int kPositionBytes = kSparseTile * 2, kNewestBytes = kProducerWarps * 4;
 inline constexpr int kFarBehind = 0x7fff;
 static_assert(kRows <= kFarBehind && kNewestBytes == 16);
 template <int D>
@@ -74,7 +75,9 @@ struct ListedTokens : AttentionRows<T> {
         first_position(first_position) {}
 
   __device__ __forceinline__ int tokens() const { return ranges.tokens + columns.tokens; }
-  __device__ __forceinline__ int tiles() const { return (tokens() + kTokens - 1) / kTokens; }
+  __device__ __forceinline__ int tiles() const {
+    return (tokens() + kSparseTile - 1) / kSparseTile;
+  }
   // The position of the token with this number; beyond the last number, a position after all rows.
   __device__ __forceinline__ int position(int number) const {
     if (number < ranges.tokens) return ranges.token(number);
@@ -112,7 +115,7 @@ __device__ __forceinline__ void copy_listed_rows(const T* cache, long long offse
   // in registers.
   asm volatile("" : "+r"(lane));
   const int row = lane / kChunks, chunk = lane % kChunks;
-  const unsigned to = chunk_of<kTokens>(tile, first + row, chunk);
+  const unsigned to = chunk_of<kSparseTile>(tile, first + row, chunk);
 #pragma unroll
   for (int i = 0; i < 32; i += kAtOnce) {
     const long long from = __shfl_sync(~0u, offset, row + i);
@@ -134,10 +137,10 @@ __device__ __forceinline__ void produce_listed(const ListedTokens<T>& listed,
   for (int i = 0; i < tiles; ++i) {
     const int position = next_position;
     const long long offset = next_offset;
-    const int count = listed.tokens() - i * kTokens;
+    const int count = listed.tokens() - i * kSparseTile;
     const int newest = __reduce_max_sync(~0u, position);
     const int behind = min(max(position - listed.first_position, 0), kFarBehind);
-    const PipelineState state(i);
+    const PipelineState<D> state(i);
     shared.keys_empty(state.stage).wait(state.parity ^ 1);
     store_half(positions.of_tile(i) + thread * 2, behind);
     if (lane == 0) store_word(positions.newest_of(i) + warp * 4, newest);
@@ -147,7 +150,7 @@ __device__ __forceinline__ void produce_listed(const ListedTokens<T>& listed,
     if (lane == 0) shared.keys_full(state.stage).arrive();  // positions have arrived
     // Loads of lists and block table have a long latency; the stage of values becomes empty later
     // than that of keys.
-    const int number = (i + 1) * kTokens + thread;
+    const int number = (i + 1) * kSparseTile + thread;
     next_position = listed.position(number);
     next_offset = listed.kv_offset_at(number, next_position);
     shared.values_empty(state.stage).wait(state.parity ^ 1);
@@ -179,7 +182,7 @@ struct ListedTiles {
     }
     if (!__any_sync(~0u, later)) return;
 #pragma unroll
-    for (int j = 0; j < kTokens / 8; ++j) {
+    for (int j = 0; j < kSparseTile / 8; ++j) {
       int behind[2];
       load_halves(positions.of_tile(i) + (j * 8 + lane % 4 * 2) * 2, behind);
 #pragma unroll
@@ -193,9 +196,7 @@ struct ListedTiles {
   __device__ __forceinline__ void arrived() const {
     fence_shared_writes();
   }
-  template <int>
   __device__ __forceinline__ void zero_missing_values(const Shared<D>&, int) const {}
-  template <int>
   __device__ __forceinline__ void zero_unseen_values(int, unsigned, int) const {}
 };
 
@@ -286,7 +287,7 @@ void enqueue(const SparseAttention& args, cudaStream_t stream) {
   if (!args.by_tiles()) {
     return launch(ranges_kernel_sm90<T, D>, kListedSharedBytes<D>, args, stream, p, lists);
   }
-  const Boxes boxes = boxes_for(args.kv);
+  const Boxes boxes = boxes_for<D>(args.kv);
   const auto map_of = [&](const TensorView& cache) {
     return boxes.bulk ? describe<T, D>(cache, boxes.tokens) : CUtensorMap{};
   };
@@ -299,7 +300,7 @@ void enqueue(const SparseAttention& args, cudaStream_t stream) {
 
 template <typename T>
 bool sparse_attention_sm90(const SparseAttention& args, cudaStream_t stream) {
-  if (!sm90::serves(args.attention_args())) return false;
+  if (!sm90::serves(args.attention_args(), 128)) return false;
   args.q.shape[2] == 64 ? sm90::enqueue<T, 64>(args, stream) : sm90::enqueue<T, 128>(args, stream);
   return true;
 }

@@ -175,7 +175,7 @@ class Ways {
 // Whether weights stay quantized on the CPU.
 bool is_quantized(const OpenModel& model) {
   const model::Decoder decoder(model.config, {}, model.dtype);
-  choose_quantization(decoder, model, DeviceKind::cpu);
+  choose_quantization(decoder, model);
   return decoder.quantized();
 }
 
