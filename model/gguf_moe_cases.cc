@@ -248,5 +248,15 @@ TEST_CASE("experts of GGUF files stay in Q8_0, Q4_0 and MXFP4") {
   stays_quantized("gptoss-mxfp4", GgufType::mxfp4);
 }
 
+TEST_CASE("an embedding and an LM head of GGUF files stay in Q8_0 and Q4_0, tied or not") {
+  RANKS_OR_SKIP(1);
+  for (const GgufType type : {GgufType::q8_0, GgufType::q4_0}) {
+    stays_quantized("llama-tied", type, "token_embd");
+    stays_quantized("qwen3-gqa-tied", type, "token_embd");
+    stays_quantized("mistral-hd128", type, "token_embd");
+    stays_quantized("mistral-hd128", type, "output.weight");
+  }
+}
+
 }  // namespace
 }  // namespace nvllm::model
