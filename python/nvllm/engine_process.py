@@ -1,4 +1,4 @@
-"""EngineProcess: nvllm-launch serve as a child process, from its start to its end.
+"""EngineProcess: nvllm-launch serve as a child process, from where the program is found to the end of its process.
 
 It listens on a unix socket that only this user may use. Its standard input is a pipe whose writing end only this
 process holds: however Python ends, the system closes that end, and the program ends with all its workers.
@@ -8,6 +8,7 @@ import collections
 import itertools
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,10 +17,11 @@ import tempfile
 import threading
 import time
 import weakref
+from pathlib import Path
 
 from .errors import EngineDeadError, OptionError, StartError
-from .find_program import find_program
 
+PACKAGE = Path(__file__).resolve().parent
 POLL_SECONDS = 0.005
 END_SECONDS = 10  # time limit of a requested shutdown
 DEATH_SECONDS = 10  # for the program to end by itself when a worker has died
@@ -28,6 +30,29 @@ MAX_SOCKET_PATH = 100  # the system's limit is 107
 
 alive = weakref.WeakSet()
 numbers = itertools.count(1)
+
+
+def find_program():
+    """Its path: $NVLLM_LAUNCH, beside this package, in the checkout around it, or on the PATH."""
+    named = os.environ.get('NVLLM_LAUNCH')
+    if named:
+        path = shutil.which(named)
+        if path is None:
+            raise StartError(f'NVLLM_LAUNCH={named}: no program is there; set it to the path of nvllm-launch, or unset '
+                             'it')
+        return os.path.abspath(path)
+    checkout = PACKAGE.parent.parent
+    for path in (PACKAGE / 'bin' / 'nvllm-launch', checkout / 'build' / 'bin' / 'launcher' / 'nvllm-launch'):
+        if os.access(path, os.X_OK) and path.is_file():
+            return str(path)
+    found = shutil.which('nvllm-launch')
+    if found:
+        return os.path.abspath(found)
+    is_checkout = (checkout / 'launcher' / 'main.cc').exists()
+    fix = f'build it with {checkout}/nvllm-launch --version' if is_checkout else (
+        'install the wheel of nvllm, or set NVLLM_LAUNCH to the path of nvllm-launch')
+    raise StartError(f'nvllm-launch, the program that runs models, is neither in {PACKAGE / "bin"} nor on the PATH; '
+                     f'{fix}')
 
 
 class EngineProcess:

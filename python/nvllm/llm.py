@@ -1,10 +1,8 @@
-"""LLM: a model, and answers to prompts."""
+"""LLM: a model, and answers to prompts, with their progress shown by tqdm where it is installed."""
 
-from .connections import exchange, exchange_ahead
 from .engine import Engine, check_unused, conversation_fields
 from .generation import check_open, failure
-from .http import encode_request
-from .progress import progress
+from .http import encode_request, exchange, exchange_ahead
 from .prompts import read_conversations, read_params, read_prompts
 
 
@@ -86,8 +84,8 @@ class LLM(Engine):
     def run_streams(self, prompts, sampling_params):
         generations = self.prepare(prompts, sampling_params)
         requests = ((each, each.request(self.max_model_len, stream=True)) for each in generations)
-        work = exchange_ahead(self.process.socket_path, requests, self.wanted_connections)
-        for generation, response, events, done, over in work:
+        results = exchange_ahead(self.process.socket_path, requests, self.wanted_connections)
+        for generation, response, events, done, over in results:
             if response.status == 200:
                 yield from generation.stream(self.process, events, done)
             if over and not (response.status == 200 and done):
@@ -98,3 +96,43 @@ class LLM(Engine):
 
     def __exit__(self, *_):
         self.shutdown()
+
+
+# --- Progress ---
+
+class NoProgress:
+    def update(self, output):
+        pass
+
+    def close(self):
+        pass
+
+
+class Progress:
+    def __init__(self, bar):
+        self.bar = bar
+        self.tokens = 0
+        self.started = None
+
+    def update(self, output):
+        self.tokens += sum(len(answer.token_ids) for answer in output.outputs)
+        seconds = self.bar.format_dict.get('elapsed') or 0
+        if seconds > 0:
+            self.bar.set_postfix_str(f'{self.tokens / seconds:.0f} tokens/s', refresh=False)
+        self.bar.update(1)
+
+    def close(self):
+        self.bar.close()
+
+
+def progress(use_tqdm, count):
+    """use_tqdm: True, False, or what makes a bar, as in vLLM."""
+    if not use_tqdm or count == 0:
+        return NoProgress()
+    make = use_tqdm
+    if not callable(use_tqdm):
+        try:
+            from tqdm.auto import tqdm as make
+        except ImportError:
+            return NoProgress()
+    return Progress(make(total=count, desc='Processed prompts', dynamic_ncols=True))

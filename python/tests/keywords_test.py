@@ -13,7 +13,7 @@ from python.tests import tiny_model
 from testing import unittest_report
 
 from nvllm import OptionError
-from nvllm.find_program import find_program
+from nvllm.engine_process import find_program
 from nvllm.options import ALL_NAMES, KEYWORDS, NANO, PROGRAM, SAME, SHAPES, TOGETHER, VLLM, arguments_of
 from nvllm.sampling_params import DEFAULTS, REFUSED
 
