@@ -1,6 +1,6 @@
 // AnswerText: the text of an answer's tokens, as chats show and store it: one text, in which
 // reasoning is between <think> and </think>. Most models write this form themselves. gpt-oss models
-// write messages in channels (launcher/serve/parsers/harmony_parser.h): the reasoning becomes such
+// write messages in channels (launcher/serve/parsers/harmony_parser.cc): the reasoning becomes such
 // a block, and the headers are removed. ThinkingText: formats it for a terminal.
 #pragma once
 

@@ -23,7 +23,7 @@
 #include "launcher/generate/request_line.h"
 #include "launcher/generate/request_source.h"
 #include "launcher/generate/run_record.h"
-#include "launcher/serve/api_context.h"
+#include "launcher/serve/api/api_call.h"
 #include "launcher/session/engine_session.h"
 #include "launcher/session/text_io.h"
 #include "launcher/session/trace_file.h"

@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "launcher/session/text_input.h"
+#include "launcher/session/request_fields.h"
 #include "runtime/request.h"
 
 namespace nvllm::launcher {

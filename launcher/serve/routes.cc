@@ -1,5 +1,10 @@
 #include "launcher/serve/routes.h"
 
+#include <algorithm>
+#include <fstream>
+
+#include "base/error.h"
+
 namespace nvllm::launcher {
 namespace {
 
@@ -54,6 +59,80 @@ RouteMatch find_route(std::string_view method, std::string_view path) {
     match.methods += (match.methods.empty() ? "" : ", ") + std::string(served);
   }
   return match;
+}
+
+// --- Access ---
+
+namespace {
+
+bool equal_in_constant_time(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  unsigned difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
+  }
+  return difference == 0;
+}
+
+std::string_view without_spaces(std::string_view text) {
+  constexpr std::string_view kSpaces = " \t\r\n";
+  const std::size_t begin = std::min(text.find_first_not_of(kSpaces), text.size());
+  text.remove_prefix(begin);
+  return text.substr(0, text.find_last_not_of(kSpaces) + 1);
+}
+
+std::string_view given_key(const HttpRequest& request) {
+  constexpr std::string_view kBearer = "bearer ";
+  if (const std::string* value = request.header("Authorization")) {
+    std::string scheme = value->substr(0, kBearer.size());
+    std::transform(scheme.begin(), scheme.end(), scheme.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+    if (scheme == kBearer) return without_spaces(std::string_view(*value).substr(kBearer.size()));
+  }
+  const std::string* const key = request.header("X-Api-Key");
+  return key == nullptr ? std::string_view() : without_spaces(*key);
+}
+
+}  // namespace
+
+bool has_api_key(const HttpRequest& request, const std::vector<std::string>& keys) {
+  const std::string_view given = given_key(request);
+  bool found = false;
+  for (const std::string& key : keys) found |= equal_in_constant_time(given, key);
+  return found;
+}
+
+std::vector<std::string> read_api_keys(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) fail_errno("--api-key-file ", path);
+  std::vector<std::string> keys;
+  for (std::string line; std::getline(file, line);) {
+    const std::string_view key = without_spaces(line);
+    if (!key.empty()) keys.emplace_back(key);
+  }
+  if (keys.empty()) fail("--api-key-file ", path, ": has no key; write one into each line");
+  return keys;
+}
+
+std::vector<HttpHeader> cors_headers(const HttpRequest& request,
+                                     const std::vector<std::string>& allowed) {
+  const std::string* const origin = request.header("Origin");
+  if (origin == nullptr) return {};
+  const bool all = std::find(allowed.begin(), allowed.end(), "*") != allowed.end();
+  if (!all && std::find(allowed.begin(), allowed.end(), *origin) == allowed.end()) return {};
+  std::vector<HttpHeader> headers = {{"Access-Control-Allow-Origin", all ? "*" : *origin},
+                                     {"Access-Control-Expose-Headers", "X-Request-Id"}};
+  if (!all) headers.push_back({"Vary", "Origin"});
+  if (!is_preflight(request)) return headers;
+  headers.push_back({"Access-Control-Allow-Methods", "GET, POST, OPTIONS"});
+  const std::string* const wanted = request.header("Access-Control-Request-Headers");
+  headers.push_back({"Access-Control-Allow-Headers", wanted != nullptr ? *wanted : "*"});
+  headers.push_back({"Access-Control-Max-Age", "600"});
+  return headers;
+}
+
+bool is_preflight(const HttpRequest& request) {
+  return request.method == "OPTIONS" && request.header("Access-Control-Request-Method") != nullptr;
 }
 
 }  // namespace nvllm::launcher

@@ -16,7 +16,7 @@
 #include "launcher/cli/commands.h"
 #include "launcher/cli/option_value.h"
 #include "launcher/cli/program.h"
-#include "launcher/serve/api_context.h"
+#include "launcher/serve/api/api_call.h"
 #include "launcher/serve/server.h"
 #include "launcher/serve/stdin_watch.h"
 #include "launcher/session/engine_session.h"
@@ -120,7 +120,7 @@ class Serving {
       resume();
       throw;
     }
-    const EngineSession::ExitCallback owed(*session, [this] { remove_socket(); });
+    const EngineSession::ExitCallback on_exit(*session, [this] { remove_socket(); });
     SessionPort port(session->client());
     open(*session, port);
     const std::optional<std::string> error = serve(*session);

@@ -10,10 +10,8 @@
 #include "base/json_text.h"
 #include "base/logging.h"
 #include "launcher/cli/program.h"
-#include "launcher/serve/access.h"
 #include "launcher/serve/page/page.h"
 #include "launcher/serve/prometheus.h"
-#include "launcher/serve/server_job.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -265,7 +263,7 @@ void Server::on_gone(ExchangeId exchange) {
     if (found == jobs_.end()) return;
     job = found->second;
   }
-  if (!take(job)) return;
+  if (!claim(job)) return;
   log(*job, 499);
   // If the pool is just submitting it, the pool sees that the job has ended, and aborts it.
   abort_engine_requests(*job);

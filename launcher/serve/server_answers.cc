@@ -4,7 +4,7 @@
 
 #include "base/logging.h"
 #include "base/visible_text.h"
-#include "launcher/serve/server_job.h"
+#include "launcher/serve/server.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -21,7 +21,7 @@ constexpr Nanoseconds kBeginAfter = std::chrono::seconds(5);
 // --- The end of a job; called by any thread ---
 
 // Removes the job from the open ones; the caller that gets true answers it.
-bool Server::take(const JobPtr& job) {
+bool Server::claim(const JobPtr& job) {
   const std::lock_guard lock(mutex_);
   if (job->ended.exchange(true)) return false;
   jobs_.erase(job->exchange);
@@ -33,13 +33,13 @@ bool Server::take(const JobPtr& job) {
 }
 
 void Server::finish(const JobPtr& job, int status, std::string body) {
-  if (!take(job)) return;
+  if (!claim(job)) return;
   log(*job, status);
   answer(job->exchange, status, job->headers, "application/json", std::move(body));
 }
 
 void Server::fail(const JobPtr& job, int status, const std::string& why, const std::string& param) {
-  if (!take(job)) return;
+  if (!claim(job)) return;
   log(*job, status);
   std::vector<HttpOutput> outputs(1);
   HttpOutput& output = outputs[0];
@@ -218,7 +218,7 @@ void Server::send_progress(const JobPtr& job, std::vector<HttpOutput>& outputs) 
   if (!job->stream_started) begin_stream(*job, outputs);
   if (done) job->call->finish(job->out);
   if (job->out.empty()) return;
-  if (done && !take(job)) return;
+  if (done && !claim(job)) return;
   if (done) log(*job, 200);
   outputs.push_back({.exchange = job->exchange, .body = std::exchange(job->out, {}), .last = done});
 }

@@ -203,9 +203,9 @@ EngineSession::ExitCallback::~ExitCallback() {
   session_.set_exit_callback(nullptr);
 }
 
-void EngineSession::set_exit_callback(std::function<void()> owed) {
-  const std::lock_guard lock(owed_mutex_);
-  owed_ = std::move(owed);
+void EngineSession::set_exit_callback(std::function<void()> callback) {
+  const std::lock_guard lock(exit_callback_mutex_);
+  exit_callback_ = std::move(callback);
 }
 
 // Runs in the supervisor's thread.
@@ -215,11 +215,11 @@ void EngineSession::end_process(int exit_code) {
   try {
     // In a separate thread, which may block without delaying the end.
     start_thread("that does what is left", [this, done] {
-      const std::lock_guard lock(owed_mutex_);
-      if (owed_) owed_();
+      const std::lock_guard lock(exit_callback_mutex_);
+      if (exit_callback_) exit_callback_();
       done->set_value();
     }).detach();
-    over.wait_for(kOwedLimit);
+    over.wait_for(kExitCallbackLimit);
   } catch (const Error&) {  // no thread can be started
   }
   ::_exit(exit_code);

@@ -98,8 +98,8 @@ class EngineSession {
   std::vector<std::vector<Answer>> generate(const std::vector<runtime::Request>& requests);
 
   // While it exists: work that is still to be done if the process ends although the thread that
-  // uses the session is busy. It runs in another thread, for at most kOwedLimit, and must not
-  // throw. A session has one at a time.
+  // uses the session is busy. It runs in another thread, for at most kExitCallbackLimit, and must
+  // not throw. A session has one at a time.
   class ExitCallback {
    public:
     ExitCallback(EngineSession& session, std::function<void()> what);
@@ -110,7 +110,7 @@ class EngineSession {
    private:
     EngineSession& session_;
   };
-  static constexpr Nanoseconds kOwedLimit = std::chrono::milliseconds(200);
+  static constexpr Nanoseconds kExitCallbackLimit = std::chrono::milliseconds(200);
 
   // Stops the workers; with an error, also reports which worker caused it, if any. Returns the
   // program's exit code.
@@ -118,13 +118,13 @@ class EngineSession {
 
  private:
   void open_engine(const SessionOptions& options);
-  void set_exit_callback(std::function<void()> owed);
+  void set_exit_callback(std::function<void()> callback);
   [[noreturn]] void end_process(int exit_code);
 
   const runtime::OpenModel model_;
   const runtime::SamplingParams sampling_defaults_;
-  std::mutex owed_mutex_;  // guards owed_, also while it runs
-  std::function<void()> owed_;
+  std::mutex exit_callback_mutex_;  // guards exit_callback_, also while it runs
+  std::function<void()> exit_callback_;
   std::optional<WorkerGroup> workers_;
   std::optional<runtime::EngineClient> client_;
   runtime::EngineInfo info_;

@@ -1,10 +1,9 @@
-#include "launcher/session/messages.h"
-
 #include <doctest/doctest.h>
 
 #include <string>
 
 #include "base/error.h"
+#include "launcher/session/text_model.h"
 
 namespace nvllm::launcher {
 namespace {

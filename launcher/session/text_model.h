@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tokenizer/chat_template.h"
+#include "tokenizer/jinja/value.h"
 #include "tokenizer/loading/tokenizer_json.h"
 
 namespace nvllm::launcher {
@@ -37,7 +38,7 @@ class TextModel {
 
   // Throws an Error with the fix if the model has no chat template, or an invalid one.
   const tokenizer::ChatTemplate& chat_template() const;
-  // The text of a conversation. Messages may have content in parts (messages.h). Text from the
+  // The text of a conversation. Messages may have content in parts (see below). Text from the
   // request is marked, so that it yields no special tokens, unless these are allowed.
   tokenizer::MarkedText render_conversation(tokenizer::ChatTemplate::Request request) const;
   // The ids of a rendered conversation. The text already has its special tokens, so none are added.
@@ -56,5 +57,18 @@ class TextModel {
   std::string no_template_;  // why there is none
   bool special_tokens_in_messages_ = false;
 };
+
+// --- Messages of a conversation, in the format of OpenAI's API, for a chat template ---
+
+// A message's content is a string, null, or a list of text parts: {"type": "text", "text": ...}.
+// template_takes_parts: the template supports such lists, and gets them; otherwise it gets their
+// texts joined by newlines, as in vLLM. Throws an Error if messages is not such a list, or empty,
+// and for parts of other types, since models here support text only.
+jinja::Value prepare_messages(const jinja::Value& messages, bool template_takes_parts);
+
+// Throws an Error for a message whose role is neither one that all APIs have nor one that the
+// template supports: most templates omit such a message, or render it in a way that the model has
+// never seen. messages: the result of prepare_messages().
+void check_roles(const jinja::Value& messages, const tokenizer::ChatTemplate& chat_template);
 
 }  // namespace nvllm::launcher

@@ -5,10 +5,12 @@
 
 namespace nvllm::launcher {
 
+// --- AnswerStream ---
+
 using runtime::FinishReason;
 using runtime::Update;
 
-void AnswerParts::clear() {
+void AnswerDelta::clear() {
   text.reasoning.clear();
   text.content.clear();
   text.tool_calls.clear();
@@ -35,11 +37,11 @@ void AnswerStream::apply(const Update& update) {
     return list.begin() + static_cast<std::ptrdiff_t>(std::min(n, list.size()));
   };
   if (options_.keep_token_ids) {
-    parts_.token_ids.insert(parts_.token_ids.end(), update.tokens.begin(),
+    delta_.token_ids.insert(delta_.token_ids.end(), update.tokens.begin(),
                             first(update.tokens, count));
   }
   if (options_.keep_logprobs) {
-    parts_.logprobs.insert(parts_.logprobs.end(), update.logprobs.begin(),
+    delta_.logprobs.insert(delta_.logprobs.end(), update.logprobs.begin(),
                            first(update.logprobs, count));
   }
   if (update.finish != FinishReason::none || met_stop_string()) end(update);
@@ -80,14 +82,14 @@ void AnswerStream::end(const Update& update) {
 void AnswerStream::add_text(std::string_view text) {
   if (text.empty()) return;
   if (!parser_) {
-    parts_.text.content += text;
+    delta_.text.content += text;
   } else {
     add_parsed(parser_->push(text));
   }
 }
 
 void AnswerStream::add_parsed(OutputDelta delta) {
-  OutputDelta& to = parts_.text;
+  OutputDelta& to = delta_.text;
   to.content += delta.content;
   if (options_.include_reasoning) to.reasoning += delta.reasoning;
   for (ToolCallDelta& call : delta.tool_calls) {
@@ -98,6 +100,54 @@ void AnswerStream::add_parsed(OutputDelta delta) {
       to.tool_calls.push_back(std::move(call));
     }
   }
+}
+
+// --- AnswerBlocks ---
+
+using Kind = AnswerBlock::Kind;
+
+void AnswerBlocks::add(const OutputDelta& delta, Listener* listener) {
+  add_text(Kind::reasoning, delta.reasoning, listener);
+  add_text(Kind::text, delta.content, listener);
+  for (const ToolCallDelta& call : delta.tool_calls) add_tool_call(call, listener);
+}
+
+void AnswerBlocks::add_text(Kind kind, std::string_view text, Listener* listener) {
+  if (text.empty()) return;
+  if (!open_ || blocks_.back().kind != kind) {
+    if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
+      space_ += text;
+      return;
+    }
+    open({.kind = kind}, listener);
+    if (!space_.empty()) grow(std::exchange(space_, {}), listener);
+  }
+  grow(text, listener);
+}
+
+void AnswerBlocks::add_tool_call(const ToolCallDelta& call, Listener* listener) {
+  if (!call.id.empty()) {
+    space_.clear();
+    open({.kind = Kind::tool_call, .id = call.id, .name = call.name}, listener);
+  }
+  if (!call.arguments.empty()) grow(call.arguments, listener);
+}
+
+void AnswerBlocks::open(AnswerBlock block, Listener* listener) {
+  close(listener);
+  blocks_.push_back(std::move(block));
+  open_ = true;
+  if (listener != nullptr) listener->opened(blocks_.size() - 1, blocks_.back());
+}
+
+void AnswerBlocks::grow(std::string_view text, Listener* listener) {
+  blocks_.back().text += text;
+  if (listener != nullptr) listener->grew(blocks_.size() - 1, blocks_.back(), text);
+}
+
+void AnswerBlocks::close(Listener* listener) {
+  if (!std::exchange(open_, false)) return;
+  if (listener != nullptr) listener->closed(blocks_.size() - 1, blocks_.back());
 }
 
 }  // namespace nvllm::launcher

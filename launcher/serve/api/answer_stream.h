@@ -1,5 +1,6 @@
-// AnswerStream: one choice of a response during generation. It detokenizes the engine's tokens,
-// ends the text at stop strings, and parses it for reasoning and tool calls.
+// One choice of a response while it is generated. AnswerStream detokenizes the engine's tokens,
+// ends the text at stop strings, and parses it for reasoning and tool calls. AnswerBlocks makes a
+// sequence of blocks of it, for the APIs that answer in such a form.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +32,7 @@ struct AnswerOptions {
 };
 
 // New output of an answer that was not yet taken.
-struct AnswerParts {
+struct AnswerDelta {
   OutputDelta text = {};  // with one entry per tool call
   std::vector<std::int32_t> token_ids = {};
   std::vector<runtime::TokenLogprobs> logprobs = {};
@@ -57,7 +58,7 @@ class AnswerStream {
   // Updates after a stop string have no effect.
   void apply(const runtime::Update& update);
 
-  AnswerParts& parts() { return parts_; }
+  AnswerDelta& delta() { return delta_; }
   // Tokens of the answer, including those of a stop string and EOS.
   std::int64_t tokens() const { return tokens_; }
 
@@ -77,10 +78,48 @@ class AnswerStream {
   const AnswerOptions& options_;
   std::optional<tokenizer::StreamDetokenizer> detokenizer_;
   std::unique_ptr<OutputParser> parser_;
-  AnswerParts parts_;
+  AnswerDelta delta_;
   std::int64_t tokens_ = 0;
   std::string_view finish_reason_;
   StopReason stop_reason_;
+};
+
+struct AnswerBlock {
+  enum class Kind { reasoning, text, tool_call };
+  Kind kind = Kind::text;
+  std::string id = "", name = "";  // of a tool call
+  std::string text = "";           // so far; of a tool call: its arguments
+};
+
+// Used by one thread at a time.
+class AnswerBlocks {
+ public:
+  // Receives what a stream writes. Blocks are numbered from 0.
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual void opened(std::size_t index, const AnswerBlock& block) = 0;
+    virtual void grew(std::size_t index, const AnswerBlock& block, std::string_view by) = 0;
+    virtual void closed(std::size_t index, const AnswerBlock& block) = 0;
+  };
+
+  // At most one block is open. White space alone opens none: models write it between reasoning and
+  // calls.
+  void add(const OutputDelta& delta, Listener* listener = nullptr);
+  // The answer has ended.
+  void close(Listener* listener = nullptr);
+
+  const std::vector<AnswerBlock>& blocks() const { return blocks_; }
+
+ private:
+  void add_text(AnswerBlock::Kind kind, std::string_view text, Listener* listener);
+  void add_tool_call(const ToolCallDelta& call, Listener* listener);
+  void open(AnswerBlock block, Listener* listener);
+  void grow(std::string_view text, Listener* listener);
+
+  std::vector<AnswerBlock> blocks_;
+  bool open_ = false;  // the last one may grow
+  std::string space_;  // not yet part of a block
 };
 
 }  // namespace nvllm::launcher

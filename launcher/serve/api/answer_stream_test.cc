@@ -29,11 +29,11 @@ TEST_CASE("answer: a stop string is found however updates cut it; what follows i
     answer.apply(ApiFixture::update({ids.begin(), middle}));
     answer.apply(ApiFixture::update({middle, ids.end()}));
     answer.apply(ApiFixture::update({}, FinishReason::abort));
-    CHECK(answer.parts().text.content == "it w");
+    CHECK(answer.delta().text.content == "it w");
     CHECK(answer.finish_reason() == "stop");
     CHECK(answer.stop_reason().text == "as the ni");
     CHECK(answer.tokens() == 4);  // with the one that completed it
-    CHECK(answer.parts().token_ids.size() == 4);
+    CHECK(answer.delta().token_ids.size() == 4);
   }
 }
 
@@ -42,10 +42,10 @@ TEST_CASE("answer: what may begin a stop string is held back, and comes at the e
   const AnswerOptions options = stopping_at({"was not"});
   AnswerStream answer(&fixture.tokenizer(), options, nullptr);
   answer.apply(ApiFixture::update(fixture.ids("it was")));
-  CHECK(answer.parts().text.content == "it ");
+  CHECK(answer.delta().text.content == "it ");
   CHECK_FALSE(answer.ended());
   answer.apply(ApiFixture::update({}, FinishReason::length));
-  CHECK(answer.parts().text.content == "it was");
+  CHECK(answer.delta().text.content == "it was");
   CHECK(answer.finish_reason() == "length");
 }
 
@@ -55,13 +55,13 @@ TEST_CASE("answer: the token that ends it is counted but is no text") {
   const std::vector<std::int32_t> tokens = {276, 265};
   AnswerStream without(&fixture.tokenizer(), options, nullptr);
   without.apply(ApiFixture::update(tokens, FinishReason::stop));
-  CHECK(without.parts().text.content == "is");
+  CHECK(without.delta().text.content == "is");
   CHECK(without.stop_reason().token == 265);
   CHECK(without.tokens() == 2);
   options.include_stop_str_in_output = true;
   AnswerStream with(&fixture.tokenizer(), options, nullptr);
   with.apply(ApiFixture::update(tokens, FinishReason::stop));
-  CHECK(with.parts().text.content == "isll");
+  CHECK(with.delta().text.content == "isll");
 }
 
 TEST_CASE("answer: logprobs of tokens behind a stop string are none of it") {
@@ -72,7 +72,7 @@ TEST_CASE("answer: logprobs of tokens behind a stop string are none of it") {
   Update update = ApiFixture::update(fixture.ids("it was the night"));
   update.logprobs.resize(update.tokens.size());
   answer.apply(update);
-  CHECK(answer.parts().logprobs.size() == 2);
+  CHECK(answer.delta().logprobs.size() == 2);
 }
 
 }  // namespace

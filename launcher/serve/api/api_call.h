@@ -24,6 +24,9 @@
 
 namespace nvllm::launcher {
 
+struct Options;
+struct ServeOptions;
+
 // An error of the API: a status and an error object.
 class ApiError : public Error {
  public:
@@ -63,6 +66,15 @@ struct ApiContext {
   jinja::Dict chat_template_kwargs = {};  // for requests that do not set them
   bool return_tokens_as_token_ids = false;
 };
+
+// The context of a command line. text: nullptr: the model has no tokenizer; it must outlive the
+// context. model_defaults: the model's sampling defaults. Throws an Error if
+// --default-chat-template-kwargs is not an object.
+ApiContext api_context(const Options& options, const TextModel* text,
+                       const runtime::SamplingParams& model_defaults, std::int64_t max_model_len);
+
+// Throws a UsageError for unknown parsers, with which every request would be rejected.
+void check_parsers(const ServeOptions& serve);
 
 // Properties of a request besides its body.
 struct ApiRequestInfo {

@@ -4,8 +4,8 @@
 
 #include "launcher/serve/api/chat_fields.h"
 #include "launcher/serve/api/generation_call.h"
-#include "launcher/serve/api/json_append.h"
-#include "launcher/serve/api/request_body.h"
+#include "launcher/serve/api/generation_fields.h"
+#include "launcher/serve/api/response_json.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -68,11 +68,11 @@ class ChatCompletionCall final : public GenerationCall {
     }
   }
 
-  void write_parts(std::size_t index, bool last, std::string& out) override {
+  void write_delta(std::size_t index, bool last, std::string& out) override {
     const AnswerStream& answer = choice(index).answer;
-    if (!choice(index).answer.parts().empty()) {
+    if (!choice(index).answer.delta().empty()) {
       open_chunk(index, out);
-      append_delta(choice(index).answer.parts().text, out);
+      append_delta(choice(index).answer.delta().text, out);
       out += R"(},"logprobs":)";
       append_logprobs(index, out);
       out += R"(,"finish_reason":null)";
@@ -135,7 +135,7 @@ class ChatCompletionCall final : public GenerationCall {
       out += R"({"index":)";
       append_json_number(out, static_cast<std::int64_t>(i));
       out += R"(,"message":)";
-      append_message(choice(i).answer.parts().text, out);
+      append_message(choice(i).answer.delta().text, out);
       out += R"(,"logprobs":)";
       append_logprobs(i, out);
       append_finish(choice(i).answer, out);
@@ -192,7 +192,7 @@ class ChatCompletionCall final : public GenerationCall {
 
   void append_logprobs(std::size_t index, std::string& out) {
     if (fields().logprobs) {
-      append_chat_logprobs(out, names(), choice(index).answer.parts().logprobs);
+      append_chat_logprobs(out, names(), choice(index).answer.delta().logprobs);
     } else {
       out += "null";
     }
@@ -208,7 +208,7 @@ class ChatCompletionCall final : public GenerationCall {
   void append_token_ids(std::size_t index, std::string& out) {
     if (!fields().return_token_ids) return;
     out += R"(,"token_ids":)";
-    append_json_ids(out, choice(index).answer.parts().token_ids);
+    append_json_ids(out, choice(index).answer.delta().token_ids);
   }
 
   std::string head_;  // of every chunk and of the body, up to the choices

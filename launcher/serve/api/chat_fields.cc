@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/serve/api/generation_fields.h"
-#include "launcher/serve/api/request_body.h"
 
 namespace nvllm::launcher {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "launcher/serve/api/api_call.h"
-#include "launcher/serve/api/chat_prompt.h"
+#include "launcher/serve/api/conversation.h"
 #include "launcher/serve/api/generation_fields.h"
 
 namespace nvllm::launcher {

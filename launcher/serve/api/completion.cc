@@ -4,9 +4,7 @@
 
 #include "launcher/serve/api/generation_call.h"
 #include "launcher/serve/api/generation_fields.h"
-#include "launcher/serve/api/json_append.h"
-#include "launcher/serve/api/logprobs_json.h"
-#include "launcher/serve/api/request_body.h"
+#include "launcher/serve/api/response_json.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -126,7 +124,7 @@ class CompletionCall final : public GenerationCall {
 
   bool streams_prompt_logprobs() const override { return echo_ && fields().logprobs.has_value(); }
 
-  void write_parts(std::size_t index, bool last, std::string& out) override {
+  void write_delta(std::size_t index, bool last, std::string& out) override {
     out += "data: ";
     out += head_;
     append_choice(index, last, out);
@@ -161,13 +159,13 @@ class CompletionCall final : public GenerationCall {
 
   void append_choice(std::size_t index, bool last, std::string& out) {
     Choice& choice = this->choice(index);
-    if (!generates_) choice.answer.parts().clear();
+    if (!generates_) choice.answer.delta().clear();
     const bool echoes = echo_ && !choice.has_started;
     out += R"({"index":)";
     append_json_number(out, static_cast<std::int64_t>(index));
     out += R"(,"text":")";
     if (echoes) append_json_escaped(out, prompt_of(index).text);
-    append_json_escaped(out, choice.answer.parts().text.content);
+    append_json_escaped(out, choice.answer.delta().text.content);
     out += R"(","logprobs":)";
     append_logprobs(index, echoes, out);
     append_finish(choice.answer, last, out);
@@ -184,7 +182,7 @@ class CompletionCall final : public GenerationCall {
     const Prompt& prompt = prompt_of(index);
     EchoedLogprobs echoed;
     if (echoes) echoed = {.first = prompt.ids.front(), .rest = &prompt.logprobs};
-    append_completion_logprobs(out, names(), echoed, choice.answer.parts().logprobs,
+    append_completion_logprobs(out, names(), echoed, choice.answer.delta().logprobs,
                                choice.text_offset);
   }
 
@@ -211,10 +209,10 @@ class CompletionCall final : public GenerationCall {
       append_json_ids(out, prompt_of(index).ids);
     }
     out += R"(,"token_ids":)";
-    append_json_ids(out, choice.answer.parts().token_ids);
+    append_json_ids(out, choice.answer.delta().token_ids);
     if (!fields().logprobs) return;
     out += R"(,"sample_logprobs":)";
-    append_sample_logprobs(out, names(), choice.answer.parts().logprobs);
+    append_sample_logprobs(out, names(), choice.answer.delta().logprobs);
   }
 
   bool echo_;

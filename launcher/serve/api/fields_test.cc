@@ -8,7 +8,7 @@
 #include "base/bounded_json.h"
 #include "base/json_text.h"
 #include "launcher/serve/api/api_fixture.h"
-#include "launcher/serve/api/request_body.h"
+#include "launcher/serve/api/generation_fields.h"
 #include "launcher/session/request_fields.h"
 
 namespace nvllm::launcher {

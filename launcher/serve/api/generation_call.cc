@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "launcher/serve/api/json_append.h"
+#include "launcher/serve/api/response_json.h"
 
 namespace nvllm::launcher {
 
@@ -125,14 +125,14 @@ void GenerationCall::apply(std::size_t index, const Update& update, std::string&
     prompt.is_read = true;
   }
   if (!stream_) return;
-  if (!streams_prompt_logprobs() || prompt_was_read) return stream_parts(at, out);
+  if (!streams_prompt_logprobs() || prompt_was_read) return stream_delta(at, out);
   // The other answers to the prompt may have been waiting for its logprobs.
   for (std::size_t i = first; prompt.is_read && i < first + static_cast<std::size_t>(n_); ++i) {
-    stream_parts(i, out);
+    stream_delta(i, out);
   }
 }
 
-void GenerationCall::stream_parts(std::size_t index, std::string& out) {
+void GenerationCall::stream_delta(std::size_t index, std::string& out) {
   Choice& choice = choices_[index];
   AnswerStream& answer = choice.answer;
   if (choice.has_ended) return;
@@ -140,10 +140,10 @@ void GenerationCall::stream_parts(std::size_t index, std::string& out) {
   const bool is_due =
       !choice.has_started || answer.tokens() - choice.sent_tokens >= fields_.stream_interval;
   // Without a tokenizer there is no text, but clients still see the progress.
-  const bool is_empty = answer.parts().empty() && context_.text != nullptr;
+  const bool is_empty = answer.delta().empty() && context_.text != nullptr;
   if (!last && (!is_due || is_empty)) return;
-  write_parts(index, last, out);
-  answer.parts().clear();
+  write_delta(index, last, out);
+  answer.delta().clear();
   choice.sent_tokens = answer.tokens();
   choice.has_started = true;
   choice.has_ended = last;

@@ -10,9 +10,9 @@
 
 #include "launcher/serve/api/answer_stream.h"
 #include "launcher/serve/api/api_call.h"
-#include "launcher/serve/api/chat_prompt.h"
+#include "launcher/serve/api/conversation.h"
 #include "launcher/serve/api/generation_fields.h"
-#include "launcher/serve/api/logprobs_json.h"
+#include "launcher/serve/api/response_json.h"
 
 namespace nvllm::launcher {
 
@@ -76,9 +76,9 @@ class GenerationCall : public ApiCall {
 
   // --- Written by each endpoint. Choices are numbered prompt by prompt. --- The start of a stream.
   virtual void write_begin(std::string& /*out*/) {}
-  // Writes choice.answer.parts() to a stream; last: with the finish reason.
-  virtual void write_parts(std::size_t index, bool last, std::string& out) = 0;
-  // A stream's end, after the last parts of all choices.
+  // Writes choice.answer.delta() to a stream; last: with the finish reason.
+  virtual void write_delta(std::size_t index, bool last, std::string& out) = 0;
+  // A stream's end, after the last delta of all choices.
   virtual void write_end(std::string& out) = 0;
   virtual void write_body(std::string& out) = 0;
   // Whether a stream contains the prompt's logprobs, and must wait for them.
@@ -113,7 +113,7 @@ class GenerationCall : public ApiCall {
  private:
   void add_request(Prompt prompt, runtime::Request request);
   void add_choice(std::unique_ptr<OutputParser> parser);
-  void stream_parts(std::size_t index, std::string& out);
+  void stream_delta(std::size_t index, std::string& out);
 
   const ApiContext& context_;
   GenerationFields fields_;

@@ -2,11 +2,44 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "base/bounded_json.h"
 #include "launcher/cli/nearest_name.h"
-#include "launcher/session/text_input.h"
+#include "launcher/session/request_fields.h"
 
 namespace nvllm::launcher {
+
+// --- The body ---
+
+nlohmann::json parse_body(std::string_view body) {
+  nlohmann::json json;
+  try {
+    json = read_bounded_json(body, {});
+  } catch (const BadJson& error) {
+    const std::string& field = error.field();
+    throw ApiError(400, str(field.empty() ? "the body" : shown(field), ": ", error.what()), field);
+  }
+  if (!json.is_object()) {
+    throw ApiError(400, str("the body holds ", shown(json), ", not an object"));
+  }
+  return json;
+}
+
+void read_value(const nlohmann::json& value, StringList& to) {
+  if (value.is_array() && value.size() > StringList::kMaxCount) {
+    fail(value.size(), " strings: at most ", StringList::kMaxCount, " are allowed");
+  }
+  to.items = read_texts(value);
+  std::size_t bytes = 0;
+  for (const std::string& text : to.items) bytes += text.size();
+  if (bytes > StringList::kMaxBytes) {
+    fail(bytes, " bytes of strings: at most ", StringList::kMaxBytes, " are allowed");
+  }
+}
+
+// --- Fields of all endpoints that generate ---
+
 namespace {
 
 using Json = nlohmann::json;
@@ -177,7 +210,7 @@ void check_ranges(const SamplingParams& params) {
 }
 
 // The token sequences that spell the words, at the start of a text and after a space.
-void add_bad_words(const TextModel& text, const Texts& words, SamplingParams& params) {
+void add_bad_words(const TextModel& text, const StringList& words, SamplingParams& params) {
   const TextInput input(text, {});
   for (const std::string& word : words.items) {
     for (auto& spelling : input.encode_bad_word(word)) {

@@ -1,9 +1,10 @@
-// The fields shared by all endpoints that generate, under vLLM's names; and how an endpoint reads
-// its body, with this table and a table of its own. A field is either supported or rejected by
-// name. null means "not given", as clients send it.
+// The JSON body of a request and its fields: those shared by all endpoints that generate, under
+// vLLM's names, and how an endpoint reads its body with this table and a table of its own. A field
+// is either supported or rejected by name. null means "not given", as clients send it.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,11 +14,41 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "launcher/serve/api/api_call.h"
-#include "launcher/serve/api/request_body.h"
+#include "launcher/session/request_fields.h"
 #include "runtime/request.h"
 
 namespace nvllm::launcher {
+
+// --- The body ---
+
+// Parses an object. Throws an ApiError with the field where the text is invalid (see
+// bounded_json.h).
+nlohmann::json parse_body(std::string_view body);
+
+// A field of strings that are searched for in every answer: stop, bad_words.
+struct StringList {
+  static constexpr std::size_t kMaxCount = 64;
+  static constexpr std::size_t kMaxBytes = 4096;
+  std::vector<std::string> items = {};
+};
+
+void read_value(const nlohmann::json& value, StringList& to);  // a string, or a list of some
+
+// Converts an Error of the function to an ApiError of status 400 about this field.
+template <typename Function>
+decltype(auto) with_field(std::string_view name, Function&& function) {
+  try {
+    return std::forward<Function>(function)();
+  } catch (const ApiError&) {
+    throw;
+  } catch (const Error& error) {
+    throw ApiError(400, str(name, ": ", error.what()), std::string(name));
+  }
+}
+
+// --- Fields of all endpoints that generate ---
 
 struct GenerationFields {
   runtime::SamplingParams sampling = {};  // except max_tokens, logprobs and bad_words
@@ -25,10 +56,10 @@ struct GenerationFields {
   std::string request_id = "";  // empty: from the request's header
   std::optional<std::int32_t> max_tokens = std::nullopt;
   // Text.
-  Texts stop = {};
+  StringList stop = {};
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
-  Texts bad_words = {};
+  StringList bad_words = {};
   // Prompt.
   std::optional<std::int32_t> truncate_prompt_tokens = std::nullopt;  // -1: to max_model_len
   std::optional<bool> add_special_tokens = std::nullopt;

@@ -140,7 +140,7 @@ void Connection::on_readable() {
 // Parses received bytes; a complete request starts its exchange. False: the connection is closed.
 bool Connection::parse() {
   if (!reader_) reader_.emplace(options_.max_header_bytes, options_.max_body_bytes);
-  const std::size_t consumed = reader_->put(in_);
+  const std::size_t consumed = reader_->feed(in_);
   in_.erase(0, consumed);
   if (reader_->failed_status() != 0) {
     const std::string why = reader_->failure();  // the reader is destroyed before the answer

@@ -63,7 +63,7 @@ RequestReader::RequestReader(std::size_t max_header_bytes, std::size_t max_body_
 
 RequestReader::~RequestReader() = default;
 
-std::size_t RequestReader::put(std::string_view bytes) {
+std::size_t RequestReader::feed(std::string_view bytes) {
   if (bytes.empty() || done() || state_->failed_status != 0) return 0;
   state_->started = true;
   // Every chunked body ends with at least this many bytes; Beast's parser aborts on fewer.

@@ -34,7 +34,7 @@ class RequestReader {
 
   // Parses unconsumed bytes; returns how many it consumed. Call it again with the rest and new
   // bytes, until done() or failed().
-  std::size_t put(std::string_view bytes);
+  std::size_t feed(std::string_view bytes);
 
   bool started() const;  // has received any bytes
   bool done() const;     // the request is complete

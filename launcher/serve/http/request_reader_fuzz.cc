@@ -33,7 +33,7 @@ std::string parse(std::string_view bytes, NextSize next_size) {
     bytes.remove_prefix(size);
     while (!buffer.empty()) {
       if (!reader) reader.emplace(kMaxHeaderBytes, kMaxBodyBytes);
-      const std::size_t consumed = reader->put(buffer);
+      const std::size_t consumed = reader->feed(buffer);
       require(consumed <= buffer.size() && reader->started());
       buffer.erase(0, consumed);
       if (reader->failed_status() != 0) {

@@ -1,9 +1,8 @@
-#include "launcher/serve/parsers/harmony_parser.h"
 
 #include <string>
 #include <utility>
 
-#include "launcher/serve/parsers/tag_matcher.h"
+#include "launcher/serve/parsers/stream_matcher.h"
 #include "launcher/serve/parsers/tool_call_parser.h"
 
 namespace nvllm::launcher {
@@ -51,7 +50,7 @@ class HarmonyParser final : public OutputParser {
 
  private:
   // role, channel: the two parts of a header. content: also text without a header.
-  enum class Place { role, channel, reasoning, content, call };
+  enum class Section { role, channel, reasoning, content, call };
   enum Tag { kStart, kChannel, kConstrain, kMessage, kEnd, kReturn, kCall };
 
   void push_byte(char byte, OutputDelta& out) {
@@ -63,24 +62,24 @@ class HarmonyParser final : public OutputParser {
       case kStart:
         header_.clear();
         channel_.clear();
-        place_ = Place::role;
+        section_ = Section::role;
         return;
       case kChannel:
-        if (place_ != Place::role) header_.clear();
+        if (section_ != Section::role) header_.clear();
         channel_.clear();
-        place_ = Place::channel;
+        section_ = Section::channel;
         return;
       case kConstrain:  // the type of the message
         keep(" ");
         return;
       case kMessage: return begin_message(out);
-      default: place_ = Place::content;
+      default: section_ = Section::content;
     }
   }
 
   // Stores text of a header.
   void keep(std::string_view text) {
-    std::string& part = place_ == Place::role ? header_ : channel_;
+    std::string& part = section_ == Section::role ? header_ : channel_;
     if (part.size() < kMaxHeader) part += text;
   }
 
@@ -93,9 +92,9 @@ class HarmonyParser final : public OutputParser {
         recipient.erase(0, kFunctions.size());
       }
       out.tool_calls.push_back({.index = calls_++, .id = ids_.next(), .name = recipient});
-      place_ = Place::call;
+      section_ = Section::call;
     } else {
-      place_ = word_after(channel_, "") == "analysis" ? Place::reasoning : Place::content;
+      section_ = word_after(channel_, "") == "analysis" ? Section::reasoning : Section::content;
     }
     header_.clear();
     channel_.clear();
@@ -103,12 +102,12 @@ class HarmonyParser final : public OutputParser {
 
   void add(std::string_view text, OutputDelta& out) {
     if (text.empty()) return;
-    switch (place_) {
-      case Place::role:
-      case Place::channel: return keep(text);
-      case Place::reasoning: out.reasoning += text; return;
-      case Place::content: out.content += text; return;
-      case Place::call:
+    switch (section_) {
+      case Section::role:
+      case Section::channel: return keep(text);
+      case Section::reasoning: out.reasoning += text; return;
+      case Section::content: out.content += text; return;
+      case Section::call:
         if (out.tool_calls.empty() || out.tool_calls.back().index != calls_ - 1) {
           out.tool_calls.push_back({.index = calls_ - 1});
         }
@@ -119,7 +118,7 @@ class HarmonyParser final : public OutputParser {
   const bool calls_enabled_;
   CallIds ids_;
   std::int32_t calls_ = 0;
-  Place place_ = Place::content;
+  Section section_ = Section::content;
   TagMatcher tags_{"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>",
                    "<|end|>",   "<|return|>",  "<|call|>"};
   std::string header_, channel_;  // the header after <|start|>, and after <|channel|>

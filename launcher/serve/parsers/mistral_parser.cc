@@ -2,7 +2,7 @@
 #include <string_view>
 #include <utility>
 
-#include "launcher/serve/parsers/tag_matcher.h"
+#include "launcher/serve/parsers/stream_matcher.h"
 #include "launcher/serve/parsers/tool_call_parser.h"
 
 namespace nvllm::launcher {
@@ -170,7 +170,7 @@ class MistralParser final : public ToolCallParser {
 
   void push_arguments(char byte, OutputDelta& out) {
     add_arguments(std::string_view(&byte, 1), out);
-    if (arguments_.push(byte) == JsonValueEnd::Place::last) state_ = State::text;
+    if (arguments_.push(byte) == JsonValueEnd::Position::last) state_ = State::text;
   }
 
   State state_ = State::text;

@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "launcher/serve/parsers/harmony_parser.h"
-#include "launcher/serve/parsers/tag_matcher.h"
+#include "launcher/serve/parsers/stream_matcher.h"
 #include "launcher/serve/parsers/tool_call_parser.h"
 
 namespace nvllm::launcher {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "launcher/serve/parsers/tag_matcher.h"
+#include "launcher/serve/parsers/stream_matcher.h"
 
 namespace nvllm::launcher {
 

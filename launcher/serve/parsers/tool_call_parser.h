@@ -1,4 +1,5 @@
-// ToolCallParser: base class of the parsers of all tool-call formats.
+// The parsers of single formats, among which make_output_parser() chooses: ToolCallParser, the base
+// class of those of tool calls, and harmony, which parses whole answers.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/serve/parsers/call_object.h"
 #include "launcher/serve/parsers/output_parser.h"
+#include "launcher/serve/parsers/stream_matcher.h"
 
 namespace nvllm::launcher {
 
@@ -64,5 +65,20 @@ std::unique_ptr<ToolCallParser> make_llama3_json_parser(std::uint64_t seed);
 // Mistral's: [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...] and [TOOL_CALLS]name{...}, the
 // latter also with [ARGS], or [CALL_ID]id[ARGS], after the name.
 std::unique_ptr<ToolCallParser> make_mistral_parser(std::uint64_t seed);
+
+// The answers of gpt-oss, in OpenAI's harmony format. An answer consists of messages with headers;
+// the first header starts in the prompt:
+//
+//   <|channel|>analysis<|message|>REASONING<|end|><|start|>assistant<|channel|>final<|message|>TEXT
+//   ...<|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>JSON
+//
+// The recipient ("to=") may also follow the role. <|return|> and <|call|> end an answer.
+//
+// Messages of the channel analysis are reasoning, those with a recipient calls, all others content,
+// including text without a header. Headers are not part of any text. calls: whether messages with a
+// recipient are calls; otherwise they are content. seed: for the ids of calls.
+std::unique_ptr<OutputParser> make_harmony_parser(bool calls, std::uint64_t seed);
+// The tags between messages and in headers.
+const std::vector<std::string_view>& harmony_tags();
 
 }  // namespace nvllm::launcher

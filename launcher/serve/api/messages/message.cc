@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "base/json_text.h"
-#include "launcher/serve/api/answer_blocks.h"
+#include "launcher/serve/api/answer_stream.h"
 #include "launcher/serve/api/generation_call.h"
-#include "launcher/serve/api/json_append.h"
 #include "launcher/serve/api/messages/message_fields.h"
+#include "launcher/serve/api/response_json.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -153,9 +153,9 @@ class MessageCall final : public GenerationCall {
     out += "}}\n\nevent: ping\ndata: {\"type\":\"ping\"}\n\n";
   }
 
-  void write_parts(std::size_t /*index*/, bool last, std::string& out) override {
+  void write_delta(std::size_t /*index*/, bool last, std::string& out) override {
     BlockEvents events(out);
-    blocks_.add(choice(0).answer.parts().text, &events);
+    blocks_.add(choice(0).answer.delta().text, &events);
     if (last) blocks_.close(&events);
   }
 
@@ -168,7 +168,7 @@ class MessageCall final : public GenerationCall {
   }
 
   void write_body(std::string& out) override {
-    blocks_.add(choice(0).answer.parts().text);
+    blocks_.add(choice(0).answer.delta().text);
     append_head(out);
     for (const AnswerBlock& block : blocks_.blocks()) {
       if (&block != blocks_.blocks().data()) out += ',';

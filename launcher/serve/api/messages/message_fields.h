@@ -7,9 +7,8 @@
 #include <string_view>
 
 #include "launcher/serve/api/api_call.h"
-#include "launcher/serve/api/chat_prompt.h"
+#include "launcher/serve/api/conversation.h"
 #include "launcher/serve/api/generation_fields.h"
-#include "tokenizer/jinja/value.h"
 
 namespace nvllm::launcher {
 
@@ -28,16 +27,5 @@ MessageFields read_message_fields(const ApiContext& context, std::string_view bo
 // messages.
 ChatPrompt message_prompt_of(const ApiContext& context, const MessageFields& fields,
                              std::string_view body);
-
-// --- message_conversation.cc --- Converts Anthropic's conversations for chat templates: content
-// blocks become texts, tool calls and tool messages. The body has "messages", and optionally
-// "system"; throws an ApiError that names one of them.
-jinja::Value conversation_of_messages(const jinja::Dict& body);
-
-// Converts {"name": ..., "input_schema": ...} to {"type": "function", "function": {...}}.
-jinja::Value tools_of_message(const jinja::Dict& body);
-
-// Whether the last message is the assistant's.
-bool ends_with_assistant(const jinja::Dict& body);
 
 }  // namespace nvllm::launcher

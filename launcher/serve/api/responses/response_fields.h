@@ -8,9 +8,8 @@
 #include <string_view>
 
 #include "launcher/serve/api/api_call.h"
-#include "launcher/serve/api/chat_prompt.h"
+#include "launcher/serve/api/conversation.h"
 #include "launcher/serve/api/generation_fields.h"
-#include "tokenizer/jinja/value.h"
 
 namespace nvllm::launcher {
 
@@ -28,14 +27,5 @@ struct ResponseFields : GenerationFields {
 ResponseFields read_response_fields(const ApiContext& context, std::string_view body);
 ChatPrompt response_prompt_of(const ApiContext& context, const ResponseFields& fields,
                               std::string_view body);
-
-// --- response_conversation.cc --- Converts items of OpenAI's Responses API to conversations for
-// chat templates. The body has "input", and optionally "instructions"; throws an ApiError that
-// names one of them.
-jinja::Value conversation_of_items(const jinja::Dict& body);
-
-// Converts {"type": "function", "name": ..., "parameters": ...} to {"type": "function", "function":
-// {...}}.
-jinja::Value tools_of_response(const jinja::Dict& body);
 
 }  // namespace nvllm::launcher

@@ -1,15 +1,43 @@
-// Reads objects of a body whose keys must keep their order, and creates messages and tools in the
-// form that chat templates expect. All functions throw an Error that describes invalid input.
+// Conversations in the form that chat templates expect: read from the objects of a body whose keys
+// must keep their order, and rendered as the prompt of a chat.
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
+#include "launcher/serve/api/api_call.h"
 #include "tokenizer/jinja/value.h"
 
 namespace nvllm::launcher {
+
+// --- The prompt of a chat: its conversation rendered by the model's chat template ---
+
+struct ChatPromptOptions {
+  jinja::Value messages = {};
+  jinja::Value tools = {};            // none, or a list
+  jinja::Dict template_options = {};  // other variables of the template
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;
+  bool add_special_tokens = false;
+};
+
+struct ChatPrompt {
+  std::vector<std::int32_t> ids = {};
+  std::string text = "";  // as it was rendered
+};
+
+// Throws an ApiError about "messages" if the template rejects them.
+ChatPrompt make_chat_prompt(const ApiContext& context, const ChatPromptOptions& options);
+
+// Throws an ApiError about "tools" if the server does not parse tool calls. none: the value of
+// tool_choice with which the request would be accepted.
+void check_finds_tool_calls(const ApiContext& context, std::string_view none);
+
+// --- Reading objects of a body. All functions throw an Error that describes invalid input. ---
 
 // Rejects other names. null is treated as absent.
 void check_names(const jinja::Dict& object, std::initializer_list<std::string_view> names);

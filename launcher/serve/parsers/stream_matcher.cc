@@ -1,12 +1,46 @@
-#include "launcher/serve/parsers/call_object.h"
+#include "launcher/serve/parsers/stream_matcher.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/check.h"
 #include "base/json_text.h"
-#include "launcher/serve/parsers/tag_matcher.h"
 
 namespace nvllm::launcher {
+
+// --- TagMatcher ---
+
+TagMatcher::TagMatcher(std::initializer_list<std::string_view> tags) : tags_(tags) {
+  for (const std::string_view tag : tags_) {
+    for (const std::string_view other : tags_) {
+      NVLLM_CHECK(other.find(tag[0], 1) == std::string_view::npos);
+      NVLLM_CHECK(tag.data() == other.data() || !tag.starts_with(other));
+    }
+  }
+}
+
+int TagMatcher::push(char byte, std::string& text) {
+  held_ += byte;
+  for (std::size_t i = 0; i < tags_.size(); ++i) {
+    if (!tags_[i].starts_with(held_)) continue;
+    if (tags_[i].size() > held_.size()) return kNone;
+    held_.clear();
+    return static_cast<int>(i);
+  }
+  held_.pop_back();
+  if (held_.empty()) {
+    text += byte;
+    return kNone;
+  }
+  text += std::exchange(held_, {});
+  return push(byte, text);
+}
+
+void TagMatcher::finish(std::string& text) {
+  text += std::exchange(held_, {});
+}
+
+// --- CallObject ---
 
 namespace {
 
@@ -25,21 +59,21 @@ std::string unescaped(std::string_view json) {
 
 }  // namespace
 
-JsonValueEnd::Place JsonValueEnd::push(char byte) {
+JsonValueEnd::Position JsonValueEnd::push(char byte) {
   if (in_string_) {
     const bool quotes = byte == '"' && !escaped_;
     escaped_ = byte == '\\' && !escaped_;
-    if (!quotes) return Place::inside;
+    if (!quotes) return Position::inside;
     in_string_ = false;
-    return depth_ == 0 ? Place::last : Place::inside;
+    return depth_ == 0 ? Position::last : Position::inside;
   }
   if (byte == '"') in_string_ = true;
   if (byte == '{' || byte == '[') ++depth_;
   if (byte == '}' || byte == ']') {
-    if (depth_ == 0) return Place::past;
-    return --depth_ == 0 ? Place::last : Place::inside;
+    if (depth_ == 0) return Position::past;
+    return --depth_ == 0 ? Position::last : Position::inside;
   }
-  return depth_ == 0 && (byte == ',' || is_space(byte)) ? Place::past : Place::inside;
+  return depth_ == 0 && (byte == ',' || is_space(byte)) ? Position::past : Position::inside;
 }
 
 CallObject::Step CallObject::push(char byte) {
@@ -87,7 +121,7 @@ bool CallObject::accept_between(char byte) {
 
 bool CallObject::accept_key(char byte) {
   if (is_control(byte)) return false;
-  if (value_.push(byte) == JsonValueEnd::Place::inside) {
+  if (value_.push(byte) == JsonValueEnd::Position::inside) {
     key_text_ += byte;
     return true;
   }
@@ -117,14 +151,14 @@ bool CallObject::accept_value(char byte) {
   if (byte == '<' && !value_.in_string()) return false;
   // Models write raw newlines in arguments. Elsewhere an unterminated string is not a call.
   if (key_ != Key::arguments && value_.in_string() && is_control(byte)) return false;
-  const JsonValueEnd::Place place = value_.push(byte);
-  if (place == JsonValueEnd::Place::past) {
+  const JsonValueEnd::Position position = value_.push(byte);
+  if (position == JsonValueEnd::Position::past) {
     state_ = State::after_value;
     return is_space(byte) || accept_between(byte);
   }
   if (key_ == Key::name) name_text_ += byte;
   if (key_ == Key::arguments) arguments_ += byte;
-  return place == JsonValueEnd::Place::inside || end_value();
+  return position == JsonValueEnd::Position::inside || end_value();
 }
 
 bool CallObject::end_value() {

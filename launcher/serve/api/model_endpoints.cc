@@ -1,13 +1,34 @@
-// POST /tokenize and /detokenize: encodes a text or conversation, decodes ids.
+// Endpoints that need no engine: /v1/models, /tokenize and /detokenize, /openapi.json.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "launcher/serve/api/api_call.h"
 #include "launcher/serve/api/chat_fields.h"
-#include "launcher/serve/api/json_append.h"
-#include "launcher/serve/api/logprobs_json.h"
-#include "launcher/serve/api/request_body.h"
+#include "launcher/serve/api/response_json.h"
 
 namespace nvllm::launcher {
+
+// --- GET /v1/models ---
+
+std::string respond_models(const ApiContext& context, std::string_view /*body*/) {
+  std::string out = R"({"object":"list","data":)";
+  append_json_list(out, context.model_names, [&](std::string& to, const std::string& name) {
+    to += R"({"id":)";
+    append_json_string(to, name);
+    to += R"(,"object":"model","created":)";
+    append_json_number(to, context.created_s);
+    to += R"(,"owned_by":"nvllm","root":)";
+    append_json_string(to, context.model_root);
+    to += R"(,"parent":null,"max_model_len":)";
+    append_json_number(to, context.max_model_len);
+    to += '}';
+  });
+  out += '}';
+  return out;
+}
+
+// --- POST /tokenize and /detokenize: encode a text or conversation, decode ids ---
+
 namespace {
 
 using Json = nlohmann::json;
@@ -122,6 +143,15 @@ std::string respond_detokenize(const ApiContext& context, std::string_view body)
   append_json_string(out, tokenizer.decode(ids, false));
   out += '}';
   return out;
+}
+
+// --- GET /openapi.json: the description of all endpoints, openapi/openapi.json ---
+
+std::string respond_openapi(const ApiContext& /*context*/, std::string_view /*body*/) {
+  constexpr std::string_view kDescription =
+#include "launcher/serve/api/openapi_text.inc"
+      ;
+  return std::string(kDescription);
 }
 
 }  // namespace nvllm::launcher
