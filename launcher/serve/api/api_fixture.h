@@ -18,6 +18,17 @@
 
 namespace nvllm::launcher {
 
+// The error that a function throws: "400 [n] n: 0: must be ...", or "no error".
+template <typename Function>
+std::string api_error_of(Function&& function) {
+  try {
+    function();
+  } catch (const ApiError& error) {
+    return str(error.status(), " [", error.param(), "] ", error.what());
+  }
+  return "no error";
+}
+
 class ApiFixture {
  public:
   // chat_template: empty: ChatML.
@@ -69,14 +80,9 @@ class ApiFixture {
     return text_.tokenizer().decode({prompt.begin(), prompt.end()}, false);
   }
 
-  // The error for a body: "400 [n] n: 0: must be ...".
+  // The error for a body.
   std::string refusal(ParseCall parse, std::string_view body) {
-    try {
-      (void)call(parse, body);
-    } catch (const ApiError& error) {
-      return str(error.status(), " [", error.param(), "] ", error.what());
-    }
-    return "no error";
+    return api_error_of([&] { (void)call(parse, body); });
   }
 
  private:

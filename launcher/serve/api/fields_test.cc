@@ -17,12 +17,7 @@ namespace {
 using nlohmann::json;
 
 std::string body_refusal(std::string_view body) {
-  try {
-    (void)parse_body(body);
-  } catch (const ApiError& error) {
-    return str(error.status(), " [", error.param(), "] ", error.what());
-  }
-  return "no error";
+  return api_error_of([&] { (void)parse_body(body); });
 }
 
 // A completion's body with one more field.

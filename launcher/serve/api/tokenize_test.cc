@@ -14,12 +14,7 @@ namespace {
 using nlohmann::json;
 
 std::string refusal(const ApiContext& context, Respond respond, std::string_view body) {
-  try {
-    (void)respond(context, body);
-  } catch (const ApiError& error) {
-    return str(error.status(), " [", error.param(), "] ", error.what());
-  }
-  return "no error";
+  return api_error_of([&] { (void)respond(context, body); });
 }
 
 TEST_CASE("tokenize: a text's ids, with the texts of the tokens where they are asked for") {

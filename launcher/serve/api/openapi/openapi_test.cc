@@ -9,6 +9,7 @@
 #include "base/json_text.h"
 #include "launcher/serve/api/api_fixture.h"
 #include "launcher/serve/api/generation_fields.h"
+#include "testing/error_of.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -45,12 +46,7 @@ TEST_CASE("openapi: requests have the fields that the code accepts") {
 
 // Fields of endpoints that do not need the engine have no table to compare with.
 std::string refusal(const ApiContext& context, Respond respond, const json& body) {
-  try {
-    (void)respond(context, json_text(body));
-  } catch (const ApiError& error) {
-    return error.what();
-  }
-  return "";
+  return testing::error_of([&] { (void)respond(context, json_text(body)); });
 }
 
 TEST_CASE("openapi: /tokenize and /detokenize accept their fields") {
