@@ -1,21 +1,15 @@
+// The forward pass of a Decoder.
 #include "model/decoder.h"
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <string>
 
 #include "base/check.h"
 #include "base/error.h"
-#include "model/layer_config.h"
 
 namespace nvllm::model {
 namespace {
-
-// In the last layer's MLP block, up to this many rows whose logits are needed run without the
-// others. More of them, in steps that decode sequences along with prompts, would save less, and
-// need GEMMs with numbers of rows that occur in no other layer.
-constexpr std::int64_t kMaxSelectedRows = 64;
 
 using layers::Scratch;
 
@@ -59,124 +53,7 @@ std::function<void()> progress_of(const layers::Batch& batch, const ForwardResou
   return reports && batch.max_query_rows > 1 ? device.progress : nullptr;
 }
 
-// As a number of the type in which embeddings are multiplied by it.
-float rounded(float value, DType dtype) {
-  switch (dtype) {
-    case DType::bf16: return to_float(from_float<Bf16>(value));
-    case DType::f16: return to_float(from_float<F16>(value));
-    default: return value;
-  }
-}
-
 }  // namespace
-
-bool Decoder::quantized() const {
-  return std::ranges::any_of(parameters_, [](const layers::Parameter* parameter) {
-    return parameter->quantization.has_value();
-  });
-}
-
-// The norm is on every stage: its weight is small, and by it the parts that a stage's ranks have
-// added last are summed (layers::sum).
-Decoder::Decoder(const ModelConfig& config, layers::Shard shard, DType dtype, layers::Stage stage)
-    : config_(config),
-      shard_(shard),
-      stage_(stage),
-      own_layers_(layers::layers_of(config.layers, stage)),
-      dtype_(dtype),
-      embedding_("embedding", config.names.embedding, config.vocab_size, config.hidden_size, shard,
-                 rounded(config.embedding_scale, dtype)),
-      norm_("norm", config.names.final_norm, config.hidden_size, config.rms_norm_eps,
-            config.norm_weight_offset) {
-  NVLLM_CHECK(stage.stages == 1 || (config.per_layer_width == 0 && config.kv_shared_layers == 0),
-              "what crosses from layer to layer beside the residual stream stays in one stage");
-  if (config.per_layer_width > 0) {
-    const TensorNames& names = config.names;
-    const float scale = std::sqrt(static_cast<float>(config.per_layer_width));
-    per_layer_.emplace("per_layer",
-                       layers::PerLayerEmbeddingConfig{.table = names.per_layer_table,
-                                                       .projection = names.per_layer_projection,
-                                                       .norm = names.per_layer_norm,
-                                                       .vocabulary = config.vocab_size,
-                                                       .hidden = config.hidden_size,
-                                                       .layers = config.layers,
-                                                       .width = config.per_layer_width,
-                                                       .table_scale = rounded(scale, dtype),
-                                                       .epsilon = config.rms_norm_eps},
-                       shard);
-  }
-  const std::int64_t kv_before = config.kv_layers_before(own_layers_.begin);
-  for (std::int64_t n = own_layers_.begin; n < own_layers_.end; ++n) {
-    layers_.emplace_back(str("layers.", n), layer_config(config, n), shard);
-    kv_layers_.push_back(config.kv_layers_before(config.kv_source(n)) - kv_before);
-  }
-  if (stage.last() && config.tied_embeddings) {
-    head_.emplace(embedding_, config.logit_cap);
-  } else if (stage.last()) {
-    head_.emplace("head", config.names.head, config.vocab_size, config.hidden_size, shard,
-                  config.logit_cap);
-  }
-  declare_parameters();
-}
-
-// Tied embeddings are on both ends.
-void Decoder::declare_parameters() {
-  if (stage_.first() || (stage_.last() && config_.tied_embeddings)) {
-    embedding_.declare(parameters_);
-  }
-  if (per_layer_) per_layer_->declare(parameters_);
-  for (layers::DecoderLayer& layer : layers_) layer.declare(parameters_);
-  norm_.declare(parameters_);
-  if (head_) head_->declare(parameters_);
-}
-
-std::int64_t Decoder::own_kv_layers() const {
-  return config_.kv_layers_before(own_layers_.end) - config_.kv_layers_before(own_layers_.begin);
-}
-
-// The layers use it in turn, then the rows of the residual stream whose logits are wanted, with the
-// last layer's MLP block.
-std::size_t Decoder::scratch_bytes(const DecoderLimits& limits) const {
-  std::size_t layer = 0;  // the largest: some may have experts, and others an MLP
-  for (const layers::DecoderLayer& each : layers_) {
-    layer = std::max(layer, each.scratch_bytes(limits.rows_at_once(), dtype_));
-  }
-  if (per_layer_) {
-    layer = std::max(layer, per_layer_->scratch_bytes(limits.rows_at_once(), dtype_));
-  }
-  if (!head_) return layer;
-  return std::max(layer, 3 * Scratch::bytes_of(dtype_, limits.logit_rows, config_.hidden_size) +
-                             layers_.back().mlp_scratch_bytes(
-                                 std::min(limits.logit_rows, kMaxSelectedRows), dtype_));
-}
-
-kvcache::BlockShape Decoder::block_shape(std::int64_t block_size, DType dtype) const {
-  kvcache::BlockShape shape{.layers = own_kv_layers(),
-                            .block_size = block_size,
-                            .kv_heads = heads().kv.size(),
-                            .head_dim = config_.head_dim,
-                            .dtype = dtype};
-  if (!config_.differs_in_heads() || shape.layers == 0) return shape;
-  const auto elements = [](const kvcache::BlockShape::Heads& heads) {
-    return heads.kv_heads * heads.head_dim;
-  };
-  for (std::int64_t n = own_layers_.begin; n < own_layers_.end; ++n) {
-    if (!config_.has_kv(n)) continue;
-    const layers::DecoderLayer& layer = layers_[static_cast<std::size_t>(n - own_layers_.begin)];
-    shape.by_layer.push_back({layer.heads().kv.size(), layer.head_dim()});
-  }
-  const auto largest = *std::ranges::max_element(shape.by_layer, {}, elements);
-  shape.kv_heads = largest.kv_heads, shape.head_dim = largest.head_dim;
-  return shape;
-}
-
-std::int64_t Decoder::max_head_values() const {
-  std::int64_t values = 0;
-  for (const layers::DecoderLayer& layer : layers_) {
-    values = std::max(values, layer.heads().q.size() * layer.head_dim());
-  }
-  return values;
-}
 
 void Decoder::check(const layers::Batch& batch, const DecoderLimits& limits) const {
   NVLLM_CHECK(config_.linear_attention.key_heads == 0 ||
@@ -403,11 +280,6 @@ layers::ResidualStream Decoder::overlapped_stream_of(const DecoderMemory& memory
   stream.squares = {};
   stream.overlapped = ipc::OverlappedRows{.slot = slot, .first_row = part.first_row};
   return stream;
-}
-
-std::size_t Decoder::rope_bytes(std::int64_t positions) const {
-  const std::int64_t local = config_.local_rope ? config_.local_rotary_dim() : 0;
-  return static_cast<std::size_t>(positions * (config_.rotary_dim() + local)) * sizeof(float);
 }
 
 }  // namespace nvllm::model

@@ -179,6 +179,12 @@ class Decoder {
 
  private:
   friend class DecoderMemory;
+
+  // In the last layer's MLP block, up to this many rows whose logits are needed run without the
+  // others. More of them, in steps that decode sequences along with prompts, would save less, and
+  // need GEMMs with numbers of rows that occur in no other layer.
+  static constexpr std::int64_t kMaxSelectedRows = 64;
+
   std::size_t scratch_bytes(const DecoderLimits& limits) const;
   void check(const layers::Batch& batch, const DecoderLimits& limits) const;
   void declare_parameters();

@@ -9,20 +9,19 @@
 #include "model/checkpoint/gguf.h"
 #include "model/checkpoint/gguf_config.h"
 #include "model/checkpoint/gguf_family.h"
-#include "model/checkpoint/gguf_heads.h"
 
 namespace nvllm::model {
 namespace {
 
 // Vocabularies and merges take 2 to 8 MiB; no sound file has a header above the maximum.
 constexpr std::uint64_t kFirstRead = 4 << 20;
-constexpr std::uint64_t kMaxHeaderBytes = 1 << 30;
+constexpr std::uint64_t kMaxGgufHeaderBytes = 1 << 30;
 
 GgufHeader read_header(const CheckpointFile& file, GgufArrays arrays = GgufArrays::skipped) {
   std::vector<std::byte> bytes;
   for (std::uint64_t size = kFirstRead;; size *= 4) {
-    if (size > kMaxHeaderBytes) {
-      fail(file.path(), ": expected a header of at most ", kMaxHeaderBytes, " bytes");
+    if (size > kMaxGgufHeaderBytes) {
+      fail(file.path(), ": expected a header of at most ", kMaxGgufHeaderBytes, " bytes");
     }
     const std::size_t had = bytes.size();
     bytes.resize(std::min(size, file.size()));

@@ -11,13 +11,11 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "model/checkpoint/checkpoint_file.h"
-#include "model/checkpoint/gguf_heads.h"
-#include "model/checkpoint/gguf_keys.h"
+#include "model/checkpoint/gguf_family.h"
 
 namespace nvllm::model {
 namespace {
 
-using Json = GgufConfig;
 using Kind = GgufFamily::Kind;
 
 constexpr const char* kLogitCap = ".final_logit_softcapping";
@@ -55,8 +53,8 @@ class ConfigMaker : GgufKeys {
 
   std::string make() const {
     refuse_unknown();
-    Json config;
-    config["architectures"] = Json::array({family.class_name});
+    GgufConfig config;
+    config["architectures"] = GgufConfig::array({family.class_name});
     config["model_type"] = family.model_type;
     add_shapes(config);
     if (family.has_experts()) add_experts(config);
@@ -107,7 +105,7 @@ class ConfigMaker : GgufKeys {
     return dim;
   }
 
-  void add_shapes(Json& config) const {
+  void add_shapes(GgufConfig& config) const {
     const StoredTensor* const embedding = tensor("token_embd.weight");
     if (embedding == nullptr || embedding->shape.size() != 2) {
       fail(metadata.where(), ": tensor token_embd.weight: expected [vocabulary, ",
@@ -142,7 +140,7 @@ class ConfigMaker : GgufKeys {
 
   // How many experts there are, how many a token goes through, and what their size is. That the
   // chosen ones' probabilities are divided by their sum is said by no file: llama.cpp always does.
-  void add_experts(Json& config) const {
+  void add_experts(GgufConfig& config) const {
     const std::int64_t experts = size(".expert_count"), used = size(".expert_used_count");
     if (used > experts) {
       fail_value(".expert_used_count", str("at most ", experts, ", the number of experts"), used);
@@ -207,10 +205,10 @@ class ConfigMaker : GgufKeys {
     return factor_if_any().value_or(1) == 1 ? "none" : "linear";
   }
 
-  Json linear() const { return {{"rope_type", "linear"}, {"factor", factor()}}; }
+  GgufConfig linear() const { return {{"rope_type", "linear"}, {"factor", factor()}}; }
 
-  Json yarn() const {
-    Json scaling{{"rope_type", "yarn"}, {"factor", factor()}};
+  GgufConfig yarn() const {
+    GgufConfig scaling{{"rope_type", "yarn"}, {"factor", factor()}};
     const auto set = [&](const char* name, const auto& value) {
       if (value) scaling[name] = *value;
     };
@@ -231,7 +229,7 @@ class ConfigMaker : GgufKeys {
     return scaling;
   }
 
-  Json llama3(double theta) const {
+  GgufConfig llama3(double theta) const {
     const auto scaling = find_llama3_scaling(rope_factors_, theta);
     if (!scaling) {
       fail(metadata.where(), ": tensor ", kRopeFactors,
@@ -244,7 +242,7 @@ class ConfigMaker : GgufKeys {
             {"original_max_position_embeddings", scaling->original_max_position_embeddings}};
   }
 
-  void add_rope(Json& config) const {
+  void add_rope(GgufConfig& config) const {
     const double theta = metadata.number(key(".rope.freq_base")).value_or(10000);
     if (!(theta > 1)) fail_value(".rope.freq_base", "a number above 1", theta);
     config["rope_theta"] = theta;
@@ -270,7 +268,7 @@ class ConfigMaker : GgufKeys {
     }
   }
 
-  void add_tokens(Json& config) const {
+  void add_tokens(GgufConfig& config) const {
     if (const auto id = metadata.integer("tokenizer.ggml.bos_token_id")) {
       config["bos_token_id"] = *id;
     }

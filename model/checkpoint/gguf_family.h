@@ -1,5 +1,5 @@
-// The Hugging Face equivalents of a GGUF architecture: the class of the model, and the names of its
-// tensors.
+// The Hugging Face equivalents of a GGUF architecture: the class of the model, the names of its
+// tensors, and the order of their rows, which depends on its heads.
 #pragma once
 
 #include <cstdint>
@@ -65,5 +65,24 @@ std::string_view gguf_module(std::string_view stored);
 // in one tensor: its name has a '*' for their numbers. nullopt: an unknown name.
 std::optional<std::string> hugging_face_name(std::string_view stored, const GgufFamily& family,
                                              std::int64_t layers);
+
+// The heads of a model in a GGUF file, which determine the order of rows.
+struct GgufHeads {
+  bool permuted = false;  // rows of q and k are stored as adjacent rotary pairs
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  // For linear attention; 0: the model has none.
+  std::int64_t key_heads = 0, value_heads = 0;
+  std::int64_t key_dim = 0, value_dim = 0;  // per head
+  // Value heads are ordered by their index within the key head, then by key head.
+  bool tiled = false;
+};
+GgufHeads gguf_heads(const GgufMetadata& metadata);
+
+// Sets the tensor's row or column permutation in the file, and whether it holds a decay instead of
+// its logarithm. `module`: "attn_qkv", within a layer. Throws an Error for a shape that does not
+// fit the heads.
+void set_stored_order(StoredTensor& tensor, std::string_view module, const GgufHeads& heads,
+                      const std::string& file);
 
 }  // namespace nvllm::model

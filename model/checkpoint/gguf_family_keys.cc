@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "model/checkpoint/checkpoint_file.h"
-#include "model/checkpoint/gguf_heads.h"
-#include "model/checkpoint/gguf_keys.h"
+#include "model/checkpoint/gguf_config.h"
+#include "model/checkpoint/gguf_family.h"
 
 namespace nvllm::model {
 namespace {

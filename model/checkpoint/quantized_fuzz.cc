@@ -11,7 +11,6 @@
 
 #include "base/error.h"
 #include "model/checkpoint/checkpoint_file.h"
-#include "model/checkpoint/quantization_config.h"
 #include "model/checkpoint/quantized_weight.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/testing/memory_file.h"

@@ -51,4 +51,18 @@ std::vector<StoredTensor> join_quantized(std::vector<StoredTensor> tensors,
                                          std::span<const CheckpointFile> files,
                                          std::string_view config_json, const std::string& where);
 
+// The quantization_config of a config.json: properties that the tensors do not show themselves.
+struct QuantizationConfig {
+  std::string method;  // "fp8", "awq", "gptq", "compressed-tensors", "mxfp4"
+  std::int64_t block_outputs = 0, block_inputs = 0;  // of FP8; 0: unspecified
+  int zero_offset = 0;                               // of GPTQ
+  std::int64_t group_size = 0;                       // of INT4; 0: unspecified
+};
+
+// Reads it, and rejects what is not supported. Returns nothing if there is none, or if the
+// configuration is not a JSON object, which its reader reports. `where`: its path. Throws an Error
+// that names what is not supported.
+std::optional<QuantizationConfig> read_quantization_config(std::string_view config_json,
+                                                           const std::string& where);
+
 }  // namespace nvllm::model
