@@ -21,7 +21,7 @@ void StateSnapshots::use(SnapshotId snapshot) {
   order_.push_back(snapshot);
 }
 
-SnapshotId StateSnapshots::take() {
+SnapshotId StateSnapshots::allocate() {
   const SnapshotId snapshot = order_.front();
   if (snapshot == kNoSnapshot) return kNoSnapshot;
   if (at(snapshot).content != BlockManager::kNoContent) unpublish(snapshot);
@@ -36,14 +36,14 @@ void StateSnapshots::publish(SnapshotId snapshot, Content content) {
   if (const auto known = by_content_.find(content); known != by_content_.end()) {
     order_.remove(known->second);
     order_.push_back(known->second);
-    return give_back(snapshot);
+    return free(snapshot);
   }
   at(snapshot).content = content;
   by_content_.emplace(content, snapshot);
   order_.push_back(snapshot);
 }
 
-void StateSnapshots::give_back(SnapshotId snapshot) {
+void StateSnapshots::free(SnapshotId snapshot) {
   NVLLM_CHECK(at(snapshot).content == BlockManager::kNoContent, "snapshot ", snapshot);
   order_.push_front(snapshot);
 }

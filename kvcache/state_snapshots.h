@@ -45,12 +45,12 @@ class StateSnapshots {
   void use(SnapshotId snapshot);
 
   // A place for a snapshot that this message takes; kNoSnapshot: all are held.
-  SnapshotId take();
+  SnapshotId allocate();
   // The content of the last block before the snapshot is known: it can be found from now on, and
   // its place may be reused. If there already is one for this content, the place is freed.
   void publish(SnapshotId snapshot, Content content);
   // Frees the place of a snapshot that will never be published.
-  void give_back(SnapshotId snapshot);
+  void free(SnapshotId snapshot);
   // The snapshot is no longer needed, unless a sequence started from it.
   void drop_unused(Content content);
   // The blocks with these contents were evicted.
@@ -78,7 +78,7 @@ class StateSnapshots {
 
   std::vector<Place> places_;
   std::unordered_map<Content, SnapshotId> by_content_;
-  FreeBlocks order_;  // places that can be taken: free ones, then the least recently used
+  FreeBlocks order_;  // places that can be allocated: free ones, then the least recently used
   std::vector<SnapshotId> unsent_;
 };
 

@@ -11,7 +11,7 @@ using Content = StateSnapshots::Content;
 
 // Taken and published in a message of its own.
 SnapshotId add(StateSnapshots& snapshots, Content content) {
-  const SnapshotId place = snapshots.take();
+  const SnapshotId place = snapshots.allocate();
   snapshots.publish(place, content);
   snapshots.end_message();
   snapshots.check_invariants();
@@ -20,7 +20,7 @@ SnapshotId add(StateSnapshots& snapshots, Content content) {
 
 TEST_CASE("a snapshot is found behind its content, from the next message on") {
   StateSnapshots snapshots(2);
-  const SnapshotId place = snapshots.take();
+  const SnapshotId place = snapshots.allocate();
   snapshots.publish(place, 7);
   CHECK(snapshots.find(7) == kNoSnapshot);
   CHECK(snapshots.knows(7));
@@ -42,14 +42,14 @@ TEST_CASE("the least recently used gives its place away") {
 
 TEST_CASE("a place whose content is not known yet is not taken") {
   StateSnapshots snapshots(1);
-  const SnapshotId place = snapshots.take();
+  const SnapshotId place = snapshots.allocate();
   CHECK(snapshots.held() == 1);
-  CHECK(snapshots.take() == kNoSnapshot);
+  CHECK(snapshots.allocate() == kNoSnapshot);
   snapshots.end_message();
-  CHECK(snapshots.take() == kNoSnapshot);
-  snapshots.give_back(place);
+  CHECK(snapshots.allocate() == kNoSnapshot);
+  snapshots.free(place);
   CHECK(snapshots.held() == 0);
-  CHECK(snapshots.take() == place);
+  CHECK(snapshots.allocate() == place);
 }
 
 TEST_CASE("of two snapshots of equal tokens the first stays") {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "tokenizer/bpe/byte_level.h"
+#include "tokenizer/bpe/vocabulary.h"
 #include "tokenizer/unicode/unicode.h"
 #include "tokenizer/unicode/utf8.h"
 

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "runtime/scheduler/sequence_memory.h"
+#include "runtime/scheduler/block_pools.h"
 
 namespace nvllm::runtime {
 namespace {

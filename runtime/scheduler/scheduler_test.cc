@@ -346,9 +346,9 @@ TEST_CASE("statistics say who waits, who runs and what it cost") {
 
 TEST_CASE("a host block that is given back is taken for the next message only") {
   HostBlockPool host(2);
-  std::vector<kvcache::BlockId> blocks = {host.take(), host.take()};
+  std::vector<kvcache::BlockId> blocks = {host.allocate(), host.allocate()};
   CHECK(blocks == std::vector<kvcache::BlockId>{0, 1});
-  host.give_back(blocks);
+  host.free(blocks);
   CHECK(blocks.empty());
   CHECK(host.count() == 0);
   host.end_message();

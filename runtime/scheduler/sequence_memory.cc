@@ -17,7 +17,7 @@ namespace {
 void copy_out(std::span<const kvcache::BlockId> blocks, HostBlockPool& free_host,
               std::vector<kvcache::BlockId>& host, std::vector<kvcache::BlockCopy>& copies) {
   for (const kvcache::BlockId block : blocks) {
-    host.push_back(free_host.take());
+    host.push_back(free_host.allocate());
     copies.push_back({.from = block, .to = host.back()});
   }
 }
@@ -28,31 +28,6 @@ bool caches_prefixes(const SchedulerLimits& limits) {
 }
 
 }  // namespace
-
-// Reserves memory, so that swapping allocates nothing.
-HostBlockPool::HostBlockPool(std::int64_t count) {
-  free_.reserve(static_cast<std::size_t>(count));
-  given_back_.reserve(static_cast<std::size_t>(count));
-  for (std::int64_t block = count; block-- > 0;)
-    free_.push_back(static_cast<kvcache::BlockId>(block));
-}
-
-kvcache::BlockId HostBlockPool::take() {
-  NVLLM_CHECK(!free_.empty(), "no host block is free");
-  const kvcache::BlockId block = free_.back();
-  free_.pop_back();
-  return block;
-}
-
-void HostBlockPool::give_back(std::vector<kvcache::BlockId>& blocks) {
-  given_back_.insert(given_back_.end(), blocks.begin(), blocks.end());
-  blocks.clear();
-}
-
-void HostBlockPool::end_message() {
-  free_.insert(free_.end(), given_back_.begin(), given_back_.end());
-  given_back_.clear();
-}
 
 SequenceMemory::SequenceMemory(const SchedulerLimits& limits)
     : device_({.blocks = limits.blocks,
@@ -279,7 +254,7 @@ void SequenceMemory::take_snapshot(Sequence& sequence, StepMessage& message) {
     if (snapshots_->knows(content)) return;
   }
   snapshots_->forget(device_.take_evicted());
-  const kvcache::SnapshotId place = snapshots_->take();
+  const kvcache::SnapshotId place = snapshots_->allocate();
   if (place == kvcache::kNoSnapshot) return;
   message.states.save.push_back({.from = static_cast<std::int32_t>(sequence.slot), .to = place});
   sequence.snapshots_due.push_back({.tokens = tokens, .place = place});
@@ -324,7 +299,7 @@ void SequenceMemory::free(Sequence& sequence) {
   resident_.release(device_.blocks_of(sequence.id), sequence.resident);
   device_.remove_sequence(sequence.id);
   if (windows_) windows_->remove_sequence(sequence.id);
-  for (const Sequence::Snapshot& due : sequence.snapshots_due) snapshots_->give_back(due.place);
+  for (const Sequence::Snapshot& due : sequence.snapshots_due) snapshots_->free(due.place);
   sequence.snapshots_due.clear();
   sequence.capacity = 0;
 }
@@ -345,7 +320,7 @@ bool SequenceMemory::swap_out(Sequence& sequence, StepMessage& message) {
     copy_out(in_window, free_host_window_, sequence.host_window_blocks, message.windows.swap_out);
   }
   if (keeps_states_) {
-    sequence.host_state.push_back(free_host_states_.take());
+    sequence.host_state.push_back(free_host_states_.allocate());
     message.states.swap_out.push_back(
         {.from = static_cast<std::int32_t>(sequence.slot), .to = sequence.host_state.front()});
   }
@@ -356,9 +331,9 @@ bool SequenceMemory::swap_out(Sequence& sequence, StepMessage& message) {
 }
 
 void SequenceMemory::free_host_blocks(Sequence& sequence) {
-  free_host_.give_back(sequence.host_blocks);
-  free_host_window_.give_back(sequence.host_window_blocks);
-  free_host_states_.give_back(sequence.host_state);
+  free_host_.free(sequence.host_blocks);
+  free_host_window_.free(sequence.host_window_blocks);
+  free_host_states_.free(sequence.host_state);
   sequence.blocks_before_host = 0;
 }
 
@@ -377,8 +352,8 @@ void SequenceMemory::check_invariants(std::span<const Sequence* const> sequences
   const auto count = [&](const std::vector<kvcache::BlockId>& blocks) {
     for (const kvcache::BlockId block : blocks) ++holders.at(static_cast<std::size_t>(block));
   };
-  count(free_host_.free());
-  count(free_host_.given_back());
+  count(free_host_.free_blocks());
+  count(free_host_.freed());
   std::int64_t references = 0, expected = 0, promised = 0, chunked = 0;
   std::set<kvcache::BlockId> resident;
   for (const Sequence* sequence : sequences) {
@@ -426,8 +401,8 @@ void SequenceMemory::check_state_invariants(std::span<const Sequence* const> seq
   const auto count = [&](const std::vector<kvcache::BlockId>& places) {
     for (const kvcache::BlockId place : places) ++holders.at(static_cast<std::size_t>(place));
   };
-  count(free_host_states_.free());
-  count(free_host_states_.given_back());
+  count(free_host_states_.free_blocks());
+  count(free_host_states_.freed());
   std::int64_t due = 0;
   for (const Sequence* sequence : sequences) {
     count(sequence->host_state);
@@ -448,8 +423,8 @@ void SequenceMemory::check_window_invariants(std::span<const Sequence* const> se
   const auto count = [&](const std::vector<kvcache::BlockId>& blocks) {
     for (const kvcache::BlockId block : blocks) ++holders.at(static_cast<std::size_t>(block));
   };
-  count(free_host_window_.free());
-  count(free_host_window_.given_back());
+  count(free_host_window_.free_blocks());
+  count(free_host_window_.freed());
   for (const Sequence* sequence : sequences) {
     count(sequence->host_window_blocks);
     const std::int64_t computed = sequence->computed;
@@ -462,43 +437,6 @@ void SequenceMemory::check_window_invariants(std::span<const Sequence* const> se
     NVLLM_CHECK_LE(windows_->released_of(sequence->id), windows_->first_needed(computed));
   }
   for (const int holder : holders) NVLLM_CHECK_EQ(holder, 1);
-}
-
-ResidentBlocks::ResidentBlocks(std::int64_t slots, std::int64_t blocks)
-    : slots_(slots), all_(slots >= blocks), holders_(static_cast<std::size_t>(blocks)) {}
-
-std::int64_t ResidentBlocks::reserve(std::span<const kvcache::BlockId> blocks,
-                                     std::int64_t max_blocks) {
-  if (all_) return max_blocks;
-  const auto there = std::min(static_cast<std::int64_t>(blocks.size()), max_blocks);
-  std::int64_t kept = 0;
-  for (; kept < there; ++kept) {
-    std::int32_t& others = holders(blocks[static_cast<std::size_t>(kept)]);
-    if (others == 0 && free() == 0) return kept;
-    if (others++ == 0) ++held_;
-  }
-  const std::int64_t later = std::min(max_blocks - there, free());
-  promised_ += later;
-  return kept + later;
-}
-
-void ResidentBlocks::add(kvcache::BlockId block) {
-  if (all_) return;
-  NVLLM_CHECK(promised_ > 0 && holders(block) == 0, "block ", block, " has ", holders(block),
-              " holders, and ", promised_, " slots are promised");
-  --promised_;
-  ++held_;
-  holders(block) = 1;
-}
-
-void ResidentBlocks::release(std::span<const kvcache::BlockId> blocks, std::int64_t reserved) {
-  if (all_) return;
-  const auto there = std::min(static_cast<std::int64_t>(blocks.size()), reserved);
-  for (const kvcache::BlockId block : blocks.first(static_cast<std::size_t>(there))) {
-    NVLLM_CHECK(holders(block) > 0, "block ", block, " is kept by nobody");
-    if (--holders(block) == 0) --held_;
-  }
-  promised_ -= reserved - there;
 }
 
 }  // namespace nvllm::runtime

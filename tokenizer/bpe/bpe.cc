@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "tokenizer/bpe/byte_level.h"
+#include "tokenizer/bpe/vocabulary.h"
 #include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::tokenizer {

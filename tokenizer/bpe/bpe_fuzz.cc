@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "tokenizer/bpe/bpe.h"
-#include "tokenizer/bpe/byte_level.h"
+#include "tokenizer/bpe/vocabulary.h"
 #include "tokenizer/unicode/utf8.h"
 
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tokenizer/bpe/byte_level.h"
+#include "tokenizer/bpe/vocabulary.h"
 
 namespace nvllm::tokenizer {
 namespace {

@@ -144,7 +144,7 @@ class RegexMatcher {
 };
 
 // The patterns with which most byte-level tokenizers split text into words. The scanners in
-// word_scanner.cc give the same results as the generic matcher, about ten times faster.
+// regex.cc give the same results as the generic matcher, about ten times faster.
 enum class WordPattern {
   kNone,         // any other pattern
   kGpt2,         // GPT-2, SmolLM2: contractions, letters, digits, others, spaces

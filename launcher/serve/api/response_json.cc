@@ -9,7 +9,7 @@
 #include <utility>
 #include <variant>
 
-#include "tokenizer/bpe/byte_level.h"
+#include "tokenizer/bpe/vocabulary.h"
 #include "tokenizer/unicode/utf8.h"
 
 namespace nvllm::launcher {
