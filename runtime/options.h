@@ -78,8 +78,8 @@ struct EngineOptions {
   std::int64_t max_num_seqs = 256;
   std::int64_t max_num_batched_tokens = 8192;
   // On the CPU: target duration in seconds of a step with prefill rows; prompts are chunked
-  // accordingly (runtime/engine/step_pacer.h). 0: as many rows as max_num_batched_tokens allows.
-  // Layer-wise prefill is not chunked.
+  // accordingly (StepPacer, runtime/engine/engine.h). 0: as many rows as max_num_batched_tokens
+  // allows. Layer-wise prefill is not chunked.
   double prefill_step_s = 0;
   bool prefix_caching = true;
   // Linear attention: number of state snapshots kept on the device for prefix caching (absent: as

@@ -1,4 +1,6 @@
 // The command selftest: runs the workers' checks of calls and collectives, and prints their report.
+#include "runtime/worker/selftest.h"
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -14,7 +16,6 @@
 #include "launcher/session/text_io.h"
 #include "launcher/session/text_table.h"
 #include "launcher/supervise/run_workers.h"
-#include "runtime/worker/selftest_cases.h"
 
 namespace nvllm::launcher {
 namespace {

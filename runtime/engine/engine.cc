@@ -11,7 +11,6 @@
 #include "base/logging.h"
 #include "base/text.h"
 #include "runtime/engine/engine_rank.h"
-#include "runtime/engine/engine_setup.h"
 
 namespace nvllm::runtime {
 namespace {

@@ -7,8 +7,11 @@
 //   add(part of the request stream), statistics() -> EngineStatistics, take_trace()
 // The engine pushes "load_state" while it opens, then "updates" for each step: a vector<Update>,
 // which is empty if the step only processed a chunk of a prompt, and the scheduler's statistics.
+//
+// engine_setup.cc has how it opens, StepPacer the size of its prefill steps.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,13 +23,62 @@
 #include "runtime/box_clocks.h"
 #include "runtime/engine/engine_messages.h"
 #include "runtime/engine/request_tracker.h"
-#include "runtime/engine/step_pacer.h"
 #include "runtime/options.h"
 #include "runtime/scheduler/scheduler.h"
 
 namespace nvllm::runtime {
 
+// StepPacer: the chunk size of chunked prefill, chosen so that a step takes about a given time. On
+// a CPU a step with thousands of rows takes minutes; until it ends, nothing can be aborted or
+// reported. Not thread-safe.
+class StepPacer {
+ public:
+  // step_s: target duration of a step. max_rows: upper limit of rows().
+  StepPacer(double step_s, std::int64_t max_rows)
+      : step_s_(step_s), max_rows_(std::max<std::int64_t>(max_rows, 1)) {}
+
+  // Rows of the next step. The first steps are small enough to be fast on almost any machine.
+  std::int64_t rows() const { return std::min(rows_, max_rows_); }
+
+  // Records that a step of step_rows rows took `seconds`. Steps with few rows are ignored: they are
+  // a prompt's last chunk, or decodes.
+  void note(std::int64_t step_rows, double seconds) {
+    if (step_rows * 2 < rows() || seconds <= 0) return;
+    const double fitting = static_cast<double>(step_rows) * step_s_ / seconds;
+    const auto wanted = static_cast<std::int64_t>(std::min(fitting, 1e9));
+    // At most doubles at a time: a step may have been short by chance.
+    rows_ = std::clamp(wanted, kMinRows, 2 * rows_) / kMinRows * kMinRows;
+  }
+
+ private:
+  // Smaller GEMMs read the weights just as often, and are not faster.
+  static constexpr std::int64_t kMinRows = 8;
+  static constexpr std::int64_t kFirstRows = 16;
+
+  double step_s_;
+  std::int64_t max_rows_;
+  std::int64_t rows_ = kFirstRows;
+};
+
 class EngineRank;  // the methods that every rank binds (engine_rank.h)
+
+// How rank 0 opens an engine: every rank creates its runner while its weights are
+// still loading; GEMMs are tuned if --tune requires it; then the cache is sized by the rank with
+// the smallest free memory, and allocated.
+struct EngineSetup {
+  EngineInfo info;
+  SchedulerLimits limits;
+};
+
+// Used by rank 0's main thread. Pushes "load_state" to the launcher while it waits for the weights.
+EngineSetup set_up_engine(const EngineOptions& options, ipc::Member& me, ipc::GroupCaller& caller,
+                          ipc::RequestServer& server, const EngineRank& own);
+
+// Maximum number of steps in flight: the device runs one, and with async_scheduling the next one is
+// enqueued after it. In a pipeline each stage runs one step and none is enqueued ahead: the first
+// stage cannot read the last sampled token from its device, because only the last stage's device
+// has it.
+int steps_in_flight(const EngineOptions& options, int stages);
 
 // Used by rank 0's main thread.
 class Engine {

@@ -1,5 +1,3 @@
-#include "runtime/engine/engine_setup.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -13,6 +11,7 @@
 #include "base/text.h"
 #include "base/trace.h"
 #include "kernels/attention/kv_view.h"
+#include "runtime/engine/engine.h"
 #include "runtime/memory/memory_plan.h"
 #include "runtime/model/model_loading.h"
 #include "runtime/options.h"

@@ -1,6 +1,6 @@
-#include "runtime/engine/step_pacer.h"
-
 #include <doctest/doctest.h>
+
+#include "runtime/engine/engine.h"
 
 namespace nvllm::runtime {
 namespace {

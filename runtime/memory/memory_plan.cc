@@ -9,8 +9,6 @@
 #include "base/error.h"
 #include "base/math.h"
 #include "kvcache/chunked/device_slots.h"
-#include "runtime/memory/state_plan.h"
-#include "runtime/memory/window_plan.h"
 
 namespace nvllm::runtime {
 namespace {

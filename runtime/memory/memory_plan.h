@@ -10,6 +10,9 @@
 // takes kCpuCacheBytes in total, or a quarter of the available memory if that is less. Neither
 // takes more than max_num_seqs sequences of max_model_len tokens need. --kv-cache-memory-bytes
 // overrides this.
+//
+// memory_plan.cc makes the plan, memory_budget.cc knows how many blocks fit, and cache_shares.cc
+// how much of the cache the window group and snapshots of states get.
 #pragma once
 
 #include <cstddef>
@@ -180,5 +183,52 @@ class MemoryBudget {
 // here. An Error if not even one sequence fits.
 void choose_device_slots(const EngineOptions& options, const MemoryBudget& budget,
                          std::int64_t useful, MemoryPlan& plan);
+
+// Divides the memory of a paged cache between two groups of layers: those that keep all tokens, and
+// those with a window, which keep only the window (kvcache/window_blocks.h).
+//
+// One group cannot use memory that the other does not need. Long sequences need many blocks of the
+// first group and few of the second; sequences shorter than the window need equally many of both.
+// So the window group gets
+//   1. at most as much as still lets one sequence of maximum length fit;
+//   2. what it needs when as many sequences of that length run as fit at all; or, if that is more,
+//   3. windows of max_num_seqs sequences and a step's rows, but not more than half of the memory.
+// By 2 and 3 at least half as many of the longest sequences fit as could with any other division;
+// and short ones find half of the memory for their windows, or as much as they can use.
+//
+// Returns the number of blocks of the window group on every rank. options: resolved. window:
+// tokens.
+std::int64_t choose_window_blocks(const EngineOptions& options, std::int64_t model_limit,
+                                  DeviceKind device, std::span<const RankMemory> ranks,
+                                  std::int64_t window);
+
+// The ranks' memory with this many blocks of the window group, which count as `fixed`.
+std::vector<RankMemory> ranks_beside_windows(std::span<const RankMemory> ranks,
+                                             std::int64_t window_blocks);
+
+// Divides the KV cache's memory between blocks and snapshots of linear attention's states
+// (kvcache/state_snapshots.h), and the swap space between blocks and states.
+//
+// A state takes as much memory as the keys and values of hundreds or thousands of tokens, however
+// short its prefix is. So by default snapshots take a quarter of the memory, but
+//   1. no more than can be used: one per state_snapshot_tokens tokens of all sequences;
+//   2. with --max-model-len, no more than leaves room for one sequence of that length.
+//
+// Returns the number of snapshots on every rank; 0: prefixes cannot be cached. options: resolved.
+// An Error if the number that the options request leaves no memory for a block.
+std::int64_t choose_state_snapshots(const EngineOptions& options, std::int64_t model_limit,
+                                    DeviceKind device, std::span<const RankMemory> ranks);
+
+// The ranks' memory with this many snapshots, which count as `fixed`.
+std::vector<RankMemory> ranks_beside_snapshots(std::span<const RankMemory> ranks,
+                                               std::int64_t snapshots);
+
+// One line about the snapshots of a model with linear attention and prefix caching.
+std::string describe_snapshots(std::span<const RankMemory> ranks, std::int64_t snapshots);
+
+// Number of sequences whose states fit in half of a rank's swap_bytes. 0: the model has no states,
+// or the space is too small.
+std::int64_t choose_host_states(const EngineOptions& options, std::uint64_t swap_bytes,
+                                std::uint64_t largest_state);
 
 }  // namespace nvllm::runtime

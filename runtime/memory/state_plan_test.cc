@@ -1,11 +1,10 @@
-#include "runtime/memory/state_plan.h"
-
 #include <doctest/doctest.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "runtime/memory/memory_plan.h"
 #include "runtime/memory/testing/memory_plan_fixture.h"
 
 namespace nvllm::runtime {

@@ -1,5 +1,3 @@
-#include "runtime/memory/window_plan.h"
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "kvcache/window_blocks.h"
+#include "runtime/memory/memory_plan.h"
 #include "runtime/memory/testing/memory_plan_fixture.h"
 
 namespace nvllm::runtime {

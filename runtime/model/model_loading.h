@@ -1,5 +1,6 @@
 // Loading a model: ModelRank loads one rank's part, ModelLoading waits for all ranks on rank 0 and
-// reports their progress to the launcher. The messages that they exchange come first.
+// reports their progress to the launcher. The messages that they exchange come first. Weights are
+// checked for NaN and infinity on request (weight_check.cc).
 #pragma once
 
 #include <atomic>
@@ -7,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -16,12 +18,35 @@
 #include "device/backend.h"
 #include "ipc/registry.h"
 #include "ipc/rpc.h"
+#include "layers/parameter.h"
 #include "model/decoder.h"
 #include "runtime/model/open_model.h"
-#include "runtime/model/weight_check.h"
 #include "runtime/rank_report.h"
 
 namespace nvllm::runtime {
+
+// Finding NaN and infinity in weights: a checkpoint that was damaged, or quantized badly, makes
+// every logit NaN without a hint at the cause. Weights are checked after that has happened, not
+// while they load: loading runs at the speed of the files.
+
+// Describes the first element of the parameter that is NaN or infinite, by name and index of the
+// checkpoint's tensor: "model.norm.weight holds NaN at [7]". Waits for the device.
+std::optional<std::string> weight_fault(const layers::Parameter& parameter, Backend& backend);
+
+// Rank 0's side: the first fault on any rank; empty: all weights are finite. All ranks have bound
+// their ModelRank. Each parameter is one call: a single call for all would exceed the step timeout.
+std::string find_weight_fault(ipc::GroupCaller& caller);
+
+// A rank's reply about one of its parameters.
+struct WeightFault {
+  bool there = false;  // the rank has such a parameter
+  std::string text;    // empty: no fault
+
+  template <class Archive>
+  void serialize(Archive& archive) {
+    archive(there, text);
+  }
+};
 
 // One rank's progress, in bytes of its parameters.
 struct LoadState {
@@ -99,7 +124,7 @@ class ModelRank {
   LoadTimes load_times() const { return times_; }
   // The checksum of parameter `index`; its name is empty past the last parameter.
   ParameterChecksum checksum_of(std::uint64_t index);
-  // Whether parameter `index` contains NaN or infinity (weight_check.h).
+  // Whether parameter `index` contains NaN or infinity (weight_fault()).
   WeightFault weight_fault_of(std::uint64_t index);
 
   const OpenModel& model_;

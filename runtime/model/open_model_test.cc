@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "model/loading/loader.h"
-#include "runtime/model/weight_check.h"
+#include "runtime/model/model_loading.h"
 #include "testing/error_of.h"
 
 namespace nvllm::runtime {

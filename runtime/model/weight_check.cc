@@ -1,11 +1,10 @@
-#include "runtime/model/weight_check.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <span>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "runtime/model/model_loading.h"
 
 namespace nvllm::runtime {
 namespace {

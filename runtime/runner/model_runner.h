@@ -27,7 +27,6 @@
 #include "runtime/runner/runner_cache.h"
 #include "runtime/runner/runner_options.h"
 #include "runtime/runner/slot_table.h"
-#include "runtime/runner/state_store.h"
 #include "runtime/runner/step_results.h"
 #include "runtime/runner/step_staging.h"
 #include "runtime/scheduler/step.h"

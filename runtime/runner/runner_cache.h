@@ -1,5 +1,5 @@
-// RunnerCache: a rank's KV cache, in the mode and with the sparse attention policies that its
-// options request.
+// A rank's memory of its sequences. RunnerCache: the KV cache, in the mode and with the sparse
+// attention policies that the options request. StateStore: copies of states of linear attention.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,6 @@
 #include "device/backend.h"
 #include "kvcache/chunked/chunked_cache.h"
 #include "kvcache/kv_cache.h"
-#include "kvcache/paged/grouped_cache.h"
 #include "kvcache/paged/paged_cache.h"
 #include "kvcache/policies/prompt_policy.h"
 #include "kvcache/policies/quest.h"
@@ -40,8 +39,7 @@ struct CacheSize {
   // has its own permanent slot.
   std::int64_t device_slots = 0;
   bool all_resident = false;
-  // Models with linear attention: slots for states, on the device and on the host
-  // (runtime/runner/state_store.h).
+  // Models with linear attention: slots for states, on the device and on the host (StateStore).
   std::int64_t state_snapshots = 0, host_states = 0;
 
   template <class Archive>
@@ -112,6 +110,39 @@ class RunnerCache {
   // The storage if sequences can be swapped; and that of the window group, if there is one.
   kvcache::PagedCache* paged_ = nullptr;
   kvcache::PagedCache* paged_windows_ = nullptr;
+};
+
+// StateStore: one rank's copies of the states of linear attention: snapshots on the device, from
+// which other sequences resume (kvcache/state_snapshots.h), and states of swapped-out sequences in
+// host memory. The step messages determine what is copied.
+//
+// Used by the rank's main thread. All copies are enqueued, in the stream's order.
+class StateStore {
+ public:
+  // Takes exactly snapshots * DecoderMemory::state_bytes(decoder, 1) of device memory. Ledger:
+  // "linear attention snapshots" (device), "swapped linear attention states" (pinned). A host place
+  // is allocated when it is first copied to. `memory` must outlive it.
+  StateStore(const model::Decoder& decoder, const model::DecoderMemory& memory, Backend& backend,
+             std::int64_t snapshots, std::int64_t host_states);
+
+  // Copies before a step's rows: to the host, from the host, and from snapshots.
+  void load(const StateCopies& copies, Stream& stream);
+  // Copies after a step's rows: to snapshots.
+  void save(const StateCopies& copies, Stream& stream);
+
+ private:
+  enum class Direction : std::uint8_t { from_slot, to_slot };
+
+  void copy(std::int32_t slot, std::byte* place, Direction direction, Stream& stream);
+  std::byte* snapshot(std::int32_t number) const;
+  std::byte* host_state(std::int32_t number, Direction direction);
+
+  const model::DecoderMemory& memory_;
+  Backend& backend_;
+  const std::size_t state_bytes_;
+  const std::int64_t snapshots_;
+  Buffer snapshot_memory_;
+  std::vector<Buffer> host_;  // allocated at first use
 };
 
 }  // namespace nvllm::runtime

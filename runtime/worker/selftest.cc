@@ -11,7 +11,6 @@
 #include "base/math.h"
 #include "kernels/pointwise/rmsnorm.h"
 #include "runtime/box_clocks.h"
-#include "runtime/worker/selftest_cases.h"
 
 namespace nvllm::runtime {
 namespace {

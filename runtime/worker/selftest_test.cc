@@ -8,7 +8,6 @@
 #include "device/backend.h"
 #include "ipc/collective/testing/forwarding_communicator.h"
 #include "ipc/rpc.h"
-#include "runtime/worker/selftest_cases.h"
 #include "testing/ranks.h"
 
 namespace nvllm::runtime {
