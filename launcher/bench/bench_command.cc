@@ -11,13 +11,11 @@
 
 #include "base/clock.h"
 #include "base/logging.h"
-#include "launcher/bench/bench_progress.h"
 #include "launcher/bench/device_speed.h"
-#include "launcher/bench/load_generator.h"
 #include "launcher/bench/long_context.h"
+#include "launcher/bench/measurements.h"
 #include "launcher/bench/report.h"
 #include "launcher/bench/startup.h"
-#include "launcher/cli/commands.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/program.h"
 #include "launcher/session/engine_session.h"
@@ -94,7 +92,7 @@ int run_bench(const Options& options, runtime::OpenModel model, std::int64_t sta
   }
 }
 
-SpeedQuestion speed_question(const Options& options, const BenchSubject& subject) {
+SpeedOptions speed_options(const Options& options, const BenchSubject& subject) {
   return {.device = subject.info.ranks.at(0).report.device,
           .ranks = subject.ranks_here,
           .bandwidth_tb_s = options.bench.bandwidth_tb_s,
@@ -104,7 +102,7 @@ SpeedQuestion speed_question(const Options& options, const BenchSubject& subject
 
 // Adds the speeds of the subject's devices. Call it after run_bench().
 void add_floor(const Options& options, BenchSubject& subject) {
-  subject.speed = device_speed(speed_question(options, subject));
+  subject.speed = device_speed(speed_options(options, subject));
 }
 
 constexpr std::int64_t kStartupPrompt = 16;
@@ -242,7 +240,7 @@ int run_bench_long(const Options& options, std::int64_t started_ns) {
   }
   if (measured == 0) return last_failure;
   add_floor(options, subject);
-  report.link = link_speed(speed_question(options, subject));
+  report.link = link_speed(speed_options(options, subject));
   return print(options, subject, report);
 }
 

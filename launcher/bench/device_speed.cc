@@ -234,39 +234,39 @@ DeviceKind kind_of_device(const std::string& device) {
   return device.starts_with("CPU") ? DeviceKind::cpu : DeviceKind::cuda;
 }
 
-DeviceSpeed device_speed(const SpeedQuestion& question) {
-  const DeviceKind kind = kind_of_device(question.device);
+DeviceSpeed device_speed(const SpeedOptions& options) {
+  const DeviceKind kind = kind_of_device(options.device);
   const bool on_cpu = kind == DeviceKind::cpu;
   DeviceSpeed speed;
-  if (const auto known = known_speed(question.device)) {
+  if (const auto known = known_speed(options.device)) {
     speed = *known;
-  } else if (!question.bandwidth_tb_s || !question.tflops) {
-    const Measured measured = measure_in_child(kind, question.limit);
-    const double share = on_cpu ? 1.0 / question.ranks : 1.0;
+  } else if (!options.bandwidth_tb_s || !options.tflops) {
+    const Measured measured = measure_in_child(kind, options.limit);
+    const double share = on_cpu ? 1.0 / options.ranks : 1.0;
     speed = {.bytes_per_second = measured.bytes_per_second * share,
              .flops_per_second = measured.flops_per_second * share,
              .attention_flops_per_second = measured.flops_per_second * share,
              .source = "measured"};
   }
   // Ranks on the CPU share it.
-  speed.cache_bytes = cache_bytes(on_cpu) / (on_cpu ? question.ranks : 1);
-  if (question.bandwidth_tb_s) speed.bytes_per_second = *question.bandwidth_tb_s * 1e12;
-  if (question.tflops) {
-    speed.flops_per_second = speed.attention_flops_per_second = *question.tflops * 1e12;
+  speed.cache_bytes = cache_bytes(on_cpu) / (on_cpu ? options.ranks : 1);
+  if (options.bandwidth_tb_s) speed.bytes_per_second = *options.bandwidth_tb_s * 1e12;
+  if (options.tflops) {
+    speed.flops_per_second = speed.attention_flops_per_second = *options.tflops * 1e12;
   }
-  if (question.bandwidth_tb_s || question.tflops) {
-    speed.source = question.bandwidth_tb_s && question.tflops ? "given" : "given, " + speed.source;
+  if (options.bandwidth_tb_s || options.tflops) {
+    speed.source = options.bandwidth_tb_s && options.tflops ? "given" : "given, " + speed.source;
   }
   return speed;
 }
 
-LinkSpeed link_speed(const SpeedQuestion& question) {
-  if (question.link_gb_s) {
-    return {*question.link_gb_s * 1e9, *question.link_gb_s * 1e9, "given"};
+LinkSpeed link_speed(const SpeedOptions& options) {
+  if (options.link_gb_s) {
+    return {*options.link_gb_s * 1e9, *options.link_gb_s * 1e9, "given"};
   }
-  const DeviceKind kind = kind_of_device(question.device);
-  LinkSpeed link = measure_link_in_child(kind, question.limit);
-  const double share = kind == DeviceKind::cpu ? 1.0 / question.ranks : 1.0;
+  const DeviceKind kind = kind_of_device(options.device);
+  LinkSpeed link = measure_link_in_child(kind, options.limit);
+  const double share = kind == DeviceKind::cpu ? 1.0 / options.ranks : 1.0;
   link.to_device *= share;
   link.to_host *= share;
   return link;

@@ -10,7 +10,7 @@
 
 namespace nvllm::launcher {
 
-struct SpeedQuestion {
+struct SpeedOptions {
   std::string device;  // as its rank names it: "NVIDIA H200", "CPU, 8 cores"
   int ranks = 1;       // on this box: CPU ranks share the device
   std::optional<double> bandwidth_tb_s = {}, tflops = {};  // from the command line
@@ -21,15 +21,15 @@ struct SpeedQuestion {
 // The kind of a device with this name.
 DeviceKind kind_of_device(const std::string& device);
 
-// The speeds given in the question, otherwise those known for the device, otherwise those of a
+// The speeds given in the options, otherwise those known for the device, otherwise those of a
 // short measurement in a child process: reading memory with all cores (on a GPU: copying), and
 // bfloat16 GEMMs. The calling process must have a single thread.
-DeviceSpeed device_speed(const SpeedQuestion& question);
+DeviceSpeed device_speed(const SpeedOptions& options);
 
-// The speed given in the question, otherwise that of a measurement in a child process: copies
+// The speed given in the options, otherwise that of a measurement in a child process: copies
 // between pinned memory and the device in both directions. On the CPU both are host memory, which
 // the ranks share. The calling process must have a single thread.
-LinkSpeed link_speed(const SpeedQuestion& question);
+LinkSpeed link_speed(const SpeedOptions& options);
 
 // The speeds of devices that were measured carefully; nullopt for others.
 std::optional<DeviceSpeed> known_speed(const std::string& device);

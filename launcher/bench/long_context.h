@@ -5,7 +5,6 @@
 #include <string>
 
 #include "launcher/bench/floor.h"
-#include "launcher/bench/load_generator.h"
 #include "launcher/bench/measurements.h"
 #include "launcher/bench/workload.h"
 #include "launcher/cli/options.h"

@@ -6,7 +6,6 @@
 #include <set>
 #include <vector>
 
-#include "launcher/bench/load_generator.h"
 #include "launcher/bench/startup.h"
 
 namespace nvllm::launcher {

@@ -1,8 +1,9 @@
-// Formats the reports of the benchmarks, as tables and as JSON.
+// What the benchmarks print: their reports, as tables and as JSON, and a progress line.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -69,5 +70,21 @@ std::string format_json(
     const std::vector<StartupRun>& runs);  // the part that differs between starts
 // Parses the report of one run printed by format_json().
 StartupRun parse_startup_run(const std::string& json);
+
+// Formats the line that shows a benchmark's progress on a terminal. It prints nothing.
+class BenchProgress {
+ public:
+  explicit BenchProgress(std::int64_t started_ns) : shown_ns_(started_ns) {}
+
+  // The next line, which replaces the last one on the terminal; empty if it is not due. total: the
+  // number of requests; 0: that of the records.
+  std::string line(std::span<const RequestRecord> records, std::size_t total, std::int64_t now_ns);
+  // The text that removes the line from the terminal.
+  std::string clear();
+
+ private:
+  std::int64_t shown_ns_;
+  bool shown_ = false;
+};
 
 }  // namespace nvllm::launcher

@@ -1,5 +1,8 @@
+// Reports as tables, and the progress line.
 #include <algorithm>
 
+#include "base/clock.h"
+#include "base/text.h"
 #include "launcher/bench/report.h"
 #include "launcher/bench/summary.h"
 #include "launcher/cli/program.h"
@@ -55,6 +58,8 @@ std::string work_line(const EngineWork& work) {
              three_digits(work.waiting_s), " s; ", three_digits(work.step_message_bytes),
              " bytes of messages per step\n");
 }
+
+constexpr Nanoseconds kLineEvery = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -211,6 +216,28 @@ std::string format_table(const BenchSubject& subject, const std::vector<StartupR
          str("  start to first token: median ", three_digits(median * 1e3), " ms, min ",
              three_digits(sorted.front() * 1e3), " ms of ", runs.size(),
              runs.size() == 1 ? " start\n" : " starts; the stages are those of the median\n");
+}
+
+std::string BenchProgress::line(std::span<const RequestRecord> records, std::size_t total,
+                                std::int64_t now_ns) {
+  if (now_ns - shown_ns_ < kLineEvery.count() || records.empty()) return "";
+  shown_ns_ = now_ns;
+  shown_ = true;
+  std::int64_t finished = 0, tokens = 0, begin = records.front().submitted_ns;
+  for (const RequestRecord& record : records) {
+    finished += record.finished ? 1 : 0;
+    tokens += record.tokens;
+  }
+  const double seconds = std::max(static_cast<double>(now_ns - begin) * 1e-9, 1e-9);
+  return str(kClearLine, "measuring ", finished, " of ",
+             counted(std::max(total, records.size()), "request"), " done, ", tokens, " tokens, ",
+             three_digits(static_cast<double>(tokens) / seconds), " tok/s");
+}
+
+std::string BenchProgress::clear() {
+  if (!shown_) return "";
+  shown_ = false;
+  return kClearLine;
 }
 
 }  // namespace nvllm::launcher

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/bench/load_generator.h"
+#include "launcher/bench/measurements.h"
 #include "launcher/bench/report.h"
 #include "launcher/cli/options.h"
 #include "runtime/engine/engine_messages.h"

@@ -1,15 +1,41 @@
-// ChatCommands: runs the commands of a chat ("/save talk.json").
+// The commands of a chat, which start with a slash ("/save talk.json"): read_chat_line() tells them
+// from texts for the model, ChatCommands runs them.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
-#include "launcher/chat/chat_line.h"
 #include "launcher/chat/chat_session.h"
 #include "launcher/chat/chat_settings.h"
 
 namespace nvllm::launcher {
+
+struct CommandName {
+  const char* name;      // "/save"
+  const char* argument;  // placeholder of its argument, "FILE"; empty: none
+  const char* help;
+  const char* alias = nullptr;  // another name of the command
+};
+// In the order of /help.
+const std::vector<CommandName>& command_names();
+std::string commands_help();
+
+// A line of a chat: a text for the model, or a command.
+struct ChatLine {
+  enum class Kind { text, command, misspelt };
+  Kind kind = Kind::text;
+  std::string name = "";      // of the command, not its alias; misspelt: of the most similar one
+  std::string argument = "";  // its argument, trimmed
+};
+
+// Only names of commands are commands: "/usr/bin" starts a text, and so does a space. A word that
+// differs from a command by one letter is misspelt.
+ChatLine read_chat_line(const std::string& line);
+
+// The completions of a text that starts a command; for the editor's Tab.
+std::vector<std::string> complete_command(const std::string& text);
 
 // Totals of the chat so far.
 struct ChatTotals {
@@ -42,12 +68,12 @@ class ChatCommands {
   CommandResult run(const ChatLine& line);
 
  private:
-  std::string model(const std::string& words) const;
+  std::string model(const std::string& argument) const;
   std::string show() const;
-  std::string system(const std::string& words);
-  std::string set(const std::string& words);
-  std::string save(const std::string& words);
-  std::string load(const std::string& words);
+  std::string system(const std::string& argument);
+  std::string set(const std::string& argument);
+  std::string save(const std::string& argument);
+  std::string load(const std::string& argument);
   std::string stats() const;
 
   ChatSession& chat_;

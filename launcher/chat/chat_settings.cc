@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "launcher/cli/nearest_name.h"
 #include "launcher/cli/option_table.h"
+#include "launcher/cli/suggestions.h"
 
 namespace nvllm::launcher {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "launcher/chat/answer_text.h"
+#include "launcher/chat/streamed_answer.h"
 #include "launcher/session/text_model.h"
 
 namespace nvllm::launcher {

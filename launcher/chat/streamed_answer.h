@@ -1,19 +1,65 @@
-// StreamedAnswer: the result of an answer that is printed while it is generated; and
-// PromptProgress, which is shown until it starts.
+// Answers that are shown while they are generated. stream_answer() submits a request and waits for
+// its StreamedAnswer; until it starts, PromptProgress is shown. AnswerText is the text of its
+// tokens, as chats show and store it; ThinkingText formats it for a terminal.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/clock.h"
+#include "launcher/serve/parsers/output_parser.h"
 #include "runtime/engine/engine_client.h"
 #include "runtime/request.h"
+#include "tokenizer/stream.h"
 #include "tokenizer/tokenizer.h"
 
 namespace nvllm::launcher {
+
+// Whether the model writes messages in channels: its tokenizer has the special tokens for them.
+bool writes_channels(const tokenizer::Tokenizer& tokenizer);
+
+// The part of an answer that such a model gets in later prompts: the text without its reasoning.
+std::string without_reasoning(std::string_view text);
+
+// One text, in which reasoning is between <think> and </think>. Most models write this form
+// themselves. gpt-oss models write messages in channels (launcher/serve/parsers/harmony_parser.h):
+// the reasoning becomes such a block, and the headers are removed.
+class AnswerText {
+ public:
+  // The tokenizer must outlive it. stops: stop strings.
+  AnswerText(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops);
+
+  // Same as those of StreamDetokenizer.
+  std::string push(tokenizer::TokenId id);
+  std::string finish();
+  bool stopped() const { return tokens_.stopped(); }
+
+ private:
+  std::string translated(const std::string& text);
+  std::string with_tags(const OutputDelta& delta);
+
+  std::unique_ptr<OutputParser> channels_;  // nullptr: the text is not in channels
+  tokenizer::StreamDetokenizer tokens_;
+  bool reasons_ = false;  // <think> has been written, but not </think>
+};
+
+// Dims the text between <think> and </think>, in a text that arrives in pieces.
+class ThinkingText {
+ public:
+  // dimmed: if false, pieces pass unchanged. thinking: whether the text starts inside <think>.
+  ThinkingText(bool dimmed, bool thinking);
+
+  std::string push(std::string_view piece);
+  std::string finish();
+
+ private:
+  bool dimmed_, thinking_;
+  std::string held_;  // may be the start of a tag
+};
 
 // Progress of prompts whose prefill takes longer than a second. Not thread-safe.
 class PromptProgress {
@@ -53,7 +99,7 @@ struct StreamedAnswer {
   std::string statistics() const;
 };
 
-struct AnswerSinks {
+struct AnswerCallbacks {
   std::function<void(std::string_view)> text;  // called with each new piece
   std::function<bool()> stop = nullptr;        // called many times a second; true stops the answer
   // Called many times a second before the first token, with the number of prompt tokens processed.
@@ -77,6 +123,7 @@ struct AnswerRequest {
 // earlier ones not shown yet. Throws an Error if the request is rejected. Requests with smaller ids
 // are abandoned ones.
 StreamedAnswer stream_answer(runtime::EngineClient& client, const AnswerRequest& wanted,
-                             const tokenizer::Tokenizer& tokenizer, const AnswerSinks& sinks);
+                             const tokenizer::Tokenizer& tokenizer,
+                             const AnswerCallbacks& callbacks);
 
 }  // namespace nvllm::launcher

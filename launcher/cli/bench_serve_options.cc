@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
-#include "launcher/cli/bench_rows.h"
+#include "launcher/cli/option_table.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -131,7 +131,7 @@ OptionRows load_rows() {
        "1", kInto.real(&BenchServeOptions::burstiness, 1e-3, 1e6)},
       max_concurrency_row(),
       {"--num-prompts", "N", "how many requests", "256",
-       kInto.whole(&BenchServeOptions::prompts, 1, kMaxSequences)},
+       kInto.whole(&BenchServeOptions::prompts, 1, kMaxBenchRequests)},
       {"--duration", "SECONDS", "sends requests for so long, instead of --num-prompts of them",
        nullptr, kInto.real(&BenchServeOptions::duration_s, 1e-3, 1e6)},
       input_row("N|A:B", "tokens of each prompt; A:B: drawn uniformly, both ends included",

@@ -136,7 +136,7 @@ std::string branch(const Command& command, const std::string& more) {
     values += value_case(row);
   }
   std::string text = str("      options='", options, "'\n");
-  const ValueShape shape = shape_of(command.words == nullptr ? "TEXT" : command.words);
+  const ValueShape shape = shape_of(command.positional == nullptr ? "TEXT" : command.positional);
   text += str("      case $option in\n", values);
   if (!shape.choices.empty()) {
     text += str("        *) [[ $current == -* ]] || words='", joined(shape.choices), "' ;;\n");
@@ -222,7 +222,8 @@ std::string argument_lines(const Command& command) {
                   row.value != nullptr ? action(shape_of(row.value)) : "", "'\n");
     }
   }
-  if (command.words != nullptr) text += str("    '*", action(shape_of(command.words)), "'\n");
+  if (command.positional != nullptr)
+    text += str("    '*", action(shape_of(command.positional)), "'\n");
   return text;
 }
 
@@ -319,7 +320,7 @@ std::string option_lines(const std::string& condition, const Command& command) {
       text += line(condition, str("-l ", name.substr(2), taken(row)), row.help);
     }
   }
-  const ValueShape shape = shape_of(command.words == nullptr ? "TEXT" : command.words);
+  const ValueShape shape = shape_of(command.positional == nullptr ? "TEXT" : command.positional);
   if (!shape.choices.empty()) {
     text += line(condition, str("-a '", joined(shape.choices), "'"), command.summary);
   }

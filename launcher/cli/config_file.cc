@@ -9,10 +9,9 @@
 #include "base/bounded_json.h"
 #include "base/json_text.h"
 #include "base/text.h"
-#include "launcher/cli/nearest_name.h"
 #include "launcher/cli/option_table.h"
 #include "launcher/cli/option_value.h"
-#include "launcher/cli/other_tools.h"
+#include "launcher/cli/suggestions.h"
 #include "launcher/cli/yaml_config.h"
 
 namespace nvllm::launcher {
@@ -211,7 +210,7 @@ const OptionRow& find_row(const Command& command, const Key& key, const std::str
     }
   }
   if (name == "--config") refuse(place, ": config: a file cannot name another one");
-  if (const std::string_view answer = answer_to_option(name); !answer.empty()) {
+  if (const std::string_view answer = hint_for_option(name); !answer.empty()) {
     refuse(place, ": ", key.name, ": ", answer);
   }
   const std::string nearest = nearest_name(std::string_view(name).substr(2), known);

@@ -106,7 +106,7 @@ TEST_CASE("every command takes one, also none at all") {
     if (name == "completion" || name.find(' ') != name.npos) continue;
     Words words = {name};
     if (name == "generate") words.emplace_back("--prompt=a");
-    if (command.words != nullptr) words.emplace_back("1");
+    if (command.positional != nullptr) words.emplace_back("1");
     CHECK_MESSAGE(refusal("{}", words) == "accepted", name);
   }
 }

@@ -38,8 +38,8 @@ struct Command {
   void (*check)(const Options& options) = nullptr;
   // Arguments that are not options: their placeholder in the help, "[TEXT]..."; nullptr: not
   // accepted.
-  const char* words = nullptr;
-  void (*store_word)(Options& options, const std::string& word) = nullptr;
+  const char* positional = nullptr;
+  void (*store_positional)(Options& options, const std::string& word) = nullptr;
   // Sets defaults that differ from those of Options; nullptr: none do.
   void (*set_defaults)(Options& options) = nullptr;
 };
@@ -107,6 +107,14 @@ OptionRow memory_report_row();
 void store_model_word(Options& options, const std::string& word);
 OptionRow switch_row(const char* name, const char* help, bool Options::*field);
 
+// Rows shared by several benchmarks (bench_options.cc); stored in options.bench.
+constexpr std::int64_t kMaxBenchRequests = 1'000'000;
+OptionRow dataset_seed_row();
+OptionRow input_row(const char* value, const char* help, const char* fallback);
+OptionRow output_row(const char* value, const char* help, const char* fallback);
+OptionRow warmup_row(const char* help, const char* fallback);
+OptionRow max_concurrency_row();
+
 OptionRows join_rows(std::initializer_list<OptionRows> tables);
 OptionRows in_group(const char* group, OptionRows rows);
 
@@ -115,10 +123,12 @@ void check_engine(const Options& options);
 // The same for commands with api_rows().
 void check_api(const Options& options);
 
-// The commands' tables (command_options.cc, serve_options.cc, bench_options.cc).
+// The commands' tables (command_options.cc, serve_options.cc, bench_options.cc,
+// bench_serve_options.cc).
 Command serve_command();
 std::vector<Command> generating_commands();
 std::vector<Command> bench_commands();
+Command bench_serve_command();
 std::vector<Command> other_commands();
 
 // The output of --version and --help (help.cc).
@@ -131,7 +141,7 @@ std::string help_text(const std::string& first_word);
 // tools/write_docs inserts it into docs/command-line.md.
 std::string manual_text();
 
-// The same as man pages in roff (man_page.cc): of the program, and of a command.
+// The same as man pages in roff (help.cc): of the program, and of a command.
 std::string man_page();
 std::string man_page(const Command& command);
 

@@ -5,9 +5,8 @@
 #include <set>
 #include <utility>
 
-#include "launcher/cli/nearest_name.h"
 #include "launcher/cli/option_table.h"
-#include "launcher/cli/other_tools.h"
+#include "launcher/cli/suggestions.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -51,7 +50,7 @@ const OptionRow& find_row(const Command& command, const std::string& given, bool
     known.emplace_back(row.name);
     if (row.second_name != nullptr) known.emplace_back(row.second_name);
   }
-  if (const std::string_view answer = answer_to_option(name); !answer.empty()) {
+  if (const std::string_view answer = hint_for_option(name); !answer.empty()) {
     refuse(given, ": ", answer);
   }
   refuse_unknown("option", given, known, command.name);
@@ -99,7 +98,7 @@ bool looks_like_name(const std::string& word) {
 
 // Rejects a first word that is not a command and was hardly meant as a prompt.
 void check_prompt(const std::string& word) {
-  if (const std::string_view answer = answer_to_word(word); !answer.empty()) {
+  if (const std::string_view answer = hint_for_command(word); !answer.empty()) {
     refuse("there is no command '", word, "': ", answer, ". As a prompt: nvllm-launch -- ", word);
   }
   std::vector<std::string> known;
@@ -154,7 +153,7 @@ class Reader {
       if (only_words || !argument.starts_with('-') || argument == "-") {
         check_word(argument, only_words);
         on_word(argument);
-      } else if (argument == "--" && command_.store_word != nullptr) {
+      } else if (argument == "--" && command_.store_positional != nullptr) {
         only_words = true;
       } else if (asks_for_help(argument)) {
         return false;
@@ -187,7 +186,7 @@ class Reader {
 
   // An argument that is no option.
   void check_word(const std::string& word, bool only_words) const {
-    if (command_.store_word == nullptr) {
+    if (command_.store_positional == nullptr) {
       refuse("'", word, "': not an option; see ", general_help_hint(command_.name));
     }
     for (const Command& other : commands()) {
@@ -235,10 +234,10 @@ Options with_message(std::string message) {
 }  // namespace
 
 Options parse_command_line(const std::vector<std::string>& given) {
-  std::vector<std::string> arguments = in_own_words(given);
+  std::vector<std::string> arguments = translate_other_tools(given);
   if (arguments.size() > 1 && arguments.front() == "help") {  // help COMMAND means COMMAND --help
     arguments.erase(arguments.begin());
-    arguments = in_own_words(std::move(arguments));
+    arguments = translate_other_tools(std::move(arguments));
     arguments.emplace_back("--help");
   }
   if (!arguments.empty()) {
@@ -268,7 +267,7 @@ Options parse_command_line(const std::vector<std::string>& given) {
   }
   const bool read_all = reader.read(
       [&](const OptionRow& row, const OptionValue& value) { row.store(options, value); },
-      [&](const std::string& word) { command.store_word(options, word); });
+      [&](const std::string& word) { command.store_positional(options, word); });
   if (!read_all) return with_message(help_text(command));
   if (command.check != nullptr) command.check(options);
   return options;

@@ -6,7 +6,7 @@
 #include "base/json_text.h"
 #include "base/text.h"
 #include "cluster/task.h"
-#include "launcher/cli/commands.h"
+#include "launcher/cli/options.h"
 #include "launcher/cli/program.h"
 #include "launcher/doctor/findings.h"
 #include "launcher/doctor/machine.h"
@@ -42,7 +42,7 @@ Json library_json(const LibraryState& library) {
 }
 
 Json gpus_json(const Machine& machine) {
-  const std::vector<int> ours = gpus_for_us(machine);
+  const std::vector<int> ours = default_gpus(machine);
   Json gpus = Json::array();
   for (std::size_t i = 0; i < machine.gpus.gpus.size(); ++i) {
     const GpuFacts& gpu = machine.gpus.gpus[i];

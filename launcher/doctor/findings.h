@@ -31,7 +31,7 @@ std::vector<Finding> examine(const Machine& machine);
 std::vector<Finding> examine_gpus(const Machine& machine);
 
 // The GPUs that a run without options would use, as indices of machine.gpus.gpus.
-std::vector<int> gpus_for_us(const Machine& machine);
+std::vector<int> default_gpus(const Machine& machine);
 
 // One line per finding and per fix; the last line summarizes what nvllm can do on this machine.
 std::string format_findings(const Machine& machine, const std::vector<Finding>& findings);

@@ -10,7 +10,7 @@
 #include "base/json_text.h"
 #include "base/text.h"
 #include "device/topology.h"
-#include "launcher/cli/commands.h"
+#include "launcher/cli/options.h"
 #include "launcher/cli/program.h"
 #include "launcher/session/load_display.h"
 #include "launcher/session/text_io.h"

@@ -1,5 +1,7 @@
-// AnswerQueue: the requests of `generate` whose answers have not been written yet, in input order.
-// Answers may finish in any order; their lines leave the queue in input order.
+// The answers of `generate`: AnswerQueue, their output lines, and the progress made with them.
+//
+// The queue holds the requests whose answers have not been written yet, in input order. Answers may
+// finish in any order; their lines leave the queue in input order.
 //
 //   queue.add_request({.line = 1, .prompt = {1, 2}});          // the engine works on it
 //   queue.add_error(2, "\"b\"", "no prompt_token_ids");        // a line that is no request
@@ -16,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/generate/batch_call.h"
+#include "launcher/generate/batch.h"
 #include "launcher/generate/request_line.h"
 #include "runtime/request.h"
 #include "tokenizer/stream.h"
@@ -152,6 +154,29 @@ class AnswerQueue {
   std::deque<Entry> entries_;
   std::uint64_t held_bytes_ = 0;
   Totals totals_;
+};
+
+// Formats the progress of `generate`: a bar during the run, a summary line at the end. It prints
+// nothing itself.
+class GenerateProgress {
+ public:
+  explicit GenerateProgress(std::int64_t started_ns)
+      : started_ns_(started_ns), shown_ns_(started_ns) {}
+
+  // The next bar, which replaces the last one on the terminal; empty if it is not due. total_bytes:
+  // size of the input; 0: unknown.
+  std::string bar(const AnswerQueue::Totals& totals, std::uint64_t total_bytes,
+                  std::int64_t now_ns);
+  // The text that removes the bar from the terminal.
+  std::string clear();
+
+  // "12 requests, 12 answers in 1.20 s: 300 prompt tokens (16 cached), 192 generated, 160.0 tok/s"
+  std::string summary(const AnswerQueue::Totals& totals, std::uint64_t kept_lines,
+                      std::int64_t now_ns) const;
+
+ private:
+  std::int64_t started_ns_, shown_ns_;
+  bool shown_ = false;
 };
 
 }  // namespace nvllm::launcher

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/json_text.h"
+#include "launcher/testing/generate_run.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 using Json = nlohmann::json;
 using runtime::FinishReason;
 using runtime::Update;
+using testing::json_lines;
 
 Update some(std::uint64_t request, std::vector<std::int32_t> tokens, std::int32_t index = 0) {
   return {.request = request, .index = index, .tokens = std::move(tokens)};
@@ -30,14 +32,17 @@ Update last(std::uint64_t request, std::vector<std::int32_t> tokens, std::int32_
   return update;
 }
 
-std::vector<Json> lines_of(const std::string& text) {
-  std::vector<Json> lines;
-  std::size_t begin = 0;
-  for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    lines.push_back(parse_json(text.substr(begin, end - begin)));
-  }
-  CHECK(begin == text.size());
-  return lines;
+constexpr std::int64_t kSecond = 1'000'000'000;
+
+AnswerQueue::Totals some_totals() {
+  return {.requests = 3,
+          .answers = 6,
+          .failed = 1,
+          .prompt_tokens = 300,
+          .cached_tokens = 16,
+          .generated_tokens = 192,
+          .written_bytes = 500,
+          .first_failure = ""};
 }
 
 }  // namespace
@@ -51,7 +56,7 @@ TEST_CASE("answers leave in the input's order, whichever order they come in") {
   queue.apply(some(1, {10}));
   CHECK(queue.take_ready() == "");
   queue.apply(last(1, {11}));
-  const auto lines = lines_of(queue.take_ready());
+  const auto lines = json_lines(queue.take_ready());
   REQUIRE(lines.size() == 3);
   CHECK(lines[0].at("line") == 1);
   CHECK(lines[0].at("token_ids") == Json({10, 11}));
@@ -68,7 +73,7 @@ TEST_CASE("answers to one request stay together, by their index") {
     CHECK(queue.take_ready() == "");
     queue.apply(last(1, {index}, index));
   }
-  const auto lines = lines_of(queue.take_ready());
+  const auto lines = json_lines(queue.take_ready());
   REQUIRE(lines.size() == 3);
   for (int i = 0; i < 3; ++i) CHECK(lines[static_cast<std::size_t>(i)].at("index") == i);
   CHECK(queue.totals().requests == 1);
@@ -125,7 +130,7 @@ TEST_CASE("a bad line, and a request that the engine refuses, are errors in thei
   queue.apply({.request = 3, .error = "too long"});
   CHECK(queue.take_ready() == "");
   queue.apply(last(1, {5}));
-  const auto lines = lines_of(queue.take_ready());
+  const auto lines = json_lines(queue.take_ready());
   REQUIRE(lines.size() == 3);
   CHECK(lines[1].at("id") == 7);
   CHECK(lines[1].at("line") == 2);
@@ -142,7 +147,7 @@ TEST_CASE("at an early end all answers that are done are given, also behind one 
   queue.apply(some(1, {1}));
   for (const int index : {0, 1}) queue.apply(last(2, {2}, index));
   queue.apply(last(3, {3}, 1));
-  const auto lines = lines_of(queue.take_all_done());
+  const auto lines = json_lines(queue.take_all_done());
   REQUIRE(lines.size() == 3);
   CHECK(lines[0].at("line") == 2);
   CHECK(lines[1].at("line") == 2);
@@ -161,6 +166,34 @@ TEST_CASE("how much of the input is answered follows what has left the queue") {
   queue.apply(last(1, {5}));
   queue.take_ready();
   CHECK(queue.totals().written_bytes == 250);
+}
+
+TEST_CASE("a bar says how much of the input is answered, and how fast tokens come") {
+  GenerateProgress progress(0);
+  CHECK(progress.bar(some_totals(), 1000, kSecond / 10) == "");
+  CHECK(progress.bar(some_totals(), 1000, 2 * kSecond) ==
+        "\r\033[Kgenerating [###############...............] 50%, 4 requests done, 96.0 tok/s");
+  CHECK(progress.bar(some_totals(), 1000, 2 * kSecond + 1) == "");
+  CHECK(progress.clear() == "\r\033[K");
+  CHECK(progress.clear() == "");
+}
+
+TEST_CASE("of an input whose length nobody knows there is a count alone") {
+  GenerateProgress progress(0);
+  CHECK(progress.bar(some_totals(), 0, kSecond) ==
+        "\r\033[Kgenerating 4 requests done, 192.0 tok/s");
+}
+
+TEST_CASE("the last line has all figures") {
+  const GenerateProgress progress(kSecond);
+  CHECK(
+      progress.summary(some_totals(), 0, 3 * kSecond) ==
+      "3 requests, 6 answers in 2.00 s: 300 prompt tokens (16 cached), 192 generated, 96.0 tok/s; "
+      "1 line failed");
+  CHECK(
+      progress.summary({}, 2, 2 * kSecond) ==
+      "2 lines were answered already; 0 requests, 0 answers in 1.00 s: 0 prompt tokens (0 cached), "
+      "0 generated, 0.0 tok/s");
 }
 
 }  // namespace nvllm::launcher

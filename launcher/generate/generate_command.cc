@@ -14,12 +14,11 @@
 #include "base/logging.h"
 #include "base/trace.h"
 #include "base/visible_text.h"
-#include "launcher/cli/commands.h"
 #include "launcher/cli/option_value.h"
+#include "launcher/cli/options.h"
 #include "launcher/cli/program.h"
 #include "launcher/generate/answer_queue.h"
-#include "launcher/generate/batch_line.h"
-#include "launcher/generate/progress.h"
+#include "launcher/generate/batch.h"
 #include "launcher/generate/request_line.h"
 #include "launcher/generate/request_source.h"
 #include "launcher/generate/run_record.h"
@@ -304,9 +303,9 @@ void check_earlier_run(const GenerateOptions& generate, const LineWriter& writer
 
 // The model's tokenizer, if it has one, for text in requests and answers. It is loaded while the
 // workers start, or earlier if needed.
-class Texts {
+class LazyTextModel {
  public:
-  explicit Texts(const Options& options) : options_(options) {}
+  explicit LazyTextModel(const Options& options) : options_(options) {}
 
   // From now on the source accepts text.
   void open(RequestSource& source) {
@@ -368,9 +367,9 @@ int run_generate(const Options& options, std::int64_t started_ns) {
       recorded || generate.resume ? run_record(options, model, defaults) : RunRecord{};
   RequestSource source = open_source(generate, writer, defaults);
   check_earlier_run(generate, writer, record);
-  Texts texts(options);
+  LazyTextModel text_model(options);
   if (generate.resume) {
-    texts.open(source);
+    text_model.open(source);
     source.resume(generate.output);
   }
   // Writes an empty trace first, so that a path that is not writable is an error before the work,
@@ -383,19 +382,19 @@ int run_generate(const Options& options, std::int64_t started_ns) {
   }
 
   SessionOptions session_settings = session_options(options);
-  session_settings.meanwhile = [&] { texts.open(source); };
+  session_settings.meanwhile = [&] { text_model.open(source); };
   EngineSession session(session_settings, std::move(model));
   writer.truncate_at(source.kept_bytes());
   if (recorded) write_run_record(generate.output, record);
   writer.set_give_up([&] { return session.workers().member().group().aborted(); });
   Trace trace;
-  ApiContext api = api_context(options, texts.model(), session.sampling_defaults(),
+  ApiContext api = api_context(options, text_model.model(), session.sampling_defaults(),
                                session.info().max_model_len);
   Generation generation(session, source, writer, std::move(api),
                         static_cast<std::size_t>(options.engine.max_num_seqs),
                         options.engine.profile ? &trace : nullptr);
-  if (texts.model() != nullptr) {
-    generation.use_text(texts.model()->tokenizer(), generate.stream);
+  if (text_model.model() != nullptr) {
+    generation.use_text(text_model.model()->tokenizer(), generate.stream);
   }
   const int exit_code = run_session(session, generation, [&] {
     if (options.engine.profile) write_profile(options.profile, session, trace, started_ns);

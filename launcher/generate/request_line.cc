@@ -7,8 +7,8 @@
 
 #include "base/bounded_json.h"
 #include "base/error.h"
-#include "launcher/cli/nearest_name.h"
-#include "launcher/generate/batch_line.h"
+#include "launcher/cli/suggestions.h"
+#include "launcher/generate/batch.h"
 #include "launcher/session/request_fields.h"
 
 namespace nvllm::launcher {

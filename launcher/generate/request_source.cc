@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
-#include "launcher/generate/batch_line.h"
+#include "launcher/generate/batch.h"
 
 namespace nvllm::launcher {
 

@@ -1,4 +1,5 @@
 // HubClient: the Hugging Face hub's REST API: the files of a model, and their contents.
+// HubSettings: where the hub is and how to reach it, from huggingface_hub's environment variables.
 //
 //   GET  /api/models/ORG/NAME/revision/REVISION   the commit and the names of all files
 //   HEAD /ORG/NAME/resolve/COMMIT/FILE            size and hash, in headers
@@ -12,11 +13,24 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "launcher/hub/hub_name.h"
-#include "launcher/hub/hub_settings.h"
 #include "launcher/hub/net/http_session.h"
+#include "launcher/session/user_cache.h"
 
 namespace nvllm::launcher {
+
+struct HubSettings {
+  std::string endpoint;      // HF_ENDPOINT, without a slash at the end
+  std::string token;         // HF_TOKEN, or the one that `hf auth login` has stored; empty: none
+  std::string cache;         // the folder of models--...; empty: there is no home
+  std::string offline;       // "HF_HUB_OFFLINE=1": downloads are forbidden; empty: they are not
+  std::string proxy;         // the variable that specifies a proxy, "HTTPS_PROXY"; empty: none
+  Nanoseconds first_answer;  // time limit of the first connection, from HF_HUB_ETAG_TIMEOUT
+};
+
+// Throws an Error that names the variable, its value and the fix.
+HubSettings hub_settings(const Environment& environment);
 
 // The contents of a revision of a repository.
 struct HubRevision {

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "launcher/hub/hub_settings.h"
+#include "launcher/hub/hub_client.h"
 #include "launcher/hub/pull.h"
 #include "model/testing/test_folder.h"
 #include "testing/error_of.h"

@@ -20,18 +20,19 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/unique_fd.h"
-#include "launcher/hub/blob_writer.h"
+#include "launcher/cli/option_value.h"
+#include "launcher/cli/options.h"
+#include "launcher/cli/program.h"
 #include "launcher/hub/download.h"
-#include "launcher/hub/download_display.h"
 #include "launcher/hub/hub_cache.h"
 #include "launcher/hub/hub_client.h"
-#include "launcher/hub/hub_settings.h"
 #include "launcher/hub/model_files.h"
+#include "launcher/session/text_io.h"
 #include "launcher/session/text_table.h"
+#include "launcher/session/user_cache.h"
 #include "launcher/supervise/signal_watch.h"
 
 namespace nvllm::launcher {
-
 namespace {
 
 namespace fs = std::filesystem;
@@ -254,6 +255,17 @@ std::string find_model(const std::string& given, bool weights, const Environment
   return with_context(str("--model ", given, ": no such folder or file, and not all of it in ",
                           settings.cache.empty() ? "Hugging Face's cache" : settings.cache),
                       [&] { return pull_model(*name, settings, weights).path; });
+}
+
+int run_pull(const Options& options, std::int64_t) {
+  const HubSettings settings = hub_settings(process_environment);
+  const auto name = parse_hub_name(options.model.path, settings.endpoint);
+  if (!name) {
+    refuse("pull ", options.model.path,
+           ": is no name of a model; pass one such as Qwen/Qwen3-0.6B, or a link to its page");
+  }
+  write_results(pull_model(*name, settings, true).path + '\n');
+  return kExitFine;
 }
 
 }  // namespace nvllm::launcher

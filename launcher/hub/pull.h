@@ -7,10 +7,11 @@
 
 #include "base/error.h"
 #include "launcher/hub/hub_name.h"
-#include "launcher/hub/hub_settings.h"
 #include "launcher/session/user_cache.h"
 
 namespace nvllm::launcher {
+
+struct HubSettings;  // hub_client.h
 
 struct PulledModel {
   std::string path;  // the path to load: the snapshot's folder, or a GGUF file in it

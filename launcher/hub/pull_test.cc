@@ -6,14 +6,15 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "base/clock.h"
-#include "launcher/hub/download_display.h"
+#include "launcher/hub/download.h"
+#include "launcher/hub/hub_client.h"
 #include "launcher/hub/testing/hub_server.h"
 #include "model/testing/test_folder.h"
 #include "testing/error_of.h"
+#include "testing/read_file.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -23,6 +24,7 @@ using model::TestFolder;
 using testing::has;
 using testing::HubServer;
 using testing::noise;
+using testing::read_file;
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
@@ -33,13 +35,6 @@ HubServer::Repository folder_model(std::size_t weights) {
   repository.files["empty_file.txt"].bytes = "";
   repository.files["model.safetensors"] = {.bytes = noise(weights), .lfs = true};
   return repository;
-}
-
-std::string read_text(const fs::path& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 // A server with one model, "a/b", and a cache.
@@ -83,10 +78,10 @@ TEST_CASE("pull: the model lies in the cache as huggingface_hub would put it the
   const PulledModel model = test.pull();
   const std::string root = test.folder.path("models--a--b");
   CHECK(model.path == root + "/snapshots/" + repository.commit);
-  CHECK(read_text(root + "/refs/main") == repository.commit);
+  CHECK(read_file(root + "/refs/main") == repository.commit);
   CHECK(model.files == 3);
   for (const char* const name : {"config.json", "tokenizer.json", "model.safetensors"}) {
-    CHECK(read_text(model.path + '/' + name) == repository.files.at(name).bytes);
+    CHECK(read_file(model.path + '/' + name) == repository.files.at(name).bytes);
     CHECK(has(fs::read_symlink(model.path + '/' + name).string(), "../../blobs/"));
   }
   CHECK_FALSE(fs::exists(model.path + "/empty_file.txt"));
@@ -139,7 +134,7 @@ TEST_CASE("pull: a download that failed is resumed where it ended") {
   test.server.cut_after = -1;
   const PulledModel model = test.pull();
   CHECK(test.server.sent() == kMiB);
-  CHECK(read_text(model.path + "/model.safetensors") == bytes);
+  CHECK(read_file(model.path + "/model.safetensors") == bytes);
 }
 
 TEST_CASE("pull: a file whose SHA-256 is another is refused, and not kept") {
@@ -199,7 +194,7 @@ TEST_CASE("pull: servers that are busy, know no ranges or forget addresses cost 
   SUBCASE("addresses that expire") {
     test.server.drops_location = true;
   }
-  CHECK(read_text(test.pull().path + "/model.safetensors") == noise(9 * kMiB));
+  CHECK(read_file(test.pull().path + "/model.safetensors") == noise(9 * kMiB));
 }
 
 TEST_CASE("pull: the shards of an index, and of one quantization") {
@@ -219,7 +214,7 @@ TEST_CASE("pull: the shards of an index, and of one quantization") {
   CHECK(gguf.files == 2);
   CHECK(
       gguf.path.ends_with("/snapshots/" + repository.commit + "/Q8_0/m-Q8_0-00001-of-00002.gguf"));
-  CHECK(read_text(gguf.path) == repository.files.at("Q8_0/m-Q8_0-00001-of-00002.gguf").bytes);
+  CHECK(read_file(gguf.path) == repository.files.at("Q8_0/m-Q8_0-00001-of-00002.gguf").bytes);
 }
 
 TEST_CASE("a line of progress") {

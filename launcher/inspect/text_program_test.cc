@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "launcher/testing/generate_run.h"
 #include "launcher/testing/program.h"
 #include "model/testing/test_folder.h"
 
@@ -20,23 +21,17 @@ namespace {
 
 using Json = nlohmann::json;
 using model::TestFolder;
+using testing::json_lines;
 using testing::Program;
 
 const std::string kModel = "--model=tests/data/qwen3-tokenizer";
-
-std::vector<Json> lines_of(const std::string& text) {
-  std::vector<Json> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(parse_json(line));
-  return lines;
-}
 
 std::vector<Json> golden(const std::string& name) {
   std::ifstream file("tests/data/golden/" + name);
   REQUIRE(file);
   std::ostringstream text;
   text << file.rdbuf();
-  return lines_of(text.str());
+  return json_lines(text.str());
 }
 
 // The command's answers to lines in a file.
@@ -49,7 +44,7 @@ std::vector<Json> answers(const std::string& command, const std::vector<Json>& l
   Program program({command, kModel, "--input", folder.path("in.jsonl")});
   CHECK(program.wait() == exit_code);
   if (exit_code == 0) CHECK(program.errors() == "");
-  const std::vector<Json> out = lines_of(program.output());
+  const std::vector<Json> out = json_lines(program.output());
   REQUIRE(out.size() == lines.size());
   return out;
 }
@@ -81,7 +76,7 @@ TEST_CASE("template gives Qwen3's golden conversations and ids") {
   // Uses the file as it is, with keys in their order and with keys that the command ignores.
   Program program({"template", kModel, "--input", "tests/data/golden/chat_qwen3.jsonl"});
   CHECK(program.wait() == 0);
-  const std::vector<Json> out = lines_of(program.output());
+  const std::vector<Json> out = json_lines(program.output());
   const std::vector<Json> expected = golden("chat_qwen3.jsonl");
   REQUIRE(out.size() == expected.size());
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -98,7 +93,7 @@ TEST_CASE("special tokens in a message are text, unless the option says otherwis
   const auto ends = [&](const std::vector<std::string>& arguments) {
     Program program(arguments);
     CHECK(program.wait() == 0);
-    const Json ids = lines_of(program.output()).at(0)["ids"];
+    const Json ids = json_lines(program.output()).at(0)["ids"];
     return std::count(ids.begin(), ids.end(), kEnd);
   };
   CHECK(ends({"template", kModel, "--input", folder.path("in.jsonl")}) == 1);
@@ -111,7 +106,7 @@ TEST_CASE("a line of brackets is refused at once, without the library's own text
   folder.write("in.jsonl", std::string(std::size_t{32} << 20, '[') + "\n{\"text\": }\n");
   Program program({"tokenize", kModel, "--input", folder.path("in.jsonl")});
   CHECK(program.wait() == 1);
-  const std::vector<Json> out = lines_of(program.output());
+  const std::vector<Json> out = json_lines(program.output());
   REQUIRE(out.size() == 2);
   CHECK(out[0] == Json{{"error", "line 1: nested more than 64 deep"}});
   CHECK(out[1] == Json{{"error", "line 2: no valid JSON at column 10"}});

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "launcher/supervise/engine_group_fixture.h"
+#include "launcher/supervise/testing/engine_group_fixture.h"
 #include "launcher/testing/process_use.h"
 #include "testing/sanitizers.h"
 #include "testing/skip.h"

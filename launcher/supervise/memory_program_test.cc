@@ -19,7 +19,7 @@
 #include "device/backend.h"
 #include "device/host_memory.h"
 #include "launcher/cli/program.h"
-#include "launcher/supervise/worker_group_fixture.h"
+#include "launcher/supervise/testing/worker_group_fixture.h"
 #include "launcher/testing/program.h"
 #include "launcher/testing/text_folder.h"
 #include "testing/sanitizers.h"

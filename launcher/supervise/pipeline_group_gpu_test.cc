@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "device/topology.h"
-#include "launcher/supervise/engine_group_fixture.h"
+#include "launcher/supervise/testing/engine_group_fixture.h"
 #include "testing/skip.h"
 
 namespace nvllm::launcher {

@@ -15,7 +15,7 @@
 #include "base/unique_fd.h"
 #include "ipc/group.h"
 #include "launcher/cli/program.h"
-#include "launcher/supervise/worker_group_fixture.h"
+#include "launcher/supervise/testing/worker_group_fixture.h"
 #include "testing/sanitizers.h"
 
 namespace nvllm::launcher {

@@ -16,8 +16,7 @@
 #include "launcher/bench/http_client.h"
 #include "launcher/bench/serve/serve_load.h"
 #include "launcher/bench/serve/serve_report.h"
-#include "launcher/bench/serve/serve_statistics.h"
-#include "launcher/cli/commands.h"
+#include "launcher/cli/options.h"
 #include "launcher/cli/program.h"
 #include "launcher/session/text_io.h"
 

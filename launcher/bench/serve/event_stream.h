@@ -32,7 +32,7 @@ class EventReader {
         on_data(value_of(line));  // a complete event of one line: nothing is copied
         bytes.remove_prefix(1);
       } else {
-        take_line(line);
+        add_line(line);
       }
       part_.clear();
     }
@@ -46,7 +46,7 @@ class EventReader {
   }
 
   // Lines other than data (comments, ids, event names) are ignored.
-  void take_line(std::string_view line) {
+  void add_line(std::string_view line) {
     if (!line.starts_with("data:")) return;
     if (has_data_) data_ += '\n';
     data_ += value_of(line);

@@ -43,22 +43,23 @@ void StreamExchange::on_head(const ResponseParser& response) {
 
 void StreamExchange::on_body(std::string_view piece) {
   if (status_ == 200) {
-    events_.feed(piece, [&](std::string_view data) { take(data); });
+    events_.feed(piece, [&](std::string_view data) { on_event(data); });
     if (record.chunks > 0) return;
   }
   // Until there is a chunk, the body may be an error message.
   other_body_.append(piece.substr(0, kMaxMessage - std::min(kMaxMessage, other_body_.size())));
 }
 
-void StreamExchange::take(std::string_view data) {
+void StreamExchange::on_event(std::string_view data) {
   if (data == "[DONE]") {
     finished_ = true;
     return;
   }
   const StreamChunk chunk = scan_chunk(data);
-  if (!chunk.valid) return refuse("bad chunk", str("no JSON object: '", data.substr(0, 200), "'"));
-  if (chunk.error) return refuse("error in the stream", message_of(data));
-  if (chunk.choice) take_choice(chunk);
+  if (!chunk.valid)
+    return record_failure("bad chunk", str("no JSON object: '", data.substr(0, 200), "'"));
+  if (chunk.error) return record_failure("error in the stream", message_of(data));
+  if (chunk.choice) on_choice(chunk);
   if (chunk.prompt_tokens) record.prompt_tokens = *chunk.prompt_tokens;
   if (chunk.cached_tokens) record.cached_tokens = *chunk.cached_tokens;
   if (chunk.completion_tokens) {
@@ -68,7 +69,7 @@ void StreamExchange::take(std::string_view data) {
   finished_ = finished_ || chunk.finished;
 }
 
-void StreamExchange::take_choice(const StreamChunk& chunk) {
+void StreamExchange::on_choice(const StreamChunk& chunk) {
   const std::int64_t now = client_.received_ns();
   const bool only_one = chunk.finished && record.chunks == 0;
   if (!has_token(chunk) && !only_one) {
@@ -85,7 +86,7 @@ void StreamExchange::take_choice(const StreamChunk& chunk) {
   if (!record.counted) record.output_tokens += std::max<std::int64_t>(chunk.token_ids, 1);
 }
 
-void StreamExchange::refuse(const char* kind, std::string_view message) {
+void StreamExchange::record_failure(const char* kind, std::string_view message) {
   if (!record.failure.empty()) return;  // the first failure is the reason
   record.failure = kind;
   record.message = message;
@@ -93,14 +94,14 @@ void StreamExchange::refuse(const char* kind, std::string_view message) {
 
 void StreamExchange::on_end(const std::string& kind, const std::string& error) {
   if (status_ != 0 && status_ != 200) {
-    refuse(str("HTTP ", status_).c_str(), message_of(other_body_));
+    record_failure(str("HTTP ", status_).c_str(), message_of(other_body_));
   } else if (!error.empty()) {
-    refuse(kind.c_str(), error);
+    record_failure(kind.c_str(), error);
   } else if (record.chunks == 0) {
-    refuse("no stream",
-           str("the response has no chunk of a stream: '", message_of(other_body_), "'"));
+    record_failure("no stream",
+                   str("the response has no chunk of a stream: '", message_of(other_body_), "'"));
   } else if (!finished_) {
-    refuse("torn stream", "the stream ended without a finish reason and without [DONE]");
+    record_failure("torn stream", "the stream ended without a finish reason and without [DONE]");
   }
   if (!record.failure.empty()) record.last_ns = now_ns();
   record.ended = true;

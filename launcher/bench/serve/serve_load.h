@@ -1,6 +1,7 @@
-// ServeLoad: sends requests to servers and records the responses.
+// ServeLoad: sends requests to servers and records the responses, one ServeRecord for each.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <limits>
@@ -11,10 +12,39 @@
 
 #include "launcher/bench/http_client.h"
 #include "launcher/bench/serve/event_stream.h"
-#include "launcher/bench/serve/serve_record.h"
 #include "launcher/bench/serve/serve_workload.h"
 
 namespace nvllm::launcher {
+
+// What was observed of one request. Times are in now_ns().
+struct ServeRecord {
+  std::size_t server = 0;   // index of the base URL
+  std::int64_t due_ns = 0;  // when it should have been sent
+  std::int64_t sent_ns = 0;
+  std::int64_t first_ns = 0;  // first chunk with text; 0: none
+  std::int64_t last_ns = 0;   // last chunk with a choice
+  std::int64_t chunks = 0;    // with text
+  std::vector<float> gaps_s;  // between chunks: inter-token latencies (ITL), as vLLM measures them
+
+  std::int64_t prompt_tokens = 0;
+  std::int64_t output_tokens = 0;
+  std::int64_t cached_tokens = 0;
+  bool counted = false;  // the server reported token counts; otherwise each chunk counts as one
+                         // token
+
+  bool ended = false;
+  std::string failure;  // kind of failure, "HTTP 503"; empty: success
+  std::string message;  // the server's or the system's message
+
+  bool succeeded() const { return ended && failure.empty(); }
+  double ttft_s() const { return static_cast<double>(first_ns - sent_ns) * 1e-9; }
+  double e2el_s() const { return static_cast<double>(last_ns - sent_ns) * 1e-9; }
+  // Time per output token after the first; 0 if there is only one.
+  double tpot_s() const {
+    if (output_tokens < 2) return 0;
+    return static_cast<double>(last_ns - first_ns) * 1e-9 / static_cast<double>(output_tokens - 1);
+  }
+};
 
 // The error message of a server: that of an error object of OpenAI's API, or the start of any other
 // body.
@@ -32,9 +62,9 @@ class StreamExchange : public HttpExchange {
   ServeRecord record;
 
  private:
-  void take(std::string_view data);
-  void take_choice(const StreamChunk& chunk);
-  void refuse(const char* kind, std::string_view message);
+  void on_event(std::string_view data);
+  void on_choice(const StreamChunk& chunk);
+  void record_failure(const char* kind, std::string_view message);
 
   const HttpClient& client_;
   EventReader events_;

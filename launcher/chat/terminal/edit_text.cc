@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/visible_text.h"
-#include "launcher/chat/terminal/clusters.h"
+#include "launcher/chat/terminal/terminal_text.h"
 #include "tokenizer/unicode/unicode.h"
 #include "tokenizer/unicode/utf8.h"
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/chat/terminal/wrapped_text.h"
+#include "launcher/chat/terminal/terminal_text.h"
 
 namespace nvllm::launcher {
 

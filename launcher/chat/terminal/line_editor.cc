@@ -1,16 +1,22 @@
 #include "launcher/chat/terminal/line_editor.h"
 
+#include <fcntl.h>
+#include <linux/close_range.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "base/error.h"
+#include "base/unique_fd.h"
 #include "base/visible_text.h"
-#include "launcher/chat/terminal/terminal_watcher.h"
 
 namespace nvllm::launcher {
 namespace {
@@ -18,7 +24,7 @@ namespace {
 using Kind = Key::Kind;
 
 constexpr int kIdleMs = 200;
-constexpr std::string_view kNoPasteMarks = "\033[?2004l";
+constexpr std::string_view kDisableBracketedPaste = "\033[?2004l";
 
 // The longest common prefix; there must be at least one text.
 std::string common_beginning(const std::vector<std::string>& texts) {
@@ -31,7 +37,79 @@ std::string common_beginning(const std::vector<std::string>& texts) {
   return common;
 }
 
+// All other descriptors are closed, because other processes may wait for their ends (pipes of
+// workers, for example).
+void keep_only(int terminal, int pipe) {
+  // Moved to 0 and 1, whatever their numbers are.
+  const int terminal_copy = ::fcntl(terminal, F_DUPFD, 3);
+  const int pipe_copy = ::fcntl(pipe, F_DUPFD, 3);
+  ::dup2(terminal_copy, 0);
+  ::dup2(pipe_copy, 1);
+  if (::syscall(SYS_close_range, 2U, ~0U, 0U) == 0) return;
+  const auto files = static_cast<int>(::sysconf(_SC_OPEN_MAX));
+  for (int fd = 2; fd < files; ++fd) ::close(fd);
+}
+
+bool same(const termios& a, const termios& b) {
+  return a.c_iflag == b.c_iflag && a.c_oflag == b.c_oflag && a.c_lflag == b.c_lflag &&
+         std::memcmp(a.c_cc, b.c_cc, sizeof(a.c_cc)) == 0;
+}
+
+// Runs in the forked process, whose memory is a copy taken while other threads ran: system calls
+// only.
+[[noreturn]] void watch(int terminal, int pipe, const termios& before, const termios& changed) {
+  // A process group of its own: signals to the parent's group do not reach it. A process that is
+  // not in the foreground may only change the terminal if it ignores SIGTTOU.
+  ::setpgid(0, 0);
+  for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_IGN);
+  keep_only(terminal, pipe);
+  char nothing = 0;
+  while (::read(1, &nothing, 1) < 0 && errno == EINTR) {
+  }
+  termios now{};
+  if (::tcgetattr(0, &now) == 0 && same(now, changed)) {
+    ::tcsetattr(0, TCSANOW, &before);
+    [[maybe_unused]] const ssize_t n =
+        ::write(0, kDisableBracketedPaste.data(), kDisableBracketedPaste.size());
+  }
+  ::_exit(0);
+}
+
 }  // namespace
+
+// A process that restores a terminal's settings if this process is killed while it has changed
+// them. It only has the terminal and a pipe, whose writing end closes with this process, however it
+// ends. If the system refuses another process, everything else still works.
+class LineEditor::TerminalWatcher {
+ public:
+  // before: the settings to restore; changed: those that this process is about to set. If the
+  // terminal has any other settings by then, another program has chosen them, and they stay.
+  TerminalWatcher(int terminal, const termios& before, const termios& changed);
+  ~TerminalWatcher();  // ends the process, which leaves the terminal unchanged
+  TerminalWatcher(const TerminalWatcher&) = delete;
+  TerminalWatcher& operator=(const TerminalWatcher&) = delete;
+
+ private:
+  UniqueFd alive_;  // the pipe's writing end
+  pid_t pid_ = -1;
+};
+
+LineEditor::TerminalWatcher::TerminalWatcher(int terminal, const termios& before,
+                                             const termios& changed) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return;
+  const UniqueFd pipe(ends[0]);
+  alive_.reset(ends[1]);
+  pid_ = ::fork();
+  if (pid_ == 0) watch(terminal, pipe.get(), before, changed);
+}
+
+LineEditor::TerminalWatcher::~TerminalWatcher() {
+  if (pid_ < 0) return;
+  ::kill(pid_, SIGKILL);
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
 
 LineEditor::LineEditor(int in, int out, History history, Complete complete)
     : in_(in), out_(out), keys_(in), history_(std::move(history)), complete_(std::move(complete)) {
@@ -60,7 +138,7 @@ void LineEditor::set_raw() {
 }
 
 void LineEditor::restore() {
-  write(kNoPasteMarks);
+  write(kDisableBracketedPaste);
   ::tcsetattr(in_, TCSADRAIN, &before_);
 }
 
@@ -68,7 +146,7 @@ void LineEditor::restore() {
 void LineEditor::give_terminal_back() const {
   ::tcsetattr(in_, TCSANOW, &before_);
   pollfd polled = {out_, POLLOUT, 0};
-  if (::poll(&polled, 1, 0) == 1 && (polled.revents & POLLOUT) != 0) write(kNoPasteMarks);
+  if (::poll(&polled, 1, 0) == 1 && (polled.revents & POLLOUT) != 0) write(kDisableBracketedPaste);
 }
 
 void LineEditor::suspend() {

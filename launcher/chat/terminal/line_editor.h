@@ -24,10 +24,7 @@
 
 namespace nvllm::launcher {
 
-class TerminalWatcher;
-
-// Not thread-safe. If the process is killed, another process restores the terminal
-// (terminal_watcher.h).
+// Not thread-safe. If the process is killed, another process restores the terminal.
 class LineEditor {
  public:
   // Returns all inputs that start with the text.
@@ -54,6 +51,8 @@ class LineEditor {
   bool interrupted() { return keys_.interrupted(); }
 
  private:
+  class TerminalWatcher;
+
   struct Search {
     std::string query;
     std::optional<std::size_t> found;  // index into the history

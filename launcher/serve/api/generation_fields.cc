@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/bounded_json.h"
-#include "launcher/cli/nearest_name.h"
+#include "launcher/cli/suggestions.h"
 #include "launcher/session/request_fields.h"
 
 namespace nvllm::launcher {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/chat/terminal/clusters.h"
+#include "launcher/chat/terminal/terminal_text.h"
 
 namespace nvllm::testing {
 

@@ -1,5 +1,5 @@
 // Batch lines: parsing requests, and formatting responses.
-#include "launcher/generate/batch_line.h"
+#include "launcher/generate/batch.h"
 
 #include <doctest/doctest.h>
 
@@ -13,7 +13,7 @@
 namespace nvllm::launcher {
 namespace {
 
-RequestLine parse(const std::string& line) {
+RequestLine parse_batch(const std::string& line) {
   return parse_request_line(line, {});
 }
 
@@ -27,7 +27,7 @@ TEST_CASE("the body reaches the endpoint as it was written, wherever it stands")
            R"( { "body" :)" + body + R"( ,"url":"/v1/completions","custom_id":"a" } )",
            R"({"url":"\/v1\/completions","bo\u0064y":)" + body + R"(,"custom_id":"a"})",
        }) {
-    const RequestLine parsed = parse(line);
+    const RequestLine parsed = parse_batch(line);
     CAPTURE(line);
     REQUIRE_MESSAGE(parsed.batch_request.has_value(), parsed.error);
     CHECK(parsed.batch_request->body == body);
@@ -59,14 +59,14 @@ TEST_CASE("what is wrong around the body is told, with the field that is to blam
   for (const auto& each : cases) {
     const std::string& line = each.first;
     const std::string& error = each.second;
-    const RequestLine parsed = parse(line);
+    const RequestLine parsed = parse_batch(line);
     CAPTURE(line);
     CHECK(parsed.batch);
     CHECK_FALSE(parsed.batch_request.has_value());
     CHECK(parsed.error_param + " " + parsed.error == error);
   }
-  CHECK_FALSE(parse("{").batch);
-  CHECK_FALSE(parse(R"({"prompt_token_ids": [1]})").batch);
+  CHECK_FALSE(parse_batch("{").batch);
+  CHECK_FALSE(parse_batch(R"({"prompt_token_ids": [1]})").batch);
 }
 
 TEST_CASE("--resume reads back what a line of the output says") {

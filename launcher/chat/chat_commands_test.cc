@@ -1,4 +1,4 @@
-#include "launcher/chat/chat_line.h"
+#include "launcher/chat/chat_commands.h"
 
 #include <doctest/doctest.h>
 
@@ -24,11 +24,11 @@ TEST_CASE("every command is one by its name and its alias, with what follows it"
     const ChatLine line = read_chat_line(std::string(command.name) + "  a b ");
     CHECK(line.kind == Kind::command);
     CHECK(line.name == command.name);
-    CHECK(line.words == "a b");
+    CHECK(line.argument == "a b");
     if (command.alias == nullptr) continue;
     CHECK(read_chat_line(command.alias).name == command.name);
   }
-  CHECK(read_chat_line("/system one\ntwo").words == "one\ntwo");
+  CHECK(read_chat_line("/system one\ntwo").argument == "one\ntwo");
 }
 
 TEST_CASE("a command with a wrong letter is no text") {

@@ -1,4 +1,4 @@
-#include "launcher/chat/prompt_input.h"
+#include "launcher/chat/piped_input.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

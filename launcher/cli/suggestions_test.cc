@@ -1,6 +1,6 @@
 // Command lines of users of other programs: each works as intended, or is rejected with the reason
 // and what to use.
-#include "launcher/cli/other_tools.h"
+#include "launcher/cli/suggestions.h"
 
 #include <doctest/doctest.h>
 
@@ -18,12 +18,7 @@ using testing::has;
 using Words = std::vector<std::string>;
 
 std::string refusal(const Words& words) {
-  try {
-    parse_command_line(words);
-    return "";
-  } catch (const UsageError& error) {
-    return error.what();
-  }
+  return testing::error_of([&] { parse_command_line(words); });
 }
 
 TEST_CASE("other tools: words that mean the same do the same") {
@@ -105,7 +100,7 @@ TEST_CASE("other tools: what is not here says why, and what to use") {
 
 TEST_CASE("other tools: no answer stands for what a command does") {
   for (const Command& command : commands()) {
-    CHECK(answer_to_word(command.name).empty());
+    CHECK(hint_for_command(command.name).empty());
     // Other commands have options of their own with other meanings.
     const std::string name = command.name;
     if (name != "generate" && name != "chat" && name != "serve") continue;
@@ -113,8 +108,8 @@ TEST_CASE("other tools: no answer stands for what a command does") {
       const std::string option = row.name,
                         second = row.second_name == nullptr ? "" : row.second_name;
       if (option == "--trust-remote-code") continue;  // serve accepts it for vLLM scripts
-      CHECK_MESSAGE(answer_to_option(option).empty(), option);
-      CHECK_MESSAGE(answer_to_option(second).empty(), second);
+      CHECK_MESSAGE(hint_for_option(option).empty(), option);
+      CHECK_MESSAGE(hint_for_option(second).empty(), second);
     }
   }
 }

@@ -1,6 +1,5 @@
-// LineAnswers: answers each line of standard input as a separate prompt. As many as the engine can
-// run are in flight together. The answers are written in the order of the lines; the first
-// unfinished one is streamed.
+// Prompts from a standard input that is no terminal: with_standard_input() appends it to the
+// command line's prompt, LineAnswers answers each of its lines as a separate prompt.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +7,23 @@
 #include <functional>
 #include <string>
 
-#include "launcher/chat/answer_text.h"
 #include "launcher/chat/conversation.h"
+#include "launcher/chat/streamed_answer.h"
 #include "launcher/cli/options.h"
 #include "launcher/session/engine_session.h"
 #include "launcher/session/text_io.h"
 
 namespace nvllm::launcher {
 
+// The prompt; if standard input is a nonempty file or pipe, an empty line and its text are
+// appended, as in `nvllm-launch "Summarise this" <report.txt`. The prompt "-" is replaced by that
+// text. say: called with a message for the user if a pipe sends nothing for long.
+std::string with_standard_input(const std::string& prompt, int standard_input,
+                                const std::function<void(const std::string&)>& say);
+
+// Answers each line of standard input as a separate prompt. As many as the engine can run are in
+// flight together. The answers are written in the order of the lines; the first unfinished one is
+// streamed.
 class LineAnswers {
  public:
   // All arguments must outlive it. The model must have a chat template.
