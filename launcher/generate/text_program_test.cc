@@ -1,12 +1,13 @@
 // generate with text: prompts, conversations, stop strings, pieces.
 #include <doctest/doctest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "base/json_text.h"
+#include "launcher/testing/generate_run.h"
 #include "launcher/testing/program.h"
 #include "launcher/testing/text_folder.h"
 
@@ -17,14 +18,12 @@ using Json = nlohmann::json;
 using testing::Program;
 using testing::TextFolder;
 
-std::vector<Json> run(const TextFolder& model, std::vector<std::string> more, int exit_code = 0) {
+std::vector<Json> run_text(const TextFolder& model, std::vector<std::string> more,
+                           int exit_code = 0) {
   more.insert(more.begin(), {"--temperature=1", "--max-tokens=24", "--ignore-eos"});
   Program program(model.arguments("generate", more));
   CHECK(program.wait() == exit_code);
-  std::vector<Json> lines;
-  std::istringstream out(program.output());
-  for (std::string line; std::getline(out, line);) lines.push_back(parse_json(line));
-  return lines;
+  return testing::json_lines(program.output());
 }
 
 std::vector<Json> run_lines(const TextFolder& model, const std::vector<Json>& input,
@@ -32,7 +31,7 @@ std::vector<Json> run_lines(const TextFolder& model, const std::vector<Json>& in
   std::ofstream file(model.path("in.jsonl"));
   for (const Json& line : input) file << json_text(line) << '\n';
   file.close();
-  return run(model, {"--input=" + model.path("in.jsonl")}, exit_code);
+  return run_text(model, {"--input=" + model.path("in.jsonl")}, exit_code);
 }
 
 std::string decoded(const TextFolder& model, const Json& ids) {
@@ -47,7 +46,7 @@ std::string decoded(const TextFolder& model, const Json& ids) {
 
 TEST_CASE("a text is continued, and answers have text") {
   const TextFolder model;
-  const std::vector<Json> lines = run(model, {"--prompt=the lighthouse", "--prompt-ids=1,2"});
+  const std::vector<Json> lines = run_text(model, {"--prompt=the lighthouse", "--prompt-ids=1,2"});
   REQUIRE(lines.size() == 2);
   CHECK(lines[0]["prompt_token_ids"] == Json{1, 2});
   for (const Json& line : lines) CHECK(line["text"] == decoded(model, line["token_ids"]));
@@ -68,7 +67,7 @@ TEST_CASE("prompts, conversations and ids are the same request when their ids ar
 
 TEST_CASE("a stop string ends an answer and is no part of it, whichever tokens it spans") {
   const TextFolder model;
-  const Json whole = run(model, {"--prompt=the"})[0];
+  const Json whole = run_text(model, {"--prompt=the"})[0];
   const std::string text = whole["text"];
   REQUIRE(text.size() > 12);
   std::size_t begin = text.size() / 2;
@@ -81,13 +80,13 @@ TEST_CASE("a stop string ends an answer and is no part of it, whichever tokens i
   CHECK(stopped["finish_reason"] == "stop");
   CHECK(stopped["stop_reason"] == stop);
   CHECK(stopped["token_ids"].size() < whole["token_ids"].size());
-  const Json by_option = run(model, {"--prompt=the", "--stop=" + stop})[0];
+  const Json by_option = run_text(model, {"--prompt=the", "--stop=" + stop})[0];
   CHECK(by_option["text"] == stopped["text"]);
 }
 
 TEST_CASE("pieces make up the text, and the whole answer follows them") {
   const TextFolder model;
-  const std::vector<Json> lines = run(model, {"--prompt=the", "--stream"});
+  const std::vector<Json> lines = run_text(model, {"--prompt=the", "--stream"});
   REQUIRE(lines.size() > 2);
   std::string text;
   Json ids = Json::array();
@@ -101,7 +100,7 @@ TEST_CASE("pieces make up the text, and the whole answer follows them") {
 
 TEST_CASE("bad words as text do not come") {
   const TextFolder model;
-  const Json first = run(model, {"--prompt=the"})[0];
+  const Json first = run_text(model, {"--prompt=the"})[0];
   const std::string word = decoded(model, {first["token_ids"][0]});
   if (word.empty() || word.find("\xEF\xBF\xBD") != std::string::npos) return;
   const Json other = run_lines(model, {{{"prompt", "the"}, {"bad_words", {word}}}})[0];
@@ -149,7 +148,7 @@ TEST_CASE("what is wrong with a text is its line's error") {
 TEST_CASE("a model without a tokenizer takes ids alone") {
   const TextFolder model;
   std::filesystem::remove(model.path("tokenizer.json"));
-  const std::vector<Json> lines = run(model, {"--prompt-ids=1,2"});
+  const std::vector<Json> lines = run_text(model, {"--prompt-ids=1,2"});
   REQUIRE(lines.size() == 1);
   CHECK_FALSE(lines[0].contains("text"));
   CHECK(run_lines(model, {{{"prompt", "a"}}}, 1)[0]["error"] ==
