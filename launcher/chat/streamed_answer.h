@@ -26,7 +26,7 @@ bool writes_channels(const tokenizer::Tokenizer& tokenizer);
 std::string without_reasoning(std::string_view text);
 
 // One text, in which reasoning is between <think> and </think>. Most models write this form
-// themselves. gpt-oss models write messages in channels (launcher/serve/parsers/harmony_parser.h):
+// themselves. gpt-oss models write messages in channels (launcher/serve/parsers/harmony_parser.cc):
 // the reasoning becomes such a block, and the headers are removed.
 class AnswerText {
  public:
