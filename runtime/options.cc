@@ -44,23 +44,9 @@ void check_invariance(const EngineOptions& options) {
   if (const std::string why = invariance_refusal(options); !why.empty()) fail(why);
 }
 
-std::string kv_cache_dtype_refusal(const EngineOptions& options) {
-  if (options.kv_cache_dtype == KvCacheDtype::automatic) return "";
-  if (options.prefill_attention != PrefillAttention::full) {
-    return "--kv-cache-dtype fp8: --prefill-attention selects tokens by keys that are not "
-           "quantized; pass --prefill-attention full, or --kv-cache-dtype auto";
-  }
-  if (options.decode_attention != DecodeAttention::full) {
-    return "--kv-cache-dtype fp8: --decode-attention quest selects pages by keys that are not "
-           "quantized; pass --decode-attention full, or --kv-cache-dtype auto";
-  }
-  return "";
-}
-
 void check_kv_cache_dtype(const EngineOptions& options, std::int64_t head_dim) {
   constexpr std::int64_t kMultiple = 16;
   if (options.kv_cache_dtype == KvCacheDtype::automatic) return;
-  if (const std::string why = kv_cache_dtype_refusal(options); !why.empty()) fail(why);
   if (head_dim % kMultiple != 0) {
     fail("--kv-cache-dtype fp8: the model's head_dim is ", head_dim, ", which is no multiple of ",
          kMultiple, "; pass --kv-cache-dtype auto");

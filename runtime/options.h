@@ -177,11 +177,7 @@ std::string invariance_refusal(const EngineOptions& options);
 // Throws the refusal as an Error.
 void check_invariance(const EngineOptions& options);
 
-// Constraints of an FP8 cache.
-
-// Why FP8 cannot be combined with the other options, in one line; empty: it can.
-std::string kv_cache_dtype_refusal(const EngineOptions& options);
-// Throws the refusal as an Error, also if heads of this length are not supported in FP8.
+// Throws an Error if heads of this length are not supported in an FP8 cache that the options want.
 void check_kv_cache_dtype(const EngineOptions& options, std::int64_t head_dim);
 
 // Throws an Error of one line if a pipeline of several stages cannot be combined with the other

@@ -8,6 +8,7 @@
 namespace nvllm::kernels {
 
 struct BlockMask;
+struct DequantizeKeys;
 struct GatherPages;
 struct PageAttention;
 struct PageSelection;
@@ -19,6 +20,7 @@ struct VerticalSlashIndex;
 namespace cpu {
 
 void block_mask(const BlockMask& args, Stream& stream);
+void dequantize_keys(const DequantizeKeys& args, Stream& stream);
 void gather_pages(const GatherPages& args, Stream& stream);
 void page_attention(const PageAttention& args, Stream& stream);
 void page_selection(const PageSelection& args, Stream& stream);
@@ -33,6 +35,7 @@ void vertical_slash_index(const VerticalSlashIndex& args, Stream& stream);
 namespace cuda {
 
 void block_mask(const BlockMask& args, Stream& stream);
+void dequantize_keys(const DequantizeKeys& args, Stream& stream);
 void gather_pages(const GatherPages& args, Stream& stream);
 void page_attention(const PageAttention& args, Stream& stream);
 void page_selection(const PageSelection& args, Stream& stream);

@@ -6,15 +6,16 @@
 namespace nvllm::kernels::testing {
 namespace {
 
-template <typename T>
+// Kv: the cache's type.
+template <typename T, typename Kv = T>
 struct PageCase {
-  AttentionCase<T> dense;  // of one row per sequence
+  AttentionCase<T, Kv> dense;  // of one row per sequence
   std::int64_t page_tokens;
   std::vector<std::vector<std::int32_t>> pages;  // [sequence * KV heads]
 
   static PageCase random(AttentionShape shape, std::int64_t page_tokens, unsigned seed) {
     std::mt19937 bits(seed);
-    PageCase c{AttentionCase<T>::random(std::move(shape), bits()), page_tokens, {}};
+    PageCase c{AttentionCase<T, Kv>::random(std::move(shape), bits()), page_tokens, {}};
     for (const Sequence& sequence : c.dense.shape.sequences) {
       for (std::int64_t g = 0; g < c.kv_heads(); ++g) {
         auto& list = c.pages.emplace_back();
@@ -54,6 +55,7 @@ struct PageCase {
     args.out = dense_args.out;
     args.q = dense_args.q;
     args.kv = dense_args.kv;
+    args.kv_scales = dense_args.kv_scales;
     args.kv_length = dense_args.kv_length;
     args.lse = dense_args.lse;
     args.group = dense_args.group;
@@ -72,9 +74,9 @@ struct PageCase {
   }
 };
 
-template <typename T>
-void check_pages(Backend& backend, const PageCase<T>& input) {
-  PageCase<T> got = input, expected = input;
+template <typename T, typename Kv>
+void check_pages(Backend& backend, const PageCase<T, Kv>& input) {
+  PageCase<T, Kv> got = input, expected = input;
   got.run(backend);
   expected.run(*create_backend(DeviceKind::cpu), true);
   CHECK(count_wrong(got.dense, expected.dense) == 0);
@@ -102,6 +104,23 @@ TEST_CASE_TEMPLATE("rows attend to the chosen pages only", T, FLOAT_TYPES) {
     c.dense.as_float = random() % 2 == 0;
     CAPTURE(form.head_dim);
     CAPTURE(form.page_tokens);
+    check_pages(*backend, c);
+  }
+}
+
+TEST_CASE_TEMPLATE("pages may be in E4m3, with and without scales", T, FLOAT_TYPES) {
+  BACKEND_OR_SKIP(backend);
+  std::mt19937 random(34);
+  for (const std::int64_t head_dim : {64, 128, 80, 256}) {
+    std::vector<Sequence> sequences;
+    for (int s = 0; s < 3; ++s) {
+      sequences.push_back({1, 1 + static_cast<std::int64_t>(random() % 700)});
+    }
+    PageCase<T, E4m3> c =
+        PageCase<T, E4m3>::random(whole_groups(sequences, 2, 3, head_dim, 32), 16, random());
+    CAPTURE(head_dim);
+    check_pages(*backend, c);
+    for (int i = 0; i < 4; ++i) c.dense.kv_scales.push_back(0.25f + 0.3f * static_cast<float>(i));
     check_pages(*backend, c);
   }
 }

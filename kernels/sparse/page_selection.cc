@@ -63,7 +63,8 @@ void check_page_selection(const PageSelection& args) {
   kSelect.require_floats(args.q, "q", 3, "[sequences, heads, head_dim]");
   const std::int64_t sequences = args.q.shape[0], heads = args.q.shape[1];
   const std::int64_t kv_heads = args.bounds.rank == 4 ? args.bounds.shape[1] : 0;
-  check_bounds(kSelect, args.bounds, args.q.dtype, kv_heads, args.q.shape[2]);
+  const DType of_keys = args.bounds.dtype == DType::u8 ? DType::u8 : args.q.dtype;
+  check_bounds(kSelect, args.bounds, of_keys, kv_heads, args.q.shape[2]);
   check_page(kSelect, args.page_tokens, args.block_size,
              args.block_table.data == nullptr && sequences == 1);
   TensorView row = args.q;

@@ -10,10 +10,18 @@
 #include <cstdint>
 
 #include "device/backend.h"
+#include "device/e4m3.h"
 #include "kernels/attention/kv_view.h"
 #include "kernels/common/arguments.h"
 
 namespace nvllm::kernels {
+
+// Calls function(T()) with the type T of a cache's keys: floats, or E4m3 for DType::u8.
+template <typename Function>
+void with_key_type(DType keys, Function&& function) {
+  if (keys == DType::u8) return function(E4m3());
+  with_element_type(keys, function);
+}
 
 // Updates the bounds after the keys of rows query_start[s] to query_start[s + 1], the last of the
 // kv_length[s] tokens of sequence s, have been stored. The bounds of the affected pages are
@@ -52,12 +60,13 @@ void check_update_page_bounds(const UpdatePageBounds& args);
 
 // For row s, the newest token of sequence s, which attends to kv_length[s] tokens:
 //   score[page] = max_h sum_d max(q[h][d] min[d], q[h][d] max[d]),   h: heads of a KV head's group,
-// which is an upper bound of q[h] · k for all keys of the page. For each KV head it selects page 0,
+// which is an upper bound of q[h] · k for all keys of the page; for bounds of E4m3 without the
+// scale of the KV head's keys, which all of its pages share. For each KV head it selects page 0,
 // the newest page, and the highest-scoring others (ties by ascending page): `budget` pages in all,
 // or all there are.
 struct PageSelection {
   TensorView q;       // [sequences, heads, head_dim]; any row stride
-  TensorView bounds;  // as of UpdatePageBounds
+  TensorView bounds;  // as of UpdatePageBounds, of q's type or E4m3
   // [sequences, blocks], int32: blocks of the bounds; none: sequence s has block s.
   TensorView block_table;
   TensorView kv_length;  // [sequences], int32; 0: nothing is selected

@@ -104,7 +104,7 @@ struct Cache {
   }
 };
 
-TEST_CASE_TEMPLATE("bounds are of the page's tokens up to the newest", T, FLOAT_TYPES) {
+TEST_CASE_TEMPLATE("bounds are of the page's tokens up to the newest", T, FLOAT_TYPES, E4m3) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t page : {1, 8, 16, 32}) {
     for (const std::int64_t head_dim : {8, 40, 64, 128, 256}) {
@@ -152,16 +152,17 @@ TEST_CASE("bounds may be kept elsewhere than keys") {
   CHECK(std::equal(cache.bounds.begin() + 48, cache.bounds.end(), expected.bounds.begin() + 16));
 }
 
-template <typename T>
+// Key: the type of keys and bounds.
+template <typename T, typename Key = T>
 struct Choice {
   std::vector<std::int32_t> lengths;
   std::int64_t heads, group, first_head, budget;
-  Cache<T>* cache;
+  Cache<Key>* cache;
   std::vector<T> q;
   Ids table, pages, counts;
   std::int64_t q_gap = 16, width = 0, slack = 0;
 
-  Choice(Cache<T>& cache, std::vector<std::int32_t> lengths, std::int64_t group,
+  Choice(Cache<Key>& cache, std::vector<std::int32_t> lengths, std::int64_t group,
          std::int64_t first_head, std::int64_t heads, std::int64_t budget, unsigned seed)
       : lengths(std::move(lengths)),
         heads(heads),
@@ -182,12 +183,12 @@ struct Choice {
   std::int64_t row() const { return heads * cache->head_dim + q_gap; }
   std::int64_t longest() const { return *std::max_element(lengths.begin(), lengths.end()); }
 
-  PageSelection args(T* q_data, T* bounds, std::int32_t* tables, std::int32_t* length_data,
+  PageSelection args(T* q_data, Key* bounds, std::int32_t* tables, std::int32_t* length_data,
                      std::int32_t* page_data, std::int32_t* count_data, void* workspace) const {
     PageSelection args;
     args.q = TensorView(q_data, dtype_of<T>, {sequences(), heads, cache->head_dim});
     args.q.stride[0] = row();
-    args.bounds = TensorView(bounds, dtype_of<T>,
+    args.bounds = TensorView(bounds, dtype_of<Key>,
                              {cache->blocks * cache->block_size / cache->page_tokens,
                               cache->kv_heads, 2, cache->head_dim});
     args.block_table = TensorView(tables, DType::i32, {sequences(), width});
@@ -214,7 +215,8 @@ struct Choice {
   }
   void run(Backend& backend) {
     const auto stream = backend.create_stream();
-    Placed<T> q_there(backend, *stream, q), bounds(backend, *stream, cache->bounds);
+    Placed<T> q_there(backend, *stream, q);
+    Placed<Key> bounds(backend, *stream, cache->bounds);
     Placed<std::int32_t> tables(backend, *stream, table), length(backend, *stream, lengths),
         pages_there(backend, *stream, pages), counts_there(backend, *stream, counts);
     Placed<float> workspace(backend, *stream, std::vector<float>(bytes() / 4, testing::kNan));
@@ -238,8 +240,8 @@ void make_exact(std::vector<T>& values) {
   for (T& value : values) value = from_float<T>(std::round(8 * to_float(value)) / 8);
 }
 
-TEST_CASE_TEMPLATE("pages are chosen as the definition says", T, FLOAT_TYPES) {
-  BACKEND_OR_SKIP(backend);
+template <typename T, typename Key>
+void check_choices(Backend& backend) {
   unsigned seed = 1;
   for (const std::int64_t page : {8, 16, 32}) {
     for (const std::int64_t budget : {2, 3, 7, 40}) {
@@ -247,14 +249,14 @@ TEST_CASE_TEMPLATE("pages are chosen as the definition says", T, FLOAT_TYPES) {
         CAPTURE(page);
         CAPTURE(budget);
         CAPTURE(head_dim);
-        Cache<T> cache(61, 32, 2, head_dim, page, ++seed);
+        Cache<Key> cache(61, 32, 2, head_dim, page, ++seed);
         make_exact(cache.keys);
         cache.store_all();
-        Choice<T> got(cache, {0, 1, 8, 9, 32, 33, 500, 641, 1200}, 3, 1, 5, budget, ++seed);
+        Choice<T, Key> got(cache, {0, 1, 8, 9, 32, 33, 500, 641, 1200}, 3, 1, 5, budget, ++seed);
         make_exact(got.q);
         got.slack = 100;
-        Choice<T> expected = got;
-        got.run(*backend);
+        Choice<T, Key> expected = got;
+        got.run(backend);
         expected.run_reference();
         int wrong = 0;
         for (std::int64_t s = 0; s < got.sequences(); ++s) {
@@ -264,6 +266,16 @@ TEST_CASE_TEMPLATE("pages are chosen as the definition says", T, FLOAT_TYPES) {
       }
     }
   }
+}
+
+TEST_CASE_TEMPLATE("pages are chosen as the definition says", T, FLOAT_TYPES) {
+  BACKEND_OR_SKIP(backend);
+  check_choices<T, T>(*backend);
+}
+
+TEST_CASE_TEMPLATE("pages are chosen by bounds in E4m3, too", T, FLOAT_TYPES) {
+  BACKEND_OR_SKIP(backend);
+  check_choices<T, E4m3>(*backend);
 }
 
 // Σ max(q·min, q·max) bounds every key's score; the larger of the two sums would not.

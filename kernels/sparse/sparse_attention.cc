@@ -24,19 +24,13 @@ void check_lists(const SparseAttention& args, const TensorView& counts, const ch
   if (rank == 4) check.require_dense(lists, name, DType::i32, {blocks, heads, lists.shape[2], 2});
 }
 
-// Dense attention alone takes a cache of E4m3.
-void require_type_of_q(const KvView& kv, const TensorView& q, const char* operation) {
-  if (kv.keys.dtype == q.dtype) return;
-  fail(operation, ": keys are ", kv.keys.describe(), "; they must be of the type of q, ",
-       q.describe());
-}
-
 }  // namespace
 
 Attention SparseAttention::attention_args() const {
   return {.out = out,
           .q = q,
           .kv = kv,
+          .kv_scales = kv_scales,
           .lse = lse,
           .group = group,
           .first_head = first_head,
@@ -72,7 +66,6 @@ void SparseAttention::find_tokens(std::int64_t begin, std::int64_t end, std::int
 
 void check_sparse_attention(const SparseAttention& args) {
   check_attention_rows(args.attention_args(), "sparse_attention");
-  require_type_of_q(args.kv, args.q, "sparse_attention");
   if (args.first_position < 0) {
     fail("sparse_attention: first_position is ", args.first_position, "; it must not be negative");
   }
@@ -104,6 +97,7 @@ Attention PageAttention::attention_args() const {
   return {.out = out,
           .q = q,
           .kv = kv,
+          .kv_scales = kv_scales,
           .kv_length = kv_length,
           .lse = lse,
           .group = group,
@@ -129,7 +123,6 @@ void PageAttention::find_tokens(std::int64_t sequence, std::int64_t kv_head,
 void check_page_attention(const PageAttention& args) {
   constexpr Arguments check("page_attention");
   check_attention_rows(args.attention_args(), "page_attention");
-  require_type_of_q(args.kv, args.q, "page_attention");
   const std::int64_t sequences = args.q.shape[0], kv_heads = args.kv_heads();
   check.require_dense(args.kv_length, "kv_length", DType::i32, {sequences});
   const TensorView& table = args.kv.block_table;

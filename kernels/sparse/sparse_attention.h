@@ -24,7 +24,8 @@ struct SparseAttention {
   TensorView out;  // [rows, heads, head_dim], of q's type or float32
   TensorView q;    // [rows, heads, head_dim]; any row stride (stride[0])
   KvView kv;  // of at least first_position + rows tokens of the sequence, its first one in the view
-  TensorView lse;  // [rows, heads], float32; optional
+  TensorView kv_scales;  // as for Attention
+  TensorView lse;        // [rows, heads], float32; optional
   std::int64_t group = 1;
   std::int64_t first_head = 0;
   float scale = 1.0f;
@@ -61,6 +62,7 @@ struct PageAttention {
   TensorView out;  // [sequences, heads, head_dim], of q's type or float32
   TensorView q;    // [sequences, heads, head_dim]; any row stride (stride[0])
   KvView kv;
+  TensorView kv_scales;  // as for Attention
   TensorView kv_length;  // [sequences], int32; 0: a padding row, which yields 0
   TensorView lse;        // [sequences, heads], float32; optional
   std::int64_t group = 1;

@@ -5,9 +5,9 @@
 namespace nvllm::kernels::testing {
 namespace {
 
-template <typename T>
-void check_sparse(Backend& backend, const SparseCase<T>& input) {
-  SparseCase<T> got = input, expected = input;
+template <typename T, typename Kv>
+void check_sparse(Backend& backend, const SparseCase<T, Kv>& input) {
+  SparseCase<T, Kv> got = input, expected = input;
   got.run(backend);
   expected.run(*create_backend(DeviceKind::cpu), true);
   CHECK(count_wrong(got.dense, expected.dense) == 0);
@@ -60,6 +60,31 @@ TEST_CASE_TEMPLATE("rows attend to the chosen ranges and columns only", T, FLOAT
     CAPTURE(c.rows());
     CAPTURE(c.tokens());
     check_sparse(*backend, c);
+  }
+}
+
+TEST_CASE_TEMPLATE("the cache may be in E4m3, with and without scales", T, FLOAT_TYPES) {
+  BACKEND_OR_SKIP(backend);
+  std::mt19937 random(24);
+  for (const std::int64_t head_dim : {64, 128, 80, 256}) {
+    for (const bool tiled : {true, false}) {
+      const AttentionShape shape = some_shape(random, head_dim);
+      const std::int64_t lists = row_blocks(shape) * shape.heads;
+      const std::int64_t tokens = shape.sequences[0].tokens;
+      SparseCase<T, E4m3> c{
+          AttentionCase<T, E4m3>::random(shape, random()),
+          tiled ? random_tiles(random, lists, tokens) : random_ranges(random, lists, tokens)};
+      c.dense.q_gap = random() % 2 * 64;
+      c.dense.as_float = random() % 2 == 0;
+      CAPTURE(head_dim);
+      CAPTURE(tiled);
+      CAPTURE(c.rows());
+      CAPTURE(c.tokens());
+      check_sparse(*backend, c);
+      for (std::int64_t i = 0; i < 2 * shape.kv_heads; ++i)
+        c.dense.kv_scales.push_back(0.25f + 0.3f * static_cast<float>(i % 5));
+      check_sparse(*backend, c);
+    }
   }
 }
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/math.h"
 #include "kernels/sparse/block_mask.h"
+#include "kernels/sparse/dequantize_keys.h"
 #include "kernels/sparse/sparse_attention.h"
 #include "kernels/sparse/vertical_slash.h"
 
@@ -33,16 +35,51 @@ kernels::PromptRows segment_of(const kernels::PromptRows& rows, std::int64_t fir
   return part;
 }
 
-kernels::SparseAttention sparse_of(const kernels::PromptRows& rows, const TensorView& out) {
+kernels::SparseAttention sparse_of(const kernels::PromptRows& rows, const TensorView& kv_scales,
+                                   const TensorView& out) {
   kernels::SparseAttention args;
   args.out = out;
   args.q = rows.q;
   args.kv = rows.kv;
+  args.kv_scales = kv_scales;
   args.group = rows.group;
   args.first_head = rows.first_head;
   args.scale = rows.scale;
   args.first_position = rows.first_position;
   return args;
+}
+
+// --- Keys in contiguous memory ---
+
+// [tokens, kv_heads, head_dim] of the rows' type; empty if the heads differ from those that the
+// memory was sized for.
+TensorView room_for_keys(void* memory, std::size_t bytes, std::int64_t tokens,
+                         const kernels::PromptRows& rows) {
+  const TensorView room(memory, rows.q.dtype, {tokens, rows.kv.kv_heads(), rows.kv.head_dim()});
+  return room.bytes() == bytes ? room : TensorView();
+}
+
+bool is_e4m3(const kernels::PromptRows& rows) {
+  return rows.kv.keys.dtype == DType::u8;
+}
+
+// The rows as a selection reads them: keys in E4m3 are dequantized into `room`, which is valid
+// until the next call.
+kernels::PromptRows selectable_rows(const PromptAttention& args, const TensorView& room,
+                                    Stream& stream) {
+  kernels::PromptRows rows = args.rows;
+  if (!is_e4m3(rows) || rows.rows() == 0) return rows;
+  NVLLM_CHECK(room.data != nullptr, "no memory for dequantized keys");
+  kernels::DequantizeKeys keys;
+  keys.kv = rows.kv;
+  keys.kv_scales = args.kv_scales;
+  keys.tokens = rows.tokens();
+  keys.out = room;
+  kernels::dequantize_keys(keys, stream);
+  rows.kv = {};
+  rows.kv.keys = rows.kv.values =
+      TensorView(room.data, room.dtype, {1, room.shape[0], room.shape[1], room.shape[2]});
+  return rows;
 }
 
 // --- XAttention ---
@@ -89,43 +126,39 @@ class XAttentionPolicy final : public PromptPolicy {
 
   void run_attention(const PromptAttention& args, Stream& stream) override {
     const std::int64_t rows = args.rows.rows();
+    const TensorView room = room_for_keys(gathered_, sizes_.gathered, sizes_.tokens, args.rows);
+    const kernels::PromptRows selectable = selectable_rows(args, room, stream);
     for (std::int64_t first = 0; first < rows; first += sizes_.rows) {
       const std::int64_t count = std::min(sizes_.rows, rows - first);
-      const kernels::PromptRows segment = segment_of(args.rows, first, count);
-      // by previous segments
-      const std::int64_t gathered = first == 0 ? 0 : segment.first_position;
       const std::int64_t behind = rows - first - count + args.later_rows;
-      const std::int64_t whole = std::max<std::int64_t>(kernels::kMaskTile - behind, 0);
-      attend_segment(segment, gathered, whole, args.out.rows(first, count), stream);
+      kernels::BlockMask choice;
+      choice.prompt = segment_of(selectable, first, count);
+      choice.threshold = threshold_;
+      choice.dense_rows = std::max<std::int64_t>(kernels::kMaskTile - behind, 0);
+      choice.gathered = room;
+      if (is_e4m3(args.rows)) {
+        choice.gathered_tokens = choice.prompt.tokens();
+      } else if (first > 0) {
+        choice.gathered_tokens = choice.prompt.first_position;  // by previous segments
+      }
+      kernels::SparseAttention attention = sparse_of(segment_of(args.rows, first, count),
+                                                     args.kv_scales, args.out.rows(first, count));
+      attend_segment(choice, attention, stream);
     }
   }
 
  private:
-  void attend_segment(const kernels::PromptRows& rows, std::int64_t gathered, std::int64_t whole,
-                      const TensorView& out, Stream& stream) {
-    kernels::BlockMask choice;
-    choice.prompt = rows;
-    choice.threshold = threshold_;
-    choice.dense_rows = whole;
-    const std::int64_t row_tiles = choice.row_tiles(), heads = rows.heads();
+  void attend_segment(kernels::BlockMask& choice, kernels::SparseAttention& attention,
+                      Stream& stream) {
+    const std::int64_t row_tiles = choice.row_tiles(), heads = choice.prompt.heads();
     choice.tile_counts = TensorView(counts_, DType::i32, {row_tiles, heads});
     choice.tiles = TensorView(tiles_, DType::i32, {row_tiles, heads, choice.token_tiles()});
     choice.workspace =
         TensorView(workspace_, DType::u8, {static_cast<std::int64_t>(sizes_.workspace)});
-    choice.gathered = room_for_keys(rows.kv.keys);
-    choice.gathered_tokens = gathered;
     kernels::block_mask(choice, stream);
-
-    kernels::SparseAttention attention = sparse_of(rows, out);
     attention.tile_counts = choice.tile_counts;
     attention.tiles = choice.tiles;
     kernels::sparse_attention(attention, stream);
-  }
-
-  // Empty if the keys differ from those that it was sized for.
-  TensorView room_for_keys(const TensorView& keys) const {
-    const TensorView room(gathered_, keys.dtype, {sizes_.tokens, keys.shape[2], keys.shape[3]});
-    return room.bytes() == sizes_.gathered ? room : TensorView();
   }
 
   XAttentionSizes sizes_;
@@ -141,6 +174,8 @@ struct MInferenceSizes {
   std::int64_t rows;  // of a segment
   std::size_t columns, offsets, bands, workspace;
   std::size_t counts, ranges, singles;
+  std::int64_t tokens;   // capacity for dequantized keys, if any
+  std::size_t gathered;  // the bytes of these keys
 
   MInferenceSizes(const PromptLimits& limits, float budget) {
     constexpr std::size_t kInt = sizeof(std::int32_t);
@@ -157,10 +192,12 @@ struct MInferenceSizes {
     counts = blocks * heads * kInt;
     ranges = counts * static_cast<std::size_t>(max_ranges) * 2;
     singles = counts * static_cast<std::size_t>(lines.verticals);
+    tokens = limits.tokens;
+    gathered = limits.e4m3 ? static_cast<std::size_t>(tokens) * limits.key_bytes : 0;
   }
   std::size_t bytes() const {
-    return columns + offsets + bands + workspace + 2 * counts + ranges + singles +
-           8 * Arena::kAlignment;
+    return columns + offsets + bands + workspace + 2 * counts + ranges + singles + gathered +
+           9 * Arena::kAlignment;
   }
 };
 
@@ -177,7 +214,8 @@ class MInferencePolicy final : public PromptPolicy {
         range_counts_(arena_.allocate(sizes_.counts, "counts of ranges")),
         ranges_(arena_.allocate(sizes_.ranges, "ranges")),
         single_counts_(arena_.allocate(sizes_.counts, "counts of columns")),
-        singles_(arena_.allocate(sizes_.singles, "columns outside ranges")) {}
+        singles_(arena_.allocate(sizes_.singles, "columns outside ranges")),
+        gathered_(arena_.allocate(sizes_.gathered, "keys")) {}
 
   const char* name() const override { return "minference"; }
 
@@ -185,7 +223,8 @@ class MInferencePolicy final : public PromptPolicy {
     const std::int64_t heads = args.rows.heads(), rows = args.rows.rows();
     const kernels::VerticalSlashBudget lines = MInference::lines(args.rows.tokens(), budget_);
     kernels::VerticalSlash choice;
-    choice.prompt = args.rows;
+    choice.prompt = selectable_rows(
+        args, room_for_keys(gathered_, sizes_.gathered, sizes_.tokens, args.rows), stream);
     choice.columns = TensorView(columns_, DType::i32, {heads, lines.verticals});
     choice.offsets = TensorView(offsets_, DType::i32, {heads, lines.slashes});
     choice.workspace =
@@ -199,14 +238,14 @@ class MInferencePolicy final : public PromptPolicy {
     kernels::slash_bands(lists.bands, lists.offsets, stream);
     for (std::int64_t first = 0; first < rows; first += sizes_.rows) {
       const std::int64_t count = std::min(sizes_.rows, rows - first);
-      attend_segment(lists, segment_of(args.rows, first, count), args.out.rows(first, count),
-                     stream);
+      attend_segment(lists, args, first, count, stream);
     }
   }
 
  private:
-  void attend_segment(kernels::VerticalSlashIndex lists, const kernels::PromptRows& rows,
-                      const TensorView& out, Stream& stream) {
+  void attend_segment(kernels::VerticalSlashIndex lists, const PromptAttention& args,
+                      std::int64_t first, std::int64_t count, Stream& stream) {
+    const kernels::PromptRows rows = segment_of(args.rows, first, count);
     lists.first_position = rows.first_position;
     lists.rows = rows.rows();
     const std::int64_t heads = rows.heads(), blocks = lists.blocks();
@@ -219,7 +258,8 @@ class MInferencePolicy final : public PromptPolicy {
     lists.single_counts = TensorView(single_counts_, DType::i32, {blocks, heads});
     kernels::vertical_slash_index(lists, stream);
 
-    kernels::SparseAttention attention = sparse_of(rows, out);
+    kernels::SparseAttention attention =
+        sparse_of(rows, args.kv_scales, args.out.rows(first, count));
     attention.ranges = lists.ranges;
     attention.range_counts = lists.range_counts;
     attention.columns = lists.singles;
@@ -231,7 +271,7 @@ class MInferencePolicy final : public PromptPolicy {
   float budget_;
   Arena arena_;
   void *columns_, *offsets_, *bands_, *workspace_;
-  void *range_counts_, *ranges_, *single_counts_, *singles_;
+  void *range_counts_, *ranges_, *single_counts_, *singles_, *gathered_;
 };
 
 }  // namespace

@@ -22,14 +22,17 @@ struct PromptLimits {
   std::int64_t rows = 0;    // per call
   std::int64_t tokens = 0;  // per sequence
   std::int64_t heads = 0;   // this rank's query heads
-  // Bytes of a token's keys on this rank, if keys should be gathered into contiguous memory, which
-  // 16-bit GEMMs on GPUs need. 0: keys are not gathered.
+  // Bytes of a token's keys on this rank in the type of the rows, if keys should be gathered into
+  // contiguous memory, which 16-bit GEMMs on GPUs need, and keys in E4m3: they are dequantized for
+  // the selection. 0: keys are not gathered.
   std::size_t key_bytes = 0;
+  bool e4m3 = false;  // the cache
 };
 
 struct PromptAttention {
-  TensorView out;  // [rows, heads, head_dim]
-  kernels::PromptRows rows;
+  TensorView out;               // [rows, heads, head_dim]
+  kernels::PromptRows rows;     // the keys may also be in E4m3
+  TensorView kv_scales;         // kernels::Attention::kv_scales
   std::int64_t later_rows = 0;  // rows of the prompt after these
 };
 
@@ -41,6 +44,7 @@ inline PromptAttention prompt_attention(const kernels::Attention& args, std::int
   prompt.out = args.out;
   prompt.rows.q = args.q;
   prompt.rows.kv = args.kv;
+  prompt.kv_scales = args.kv_scales;
   prompt.rows.first_position = first_position;
   prompt.rows.group = args.group;
   prompt.rows.first_head = args.first_head;

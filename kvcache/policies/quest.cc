@@ -117,6 +117,7 @@ void Quest::run_attention(std::int64_t layer, const kernels::Attention& args, St
   attention.out = args.out;
   attention.q = args.q;
   attention.kv = args.kv;
+  attention.kv_scales = args.kv_scales;
   attention.kv_length = args.kv_length;
   attention.lse = args.lse;
   attention.group = args.group;

@@ -312,7 +312,6 @@ void check_engine(const Options& options) {
   refuse_unused_host_options(options);
   if (const std::string why = runtime::sparse_refusal(engine); !why.empty()) refuse(why);
   if (const std::string why = runtime::host_attention_refusal(engine); !why.empty()) refuse(why);
-  if (const std::string why = runtime::kv_cache_dtype_refusal(engine); !why.empty()) refuse(why);
   if (const std::string why = runtime::invariance_refusal(engine); !why.empty()) refuse(why);
   if (engine.max_num_batched_tokens < engine.max_num_seqs) {
     refuse("--max-num-batched-tokens ", engine.max_num_batched_tokens,

@@ -27,12 +27,6 @@ std::vector<BadCommandLine> engine_lines() {
       {{"generate", "--prompt-ids=1", "--max-seq-len=4K", "--kv-offload=layerwise"},
        "--max-seq-len 4096: keeps one sequence on the device, and --kv-offload keeps them in host "
        "memory; pass one of the two"},
-      {{"generate", "--prompt-ids=1", "--kv-cache-dtype=fp8", "--prefill-attention=xattention"},
-       "--kv-cache-dtype fp8: --prefill-attention selects tokens by keys that are not quantized; "
-       "pass --prefill-attention full, or --kv-cache-dtype auto"},
-      {{"generate", "--prompt-ids=1", "--kv-cache-dtype=fp8", "--decode-attention=quest"},
-       "--kv-cache-dtype fp8: --decode-attention quest selects pages by keys that are not "
-       "quantized; pass --decode-attention full, or --kv-cache-dtype auto"},
       bad("--invariant=ep", "--invariant 'ep': no such kind of invariance; pass off, batch or tp"),
       {{"generate", "--prompt-ids=1", "--invariant=batch", "--prefill-attention=xattention"},
        "--invariant batch: --prefill-attention chooses tokens by the chunk that a row is in; pass "

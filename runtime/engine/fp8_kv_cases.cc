@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -88,6 +89,15 @@ std::vector<Way> all_ways() {
     by_host.options.host_attention = 0.5;
     by_host.options.host_threads = 2;
     ways.push_back(by_host);
+    // All pages of sequences this short are selected.
+    for (const auto& [name, options, kv_mode] :
+         {std::tuple{"Quest", fp8(), "paged"},
+          {"Quest, layer-wise", offloaded(KvOffload::layerwise), "layerwise"},
+          {"Quest, chunked", offloaded(KvOffload::chunked), "chunked"}}) {
+      Way quest{name, options, ranks, kv_mode};
+      quest.options.decode_attention = DecodeAttention::quest;
+      ways.push_back(quest);
+    }
   }
   Way contiguous{"contiguous", fp8(), 1, "contiguous"};
   contiguous.options.max_seq_len = kMaxLen;
@@ -214,15 +224,7 @@ TEST_CASE("FP8 KV: the checkpoint's scales, on every rank") {
   }
 }
 
-TEST_CASE("FP8 KV: what it cannot be used with is refused before anything is loaded") {
-  EngineOptions options = fp8();
-  options.prefill_attention = PrefillAttention::xattention;
-  CHECK(kv_cache_dtype_refusal(options).find("--kv-cache-dtype fp8: --prefill-attention") == 0);
-  options = fp8();
-  options.decode_attention = DecodeAttention::quest;
-  CHECK(kv_cache_dtype_refusal(options).find("--kv-cache-dtype fp8: --decode-attention quest") ==
-        0);
-  CHECK(kv_cache_dtype_refusal(fp8()).empty());
+TEST_CASE("FP8 KV: heads of other lengths than multiples of 16 are refused") {
   CHECK_NOTHROW(check_kv_cache_dtype(fp8(), 80));
   CHECK_THROWS_WITH_AS(check_kv_cache_dtype(fp8(), 72),
                        "--kv-cache-dtype fp8: the model's head_dim is 72, which is no multiple of "

@@ -8,6 +8,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -120,8 +121,9 @@ TEST_CASE("in host memory: the same, of pages from the host's memory and the dev
 // Long enough for the policies, and longer than a step.
 constexpr std::int64_t kLongChunk = 640, kLongBlock = 128;
 
-EngineOptions long_options(PrefillAttention prefill) {
+EngineOptions long_options(PrefillAttention prefill, KvCacheDtype kv_cache_dtype) {
   EngineOptions options;
+  options.kv_cache_dtype = kv_cache_dtype;
   options.max_model_len = 1664;
   options.max_num_seqs = 2;
   options.max_num_batched_tokens = kLongChunk;
@@ -183,20 +185,25 @@ TEST_CASE("long prompts get the same tokens of a policy wherever their keys and 
   RANKS_OR_SKIP(1);
   OpenModel model = open_model({.path = kModel, .dtype = DType::f32});
   model.config.max_position_embeddings = 4096;
-  const auto full = long_answers(model, 1, long_options(PrefillAttention::full));
-  for (const PrefillAttention prefill :
-       {PrefillAttention::minference, PrefillAttention::xattention}) {
+  for (const auto& [prefill, dtype] :
+       {std::pair{PrefillAttention::minference, KvCacheDtype::fp8_e4m3},
+        {PrefillAttention::minference, KvCacheDtype::automatic},
+        {PrefillAttention::xattention, KvCacheDtype::automatic}}) {
     // Data races could only be in the caches, whatever the policy.
-    if (testing::kSanitized && prefill != PrefillAttention::minference) continue;
+    if (testing::kSanitized && dtype != KvCacheDtype::fp8_e4m3) continue;
     CAPTURE(static_cast<int>(prefill));
-    const auto right = long_answers(model, 1, long_options(prefill));
+    CAPTURE(static_cast<int>(dtype));
+    const auto right = long_answers(model, 1, long_options(prefill, dtype));
     // With the model's random weights, block-mask policies keep all tiles.
-    if (prefill == PrefillAttention::minference) CHECK(max_difference(right, full) > 1e-3);
+    if (prefill == PrefillAttention::minference) {
+      const auto full = long_answers(model, 1, long_options(PrefillAttention::full, dtype));
+      CHECK(max_difference(right, full) > 1e-3);
+    }
     for (const KvOffload offload : {KvOffload::chunked, KvOffload::layerwise}) {
       CAPTURE(static_cast<int>(offload));
       const int ranks = offload == KvOffload::chunked ? 2 : 3;
       RANKS_OR_SKIP(ranks);
-      EngineOptions options = long_options(prefill);
+      EngineOptions options = long_options(prefill, dtype);
       options.kv_offload = offload;
       options.transfer_block = kLongBlock;
       options.ring_slots = 2;

@@ -26,11 +26,13 @@ void log_speeds(const kvcache::HostAttention::Speeds& speeds) {
 kvcache::PromptLimits prompt_limits(const model::Decoder& decoder, const RunnerOptions& options,
                                     DeviceKind device) {
   const std::int64_t keys = decoder.heads().kv.size() * decoder.config().head_dim;
-  const bool gathers = device == DeviceKind::cuda && decoder.dtype() != DType::f32;
+  const bool e4m3 = options.kv_cache_dtype == KvCacheDtype::fp8_e4m3;
+  const bool gathers = e4m3 || (device == DeviceKind::cuda && decoder.dtype() != DType::f32);
   return {.rows = options.decoder_limits().rows_at_once(),
           .tokens = options.max_model_len,
           .heads = decoder.heads().q.size(),
-          .key_bytes = gathers ? static_cast<std::size_t>(keys) * size_of(decoder.dtype()) : 0};
+          .key_bytes = gathers ? static_cast<std::size_t>(keys) * size_of(decoder.dtype()) : 0,
+          .e4m3 = e4m3};
 }
 
 }  // namespace

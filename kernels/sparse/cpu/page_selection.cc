@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
+#include "kernels/common/cpu/e4m3_vector.h"
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
 #include "kernels/sparse/backends.h"
@@ -15,6 +17,24 @@ namespace nvllm::kernels::cpu {
 namespace {
 
 constexpr float kAlways = std::numeric_limits<float>::infinity();
+
+// Eight keys, or bounds of keys.
+template <typename T>
+__m256 load_keys(const T* from) {
+  if constexpr (std::is_same_v<T, E4m3>) {
+    return load8_e4m3(from);
+  } else {
+    return load8(from);
+  }
+}
+template <typename T>
+void store_keys(T* to, __m256 keys) {
+  if constexpr (std::is_same_v<T, E4m3>) {
+    store8_e4m3(to, keys);
+  } else {
+    store8(to, keys);
+  }
+}
 
 // Updates the nth of the pages in which a sequence's rows lie, if there are as many.
 template <typename T>
@@ -35,17 +55,18 @@ void bound(const UpdatePageBounds& args, std::int64_t sequence, std::int64_t nth
     for (std::int64_t d = 0; d < head_dim; d += kLanes) {
       __m256 low = _mm256_set1_ps(kAlways), high = _mm256_set1_ps(-kAlways);
       for (std::int64_t t = 0; t < count; ++t) {
-        const __m256 key = load8(keys + t * kv.keys.stride[1] + d);
+        const __m256 key = load_keys(keys + t * kv.keys.stride[1] + d);
         low = _mm256_min_ps(low, key);
         high = _mm256_max_ps(high, key);
       }
-      store8(min_key + d, low);
-      store8(min_key + head_dim + d, high);
+      store_keys(min_key + d, low);
+      store_keys(min_key + head_dim + d, high);
     }
   }
 }
 
-template <typename T>
+// Key: the type of bounds.
+template <typename T, typename Key>
 class Selection {
  public:
   Selection(const PageSelection& args, std::int64_t sequence, std::int64_t kv_head)
@@ -71,7 +92,7 @@ class Selection {
   float score(std::int64_t page) const {
     const std::int64_t head_dim = args_.q.shape[2], kv_heads = args_.bounds.shape[1];
     const std::int64_t number = args_.bounds_of(sequence_, page) * kv_heads + kv_head_;
-    const T* min_key = args_.bounds.as<T>() + number * 2 * head_dim;
+    const Key* min_key = args_.bounds.as<Key>() + number * 2 * head_dim;
     const std::int64_t from = std::max<std::int64_t>(0, kv_head_ * args_.group - args_.first_head);
     const std::int64_t to =
         std::min(args_.q.shape[1], (kv_head_ + 1) * args_.group - args_.first_head);
@@ -81,9 +102,9 @@ class Selection {
       __m256 sum = _mm256_setzero_ps();
       for (std::int64_t d = 0; d < head_dim; d += kLanes) {
         const __m256 value = load8(q + d);
-        sum =
-            _mm256_add_ps(sum, _mm256_max_ps(_mm256_mul_ps(value, load8(min_key + d)),
-                                             _mm256_mul_ps(value, load8(min_key + head_dim + d))));
+        const __m256 low = _mm256_mul_ps(value, load_keys(min_key + d));
+        const __m256 high = _mm256_mul_ps(value, load_keys(min_key + head_dim + d));
+        sum = _mm256_add_ps(sum, _mm256_max_ps(low, high));
       }
       max_score = std::max(max_score, sum8(sum));
     }
@@ -94,12 +115,12 @@ class Selection {
   std::int64_t sequence_, kv_head_;
 };
 
-template <typename T>
+template <typename T, typename Key>
 void choose(const PageSelection& args, std::int64_t begin, std::int64_t end) {
   std::vector<std::int32_t> order;
   const std::int64_t kv_heads = args.bounds.shape[1];
   for (std::int64_t at = begin; at < end; ++at) {
-    Selection<T>(args, at / kv_heads, at % kv_heads).run(order);
+    Selection<T, Key>(args, at / kv_heads, at % kv_heads).run(order);
   }
 }
 
@@ -109,7 +130,7 @@ void update_page_bounds(const UpdatePageBounds& args, Stream& stream) {
   const std::int64_t pages = args.max_pages();
   submit_tasks(stream, args.kv_length.shape[0] * pages,
                [args, pages](std::int64_t begin, std::int64_t end) {
-                 with_element_type(args.kv.keys.dtype, [&]<typename T>(T) {
+                 with_key_type(args.kv.keys.dtype, [&]<typename T>(T) {
                    for (std::int64_t i = begin; i < end; ++i) bound<T>(args, i / pages, i % pages);
                  });
                });
@@ -117,7 +138,10 @@ void update_page_bounds(const UpdatePageBounds& args, Stream& stream) {
 
 void page_selection(const PageSelection& args, Stream& stream) {
   submit_tasks(stream, args.page_counts.elements(), [args](std::int64_t begin, std::int64_t end) {
-    with_element_type(args.q.dtype, [&]<typename T>(T) { choose<T>(args, begin, end); });
+    with_element_type(args.q.dtype, [&]<typename T>(T) {
+      args.bounds.dtype == DType::u8 ? choose<T, E4m3>(args, begin, end)
+                                     : choose<T, T>(args, begin, end);
+    });
   });
 }
 

@@ -1,6 +1,7 @@
 // Page selection of Quest on the GPU. Bounds: one warp per affected page, sequence and KV head.
 // Selection: a few lanes compute the score of each page, then one block per sequence and KV head
 // selects the top k (top_k.cuh). Shapes are those of page_selection.h.
+#include "kernels/common/sm80/e4m3.cuh"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/sparse/backends.h"
 #include "kernels/sparse/page_selection.h"
@@ -11,6 +12,44 @@ namespace {
 
 constexpr int kWarps = 8;  // of a block
 constexpr int kThreads = kWarps * 32;
+
+// N keys, or bounds of keys; of floats a vector.
+template <int N>
+struct Keys {
+  float element[N];
+};
+template <int N, typename T>
+__device__ __forceinline__ Keys<N> load_keys(const T* from) {
+  Keys<N> keys;
+  if constexpr (sizeof(T) == 1) {
+    static_assert(N % 4 == 0);
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+      const unsigned word = *reinterpret_cast<const unsigned*>(from + i);
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        keys.element[i + j] = widen(E4m3{static_cast<std::uint8_t>(word >> (8 * j))});
+    }
+  } else {
+    static_assert(N == Vector<T>::kElements);
+    const Floats<T> floats = widen(load_vector(from));
+#pragma unroll
+    for (int i = 0; i < N; ++i) keys.element[i] = floats.element[i];
+  }
+  return keys;
+}
+template <int N, typename T>
+__device__ __forceinline__ void store_keys(T* to, const Keys<N>& keys) {
+  if constexpr (sizeof(T) == 1) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = narrow<E4m3>(keys.element[i]);
+  } else {
+    Floats<T> floats;
+#pragma unroll
+    for (int i = 0; i < N; ++i) floats.element[i] = keys.element[i];
+    store_vector(to, narrow(floats));
+  }
+}
 
 template <typename T>
 struct BoundParams {
@@ -45,7 +84,7 @@ struct BoundParams {
 template <typename T>
 __global__ void __launch_bounds__(kThreads) bound_pages_kernel(const BoundParams<T> p) {
   pdl_begin();
-  constexpr int kElements = Vector<T>::kElements;
+  constexpr int kElements = sizeof(T) == 1 ? 8 : Vector<T>::kElements;
   const long long item = static_cast<long long>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (item >= p.items) return;
   const int head = static_cast<int>(item % p.kv_heads);
@@ -66,24 +105,25 @@ __global__ void __launch_bounds__(kThreads) bound_pages_kernel(const BoundParams
   const T* keys = p.keys + block * p.block_stride + inside * p.token_stride + head * p.head_stride;
   T* bounds = p.bounds + (page * p.kv_heads + head) * 2 * p.head_dim;
   for (int d = threadIdx.x % 32 * kElements; d < p.head_dim; d += 32 * kElements) {
-    Floats<T> min_key = widen(load_vector(keys + d)), max_key = min_key;
+    Keys<kElements> min_key = load_keys<kElements>(keys + d), max_key = min_key;
     for (int t = 1; t < count; ++t) {
-      const Floats<T> key = widen(load_vector(keys + t * p.token_stride + d));
+      const Keys<kElements> key = load_keys<kElements>(keys + t * p.token_stride + d);
 #pragma unroll
       for (int i = 0; i < kElements; ++i) {
         min_key.element[i] = fminf(min_key.element[i], key.element[i]);
         max_key.element[i] = fmaxf(max_key.element[i], key.element[i]);
       }
     }
-    store_vector(bounds + d, narrow(min_key));
-    store_vector(bounds + p.head_dim + d, narrow(max_key));
+    store_keys(bounds + d, min_key);
+    store_keys(bounds + p.head_dim + d, max_key);
   }
 }
 
-template <typename T>
+// Key: the type of bounds.
+template <typename T, typename Key>
 struct SelectParams {
   const T* q;
-  const T* bounds;
+  const Key* bounds;
   const int *table, *kv_length;
   float* scores;
   int *pages, *counts;
@@ -94,7 +134,7 @@ struct SelectParams {
 
   explicit SelectParams(const PageSelection& args)
       : q(args.q.as<T>()),
-        bounds(args.bounds.as<T>()),
+        bounds(args.bounds.as<Key>()),
         table(args.block_table.as<int>()),
         kv_length(args.kv_length.as<int>()),
         scores(args.workspace.as<float>()),
@@ -116,15 +156,15 @@ struct SelectParams {
   }
 };
 
-template <typename T>
-__device__ __forceinline__ float page_score(const SelectParams<T>& p, int sequence, int kv_head,
-                                            int page, int lane) {
+template <typename T, typename Key>
+__device__ __forceinline__ float page_score(const SelectParams<T, Key>& p, int sequence,
+                                            int kv_head, int page, int lane) {
   constexpr int kElements = Vector<T>::kElements;
   const int first = page * p.page_tokens, index = first / p.block_size;
   long long block = sequence;
   if (p.table != nullptr) block = p.table[static_cast<long long>(sequence) * p.table_width + index];
   const long long table_block = (block * p.block_size + first % p.block_size) / p.page_tokens;
-  const T* bounds = p.bounds + (table_block * p.kv_heads + kv_head) * 2 * p.head_dim;
+  const Key* bounds = p.bounds + (table_block * p.kv_heads + kv_head) * 2 * p.head_dim;
   const int from = max(0, kv_head * p.group - p.first_head);
   const int to = min(p.heads, (kv_head + 1) * p.group - p.first_head);
   float max_score = -INFINITY;
@@ -133,8 +173,8 @@ __device__ __forceinline__ float page_score(const SelectParams<T>& p, int sequen
     float sum = 0;
     for (int d = lane * kElements; d < p.head_dim; d += p.lanes * kElements) {
       const Floats<T> value = widen(load_vector(q + d));
-      const Floats<T> min_key = widen(load_vector(bounds + d));
-      const Floats<T> max_key = widen(load_vector(bounds + p.head_dim + d));
+      const Keys<kElements> min_key = load_keys<kElements>(bounds + d);
+      const Keys<kElements> max_key = load_keys<kElements>(bounds + p.head_dim + d);
 #pragma unroll
       for (int i = 0; i < kElements; ++i) {
         sum += fmaxf(value.element[i] * min_key.element[i], value.element[i] * max_key.element[i]);
@@ -146,8 +186,8 @@ __device__ __forceinline__ float page_score(const SelectParams<T>& p, int sequen
   return max_score;
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kThreads) score_pages_kernel(const SelectParams<T> p) {
+template <typename T, typename Key>
+__global__ void __launch_bounds__(kThreads) score_pages_kernel(const SelectParams<T, Key> p) {
   pdl_begin();
   const int sequence = blockIdx.z, kv_head = blockIdx.y;
   const int pages = (p.kv_length[sequence] + p.page_tokens - 1) / p.page_tokens;
@@ -163,8 +203,8 @@ __global__ void __launch_bounds__(kThreads) score_pages_kernel(const SelectParam
   p.scores[at * p.max_pages + page] = page == 0 || page == pages - 1 ? INFINITY : score;
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kTopKThreads) top_k_pages_kernel(const SelectParams<T> p) {
+template <typename T, typename Key>
+__global__ void __launch_bounds__(kTopKThreads) top_k_pages_kernel(const SelectParams<T, Key> p) {
   pdl_begin();
   __shared__ TopKShared shared;
   const long long at = blockIdx.x;
@@ -181,10 +221,24 @@ __global__ void __launch_bounds__(kTopKThreads) top_k_pages_kernel(const SelectP
       [&](int position, int page) { kept[position] = page; });
 }
 
+template <typename T, typename Key>
+void enqueue_selection(const PageSelection& args, cudaStream_t stream) {
+  const SelectParams<T, Key> p(args);
+  const auto sequences = static_cast<unsigned>(args.q.shape[0]);
+  const auto kv_heads = static_cast<unsigned>(p.kv_heads);
+  if (p.max_pages > p.budget) {
+    const dim3 grid(blocks_for(p.max_pages, kThreads / p.lanes), kv_heads, sequences);
+    launch_with_pdl("launching page_selection", score_pages_kernel<T, Key>, grid, kThreads, stream,
+                    p);
+  }
+  launch_with_pdl("launching page_selection", top_k_pages_kernel<T, Key>, sequences * kv_heads,
+                  kTopKThreads, stream, p);
+}
+
 }  // namespace
 
 void update_page_bounds(const UpdatePageBounds& args, Stream& stream) {
-  with_element_type(args.kv.keys.dtype, [&]<typename T>(T) {
+  with_key_type(args.kv.keys.dtype, [&]<typename T>(T) {
     const BoundParams<T> p(args);
     launch_with_pdl("launching update_page_bounds", bound_pages_kernel<T>,
                     blocks_for(p.items, kWarps), kThreads, nvllm::cuda::native(stream), p);
@@ -192,17 +246,10 @@ void update_page_bounds(const UpdatePageBounds& args, Stream& stream) {
 }
 
 void page_selection(const PageSelection& args, Stream& stream) {
+  const cudaStream_t native = nvllm::cuda::native(stream);
   with_element_type(args.q.dtype, [&]<typename T>(T) {
-    const SelectParams<T> p(args);
-    const auto sequences = static_cast<unsigned>(args.q.shape[0]);
-    const auto kv_heads = static_cast<unsigned>(p.kv_heads);
-    if (p.max_pages > p.budget) {
-      const dim3 grid(blocks_for(p.max_pages, kThreads / p.lanes), kv_heads, sequences);
-      launch_with_pdl("launching page_selection", score_pages_kernel<T>, grid, kThreads,
-                      nvllm::cuda::native(stream), p);
-    }
-    launch_with_pdl("launching page_selection", top_k_pages_kernel<T>, sequences * kv_heads,
-                    kTopKThreads, nvllm::cuda::native(stream), p);
+    args.bounds.dtype == DType::u8 ? enqueue_selection<T, E4m3>(args, native)
+                                   : enqueue_selection<T, T>(args, native);
   });
 }
 

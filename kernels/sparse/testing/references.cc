@@ -112,7 +112,7 @@ void page_bounds_of(const UpdatePageBounds& args, std::int64_t sequence, std::in
   }
 }
 
-template <typename T>
+template <typename T, typename Key>
 void page_selection_of(const PageSelection& args, std::int64_t sequence, std::int64_t kv_head) {
   const std::int64_t heads = args.q.shape[1], head_dim = args.q.shape[2];
   const std::int64_t kv_heads = args.bounds.shape[1];
@@ -121,8 +121,8 @@ void page_selection_of(const PageSelection& args, std::int64_t sequence, std::in
   constexpr double kAlways = std::numeric_limits<double>::infinity();
   std::vector<double> scores(pages, -kAlways);
   for (std::int64_t page = 0; page < pages; ++page) {
-    const T* min_key =
-        args.bounds.as<T>() + (args.bounds_of(sequence, page) * kv_heads + kv_head) * 2 * head_dim;
+    const Key* min_key = args.bounds.as<Key>() +
+                         (args.bounds_of(sequence, page) * kv_heads + kv_head) * 2 * head_dim;
     for (std::int64_t head = 0; head < heads; ++head) {
       if ((args.first_head + head) / args.group != kv_head) continue;
       const T* q = args.q.as<T>() + sequence * args.q.stride[0] + head * head_dim;
@@ -160,7 +160,7 @@ void vertical_slash_reference(const VerticalSlash& args) {
 void update_page_bounds_reference(const UpdatePageBounds& args) {
   check_update_page_bounds(args);
   const auto* starts = args.query_start.as<std::int32_t>();
-  with_element_type(args.kv.keys.dtype, [&]<typename T>(T) {
+  with_key_type(args.kv.keys.dtype, [&]<typename T>(T) {
     for (std::int64_t s = 0; s < args.kv_length.shape[0]; ++s) {
       const std::int64_t end = args.kv_length.as<std::int32_t>()[s];
       const std::int64_t begin = std::max<std::int64_t>(0, end - (starts[s + 1] - starts[s]));
@@ -175,7 +175,10 @@ void page_selection_reference(const PageSelection& args) {
   check_page_selection(args);
   with_element_type(args.q.dtype, [&]<typename T>(T) {
     for (std::int64_t s = 0; s < args.q.shape[0]; ++s) {
-      for (std::int64_t g = 0; g < args.bounds.shape[1]; ++g) page_selection_of<T>(args, s, g);
+      for (std::int64_t g = 0; g < args.bounds.shape[1]; ++g) {
+        args.bounds.dtype == DType::u8 ? page_selection_of<T, E4m3>(args, s, g)
+                                       : page_selection_of<T, T>(args, s, g);
+      }
     }
   });
 }

@@ -18,9 +18,10 @@ struct SparseLists {
   bool by_tiles() const { return !tiles.empty(); }
 };
 
-template <typename T>
+// Kv: the cache's type.
+template <typename T, typename Kv = T>
 struct SparseCase {
-  AttentionCase<T> dense;  // of one sequence
+  AttentionCase<T, Kv> dense;  // of one sequence
   SparseLists lists;
 
   std::int64_t rows() const { return dense.rows(); }
@@ -67,6 +68,7 @@ struct SparseCase {
     args.out = dense_args.out;
     args.q = dense_args.q;
     args.kv = dense_args.kv;
+    args.kv_scales = dense_args.kv_scales;
     args.lse = dense_args.lse;
     args.group = dense_args.group;
     args.first_head = dense_args.first_head;
