@@ -32,7 +32,7 @@ struct PromptLimits {
 struct PromptAttention {
   TensorView out;               // [rows, heads, head_dim]
   kernels::PromptRows rows;     // the keys may also be in E4m3
-  TensorView kv_scales;         // kernels::Attention::kv_scales
+  TensorView kv_scales{};       // kernels::Attention::kv_scales
   std::int64_t later_rows = 0;  // rows of the prompt after these
 };
 
