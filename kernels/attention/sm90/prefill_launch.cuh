@@ -186,11 +186,15 @@ __device__ __forceinline__ void consume_work_tiles(const AttentionParams<T>& p,
 
 #endif
 
-// Registers of a thread, by warpgroup. With a cache of E4m3 it passes through the producer's.
+// Registers of a thread, by warpgroup: together no more than those that a block starts with, 168 of
+// each thread. A cache of E4m3 passes through the producer's.
 template <typename T>
-inline constexpr int kProducerRegisters = kIsE4m3<T> ? 96 : 72;
+inline constexpr int kProducerRegisters = kIsE4m3<T> ? 88 : 72;
 template <typename T>
 inline constexpr int kConsumerRegisters = kIsE4m3<T> ? 208 : 216;
+static_assert(kProducerRegisters<E4m3Cache<Bf16>> +
+                  kConsumers * kConsumerRegisters<E4m3Cache<Bf16>> <=
+              (1 + kConsumers) * 168);
 
 template <typename T, int D, bool kWindow>
 __global__ void __launch_bounds__(kThreads, 1)
