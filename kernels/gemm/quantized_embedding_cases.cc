@@ -126,6 +126,7 @@ TEST_CASE("an embedding from a table of another shape is refused, by name") {
   const PlacedTable placed(*backend, *stream, table);
   const Placed<std::int32_t> ids(*backend, *stream, {1});
   const Placed<float> out(*backend, *stream, std::vector<float>(64));
+  stream->synchronize();  // nobody else waits for the copies
   const QuantizedEmbedding call = placed.call(out.view({1, 63}), ids.view({1}), 0);
   CHECK_THROWS_WITH_AS(quantized_embedding(call, *stream),
                        "quantized_embedding: out is float32 [1, 63]; it must be float32 [1, 64]",

@@ -99,6 +99,7 @@ TEST_CASE("keys that are not E4m3, and more tokens than there are, are refused b
   const Placed<std::uint8_t> cache(*backend, *stream, keys.cache);
   const Placed<std::int32_t> table(*backend, *stream, keys.table);
   const Placed<float> out(*backend, *stream, std::vector<float>(100 * 16));
+  stream->synchronize();  // nobody else waits for the copies
   DequantizeKeys args;
   args.kv.keys = args.kv.values =
       TensorView(cache.data(), DType::u8, {keys.blocks, keys.block_size, 1, 16});
