@@ -281,21 +281,6 @@ struct AttentionPart : AttentionRows<T> {
   }
 };
 
-// Queries that meet keys of E4m3 become float16, which has a smaller range of exponents than a
-// bfloat16: a row is multiplied by the power of 2 that brings its largest magnitude just below
-// 2^15, and its scores by the inverse. What then becomes subnormal is negligible.
-struct QueryScale {
-  float factor, inverse;
-
-  __device__ __forceinline__ explicit QueryScale(float largest) {
-    // Exponents of the row maximum, of the factor and of its inverse, as float exponent fields.
-    const unsigned exponent = max(__float_as_uint(largest) >> 23, 30u);
-    const bool scaled = exponent < 255;  // not infinite
-    factor = scaled ? __uint_as_float((127 + 14 + 127 - exponent) << 23) : 1.0f;
-    inverse = scaled ? __uint_as_float((exponent - 14) << 23) : 1.0f;
-  }
-};
-
 // Attention to a cache of E4m3 (attention_e4m3.cu).
 void attention_e4m3(const Attention& args, cudaStream_t stream);
 

@@ -1,13 +1,13 @@
 // The consumer warpgroups of attention on Hopper, which compute on the tiles that producer.cuh
 // copies.
 //
-// Each of two consumer warpgroups has 64 packed rows and multiplies them with KV tiles by wgmma.
-// The softmax of one tile overlaps the P V GEMM of the previous tile (intra-warpgroup pipelining),
-// and the warpgroups alternate in issuing GEMMs (ping-pong), so that the softmax of one overlaps
-// the GEMMs of the other. Tiles are processed from the last to the first: only tiles in which some
-// row's tokens or window end need a mask. Rows (softmax_rows.cuh) holds the registers and the
-// softmax, Consumer the loop. prefill_launch.cuh and ../../sparse/sm90/sparse_attention.cu launch
-// kernels of it.
+// Each of two consumer warpgroups has 64 packed rows and multiplies them with KV tiles by
+// wgmma. The softmax of one tile overlaps the P V GEMM of the previous tile
+// (intra-warpgroup pipelining), and the warpgroups alternate in issuing GEMMs (ping-pong), so that
+// the softmax of one overlaps the GEMMs of the other. Tiles are processed from the last to the
+// first: only tiles in which some row's tokens or window end need a mask. Rows (softmax_rows.cuh)
+// holds the registers and the softmax, Consumer the loop. prefill.cu and
+// ../../sparse/sm90/sparse_attention.cu launch kernels of it.
 #pragma once
 
 #include "kernels/attention/sm90/producer.cuh"
@@ -112,12 +112,8 @@ class Consumer {
                                                    int block_row) const {
     sync_threads(kFirstGroup + group_,
                  kGroupThreads);  // GEMMs with the previous queries are done
-    const int first = group_ * kGroupRows;
-    if constexpr (kIsE4m3<T>) {
-      copy_scaled_queries<T, D>(part, shared_, first, block_row + first, thread_);
-    } else {
-      copy_queries<T, D>(part, shared_.queries(), first, block_row + first, thread_);
-    }
+    copy_queries<T, D>(part, shared_.queries(), group_ * kGroupRows,
+                       block_row + group_ * kGroupRows, thread_);
     fence_shared_writes();
     sync_threads(kFirstGroup + group_, kGroupThreads);
   }
@@ -132,12 +128,7 @@ class Consumer {
     const unsigned queries = shared_.queries() + group_ * kGroupRows * kRowBytes;
     Rows<T, D> rows;
     rows.clear_out();
-    float scale[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      scale[i] = part.p.score_scale(part.kv_head) * kLog2E;
-      if constexpr (kIsE4m3<T>) scale[i] *= query_factor(row - block_row + lane() / 4 + 8 * i);
-    }
+    const float scale = part.p.scale * kLog2E;
     const typename Tiles::Mask mask(tiles, group_row, row + lane() / 4);
     const auto wait_for = [&](const Barrier& full, const PipelineState<D>& state) {
       full.wait(state.parity);
@@ -218,18 +209,7 @@ class Consumer {
   static constexpr int kOverlapped = kTokens<D> / 16;
   static constexpr int kBoth = kConsumers * kGroupThreads;
 
-  // QueryScale::inverse of a row of the block.
-  __device__ __forceinline__ float query_factor(int row) const {
-    float factor;
-    asm volatile("ld.shared.f32 %0, [%1];"
-                 : "=f"(factor)
-                 : "r"(shared_.query_factor(row))
-                 : "memory");
-    return factor;
-  }
-  __device__ __forceinline__ int lane() const {
-    return thread_ % 32;
-  }
+  __device__ __forceinline__ int lane() const { return thread_ % 32; }
 
   const Shared<D> shared_;
   const int group_, thread_;

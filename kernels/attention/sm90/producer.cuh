@@ -5,15 +5,13 @@
 // For each stage, keys and values have a "full" mbarrier, at which copies arrive, and an "empty"
 // one, at which consumers release the tile. The producer copies the cache with TMA, tile by tile,
 // while the consumers (consumer.cuh) compute on the previous tiles; if cache blocks are not a
-// multiple of a TMA box, it copies token by token. A cache of E4m3 passes through registers, where
-// it becomes float16.
+// multiple of a TMA box, it copies token by token.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <numeric>
-#include <type_traits>
 
 #include "device/cuda/stream.h"
 #include "kernels/attention/sm80/attention_params.cuh"
@@ -40,9 +38,6 @@ template <int D>
 inline constexpr int kTokens = D <= 128 ? 128 : 64;
 template <int D>
 inline constexpr int kStages = D <= 128 ? 3 : 2;
-// The type of tiles in shared memory, and of what is multiplied.
-template <typename T>
-using TileType = std::conditional_t<kIsE4m3<T>, F16, T>;
 template <int D>
 inline constexpr int kHalves = D / kHalf;
 template <int D>
@@ -52,7 +47,6 @@ inline constexpr int kTileBytes = kTokens<D>* D * 2;
 template <int D>
 inline constexpr int kSharedBytes =
     kQueryBytes<D> + 2 * kStages<D>* kTileBytes<D> + kBarrierBytes + kAlignment;
-inline constexpr int kFactorBytes = kRows * 4;  // of queries for a cache of E4m3, in addition
 
 // How the cache is copied: as TMA boxes of `tokens` tokens of one head and cache block; or token by
 // token, if cache blocks are not a multiple of a box.
@@ -121,15 +115,11 @@ struct Shared {
   __device__ __forceinline__ Barrier values_empty(int stage) const {
     return barrier(3 * kStages<D> + stage);
   }
-  // The queries of a work tile, and the published work tile itself (prefill_launch.cuh).
+  // The queries of a work tile, and the published work tile itself (prefill.cu).
   __device__ __forceinline__ Barrier queries_full() const { return barrier(4 * kStages<D>); }
   __device__ __forceinline__ Barrier queries_empty() const { return barrier(4 * kStages<D> + 1); }
   __device__ __forceinline__ unsigned work_tile() const {
     return barrier(4 * kStages<D> + 2).address;
-  }
-  // QueryScale::inverse of a row, with a cache of E4m3.
-  __device__ __forceinline__ unsigned query_factor(int row) const {
-    return barrier(0).address + kBarrierBytes + row * 4;
   }
 };
 
@@ -313,77 +303,16 @@ __device__ __forceinline__ void produce_tokens(const Part& part, const Shared<D>
   }
 }
 
-// The same with a cache of E4m3, by all threads of the warpgroup: a tile of keys or values is on
-// its way to registers while its stage is being waited for, and becomes float16 there. Rows of
-// tokens beyond [begin, end) are zeros.
-template <int D, typename Part>
-__device__ __forceinline__ void produce_e4m3(const Part& part, const Shared<D>& shared, int begin,
-                                             int end, int tiles_done, int thread) {
-  constexpr int kOfHead = D / 16, kPieces = kTokens<D> * kOfHead / kGroupThreads;
-  const int last_tile = count_tiles<D>(end) - 1;
-  const int halves = 2 * (last_tile + 1 - (Part::kWindowed ? begin / kTokens<D> : 0));
-  // Half 2 i is the keys of the i-th tile, half 2 i + 1 its values.
-  const auto load = [&](int half, uint4(&pieces)[kPieces]) {
-    const int first = (last_tile - half / 2) * kTokens<D>;
-    const E4m3* const cache = half % 2 == 0 ? part.p.keys : part.p.values;
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const int at = thread + i * kGroupThreads, token = first + at / kOfHead;
-      pieces[i] = make_uint4(0, 0, 0, 0);
-      if (token >= end || (Part::kWindowed && token < begin)) continue;
-      // Volatile: otherwise all addresses are computed ahead of all loads, in too many registers.
-      asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(pieces[i].x), "=r"(pieces[i].y), "=r"(pieces[i].z), "=r"(pieces[i].w)
-                   : "l"(cache + part.kv_offset_at(token) + at % kOfHead * 16));
-    }
-  };
-  const auto store = [&](int half, const uint4(&pieces)[kPieces]) {
-    const PipelineState<D> state(tiles_done + half / 2);
-    const int values = half % 2;
-    const Barrier empty = shared.barrier(values * 2 * kStages<D> + kStages<D> + state.stage);
-    const Barrier full = shared.barrier(values * 2 * kStages<D> + state.stage);
-    const unsigned tile = shared.keys(values * kStages<D> + state.stage);
-    // No warp misses a phase: the next one needs the arrivals of all of them.
-    empty.wait(state.parity ^ 1);
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const int at = thread + i * kGroupThreads, row = at / kOfHead, chunk = at % kOfHead * 2;
-      unsigned low[4], high[4];
-      widen_e4m3_to_half(pieces[i].x, low[0], low[1]);
-      widen_e4m3_to_half(pieces[i].y, low[2], low[3]);
-      widen_e4m3_to_half(pieces[i].z, high[0], high[1]);
-      widen_e4m3_to_half(pieces[i].w, high[2], high[3]);
-      store_chunk<kTokens<D>>(tile, row, chunk, low);
-      store_chunk<kTokens<D>>(tile, row, chunk + 1, high);
-    }
-    fence_shared_writes();
-    __syncwarp();
-    if (thread % 32 == 0) full.arrive();
-  };
-  uint4 pieces[kPieces];
-  load(0, pieces);
-#pragma unroll 1
-  for (int half = 0; half < halves; ++half) {
-    store(half, pieces);
-    if (half + 1 < halves) load(half + 1, pieces);
-  }
-}
-
 // The work of the producer warpgroup, for rows that attend to tokens of [begin, end).
 template <typename T, int D, typename Part>
 __device__ __forceinline__ void produce(const Part& part, const Shared<D>& shared,
                                         const CacheMaps& maps, const Boxes& boxes, int begin,
                                         int end, int tiles_done, int thread) {
-  if (end == 0) return;
-  if constexpr (kIsE4m3<T>) {
-    produce_e4m3(part, shared, begin, end, tiles_done, thread);
+  if (end == 0 || thread >= boxes.warps<D>() * 32) return;
+  if (boxes.bulk) {
+    produce_boxes<D>(part, shared, maps, boxes, begin, end, tiles_done, thread);
   } else {
-    if (thread >= boxes.warps<D>() * 32) return;
-    if (boxes.bulk) {
-      produce_boxes<D>(part, shared, maps, boxes, begin, end, tiles_done, thread);
-    } else {
-      produce_tokens<T, D>(part, shared, begin, end, tiles_done, thread);
-    }
+    produce_tokens<T, D>(part, shared, begin, end, tiles_done, thread);
   }
 }
 
@@ -401,41 +330,6 @@ __device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, unsig
       vector = load_vector(part.query(first_packed + row + i) + chunk * 8);
     }
     store_chunk<kRows>(queries + i / 8 * 8 * kRowBytes, first + row + i % 8, chunk, vector.word);
-  }
-}
-
-// The same for a cache of E4m3: as float16, and the inverses of their factors.
-template <typename T, int D>
-__device__ __forceinline__ void copy_scaled_queries(const AttentionRows<T>& part,
-                                                    const Shared<D>& shared, int first,
-                                                    int first_packed, int thread) {
-  using Row = typename AttentionTypes<T>::Row;
-  constexpr int kChunks = D / 8, kRowsAtOnce = kGroupThreads / kChunks;
-  static_assert(kRowsAtOnce % 8 == 0);  // a thread's chunks have the same index in their rows
-  const int row = thread / kChunks, chunk = thread % kChunks;
-#pragma unroll 1
-  for (int i = 0; i < kGroupRows; i += kRowsAtOnce) {
-    Vector<Row> vector{};
-    if (first_packed + row + i < part.packed_rows) {
-      vector = load_vector(part.query(first_packed + row + i) + chunk * 8);
-    }
-    const Floats<Row> floats = widen(vector);
-    float largest = 0;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) largest = fmaxf(largest, fabsf(floats.element[j]));
-#pragma unroll
-    for (int lanes = 1; lanes < kChunks; lanes *= 2)
-      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
-    const QueryScale scale(largest);
-    Floats<F16> halves;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) halves.element[j] = floats.element[j] * scale.factor;
-    store_chunk<kRows>(shared.queries() + i * kRowBytes, first + row, chunk, narrow(halves).word);
-    if (chunk == 0) {
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared.query_factor(first + row + i)),
-                   "f"(scale.inverse)
-                   : "memory");
-    }
   }
 }
 
@@ -485,11 +379,6 @@ inline bool can_be_described(const TensorView& cache) {
   });
 }
 
-// How to copy any cache.
-inline Boxes by_tokens(const kernels::KvView& kv) {
-  return {.bulk = false, .tokens = 1, .block_size = static_cast<int>(kv.block_size())};
-}
-
 // How to copy this cache. Boxes do not cross cache blocks.
 template <int D>
 Boxes boxes_for(const kernels::KvView& kv) {
@@ -497,7 +386,7 @@ Boxes boxes_for(const kernels::KvView& kv) {
   const auto block_size = static_cast<int>(kv.block_size());
   const int tokens = paged ? std::gcd(block_size, kTokens<D>) : kTokens<D>;
   if (tokens < kMinBoxTokens || !can_be_described(kv.keys) || !can_be_described(kv.values)) {
-    return by_tokens(kv);
+    return {.bulk = false, .tokens = 1, .block_size = block_size};
   }
   return {.bulk = true, .tokens = tokens, .block_size = block_size};
 }
