@@ -75,12 +75,14 @@ TEST_CASE_TEMPLATE("an embedding from a quantized table gives its numbers, and z
                    FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   const auto stream = backend->create_stream();
-  for (const auto& [format, group] : {std::pair{WeightFormat::fp8, 128},
-                                      {WeightFormat::int8, 16},
-                                      {WeightFormat::int8, 32},
-                                      {WeightFormat::int8, 128},
-                                      {WeightFormat::int4, 32},
-                                      {WeightFormat::int4, 128}}) {
+  for (const auto& packing : {std::pair{WeightFormat::fp8, 128},
+                              {WeightFormat::int8, 16},
+                              {WeightFormat::int8, 32},
+                              {WeightFormat::int8, 128},
+                              {WeightFormat::int4, 32},
+                              {WeightFormat::int4, 128}}) {
+    const WeightFormat format = packing.first;
+    const std::int64_t group = packing.second;
     for (const std::int64_t columns : {64, 100, 576}) {
       const Table table(format, group, 9, columns);
       const PlacedTable placed(*backend, *stream, table);

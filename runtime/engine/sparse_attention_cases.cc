@@ -185,10 +185,11 @@ TEST_CASE("long prompts get the same tokens of a policy wherever their keys and 
   RANKS_OR_SKIP(1);
   OpenModel model = open_model({.path = kModel, .dtype = DType::f32});
   model.config.max_position_embeddings = 4096;
-  for (const auto& [prefill, dtype] :
-       {std::pair{PrefillAttention::minference, KvCacheDtype::fp8_e4m3},
-        {PrefillAttention::minference, KvCacheDtype::automatic},
-        {PrefillAttention::xattention, KvCacheDtype::automatic}}) {
+  for (const auto& how : {std::pair{PrefillAttention::minference, KvCacheDtype::fp8_e4m3},
+                          {PrefillAttention::minference, KvCacheDtype::automatic},
+                          {PrefillAttention::xattention, KvCacheDtype::automatic}}) {
+    const PrefillAttention prefill = how.first;
+    const KvCacheDtype dtype = how.second;
     // Data races could only be in the caches, whatever the policy.
     if (testing::kSanitized && dtype != KvCacheDtype::fp8_e4m3) continue;
     CAPTURE(static_cast<int>(prefill));
