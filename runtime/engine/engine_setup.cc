@@ -12,6 +12,7 @@
 #include "base/trace.h"
 #include "kernels/attention/kv_view.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/engine_rank.h"
 #include "runtime/memory/memory_plan.h"
 #include "runtime/model/model_loading.h"
 #include "runtime/options.h"
