@@ -44,20 +44,24 @@ void check(const QuantizedEmbedding& args) {
 
 }  // namespace
 
+namespace cpu {
+namespace {
+
 void quantized_embedding(const QuantizedEmbedding& args, Stream& stream) {
-  check(args);
-  const std::int64_t rows = args.out.shape[0];
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) {
-    if (rows > 0) cuda::quantized_embedding(args, stream);
-    return;
-  }
-#endif
-  submit_rows(stream, rows, args.shape.row_bytes() + args.shape.inputs * 4,
+  submit_rows(stream, args.out.shape[0], args.shape.row_bytes() + args.shape.inputs * 4,
               [args](std::int64_t begin, std::int64_t end) {
                 with_element_type(args.out.dtype,
                                   [&]<typename T>(T) { dequantize_rows<T>(args, begin, end); });
               });
+}
+
+}  // namespace
+}  // namespace cpu
+
+void quantized_embedding(const QuantizedEmbedding& args, Stream& stream) {
+  check(args);
+  if (args.out.shape[0] == 0) return;
+  NVLLM_ON_BACKEND(stream, quantized_embedding(args, stream));
 }
 
 }  // namespace nvllm::kernels
