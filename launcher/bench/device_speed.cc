@@ -218,6 +218,11 @@ double cache_bytes(bool cpu) {
   return 0;
 }
 
+// The kind of a device with this name.
+DeviceKind kind_of_device(const std::string& device) {
+  return device.starts_with("CPU") ? DeviceKind::cpu : DeviceKind::cuda;
+}
+
 }  // namespace
 
 std::optional<DeviceSpeed> known_speed(const std::string& device) {
@@ -228,10 +233,6 @@ std::optional<DeviceSpeed> known_speed(const std::string& device) {
                        .source = "known of the H200"};
   }
   return std::nullopt;
-}
-
-DeviceKind kind_of_device(const std::string& device) {
-  return device.starts_with("CPU") ? DeviceKind::cpu : DeviceKind::cuda;
 }
 
 DeviceSpeed device_speed(const SpeedOptions& options) {

@@ -18,9 +18,6 @@ struct SpeedOptions {
   Nanoseconds limit = std::chrono::seconds(30);            // time limit of a measurement
 };
 
-// The kind of a device with this name.
-DeviceKind kind_of_device(const std::string& device);
-
 // The speeds given in the options, otherwise those known for the device, otherwise those of a
 // short measurement in a child process: reading memory with all cores (on a GPU: copying), and
 // bfloat16 GEMMs. The calling process must have a single thread.
