@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -240,9 +241,9 @@ HubServer::Repository text_repository(const std::string& folder, std::size_t wei
 std::string noise(std::size_t size, unsigned seed) {
   std::string bytes(size, '\0');
   std::uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
-  for (char& c : bytes) {
+  for (std::size_t at = 0; at < size; at += sizeof(state)) {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    c = static_cast<char>(state >> 56);
+    std::memcpy(bytes.data() + at, &state, std::min(sizeof(state), size - at));
   }
   return bytes;
 }
