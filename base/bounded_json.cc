@@ -41,9 +41,8 @@ class LimitedEvents final : public nlohmann::json_sax<Json> {
     if (++keys_.back() > limits_.max_keys) {
       refuse(Kind::size, str("an object with more than ", limits_.max_keys, " names"));
     }
-    std::string shown = limits_.repeated_names ? "" : shown_text(name);
-    if (!handler_.key(std::move(name)) && !limits_.repeated_names) {
-      refuse(Kind::repeated_name, str("the name \"", shown, "\" is there twice"));
+    if (!handler_.key(name) && !limits_.repeated_names) {
+      refuse(Kind::repeated_name, str("the name \"", shown_text(name), "\" is there twice"));
     }
     return true;
   }

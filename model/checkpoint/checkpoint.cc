@@ -98,10 +98,13 @@ Checkpoint::Checkpoint(std::vector<CheckpointFile> files, std::vector<StoredTens
   for (StoredTensor& tensor : tensors) {
     NVLLM_CHECK_LT(tensor.file, files_.size());
     auto& tensors = is_kv_scale(tensor.name) ? kv_scales_ : tensors_;
-    const auto [at, is_new] = tensors.try_emplace(tensor.name, tensor);
-    if (!is_new) {
-      fail("tensor ", printable(tensor.name), " is in ", files_[at->second.file].path(),
-           " and again in ", files_[tensor.file].path());
+    std::string name = tensor.name;
+    const std::size_t file = tensor.file, count = tensors.size();
+    // Quantized ones come in the order of their names.
+    const auto at = tensors.try_emplace(tensors.end(), std::move(name), std::move(tensor));
+    if (tensors.size() == count) {
+      fail("tensor ", printable(at->first), " is in ", files_[at->second.file].path(),
+           " and again in ", files_[file].path());
     }
   }
 }

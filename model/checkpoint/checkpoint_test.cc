@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "model/testing/test_folder.h"
@@ -180,12 +181,12 @@ TEST_CASE("empty tensors and scalars are tensors") {
   CHECK(checkpoint.get("scalar", {}).row_bytes() == 2);
 }
 
-// Two files, an index that says `map`.
-TestFolder sharded(const std::string& map) {
+// A file for each name, with a tensor of that name; an index that says `map`.
+TestFolder sharded(const std::string& map, const std::vector<std::string>& names = {"a", "b"}) {
   TestFolder folder;
   folder.write("config.json", "{}");
   folder.write("model.safetensors.index.json", R"({"metadata":{},"weight_map":)" + map + "}");
-  for (const std::string name : {"a", "b"}) {
+  for (const std::string& name : names) {
     folder.write(
         name + ".safetensors",
         safetensors("{\"" + name + R"(":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8));
@@ -199,6 +200,33 @@ TEST_CASE("files with an index") {
   CHECK(checkpoint.describe() == "2 safetensors files in " + folder.path());
   CHECK(checkpoint.files()[checkpoint.get("a", {2}).file].path() == folder.path("a.safetensors"));
   CHECK(checkpoint.files()[checkpoint.get("b", {2}).file].path() == folder.path("b.safetensors"));
+}
+
+// Their headers are read at the same time.
+TEST_CASE("more files than threads read") {
+  std::vector<std::string> names;
+  std::string map;
+  for (int i = 10; i < 60; ++i) {
+    names.push_back(std::to_string(i));
+    map += str(map.empty() ? "{" : ",", '"', i, "\":\"", i, ".safetensors\"");
+  }
+  const TestFolder folder = sharded(map + "}", names);
+  const Checkpoint checkpoint = open_checkpoint(folder.path());
+  CHECK(checkpoint.files().size() == names.size());
+  CHECK(checkpoint.tensors().size() == names.size());
+  for (const std::string& name : names) {
+    const StoredTensor& tensor = checkpoint.get(name, {2});
+    CHECK(checkpoint.files()[tensor.file].path() == folder.path(name + ".safetensors"));
+  }
+  const auto damage = [&](const std::string& name) {
+    folder.write(name + ".safetensors", "short");
+    return error_of(folder);
+  };
+  const std::string what =
+      ".safetensors: not a safetensors file: expected 8 bytes at least, found 5";
+  CHECK(damage("57") == "DIR/57" + what);
+  CHECK(damage("23") == "DIR/23" + what);
+  CHECK(damage("35") == "DIR/23" + what);  // the first of them is named
 }
 
 TEST_CASE("an index that is wrong") {

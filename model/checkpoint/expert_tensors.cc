@@ -1,5 +1,6 @@
 #include "model/checkpoint/expert_tensors.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -201,6 +202,12 @@ bool is_bias_of_experts(std::string_view name) {
 
 std::vector<StoredTensor> split_experts(std::vector<StoredTensor> tensors,
                                         std::span<const CheckpointFile> files) {
+  // Most checkpoints have a tensor for each expert, and many.
+  if (std::ranges::none_of(tensors, [](const StoredTensor& tensor) {
+        return is_bias_of_experts(tensor.name) || is_of_all_experts(tensor.name);
+      })) {
+    return tensors;
+  }
   std::vector<StoredTensor> biases, all;
   Tensors by_name;
   for (StoredTensor& tensor : tensors) {

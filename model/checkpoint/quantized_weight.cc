@@ -174,33 +174,42 @@ class QuantizedWeightJoiner {
       : files_(files), config_(config) {
     for (StoredTensor& tensor : tensors) {
       std::string name = tensor.name;
-      if (!tensors_.try_emplace(std::move(name), tensor).second) repeated_.push_back(tensor);
+      const std::size_t count = tensors_.size();
+      tensors_.try_emplace(tensors_.end(), std::move(name), std::move(tensor));
+      if (tensors_.size() == count) repeated_.push_back(std::move(tensor));  // it is still there
     }
   }
 
   std::vector<StoredTensor> join() {
-    for (const std::string& name : names()) {
-      const StoredTensor* const tensor = find(name);
-      if (tensor == nullptr) continue;  // part of a weight before
-      if (name.ends_with(".weight") && tensor->encoding == Encoding::f8_e4m3) {
-        join_fp8(name.substr(0, name.size() - 7));
-      } else if (name.ends_with(".weight_packed")) {
-        join_packed(name.substr(0, name.size() - 14));
-      } else if (name.ends_with(".qweight")) {
-        join_transposed(name.substr(0, name.size() - 8));
-      }
+    // Joining a weight takes its parts out, this one among them, and puts the weight in.
+    for (auto at = tensors_.begin(); at != tensors_.end();) {
+      const std::string name = at->first;
+      at = join_weight(name, at->second.encoding) ? tensors_.upper_bound(name) : std::next(at);
     }
-    drop_query_scales();
+    // Scales of quantized queries, which are not supported here.
+    std::erase_if(tensors_, [](const auto& entry) { return entry.first.ends_with(".q_scale"); });
     std::vector<StoredTensor> all = std::move(repeated_);
+    all.reserve(all.size() + tensors_.size());
     for (auto& [name, tensor] : tensors_) all.push_back(std::move(tensor));
     return all;
   }
 
  private:
-  std::vector<std::string> names() const {
-    std::vector<std::string> names;
-    for (const auto& entry : tensors_) names.push_back(entry.first);
-    return names;
+  // Joins the weight of which the tensor holds the values; false: it does not hold any.
+  bool join_weight(const std::string& name, Encoding encoding) {
+    const auto module = [&](std::string_view end) {
+      return name.substr(0, name.size() - end.size());
+    };
+    if (name.ends_with(".weight") && encoding == Encoding::f8_e4m3) {
+      join_fp8(module(".weight"));
+    } else if (name.ends_with(".weight_packed")) {
+      join_packed(module(".weight_packed"));
+    } else if (name.ends_with(".qweight")) {
+      join_transposed(module(".qweight"));
+    } else {
+      return false;
+    }
+    return true;
   }
 
   const StoredTensor* find(const std::string& name) const {
@@ -373,13 +382,6 @@ class QuantizedWeightJoiner {
       usual = usual && group == input / weight.scale_inputs;
     }
     if (usual) weight.group_of.reset();
-  }
-
-  // Drops the scales of quantized queries, which are not supported here.
-  void drop_query_scales() {
-    for (const std::string& name : names()) {
-      if (name.ends_with(".q_scale")) tensors_.erase(name);
-    }
   }
 
   std::map<std::string, StoredTensor> tensors_;

@@ -1,16 +1,22 @@
 #include "model/checkpoint/safetensors.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <exception>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
+#include <thread>
 
 #include "base/bounded_json.h"
 #include "base/error.h"
 #include "base/json_text.h"
+#include "base/thread.h"
 #include "model/checkpoint/checkpoint_file.h"
 #include "model/checkpoint/quantized_weight.h"
 
@@ -59,32 +65,32 @@ std::optional<Encoding> encoding_of(std::string_view dtype) {
   fail(where, ": expected ", expected, ", found ", printable(json_ascii(found)));
 }
 
-// A list of whole numbers of at most 63 bits, or an Error that names the field.
-std::vector<std::int64_t> numbers_at(const Json& info, const char* field,
-                                     const std::string& where) {
+// A list of whole numbers of at most 63 bits, or an Error that names the field. `where` returns the
+// text before it.
+std::vector<std::int64_t> numbers_at(const Json& info, const char* field, const auto& where) {
   constexpr auto kMax = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
   const auto found = info.find(field);
-  if (found == info.end()) fail(where, ": no \"", field, "\"");
+  if (found == info.end()) fail(where(), ": no \"", field, "\"");
   std::vector<std::int64_t> numbers;
   for (const Json& number : *found) {
     if (!number.is_number_unsigned() || number.get<std::uint64_t>() > kMax) break;
     numbers.push_back(number.get<std::int64_t>());
   }
   if (!found->is_array() || numbers.size() != found->size()) {
-    fail_value(str(where, ": \"", field, '"'), "a list of whole numbers", *found);
+    fail_value(str(where(), ": \"", field, '"'), "a list of whole numbers", *found);
   }
   return numbers;
 }
 
 StoredTensor parse_tensor(const std::string& name, const Json& info, std::uint64_t data_begin,
                           std::uint64_t file_size, const std::string& file) {
-  const std::string where = str(file, ": tensor ", printable(name));
-  if (!info.is_object()) fail(where, ": expected an object, found ", info.type_name());
+  const auto where = [&] { return str(file, ": tensor ", printable(name)); };
+  if (!info.is_object()) fail(where(), ": expected an object, found ", info.type_name());
   const auto dtype = info.find("dtype");
-  if (dtype == info.end() || !dtype->is_string()) fail(where, ": no \"dtype\"");
+  if (dtype == info.end() || !dtype->is_string()) fail(where(), ": no \"dtype\"");
   const auto encoding = encoding_of(dtype->get_ref<const std::string&>());
   if (!encoding) {
-    fail(where, ": expected dtype F32, F16, BF16, F8_E4M3, I32, I64 or U8, found ",
+    fail(where(), ": expected dtype F32, F16, BF16, F8_E4M3, I32, I64 or U8, found ",
          printable(dtype->get<std::string>()));
   }
   StoredTensor tensor;
@@ -95,18 +101,18 @@ StoredTensor parse_tensor(const std::string& name, const Json& info, std::uint64
   const std::vector<std::int64_t> offsets = numbers_at(info, "data_offsets", where);
   const std::uint64_t data_bytes = file_size - data_begin;
   if (offsets.size() != 2 || offsets[0] > offsets[1]) {
-    fail(where, ": \"data_offsets\": expected [begin, end], found ", shape_text(offsets));
+    fail(where(), ": \"data_offsets\": expected [begin, end], found ", shape_text(offsets));
   }
   if (static_cast<std::uint64_t>(offsets[1]) > data_bytes) {
-    fail(where, ": ends at byte ", offsets[1], " of the data, which has ", data_bytes,
+    fail(where(), ": ends at byte ", offsets[1], " of the data, which has ", data_bytes,
          ": the file is truncated or its header wrong");
   }
   tensor.offset = data_begin + static_cast<std::uint64_t>(offsets[0]);
   tensor.bytes = static_cast<std::uint64_t>(offsets[1] - offsets[0]);
   const auto expected = bytes_of(tensor.encoding, tensor.shape);
-  if (!expected) fail(where, ": shape ", shape_text(tensor.shape), " is too large to exist");
+  if (!expected) fail(where(), ": shape ", shape_text(tensor.shape), " is too large to exist");
   if (tensor.bytes != *expected) {
-    fail(where, ": ", name_of(tensor.encoding), " ", shape_text(tensor.shape), ": expected ",
+    fail(where(), ": ", name_of(tensor.encoding), " ", shape_text(tensor.shape), ": expected ",
          *expected, " bytes, found ", tensor.bytes);
   }
   return tensor;
@@ -169,23 +175,53 @@ std::vector<StoredTensor> read_tensors(const CheckpointFile& file) {
   return parse_safetensors(header, file.size(), file.path());
 }
 
-// Checks that the index and the file list the same tensors.
+// The tensors of each file. Headers of many files are read at the same time: where there are
+// experts, they list tens of thousands of tensors.
+std::vector<std::vector<StoredTensor>> read_tensors(std::span<const CheckpointFile> files) {
+  constexpr std::size_t kMaxThreads = 16;
+  std::vector<std::vector<StoredTensor>> tensors(files.size());
+  std::vector<std::exception_ptr> errors(files.size());
+  std::atomic<std::size_t> next = 0;
+  const auto read = [&] {
+    for (std::size_t i; (i = next++) < files.size();) {
+      try {
+        tensors[i] = read_tensors(files[i]);
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+      for (StoredTensor& tensor : tensors[i]) tensor.file = i;
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    while (threads.size() + 1 < std::min(files.size(), kMaxThreads)) {
+      threads.push_back(start_thread<std::jthread>("for headers of files", read));
+    }
+    read();
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return tensors;
+}
+
+// Checks that the index and the file list the same tensors. `listed`: how many of the file's the
+// index lists.
 void check_against_index(const std::string& index_path,
                          const std::map<std::string, std::string>& index, const std::string& name,
-                         const std::vector<StoredTensor>& tensors) {
-  std::map<std::string, std::string> left;
-  for (const auto& entry : index) {
-    if (entry.second == name) left.insert(entry);
-  }
+                         std::size_t listed, std::span<const StoredTensor> tensors) {
   for (const StoredTensor& tensor : tensors) {
-    if (left.erase(tensor.name) != 0) continue;
-    const auto elsewhere = index.find(tensor.name);
+    const auto entry = index.find(tensor.name);
+    if (entry != index.end() && entry->second == name) continue;
     fail(index_path, ": tensor ", printable(tensor.name), " is in ", printable(name),
-         "; the index says ",
-         elsewhere == index.end() ? "nothing of it" : printable(elsewhere->second));
+         "; the index says ", entry == index.end() ? "nothing of it" : printable(entry->second));
   }
-  if (!left.empty()) {
-    fail(index_path, ": tensor ", printable(left.begin()->first), " should be in ", printable(name),
+  if (tensors.size() == listed) return;
+  std::set<std::string_view> there;
+  for (const StoredTensor& tensor : tensors) there.insert(tensor.name);
+  for (const auto& [tensor, file] : index) {
+    if (file != name || there.contains(tensor)) continue;
+    fail(index_path, ": tensor ", printable(tensor), " should be in ", printable(name),
          ", which does not have it");
   }
 }
@@ -224,18 +260,18 @@ std::vector<StoredTensor> parse_safetensors(std::span<const std::byte> header,
 
 std::map<std::string, std::string> parse_safetensors_index(std::string_view text,
                                                            const std::string& where) {
-  const Json json = parse_object(text, where);
+  Json json = parse_object(text, where);
   const auto map = json.find("weight_map");
   if (map == json.end() || !map->is_object()) fail(where, ": no object \"weight_map\"");
   std::map<std::string, std::string> files;
-  for (const auto& [tensor, file] : map->items()) {
-    const std::string name = file.is_string() ? file.get<std::string>() : "";
-    if (!name.ends_with(".safetensors") || name.find('/') != std::string::npos ||
-        name.find('\0') != std::string::npos) {
+  for (auto& [tensor, file] : map->get_ref<Json::object_t&>()) {
+    std::string* const name = file.get_ptr<std::string*>();
+    if (name == nullptr || !name->ends_with(".safetensors") ||
+        name->find_first_of(std::string_view("/\0", 2)) != std::string::npos) {
       fail_value(str(where, ": tensor ", printable(tensor)), "the name of a file beside the index",
                  file);
     }
-    files.emplace(tensor, name);
+    files.emplace_hint(files.end(), tensor, std::move(*name));
   }
   if (files.empty()) fail(where, ": \"weight_map\" is empty");
   return files;
@@ -243,43 +279,40 @@ std::map<std::string, std::string> parse_safetensors_index(std::string_view text
 
 Checkpoint open_safetensors(const std::string& folder) {
   const auto path_of = [&](const std::string& name) { return (fs::path(folder) / name).string(); };
-  std::vector<CheckpointFile> files;
-  std::vector<StoredTensor> tensors;
-  const auto add = [&](CheckpointFile file) {
-    std::vector<StoredTensor> of_file = read_tensors(file);
-    for (StoredTensor& tensor : of_file) tensor.file = files.size();
-    tensors.insert(tensors.end(), of_file.begin(), of_file.end());
-    files.push_back(std::move(file));
-    return of_file;
-  };
   const std::string config_path = path_of("config.json");
   std::string config = read_config_json(config_path);
-  const auto finish = [&] {
-    tensors = join_quantized(std::move(tensors), files, config, config_path);
-    rename_language_model(tensors);
-    flatten_convolutions(tensors);
-    return Checkpoint(std::move(files), std::move(tensors), std::move(config));
-  };
-
+  std::vector<CheckpointFile> files;
+  std::vector<std::vector<StoredTensor>> of_files;
   // A single file takes precedence over an index, as in transformers.
   if (const std::string path = path_of("model.safetensors"); is_there(path)) {
-    add(open_file(path));
-    return finish();
+    files.push_back(open_file(path));
+    of_files = read_tensors(files);
+  } else {
+    const std::string index_path = path_of("model.safetensors.index.json");
+    if (!is_there(index_path)) {
+      fail(folder, ": neither model.safetensors nor model.safetensors.index.json is there");
+    }
+    const auto index = parse_safetensors_index(read_text(index_path, kMaxHeaderBytes), index_path);
+    std::map<std::string, std::vector<const std::string*>> listed;  // tensors of each file
+    for (const auto& [tensor, name] : index) listed[name].push_back(&tensor);
+    for (const auto& [name, tensors] : listed) {
+      files.push_back(with_context(str(index_path, ": tensor ", printable(*tensors.front())),
+                                   [&, &name = name] { return open_file(path_of(name)); }));
+    }
+    of_files = read_tensors(files);
+    for (auto tensors = of_files.begin(); const auto& [name, names] : listed) {
+      check_against_index(index_path, index, name, names.size(), *tensors++);
+    }
   }
-  const std::string index_path = path_of("model.safetensors.index.json");
-  if (!is_there(index_path)) {
-    fail(folder, ": neither model.safetensors nor model.safetensors.index.json is there");
+
+  std::vector<StoredTensor> tensors;
+  for (std::vector<StoredTensor>& of_file : of_files) {
+    std::ranges::move(of_file, std::back_inserter(tensors));
   }
-  const auto index = parse_safetensors_index(read_text(index_path, kMaxHeaderBytes), index_path);
-  std::map<std::string, std::string> first_tensor;  // of each file
-  for (const auto& [tensor, name] : index) first_tensor.emplace(name, tensor);
-  for (const auto& entry : first_tensor) {
-    const std::string& name = entry.first;
-    CheckpointFile file = with_context(str(index_path, ": tensor ", printable(entry.second)),
-                                       [&] { return open_file(path_of(name)); });
-    check_against_index(index_path, index, name, add(std::move(file)));
-  }
-  return finish();
+  tensors = join_quantized(std::move(tensors), files, config, config_path);
+  rename_language_model(tensors);
+  flatten_convolutions(tensors);
+  return Checkpoint(std::move(files), std::move(tensors), std::move(config));
 }
 
 }  // namespace nvllm::model
