@@ -174,6 +174,7 @@ class QuantizedWeightJoiner {
       : files_(files), config_(config) {
     for (StoredTensor& tensor : tensors) {
       std::string name = tensor.name;
+      has_input_scales_ |= name.ends_with(kInputScale);
       const std::size_t count = tensors_.size();
       tensors_.try_emplace(tensors_.end(), std::move(name), std::move(tensor));
       if (tensors_.size() == count) repeated_.push_back(std::move(tensor));  // it is still there
@@ -181,10 +182,9 @@ class QuantizedWeightJoiner {
   }
 
   std::vector<StoredTensor> join() {
-    // Joining a weight takes its parts out, this one among them, and puts the weight in.
-    for (auto at = tensors_.begin(); at != tensors_.end();) {
-      const std::string name = at->first;
-      at = join_weight(name, at->second.encoding) ? tensors_.upper_bound(name) : std::next(at);
+    for (auto at = tensors_.begin(); at != tensors_.end(); at = next_) {
+      next_ = std::next(at);
+      join_weight(at);
     }
     // Scales of quantized queries, which are not supported here.
     std::erase_if(tensors_, [](const auto& entry) { return entry.first.ends_with(".q_scale"); });
@@ -195,26 +195,24 @@ class QuantizedWeightJoiner {
   }
 
  private:
-  // Joins the weight of which the tensor holds the values; false: it does not hold any.
-  bool join_weight(const std::string& name, Encoding encoding) {
+  using Tensors = std::map<std::string, StoredTensor>;
+
+  static constexpr std::string_view kInputScale = ".input_scale";
+
+  // If the tensor holds the values of a weight, takes it and the weight's other parts out, and puts
+  // the weight in.
+  void join_weight(Tensors::iterator values) {
+    const std::string name = values->first;
     const auto module = [&](std::string_view end) {
       return name.substr(0, name.size() - end.size());
     };
-    if (name.ends_with(".weight") && encoding == Encoding::f8_e4m3) {
-      join_fp8(module(".weight"));
+    if (name.ends_with(".weight") && values->second.encoding == Encoding::f8_e4m3) {
+      join_fp8(module(".weight"), take(values));
     } else if (name.ends_with(".weight_packed")) {
-      join_packed(module(".weight_packed"));
+      join_packed(module(".weight_packed"), take(values));
     } else if (name.ends_with(".qweight")) {
-      join_transposed(module(".qweight"));
-    } else {
-      return false;
+      join_transposed(module(".qweight"), take(values));
     }
-    return true;
-  }
-
-  const StoredTensor* find(const std::string& name) const {
-    const auto found = tensors_.find(name);
-    return found == tensors_.end() ? nullptr : &found->second;
   }
 
   [[noreturn]] void refuse(const StoredTensor& tensor, auto&&... why) const {
@@ -222,12 +220,19 @@ class QuantizedWeightJoiner {
          name_of(tensor.encoding), " ", shape_text(tensor.shape), ": ", why...);
   }
 
-  std::optional<StoredTensor> take_optional(const std::string& name) {
-    const auto found = tensors_.find(name);
-    if (found == tensors_.end()) return std::nullopt;
-    StoredTensor tensor = std::move(found->second);
-    tensors_.erase(found);
+  StoredTensor take(Tensors::iterator at) {
+    if (at == next_) ++next_;
+    StoredTensor tensor = std::move(at->second);
+    tensors_.erase(at);
     return tensor;
+  }
+
+  std::optional<StoredTensor> take_optional(const std::string& name) {
+    // Scales mostly come right after their values.
+    const bool is_next = next_ != tensors_.end() && next_->first == name;
+    const auto found = is_next ? next_ : tensors_.find(name);
+    if (found == tensors_.end()) return std::nullopt;
+    return take(found);
   }
 
   StoredTensor take(const std::string& name, const StoredTensor& for_values) {
@@ -259,20 +264,27 @@ class QuantizedWeightJoiner {
     tensor.file = weight.values.file;
     tensor.offset = weight.values.offset;
     tensor.bytes = weight.values.bytes;
-    if (find(tensor.name) != nullptr) refuse(weight.values, "there is a .weight beside it, too");
-    tensor.quantized = std::make_shared<const QuantizedWeight>(std::move(weight));
-    tensors_.emplace(tensor.name, std::move(tensor));
+    const auto quantized = std::make_shared<const QuantizedWeight>(std::move(weight));
+    tensor.quantized = quantized;
+    std::string name = tensor.name;
+    const std::size_t count = tensors_.size();
+    tensors_.try_emplace(next_, std::move(name), std::move(tensor));
+    if (tensors_.size() == count) refuse(quantized->values, "there is a .weight beside it, too");
   }
 
-  void join_fp8(const std::string& module) {
+  void drop_input_scale(const std::string& module) {
+    if (has_input_scales_) take_optional(str(module, kInputScale));
+  }
+
+  void join_fp8(const std::string& module, StoredTensor values) {
     QuantizedWeight weight;
-    weight.values = *take_optional(module + ".weight");
+    weight.values = std::move(values);
     if (weight.values.shape.size() != 2) refuse(weight.values, "FP8 weights must be matrices");
     if (weight.values.shape[0] == 0 || weight.values.shape[1] == 0)
       refuse(weight.values, "it is empty");
     auto scales = take_optional(module + ".weight_scale_inv");
     weight.scales = scales ? *std::move(scales) : take(module + ".weight_scale", weight.values);
-    take_optional(module + ".input_scale");
+    drop_input_scale(module);
     const std::int64_t outputs = weight.values.shape[0], inputs = weight.values.shape[1];
     set_fp8_blocks(weight, outputs, inputs);
     add(module, outputs, inputs, std::move(weight));
@@ -316,13 +328,13 @@ class QuantizedWeightJoiner {
     }
   }
 
-  void join_packed(const std::string& module) {
+  void join_packed(const std::string& module, StoredTensor values) {
     QuantizedWeight weight;
     weight.layout = QuantizedLayout::packed_inputs;
-    weight.values = *take_optional(module + ".weight_packed");
+    weight.values = std::move(values);
     weight.scales = take(module + ".weight_scale", weight.values);
     const StoredTensor shape = take(module + ".weight_shape", weight.values);
-    take_optional(module + ".input_scale");
+    drop_input_scale(module);
     if (const auto zeros = take_optional(module + ".weight_zero_point"))
       refuse(*zeros,
              "zero points of packed INT4 weights are not supported; only symmetric ones are");
@@ -341,11 +353,11 @@ class QuantizedWeightJoiner {
     add(module, outputs, inputs, std::move(weight));
   }
 
-  void join_transposed(const std::string& module) {
+  void join_transposed(const std::string& module, StoredTensor values) {
     const bool awq = config_.method == "awq";
     QuantizedWeight weight;
     weight.layout = awq ? QuantizedLayout::awq : QuantizedLayout::gptq;
-    weight.values = *take_optional(module + ".qweight");
+    weight.values = std::move(values);
     if (weight.values.shape.size() != 2) refuse(weight.values, "expected a matrix");
     require(weight.values, Encoding::i32, weight.values.shape);
     // The file holds them, so eight times as many are still a number, but where one size is 0.
@@ -384,7 +396,9 @@ class QuantizedWeightJoiner {
     if (usual) weight.group_of.reset();
   }
 
-  std::map<std::string, StoredTensor> tensors_;
+  Tensors tensors_;
+  Tensors::iterator next_;              // the tensor that is looked at next
+  bool has_input_scales_ = false;       // of activations, which are not used here
   std::vector<StoredTensor> repeated_;  // of a name that is there already: an Error later
   std::span<const CheckpointFile> files_;
   const QuantizationConfig& config_;
