@@ -75,7 +75,7 @@ std::string RankSnapshot::describe() const {
   if (phase != Phase::ended && seconds_since(heartbeat_ns) > 2) {
     text += str(", no sign of life for ", duration_since(heartbeat_ns));
   }
-  if (!error_text.empty()) text += str(", last words: ", error_text);
+  if (!error_text.empty()) text += str(", last error: ", error_text);
   return text;
 }
 

@@ -311,13 +311,13 @@ TEST_CASE("a reader never sees a torn text, also by ThreadSanitizer's judgement"
   writer.join();
 }
 
-TEST_CASE("last words and the end of a rank can be read by others") {
+TEST_CASE("the last error and the end of a rank can be read by others") {
   RankProcesses ranks(1, [](Member& me) { me.set_error_text("out of memory"); });
   ranks.wait_all();
   const RankSnapshot snapshot = ranks.group().snapshot(0);
   CHECK(snapshot.phase == Phase::ended);
   CHECK(snapshot.error_text == "out of memory");
-  CHECK(has(snapshot.describe(), "step 0, ended, last words: out of memory"));
+  CHECK(has(snapshot.describe(), "step 0, ended, last error: out of memory"));
 }
 
 TEST_CASE("heartbeats go on while the main thread is busy, and stop with the process") {

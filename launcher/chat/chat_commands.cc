@@ -32,11 +32,11 @@ const std::vector<CommandName>& command_names() {
       {"/help", "", "shows this", "/?"},
       {"/show", "", "shows the model, the conversation and the settings"},
       {"/model", "", "shows the model"},
-      {"/system", "[TEXT|-]", "shows the system's message, sets it, or (-) removes it"},
+      {"/system", "[TEXT|-]", "shows the system message, sets it, or (-) removes it"},
       {"/set", "[NAME [VALUE]]", "shows the settings or sets one: /set temperature 0.7"},
       {"/regen", "", "asks the last question again"},
       {"/continue", "", "goes on with an answer that was cut off or stopped"},
-      {"/clear", "", "forgets the conversation, but not the system's message", "/reset"},
+      {"/clear", "", "forgets the conversation, but not the system message", "/reset"},
       {"/save", "FILE", "writes the whole conversation to a file, as JSON"},
       {"/load", "FILE", "continues one that was saved"},
       {"/stats", "", "shows the figures of the last answer, and of all"},
@@ -147,7 +147,7 @@ std::string ChatCommands::system(const std::string& argument) {
     return now.empty() ? "there is no system message; /system TEXT sets one" : now;
   }
   chat_.conversation().set_system(argument == "-" ? "" : argument);
-  return argument == "-" ? "there is no system message any more" : "the system's message is set";
+  return argument == "-" ? "there is no system message any more" : "the system message is set";
 }
 
 std::string ChatCommands::set(const std::string& argument) {

@@ -30,7 +30,7 @@ constexpr double kMinP = 0.05;
 runtime::SamplingParams chat_sampling(const Options& options, const EngineSession& session) {
   runtime::SamplingParams sampling = session.sampling_defaults();
   const model::GenerationConfig& config = session.model().generation;
-  if (!config.temperature && !config.top_p && !config.top_k) {
+  if (!config.temperature && !config.top_p && !config.top_k && !config.min_p) {
     sampling.temperature = kTemperature;
     sampling.top_k = kTopK;
     sampling.top_p = kTopP;

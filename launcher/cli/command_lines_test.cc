@@ -106,7 +106,7 @@ constexpr Line kVllm[] = {
     {"serve m --pipeline-parallel-size 2", "serve"},
     {"generate -m m -p a -pp 2 -tp 2", "generate"},
     {"serve m --data-parallel-size 2", "!one server per copy"},
-    {"serve m --enable-expert-parallel", "!pass --expert-parallel"},
+    {"serve m --enable-expert-parallel --generation-config vllm", "serve"},
     {"serve m --tp 2 --expert-parallel", "serve"},
     {"serve m --enable-lora", "!merge them into the model"},
     {"serve m --speculative-config '{}'", "!speculative decoding is not supported"},

@@ -81,10 +81,11 @@ OptionRows generate_rows() {
        nullptr, true},
       {"--generation-config", "auto|none",
        "auto: the model's generation_config.json gives the defaults of\n"
-       "temperature, top-k, top-p, min-p, penalties and the longest answer",
+       "temperature, top-k, top-p, min-p, repetition penalty and the longest\n"
+       "answer; vllm is the same as none",
        "auto",
        into.one_of(&GenerateOptions::generation_config, "source",
-                   {{"auto", true}, {"none", false}})},
+                   {{"auto", true}, {"none", false}, {"vllm", false}})},
   };
 }
 
@@ -102,7 +103,7 @@ OptionRows chat_rows() {
   return {
       {"--prompt", "TEXT", "the prompt, which may also stand alone, at the end", nullptr,
        [](Options& o, const OptionValue& v) { store_chat_prompt(o, std::string(v.text())); }},
-      {"--system", "TEXT", "the system's message", "what the chat template says itself",
+      {"--system", "TEXT", "the system message", "what the chat template says itself",
        [](Options& o, const OptionValue& v) { o.chat.system = v.text(); }, "--system-prompt"},
       {"--stop", "TEXT", "a text that ends an answer and is no part of it; may come repeatedly",
        nullptr, [](Options& o, const OptionValue& v) { o.chat.stop.push_back(stop_text(v)); },

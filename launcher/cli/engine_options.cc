@@ -166,7 +166,8 @@ OptionRows engine_rows() {
        "how much of a GPU's memory this program takes in all", "0.9",
        into.real(&EngineOptions::gpu_memory_utilization, 0.01, 1)},
       {"--kv-cache-memory-bytes", "BYTES",
-       "memory of each rank's KV cache: 4G, 512M (of 1024), or bytes", "what is left",
+       "memory of each rank's KV cache: 4G, 512M (of 1024), or bytes",
+       "what --gpu-memory-utilization leaves; on the CPU 4G of all ranks or less",
        into.amount(&EngineOptions::kv_cache_memory_bytes, 1, kMaxBytes)},
       {"--kv-cache-dtype", "auto|fp8|fp8_e4m3",
        "type of keys and values in the KV cache; auto: the model's; fp8: 8 bits\n"
@@ -197,7 +198,8 @@ OptionRows engine_rows() {
        "swap",
        into.one_of(&EngineOptions::preemption, "way to preempt",
                    {{"swap", Preemption::swap}, {"recompute", Preemption::recompute}})},
-      {"--swap-space", "GIB", "host memory of each rank for that", "4, or what there is",
+      {"--swap-space", "GIB", "host memory of each rank for preempted sequences",
+       "4, or what there is",
        [](Options& o, const OptionValue& v) { o.engine.swap_space_bytes = gib(v, 0); }},
       {"--kv-offload", "off|chunked|layerwise|auto",
        "keeps the KV cache in host memory; chunked: blocks that do not fit on\n"
@@ -212,7 +214,7 @@ OptionRows engine_rows() {
                     {"chunked", KvOffload::chunked},
                     {"layerwise", KvOffload::layerwise},
                     {"auto", KvOffload::automatic}})},
-      {"--kv-offloading-size", "GIB", "host memory of all ranks for that",
+      {"--kv-offloading-size", "GIB", "host memory of all ranks for the KV cache (--kv-offload)",
        "half of what is available", noted([](Options& o, const OptionValue& v) {
          o.engine.kv_offloading_bytes = gib(v, 0.001);
        })},
@@ -233,7 +235,7 @@ OptionRows engine_rows() {
        "host memory while the rest is streamed to the device; auto: the share\n"
        "that takes the least time, measured when the engine starts; 0.5: half",
        "off", store_host_attention},
-      {"--kv-host-threads", "N", "threads of each rank for that",
+      {"--kv-host-threads", "N", "threads of each rank for --kv-host-attention",
        "the cores near its GPU, shared among ranks",
        noted(into.whole(&EngineOptions::host_threads, 1, kMaxThreads))},
       {"--kv-buffers", "N",

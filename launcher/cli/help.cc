@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kExitCodeHelp =
     "Exit codes\n"
-    "  0        fine\n"
+    "  0        success\n"
     "  1        the run failed; the last line on standard error says why\n"
     "  2        wrong command line, or more than this machine has; nothing was started\n"
     "  3        a worker died\n"

@@ -185,11 +185,11 @@ TEST_CASE("pipeline stages have so many ranks each") {
                        UsageError);
   CHECK_THROWS_WITH_AS(planned({"--pp=2"}, {"0"}),
                        "--pp 2: so many stages of 1 rank (--tp) are 2 GPUs, and this machine has 1 "
-                       "for us; pass a smaller --pp, or --device cpu",
+                       "available; pass a smaller --pp, or --device cpu",
                        UsageError);
   CHECK_THROWS_WITH_AS(planned({"--pp=2", "--tp=2"}, {"0", "1"}),
                        "--pp 2: so many stages of 2 ranks (--tp) are 4 GPUs, and this machine has "
-                       "2 for us; pass a smaller --pp or --tp, or --device cpu",
+                       "2 available; pass a smaller --pp or --tp, or --device cpu",
                        UsageError);
 }
 
@@ -263,10 +263,11 @@ TEST_CASE("over several boxes each rank has a GPU of its own box") {
   // Without --tp each box is assumed to have as many GPUs as this one.
   CHECK(planned_on_box_1({}, {"3", "5"}).gpus == Strings{"", "", "3", "5"});
   CHECK(planned_on_box_1({}, Strings(8, "0")).box_ranks == std::vector<int>{4, 4});
-  CHECK_THROWS_WITH_AS(planned_on_box_1({"--tp", "4"}, {"0"}),
-                       "--tp 4: box 1 gets 2 of all 4 ranks, and has 1 GPU for us; pass a smaller "
-                       "--tp or --pp, start more boxes, or pass --device cpu",
-                       UsageError);
+  CHECK_THROWS_WITH_AS(
+      planned_on_box_1({"--tp", "4"}, {"0"}),
+      "--tp 4: box 1 gets 2 of all 4 ranks, and has 1 GPU available; pass a smaller "
+      "--tp or --pp, start more boxes, or pass --device cpu",
+      UsageError);
   CHECK_THROWS_WITH_AS(planned_on_box_1({"--collectives", "peer"}, {"0"}),
                        "--collectives peer: GPUs of other boxes have no access to the memory of "
                        "this one's; pass auto or nccl",
@@ -319,9 +320,9 @@ TEST_CASE("who only looks may plan for more than the machine has") {
 TEST_CASE("more than the machine has is refused") {
   const std::vector<std::string> two = {"0", "1"};
   CHECK(plan_refusal({"--tp", "4"}, two) ==
-        "--tp 4: this machine has 2 GPUs for us; pass --tp 2 or less, or --device cpu");
+        "--tp 4: this machine has 2 GPUs available; pass --tp 2 or less, or --device cpu");
   CHECK(plan_refusal({"--tp", "2"}, {"0"}) ==
-        "--tp 2: this machine has 1 GPU for us; pass --tp 1, or --device cpu");
+        "--tp 2: this machine has 1 GPU available; pass --tp 1, or --device cpu");
   CHECK(plan_refusal({"--device", "cuda"}, {}) ==
         "--device cuda: no GPU here: no NVIDIA driver is loaded; pass --device cpu");
   CHECK(plan_refusal({"--device", "cuda"}, two, false) ==
@@ -333,6 +334,27 @@ TEST_CASE("more than the machine has is refused") {
   CHECK(plan_refusal({"--collectives", "shm"}, two) ==
         "--collectives shm: is for the CPU, and this run is on GPUs; pass auto, peer or nccl");
   CHECK(plan_refusal({"--collectives", "peer"}, two) == "accepted");
+}
+
+TEST_CASE("origins are separated by commas, or a JSON list") {
+  const auto origins = [](const std::string& value) {
+    return parse_command_line({"serve", "--model=m", "--allowed-origins", value})
+        .serve.allowed_origins;
+  };
+  using Origins = std::vector<std::string>;
+  CHECK(origins("*") == Origins{"*"});
+  CHECK(origins("http://a.example,http://b.example") ==
+        Origins{"http://a.example", "http://b.example"});
+  CHECK(origins(R"(["*"])") == Origins{"*"});
+  CHECK(origins(R"(["http://a.example", "http://b.example"])") ==
+        Origins{"http://a.example", "http://b.example"});
+  for (const std::string bad : {"[", "[1]", R"(["a"] b)"}) {
+    CHECK_THROWS_WITH_AS(origins(bad),
+                         str("--allowed-origins '", bad, "': not a JSON list of texts; pass ",
+                             "origins with commas between them, or *")
+                             .c_str(),
+                         UsageError);
+  }
 }
 
 TEST_CASE("the version is one line") {

@@ -1,7 +1,9 @@
 // The options of serve.
 #include <algorithm>
 #include <cctype>
+#include <nlohmann/json.hpp>
 
+#include "base/bounded_json.h"
 #include "launcher/cli/option_table.h"
 
 namespace nvllm::launcher {
@@ -19,6 +21,25 @@ StoreOption text(Field ServeOptions::*field) {
   };
 }
 
+std::vector<std::string> origins_of_json(const OptionValue& value) {
+  const auto reject = [&] {
+    refuse(value.name(), " '", value.text(),
+           "': not a JSON list of texts; pass origins with commas between them, or *");
+  };
+  nlohmann::json list;
+  try {
+    list = parse_nested_json(value.text(), std::string(value.name()));
+  } catch (const BadJson&) {
+    reject();
+  }
+  std::vector<std::string> origins;
+  for (const nlohmann::json& origin : list) {
+    if (!origin.is_string()) reject();
+    origins.push_back(origin.get<std::string>());
+  }
+  return origins;
+}
+
 StoreOption add_text(std::vector<std::string> ServeOptions::*field, const char* what) {
   return [=](Options& options, const OptionValue& value) {
     if (value.text().empty()) refuse(value.name(), " '': pass ", what);
@@ -26,9 +47,14 @@ StoreOption add_text(std::vector<std::string> ServeOptions::*field, const char* 
   };
 }
 
+// Also as a JSON list, as vLLM has it: '["http://a.example"]'
 void store_origins(Options& options, const OptionValue& value) {
   std::vector<std::string> origins;
   std::string_view left = value.text();
+  if (left.starts_with('[')) {
+    options.serve.allowed_origins = origins_of_json(value);
+    return;
+  }
   while (!left.empty()) {
     const std::size_t comma = std::min(left.find(','), left.size());
     origins.emplace_back(left.substr(0, comma));
@@ -67,7 +93,7 @@ OptionRows connection_rows() {
        "what clients must send to use /v1; may come repeatedly. The environment\n"
        "variable NVLLM_API_KEY adds one",
        nullptr, add_text(&ServeOptions::api_keys, "a key"), nullptr, true},
-      {"--api-key-file", "FILE", "the same from a file, one key in each line", nullptr,
+      {"--api-key-file", "FILE", "a file with such keys, one in each line", nullptr,
        kIntoServe.path(&ServeOptions::api_key_file, "a file with a key in each line")},
       {"--allowed-origins", "ORIGIN,...", "web pages that may use it from a browser; *: all", "*",
        store_origins},
@@ -80,11 +106,12 @@ OptionRows model_file_rows() {
   const OptionRows rows = {
       {"--generation-config", "auto|none",
        "auto: the model's generation_config.json gives the defaults of\n"
-       "temperature, top-k, top-p, min-p, penalties and the longest answer",
+       "temperature, top-k, top-p, min-p, repetition penalty and the longest\n"
+       "answer; vllm is the same as none",
        "auto",
        Into(&Options::generate)
            .one_of(&GenerateOptions::generation_config, "source",
-                   {{"auto", true}, {"none", false}})},
+                   {{"auto", true}, {"none", false}, {"vllm", false}})},
       {"--trust-remote-code", nullptr,
        "does nothing: no model brings code here; for scripts made for vLLM", nullptr,
        [](Options&, const OptionValue&) {}},
@@ -99,7 +126,8 @@ OptionRows life_rows() {
        "requests that may wait for their first token; more are answered with\n"
        "503 and Retry-After",
        "10000", kIntoServe.amount(&ServeOptions::max_queued_requests, 1, kMax)},
-      {"--max-num-queued-tokens", "N", "the same for the tokens of their prompts", "16M",
+      {"--max-num-queued-tokens", "N",
+       "prompt tokens of requests that may wait for their first token", "16M",
        kIntoServe.amount(&ServeOptions::max_queued_tokens, 1, kMax)},
       {"--max-request-bytes", "BYTES", "the largest body of a request; more is answered with 413",
        "64M", kIntoServe.amount(&ServeOptions::max_request_bytes, 1024, std::int64_t{1} << 32)},

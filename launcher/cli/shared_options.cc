@@ -121,7 +121,7 @@ OptionRows model_rows() {
        "auto", store_activation_quant},
       {"--expert-parallel", nullptr,
        "of a mixture of experts, ranks have whole experts, not a slice of each", nullptr,
-       into.on(&ModelOptions::expert_parallel)},
+       into.on(&ModelOptions::expert_parallel), "--enable-expert-parallel"},
       {"--load-format", "auto|dummy|safetensors|gguf",
        "where the weights come from; auto: whatever is there; dummy: random\n"
        "values, the same in every run, from a config alone",
@@ -139,6 +139,10 @@ OptionRows model_rows() {
   return in_group("Model", rows);
 }
 
+// Defaults of what a model's generation_config.json may set.
+constexpr const char* kModelsOr0 = "the model's (--generation-config), otherwise 0";
+constexpr const char* kModelsOr1 = "the model's (--generation-config), otherwise 1";
+
 // Names and meanings are those of vLLM.
 OptionRows sampling_rows() {
   const OptionRows rows = {
@@ -148,20 +152,21 @@ OptionRows sampling_rows() {
       {"--min-tokens", "N", "how many tokens come before an answer may end", "0",
        count(&SamplingParams::min_tokens, 0)},
       {"--n", "N", "answers to each prompt", "1", count(&SamplingParams::n, 1)},
-      {"--temperature", "T", "0: always the most likely token", "1",
+      {"--temperature", "T", "0: always the most likely token", kModelsOr1,
        real(&SamplingParams::temperature, 0, kMaxTemperature)},
-      {"--top-p", "P", "only the most likely tokens, as many as make up P together", "1",
+      {"--top-p", "P", "only the most likely tokens, as many as make up P together", kModelsOr1,
        store_top_p},
-      {"--top-k", "K", "only the K most likely tokens; 0 or -1: all", "0",
+      {"--top-k", "K", "only the K most likely tokens; 0 or -1: all", kModelsOr0,
        count(&SamplingParams::top_k, -1)},
-      {"--min-p", "P", "only tokens at least P times as likely as the most likely one", "0",
+      {"--min-p", "P", "only tokens at least P times as likely as the most likely one", kModelsOr0,
        real(&SamplingParams::min_p, 0, 1)},
       {"--repetition-penalty", "F",
-       "over 1: tokens of the prompt and the answer become less likely", "1",
+       "over 1: tokens of the prompt and the answer become less likely", kModelsOr1,
        store_repetition_penalty},
       {"--presence-penalty", "F", "subtracted from the logit of a token that the answer has", "0",
        real(&SamplingParams::presence_penalty, -2, 2)},
-      {"--frequency-penalty", "F", "the same for every time that the answer has it", "0",
+      {"--frequency-penalty", "F",
+       "subtracted from the logit of a token for each time that the answer has it", "0",
        real(&SamplingParams::frequency_penalty, -2, 2)},
       {"--ignore-eos", nullptr, "continues after the model's end token", "off",
        [](Options& o, const OptionValue& v) { set(o, &SamplingParams::ignore_eos, v.on()); },
@@ -170,8 +175,10 @@ OptionRows sampling_rows() {
        [](Options& o, const OptionValue& v) { set(o, &SamplingParams::stop_token_ids, v.ids()); }},
       {"--logprobs", "N", "adds each token's log probability, and those of the N most likely",
        nullptr, count(&SamplingParams::logprobs, 0)},
-      {"--prompt-logprobs", "N", "the same for the prompt's tokens", nullptr,
-       count(&SamplingParams::prompt_logprobs, 0)},
+      {"--prompt-logprobs", "N",
+       "adds the log probability of each of the prompt's tokens, and those of the N\n"
+       "most likely",
+       nullptr, count(&SamplingParams::prompt_logprobs, 0)},
   };
   return in_group("Sampling (for requests that do not set it themselves)", rows);
 }
@@ -186,10 +193,11 @@ OptionRows chat_sampling_rows() {
   for (OptionRow& row : rows) {
     const std::string_view name = row.name;
     if (name == "--max-tokens") row.fallback = "none";
-    if (name == "--temperature") row.fallback = "the model's; 0.8 where it says nothing";
-    if (name == "--top-k") row.fallback = "the model's; 40 where it says nothing";
-    if (name == "--top-p") row.fallback = "the model's; 0.95 where it says nothing";
-    if (name == "--min-p") row.fallback = "the model's; 0.05 where it says nothing";
+    // What chat_sampling() does.
+    if (name == "--temperature") row.fallback = "the model's settings; 0.8 if it has none";
+    if (name == "--top-k") row.fallback = "the model's settings; 40 if it has none";
+    if (name == "--top-p") row.fallback = "the model's settings; 0.95 if it has none";
+    if (name == "--min-p") row.fallback = "the model's settings; 0.05 if it has none";
   }
   return rows;
 }

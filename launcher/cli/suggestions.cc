@@ -139,7 +139,6 @@ constexpr Names kOptionAnswers[] = {
     {"--trust-remote-code", kNoRemoteCode},
     {"--data-parallel-size", "start one server per copy, each with its own --port and GPUs"},
     {"-dp", "start one server per copy, each with its own --port and GPUs"},
-    {"--enable-expert-parallel", "pass --expert-parallel"},
     {"--distributed-executor-backend",
      "workers are processes; leave it out, or start nvllm-launch with mpirun or srun on several "
      "machines"},
@@ -267,8 +266,7 @@ constexpr Names kOptionAnswers[] = {
     {"-sys", "pass --system TEXT"},
     {"--single-turn", "a prompt on the command line is answered, and the program ends"},
     {"-st", "a prompt on the command line is answered, and the program ends"},
-    {"--keep",
-     "the system's message is kept, and the oldest questions are forgotten; leave it out"},
+    {"--keep", "the system message is kept, and the oldest questions are forgotten; leave it out"},
     {"--numa", kThreads},
     {"--override-kv", "pass --hf-overrides '{\"KEY\": VALUE}'"},
     {"--mmproj", kNoPictures},

@@ -106,7 +106,7 @@ std::string format_findings(const Machine& machine, const std::vector<Finding>& 
   const auto stops = count_of(findings, Verdict::stops);
   const auto warnings = count_of(findings, Verdict::warning);
   if (stops > 0) return text + "\nnvllm cannot work here before that is fixed\n";
-  return text + str("\nnvllm can work here, ", place(machine),
+  return text + str("\nnvllm can run here, ", place(machine),
                     warnings == 0   ? ""
                     : warnings == 1 ? "; one thing could be better"
                                     : str("; ", warnings, " things could be better"),

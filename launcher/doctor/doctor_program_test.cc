@@ -151,7 +151,7 @@ TEST_CASE("a /dev/shm that cannot be written stops nvllm") {
 TEST_CASE("a default model that is not there, and no place for one") {
   CHECK(doctor([] { ::setenv("XDG_CACHE_HOME", "/nowhere", 1); })
             .finding("default model")
-            .at("fix") == "run tools/fetch-model, or pass --model");
+            .at("fix") == "nvllm-launch pull Qwen/Qwen3-0.6B, or pass --model");
   CHECK(doctor([] {
           ::unsetenv("XDG_CACHE_HOME");
           ::unsetenv("HOME");

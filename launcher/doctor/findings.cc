@@ -19,8 +19,8 @@ std::string joined(const std::vector<std::string>& words) {
 Finding examine_processor(const Machine& machine) {
   Finding finding{.subject = "processor",
                   .found = str(machine.processor.empty() ? "unknown" : machine.processor, "; ",
-                               machine.cores, machine.cores == 1 ? " core" : " cores", " for us; ",
-                               joined(machine.instruction_sets))};
+                               machine.cores, machine.cores == 1 ? " core" : " cores",
+                               " available; ", joined(machine.instruction_sets))};
   if (!machine.baseline) {
     finding.verdict = Verdict::stops;
     finding.found += "; this program needs AVX2, FMA and BMI2 (x86-64-v3)";
@@ -49,7 +49,7 @@ Finding examine_numa(const Machine& machine) {
     if (!finding.found.empty()) finding.found += "; ";
     finding.found +=
         str("node ", node.node, ": ",
-            node.cores.empty() ? "no cores for us" : str("cores ", core_list(node.cores)), ", ",
+            node.cores.empty() ? "no cores available" : str("cores ", core_list(node.cores)), ", ",
             format_bytes(node.bytes));
   }
   if (machine.nodes.size() > 1 && !machine.why_no_memory_policy.empty()) {
@@ -116,7 +116,7 @@ Finding examine_model(const DefaultModelFacts& model) {
     finding.verdict = Verdict::note;
   } else {
     finding.found += " is not there";
-    finding.fix = "run tools/fetch-model, or pass --model";
+    finding.fix = "nvllm-launch pull Qwen/Qwen3-0.6B, or pass --model";
     finding.verdict = Verdict::warning;
   }
   return finding;
@@ -354,7 +354,7 @@ std::vector<Finding> examine_gpus(const Machine& machine) {
   } else if (!computes_on_gpus && machine.gpus.why_none.empty()) {
     all.push_back({.subject = "GPUs",
                    .verdict = Verdict::note,
-                   .found = str("none for us: ", machine.why_none_visible),
+                   .found = str("none available: ", machine.why_none_visible),
                    .fix = "set CUDA_VISIBLE_DEVICES to the ones to be used, or unset it"});
   }
   const std::vector<std::string> apart = pairs_apart(machine, ours);

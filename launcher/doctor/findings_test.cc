@@ -105,7 +105,7 @@ TEST_CASE("nothing is said of a machine where all is well") {
   const std::string text = format_findings(good_machine(), examine(good_machine()));
   CHECK(has(text, "NVLink (18 links each) between GPUs 0-1\n"));
   CHECK(has(text, "node 0: cores 0-1,4, 64 GiB\n"));
-  CHECK(text.ends_with("\nnvllm can work here, on 2 GPUs\n"));
+  CHECK(text.ends_with("\nnvllm can run here, on 2 GPUs\n"));
 }
 
 TEST_CASE("without a driver nvllm works on the CPU, and needs nothing that is for GPUs") {
@@ -113,7 +113,7 @@ TEST_CASE("without a driver nvllm works on the CPU, and needs nothing that is fo
   CHECK(worst(machine) == Verdict::note);
   CHECK(has(complaint(machine), "driver note: no NVIDIA driver"));
   CHECK(has(complaint(machine), "install the NVIDIA driver"));
-  CHECK(format_findings(machine, examine(machine)).ends_with("can work here, on the CPU\n"));
+  CHECK(format_findings(machine, examine(machine)).ends_with("can run here, on the CPU\n"));
 }
 
 TEST_CASE("a driver that is too old, or does not fit its module, stops what would run on GPUs") {
@@ -235,7 +235,8 @@ TEST_CASE("processor, memory, huge pages, default model") {
   CHECK(has(after([](Machine& m) { m.free_bytes = kGib / 2; }), "memory warning: 64 GiB, 512 MiB"));
   CHECK(has(after([](Machine& m) { m.huge_pages = "never"; }), "huge pages warning: never"));
   CHECK(has(after([](Machine& m) { m.model.there = false; }),
-            "default model warning: /cache/model.gguf is not there | run tools/fetch-model"));
+            "default model warning: /cache/model.gguf is not there | nvllm-launch pull "
+            "Qwen/Qwen3-0.6B, or"));
   CHECK(has(after([](Machine& m) { m.model = {.path = "", .there = false}; }),
             "default model warning: no place for it"));
   CHECK(has(after([](Machine& m) {

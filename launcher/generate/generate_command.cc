@@ -388,8 +388,11 @@ int run_generate(const Options& options, std::int64_t started_ns) {
   if (recorded) write_run_record(generate.output, record);
   writer.set_give_up([&] { return session.workers().member().group().aborted(); });
   Trace trace;
-  ApiContext api = api_context(options, text_model.model(), session.sampling_defaults(),
-                               session.info().max_model_len);
+  ApiContext api =
+      api_context(options, text_model.model(),
+                  {.sampling = session.sampling_defaults(),
+                   .has_max_tokens = session.model().generation.max_new_tokens.has_value()},
+                  session.info().max_model_len);
   Generation generation(session, source, writer, std::move(api),
                         static_cast<std::size_t>(options.engine.max_num_seqs),
                         options.engine.profile ? &trace : nullptr);

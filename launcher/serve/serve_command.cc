@@ -167,8 +167,11 @@ class Serving {
 
   void open(const EngineSession& session, SessionPort& port) {
     const runtime::EngineInfo& info = session.info();
-    ApiContext context = api_context(options_, text_ ? &*text_ : nullptr,
-                                     session.sampling_defaults(), info.max_model_len);
+    ApiContext context =
+        api_context(options_, text_ ? &*text_ : nullptr,
+                    {.sampling = session.sampling_defaults(),
+                     .has_max_tokens = session.model().generation.max_new_tokens.has_value()},
+                    info.max_model_len);
     const std::string name = context.model_names.front();
     server_.open(port, std::move(context),
                  {.model_name = name,

@@ -106,7 +106,7 @@ std::string rank_line(const WorkerView& worker, const Culprit& culprit, std::int
   } else if (record.waits_for >= 0) {
     text += str("; waiting for rank ", record.waits_for);
   }
-  if (!record.error_text.empty()) text += str("; last words: ", record.error_text);
+  if (!record.error_text.empty()) text += str("; last error: ", record.error_text);
   return text + '\n';
 }
 

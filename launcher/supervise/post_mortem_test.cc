@@ -132,7 +132,7 @@ TEST_CASE("the post-mortem names the culprit first and then every rank") {
         "run #7 for 1.25 s\n"
         "  rank 0  pid 100  ended by the launcher; step 12; in all_reduce 4096 float32 #40 for "
         "1.20 s, within run #7 "
-        "for 1.25 s; waiting for rank 1; last words: the group was aborted\n"
+        "for 1.25 s; waiting for rank 1; last error: the group was aborted\n"
         "  rank 1  pid 101  killed by SIGKILL; step 12; in all_reduce 4096 float32 #40 for 1.20 s, "
         "within run #7 for "
         "1.25 s\n"
@@ -161,7 +161,7 @@ TEST_CASE("a worker that says why it ends is quoted") {
   workers[0].record.error_text = "no such device";
   CHECK(post_mortem(workers, {0, Kind::died}, kNow) ==
         "nvllm-launch: rank 0 (pid 100) died: exit code 1: no such device\n"
-        "  rank 0  pid 100  exit code 1; step 0; starting; last words: no such device\n");
+        "  rank 0  pid 100  exit code 1; step 0; starting; last error: no such device\n");
 }
 
 TEST_CASE("who vanished with an unknown status is to blame, though it waited for another rank") {

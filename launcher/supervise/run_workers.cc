@@ -81,7 +81,7 @@ void deal_gpus_of_box(const GroupOptions& options, LaunchPlan& plan) {
   if (*box > gpus) {
     refuse("--tp ", plan.ranks / options.stages, ": box ", options.task.box, " gets ", *box,
            " of all ", plan.ranks, " ranks, and has ", gpus, gpus == 1 ? " GPU" : " GPUs",
-           " for us; pass a smaller --tp or --pp, start more boxes, or pass --device cpu");
+           " available; pass a smaller --tp or --pp, start more boxes, or pass --device cpu");
   }
   std::vector<std::string> dealt(static_cast<std::size_t>(plan.ranks));
   std::copy_n(plan.gpus.begin(), *box,
@@ -98,10 +98,10 @@ void assign_gpus(const GroupOptions& options, LaunchPlan& plan) {
   if (plan.ranks > gpus && options.stages > 1) {
     refuse("--pp ", options.stages, ": so many stages of ", ranks, ranks == 1 ? " rank" : " ranks",
            " (--tp) are ", plan.ranks, " GPUs, and this machine has ", gpus,
-           " for us; pass a smaller --pp", ranks == 1 ? "" : " or --tp", ", or --device cpu");
+           " available; pass a smaller --pp", ranks == 1 ? "" : " or --tp", ", or --device cpu");
   }
   if (plan.ranks > gpus) {
-    refuse("--tp ", plan.ranks, ": this machine has ", gpus, found, " for us; pass --tp ", gpus,
+    refuse("--tp ", plan.ranks, ": this machine has ", gpus, found, " available; pass --tp ", gpus,
            gpus == 1 ? "" : " or less", ", or --device cpu");
   }
   plan.gpus.resize(static_cast<std::size_t>(plan.ranks));

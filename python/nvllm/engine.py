@@ -7,7 +7,7 @@ from .engine_process import EngineProcess
 from .errors import EngineDeadError, RequestError
 from .generation import Generation, check_open, failure, mixed_seed
 from .http import encode_request, exchange
-from .options import arguments_of
+from .options import arguments_of, rename
 
 REFUSED_METHODS = {
     'encode': 'nvllm generates text and computes no hidden states',
@@ -59,10 +59,11 @@ class Engine:
         self.finalizer = weakref.finalize(self, self.process.end)
         self.process.await_ready(self.is_healthy)
         self.max_model_len = self.ask('/v1/models')['data'][0]['max_model_len']
-        self.seed = keywords.get('seed') or 0
+        given = rename(keywords)
+        self.seed = given.get('seed') or 0
         # More than can run at the same time, so that the next requests are already queued in the
         # engine.
-        self.wanted_connections = max(64, 2 * int(keywords.get('max_num_seqs') or 256))
+        self.wanted_connections = max(64, 2 * int(given.get('max_num_seqs') or 256))
         self.numbers = itertools.count()
 
     def is_healthy(self):

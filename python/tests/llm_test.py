@@ -212,7 +212,9 @@ class RandomTest(unittest.TestCase):
         tokens = self.sample()
         self.assertEqual(self.sample(), tokens)
         self.assertEqual(len(set(map(tuple, tokens))), 6)
-        self.assertNotEqual(self.sample(seed=1), tokens)
+        seeded = self.sample(seed=1)
+        self.assertNotEqual(seeded, tokens)
+        self.assertEqual(self.sample(config={'seed': 1}), seeded)
 
 
 class StartTest(unittest.TestCase):

@@ -21,7 +21,7 @@ namespace nvllm::runtime {
 
 // Used by the rank's main thread. Rank 0 calls, in this order: make_runner, optionally
 // open_overlap, tune_gemms and gemm_tuning_report, engine_memory, make_cache, optionally
-// commit_cache, then step any number of times. It calls settle only when no step is in flight.
+// commit_cache, then step any number of times. It calls synchronize only when no step is in flight.
 class EngineRank {
  public:
   // All arguments must outlive this object. link: nullptr if there is one pipeline stage.

@@ -71,6 +71,10 @@ void tune_gemms(const TunedSize& size, const model::Decoder& decoder, model::Dec
   layers::Batch batch;
   batch.tokens = batch.positions = TensorView(zeros.data(), DType::i32, {size.rows});
   batch.slots = TensorView(nowhere.data(), DType::i64, {size.rows});
+  // For layers with linear attention: one sequence, of padding.
+  batch.query_start = TensorView(zeros.data(), DType::i32, {2});
+  batch.kv_length = TensorView(zeros.data(), DType::i32, {1});
+  batch.state_slots = TensorView(nowhere.data(), DType::i32, {1});
   if (!size.decodes) batch.logit_rows = TensorView(zeros.data(), DType::i32, {1});
   NoCache cache(decoder);
   decoder.tune(batch, cache, memory, device);

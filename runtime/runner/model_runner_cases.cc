@@ -127,20 +127,23 @@ void check_tokens(DeviceRank& rank, RunnerUnderTest& runner, std::uint32_t slot,
 
 TEST_CASE("GEMMs tuned between steps: the same tokens, so no cache was written to") {
   on_few_ranks([](DeviceRank& rank) {
-    const GoldenModel golden("qwen3-uneven");
-    const auto& prompt = golden.prompts[0];
-    const auto length = static_cast<std::int64_t>(prompt.ids.size());
-    for (const KvMode mode : {KvMode::paged, KvMode::chunked}) {
-      RunnerUnderTest runner(rank, golden, {.kv_mode = mode});
-      for (const TunedSize& size : {TunedSize{224, false}, {4, true}, {1, true}}) {
-        runner.runner().tune_gemms(size);
+    for (const char* const model : {"qwen3-uneven", "qwen35-dense"}) {  // one with states, too
+      CAPTURE(model);
+      const GoldenModel golden(model);
+      const auto& prompt = golden.prompts[0];
+      const auto length = static_cast<std::int64_t>(prompt.ids.size());
+      for (const KvMode mode : {KvMode::paged, KvMode::chunked}) {
+        RunnerUnderTest runner(rank, golden, {.kv_mode = mode});
+        for (const TunedSize& size : {TunedSize{224, false}, {4, true}, {1, true}}) {
+          runner.runner().tune_gemms(size);
+        }
+        runner.start(0, prompt.ids).rows(0, length).step();
+        runner.decode(4);
+        runner.runner().tune_gemms({40, true});
+        runner.decode(4);
+        runner.finish();
+        check_tokens(rank, runner, 0, prompt, 9);
       }
-      runner.start(0, prompt.ids).rows(0, length).step();
-      runner.decode(4);
-      runner.runner().tune_gemms({40, true});
-      runner.decode(4);
-      runner.finish();
-      check_tokens(rank, runner, 0, prompt, 9);
     }
   });
 }

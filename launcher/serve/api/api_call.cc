@@ -88,10 +88,13 @@ jinja::Dict template_kwargs(const std::string& json) {
 }  // namespace
 
 ApiContext api_context(const Options& options, const TextModel* text,
-                       const runtime::SamplingParams& model_defaults, std::int64_t max_model_len) {
+                       const ModelDefaults& model_defaults, std::int64_t max_model_len) {
   const ServeOptions& serve = options.serve;
+  const ModelDefaults defaults =
+      options.generate.generation_config ? model_defaults : ModelDefaults{};
   ApiContext context{.text = text,
-                     .has_max_tokens = says_max_tokens(options.sampling),
+                     .defaults = defaults.sampling,
+                     .has_max_tokens = defaults.has_max_tokens || says_max_tokens(options.sampling),
                      .stop = options.generate.stop,
                      .max_model_len = max_model_len,
                      .model_names = serve.served_model_names.empty()
@@ -103,7 +106,6 @@ ApiContext api_context(const Options& options, const TextModel* text,
                      .tool_call_parser = serve.tool_call_parser,
                      .auto_tool_choice = serve.auto_tool_choice,
                      .chat_template_kwargs = template_kwargs(serve.chat_template_kwargs)};
-  if (options.generate.generation_config) context.defaults = model_defaults;
   apply_sampling(options.sampling, context.defaults);
   return context;
 }

@@ -67,11 +67,16 @@ struct ApiContext {
   bool return_tokens_as_token_ids = false;
 };
 
+// What a model's generation_config.json sets for requests; max_tokens counts only if it does.
+struct ModelDefaults {
+  runtime::SamplingParams sampling = {};
+  bool has_max_tokens = false;
+};
+
 // The context of a command line. text: nullptr: the model has no tokenizer; it must outlive the
-// context. model_defaults: the model's sampling defaults. Throws an Error if
-// --default-chat-template-kwargs is not an object.
+// context. Throws an Error if --default-chat-template-kwargs is not an object.
 ApiContext api_context(const Options& options, const TextModel* text,
-                       const runtime::SamplingParams& model_defaults, std::int64_t max_model_len);
+                       const ModelDefaults& model_defaults, std::int64_t max_model_len);
 
 // Throws a UsageError for unknown parsers, with which every request would be rejected.
 void check_parsers(const ServeOptions& serve);

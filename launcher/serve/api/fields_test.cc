@@ -4,9 +4,11 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/bounded_json.h"
 #include "base/json_text.h"
+#include "launcher/cli/options.h"
 #include "launcher/serve/api/api_fixture.h"
 #include "launcher/serve/api/generation_fields.h"
 #include "launcher/session/request_fields.h"
@@ -126,6 +128,25 @@ TEST_CASE("fields: what a body leaves out, or has as null, is the server's defau
   CHECK_FALSE(chat->requests()[0].sampling.max_tokens);  // as much as there is room for
   const auto seed = fixture.call(parse_completion, completion_with("seed", "-1"));
   CHECK_FALSE(seed->requests()[0].sampling.seed);
+}
+
+TEST_CASE("fields: the longest answer is what the command line says, or else the model's own") {
+  const auto max_tokens = [](std::vector<std::string> arguments, bool is_models_own) {
+    ApiFixture fixture;
+    ModelDefaults model{.sampling = {}, .has_max_tokens = is_models_own};
+    model.sampling.max_tokens = 40;
+    arguments.insert(arguments.begin(), {"serve", "--model=m"});
+    const ApiContext context = api_context(parse_command_line(arguments), nullptr, model, 1000);
+    fixture.context().defaults = context.defaults;
+    fixture.context().has_max_tokens = context.has_max_tokens;
+    const auto chat = fixture.call(parse_chat_completion, chat_with("max_tokens", "null"));
+    return chat->requests()[0].sampling.max_tokens;
+  };
+  CHECK(max_tokens({}, true) == 40);
+  CHECK(max_tokens({"--max-tokens=7"}, true) == 7);
+  CHECK(max_tokens({"--max-tokens=7"}, false) == 7);
+  CHECK_FALSE(max_tokens({}, false));  // 40 is not of the model
+  CHECK_FALSE(max_tokens({"--generation-config=none"}, true));
 }
 
 TEST_CASE("fields: max_completion_tokens goes before max_tokens") {
