@@ -212,7 +212,7 @@ std::vector<BadCommandLine> prompt_lines() {
       {{"generate", "--input=a", "--output=b", "--stream", "--resume"},
        "--stream with --resume: an output with pieces cannot be resumed; pass one of them"},
       bad("--generation-config=file",
-          "--generation-config 'file': no such source; pass auto or none"),
+          "--generation-config 'file': no such source; pass auto, none or vllm"),
       bad("--outptu=a", "unknown option '--outptu'; did you mean '--output'?"),
       bad("1,2,3", "'1,2,3': not an option; see nvllm-launch generate --help"),
       bad("--json", "unknown option '--json'; see nvllm-launch generate --help"),
