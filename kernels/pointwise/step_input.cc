@@ -144,9 +144,4 @@ void embedding(const Embedding& args, Stream& stream) {
               [args](std::int64_t begin, std::int64_t end) { copy_rows(args, begin, end); });
 }
 
-void embedding_reference(const Embedding& args) {
-  check_embedding(args);
-  copy_rows(args, 0, args.out.shape[0]);
-}
-
 }  // namespace nvllm::kernels

@@ -67,6 +67,5 @@ struct Embedding {
 // columns and entries. Throws an Error that names the argument.
 void embedding(const Embedding& args, Stream& stream);
 void check_embedding(const Embedding& args);
-void embedding_reference(const Embedding& args);
 
 }  // namespace nvllm::kernels
