@@ -79,13 +79,7 @@ OptionRows generate_rows() {
       {"--stop", "TEXT", "a text that ends an answer and is no part of it; may come repeatedly",
        nullptr, [](Options& o, const OptionValue& v) { o.generate.stop.push_back(stop_text(v)); },
        nullptr, true},
-      {"--generation-config", "auto|none",
-       "auto: the model's generation_config.json gives the defaults of\n"
-       "temperature, top-k, top-p, min-p, repetition penalty and the longest\n"
-       "answer; vllm is the same as none",
-       "auto",
-       into.one_of(&GenerateOptions::generation_config, "source",
-                   {{"auto", true}, {"none", false}, {"vllm", false}})},
+      generation_config_row(),
   };
 }
 

@@ -98,6 +98,7 @@ OptionRows group_rows();          // commands that run a worker group
 OptionRows engine_rows();         // commands that run an engine
 OptionRows sampling_rows();       // commands that generate; stored in options.sampling
 OptionRows chat_sampling_rows();  // the sampling options of a chat, with its own defaults
+OptionRow generation_config_row();
 OptionRow config_row();           // every command
 OptionRows chat_template_rows();  // the template, and how its input is read
 OptionRows api_rows();  // commands that process requests of the OpenAI API; stored in options.serve

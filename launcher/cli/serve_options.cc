@@ -104,14 +104,7 @@ OptionRows connection_rows() {
 
 OptionRows model_file_rows() {
   const OptionRows rows = {
-      {"--generation-config", "auto|none",
-       "auto: the model's generation_config.json gives the defaults of\n"
-       "temperature, top-k, top-p, min-p, repetition penalty and the longest\n"
-       "answer; vllm is the same as none",
-       "auto",
-       Into(&Options::generate)
-           .one_of(&GenerateOptions::generation_config, "source",
-                   {{"auto", true}, {"none", false}, {"vllm", false}})},
+      generation_config_row(),
       {"--trust-remote-code", nullptr,
        "does nothing: no model brings code here; for scripts made for vLLM", nullptr,
        [](Options&, const OptionValue&) {}},

@@ -183,6 +183,17 @@ OptionRows sampling_rows() {
   return in_group("Sampling (for requests that do not set it themselves)", rows);
 }
 
+OptionRow generation_config_row() {
+  return {"--generation-config", "auto|none",
+          "auto: the model's generation_config.json gives the defaults of\n"
+          "temperature, top-k, top-p, min-p, repetition penalty and the longest\n"
+          "answer; vllm is the same as none",
+          "auto",
+          Into(&Options::generate)
+              .one_of(&GenerateOptions::generation_config, "source",
+                      {{"auto", true}, {"none", false}, {"vllm", false}})};
+}
+
 // A chat generates one answer at a time, as text, with other defaults.
 OptionRows chat_sampling_rows() {
   OptionRows rows = sampling_rows();
