@@ -133,8 +133,8 @@ void Gemm::run(const GemmCall& call, Stream& stream) {
   if (call.plan.kernel == GemmKernel::none) return;
   if (recording_) {
     const GemmShape& shape = call.plan.shape;
-    recorded_[{call.operands.x.shape[0], shape.outputs, shape.inputs, shape.fusion.prologue,
-               shape.fusion.epilogue, shape.residual}]
+    recorded_[{call.operands.x.shape[0], shape.outputs, shape.inputs, shape.format, shape.group,
+               shape.weight_only, shape.fusion.prologue, shape.fusion.epilogue, shape.residual}]
         .push_back(call);
   }
   enqueue(call, stream);
@@ -237,7 +237,7 @@ void Gemm::record() {
 
 void Gemm::tune_recorded(Stream& stream) {
   recording_ = false;
-  for (const auto& [kind, alike] : recorded_) tune(alike, stream);
+  for (const auto& [key, alike] : recorded_) tune(alike, stream);
   recorded_.clear();
 }
 

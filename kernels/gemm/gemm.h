@@ -280,13 +280,14 @@ class Gemm {
  private:
   static void check(const GemmCall& call);
 
-  // Identifies GEMMs that are tuned together: M, outputs, inputs, prologue, epilogue, whether there
-  // is a residual.
-  using Kind = std::tuple<std::int64_t, std::int64_t, std::int64_t, Prologue, Epilogue, bool>;
+  // Identifies GEMMs that are tuned together: M, outputs, inputs, the weight's format and group,
+  // whether x keeps its type, prologue, epilogue, whether there is a residual.
+  using TuningKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, WeightFormat, std::int64_t,
+                               bool, Prologue, Epilogue, bool>;
 
   std::map<GemmShape, GemmPlan> plans_;
   bool recording_ = false;
-  std::map<Kind, std::vector<GemmCall>> recorded_;
+  std::map<TuningKey, std::vector<GemmCall>> recorded_;
 };
 
 // Plans are the same for all M from here on.

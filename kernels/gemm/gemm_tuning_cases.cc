@@ -1,9 +1,14 @@
 // GEMMs that were tuned, and configurations that are handed on.
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "kernels/gemm/grouped_gemm.h"
 #include "kernels/gemm/testing/gemm_case.h"
 
 namespace nvllm::kernels::testing {
@@ -91,6 +96,52 @@ TEST_CASE("what runs while a GEMM records is tuned afterwards, calls of one shap
   fixture.check(setting, 67);
   fixture.gemm->tune_recorded(*fixture.stream);
   CHECK(fixture.gemm->configurations().size() == found);
+}
+
+// Computes nothing; says how many calls were tuned together.
+class RecordingGemm : public Gemm {
+ public:
+  explicit RecordingGemm(std::vector<std::size_t>& tuned) : tuned_(tuned) {}
+
+ protected:
+  GemmPlan make_plan(const GemmShape& shape) override {
+    GemmPlan plan;
+    plan.kernel = GemmKernel::dot;
+    plan.prologue = shape.fusion.prologue;
+    plan.epilogue = shape.fusion.epilogue;
+    return plan;
+  }
+  void enqueue(const GemmCall& /*call*/, Stream& /*stream*/) override {}
+  GroupedFusion fused_in(const GroupedGemm& /*grouped*/) override { return {}; }
+  void enqueue_grouped(const GroupedGemm& /*grouped*/, Stream& /*stream*/) override {}
+  void measure(std::span<const GemmCall> alike, Stream& /*stream*/) override {
+    tuned_.push_back(alike.size());
+  }
+
+ private:
+  std::vector<std::size_t>& tuned_;
+};
+
+TEST_CASE("weights of different formats are not tuned together, though all else is the same") {
+  const auto backend = create_cpu_backend();
+  Fixture fixture(*backend);
+  std::vector<std::size_t> tuned;
+  fixture.gemm = std::make_unique<RecordingGemm>(tuned);
+  const Setting floats{.m = 140, .outputs = 256, .inputs = 384, .type = DType::bf16};
+  Setting fp8 = floats, int4 = floats, narrow = floats;
+  fp8.quantized = {.format = WeightFormat::fp8, .group = 128};
+  int4.quantized = {.format = WeightFormat::int4, .group = 128};
+  narrow.quantized = {.format = WeightFormat::int4, .group = 64};
+  fixture.gemm->record();
+  std::vector<std::unique_ptr<GemmTensors>> tensors;
+  for (const Setting& setting : {floats, fp8, int4, narrow, fp8, floats, fp8}) {
+    tensors.push_back(std::make_unique<GemmTensors>(*backend, setting, 70));
+    tensors.back()->upload(*fixture.stream);
+    fixture.run(*tensors.back());
+  }
+  fixture.gemm->tune_recorded(*fixture.stream);
+  std::ranges::sort(tuned);
+  CHECK(tuned == std::vector<std::size_t>{1, 1, 2, 3});
 }
 
 TEST_CASE("configurations that are none, or of other shapes, do no harm") {
