@@ -231,8 +231,8 @@ Sampler::Sampler(Range own, std::int64_t stride, std::int64_t vocabulary, Shard 
     : own_(own), vocabulary_(vocabulary), shard_(shard), limits_(limits), memory_([&] {
         NVLLM_CHECK(own.size() <= stride && own.end <= vocabulary, "no part of the vocabulary");
         NVLLM_CHECK(limits.max_logprobs <= kernels::kMaxAlternatives, "too many alternatives");
-        Buffer buffer = backend.allocate(MemoryKind::device,
-                                         bytes(stride, vocabulary, shard, limits), "sampler");
+        Buffer buffer =
+            backend.allocate(MemoryKind::device, bytes(stride, shard, limits), "sampler");
         Memory::Places places(buffer.data());
         auto memory = std::make_unique<Memory>(Memory::Sizes(stride, shard, limits), places);
         memory->buffer = std::move(buffer);
@@ -248,8 +248,7 @@ Sampler::Sampler(Range own, std::int64_t stride, std::int64_t vocabulary, Shard 
 
 Sampler::~Sampler() = default;
 
-std::size_t Sampler::bytes(std::int64_t stride, std::int64_t, Shard shard,
-                           const SamplerLimits& limits) {
+std::size_t Sampler::bytes(std::int64_t stride, Shard shard, const SamplerLimits& limits) {
   Memory::Places places(nullptr);
   const Memory memory(Memory::Sizes(stride, shard, limits), places);
   return places.used();

@@ -115,8 +115,7 @@ class Sampler {
   Sampler& operator=(const Sampler&) = delete;
 
   // Device memory of a sampler. (Ledger: "sampler".)
-  static std::size_t bytes(std::int64_t stride, std::int64_t vocabulary, Shard shard,
-                           const SamplerLimits& limits);
+  static std::size_t bytes(std::int64_t stride, Shard shard, const SamplerLimits& limits);
 
   // Sets the rules of a slot from the next enqueued step on. Does not wait for the device. Must not
   // be captured.

@@ -334,7 +334,7 @@ TEST_CASE("its memory is what it said") {
     const std::int64_t stride = shard_range(kVocabulary, {0, shard.ranks}).size();
     const Sampler sampler(own, stride, kVocabulary, shard, kLimits, rank.backend());
     CHECK(rank.backend().ledger().total(MemoryKind::device) - before ==
-          Sampler::bytes(stride, kVocabulary, shard, kLimits));
+          Sampler::bytes(stride, shard, kLimits));
   });
 }
 

@@ -51,18 +51,9 @@ void check_copy_last_kv(const CopyLastKv& args) {
   }
 }
 
-void copy_last_kv(const CopyLastKv& args, Stream& stream) {
-  check_copy_last_kv(args);
-  if (args.kv_length.shape[0] == 0 || args.from.keys.elements() == 0) return;
-#ifdef NVLLM_CUDA
-  if (stream.kind() == DeviceKind::cuda) return cuda::copy_last_kv(args, stream);
-#endif
-  // Few bytes: the plain definition in the stream's order.
-  nvllm::cpu::stream(stream).submit([args] { copy_last_kv_reference(args); });
-}
+namespace {
 
-void copy_last_kv_reference(const CopyLastKv& args) {
-  check_copy_last_kv(args);
+void copy_last_kv_cpu(const CopyLastKv& args) {
   const KvView &to = args.to, &from = args.from;
   const auto size = static_cast<std::int64_t>(size_of(from.keys.dtype));
   const std::int64_t bytes = from.kv_heads() * from.head_dim() * size;
@@ -75,6 +66,18 @@ void copy_last_kv_reference(const CopyLastKv& args) {
     std::memcpy(to.keys.as<char>() + to_at, from.keys.as<char>() + at, bytes);
     std::memcpy(to.values.as<char>() + to_at, from.values.as<char>() + at, bytes);
   }
+}
+
+}  // namespace
+
+void copy_last_kv(const CopyLastKv& args, Stream& stream) {
+  check_copy_last_kv(args);
+  if (args.kv_length.shape[0] == 0 || args.from.keys.elements() == 0) return;
+#ifdef NVLLM_CUDA
+  if (stream.kind() == DeviceKind::cuda) return cuda::copy_last_kv(args, stream);
+#endif
+  // Few bytes: the plain definition in the stream's order.
+  nvllm::cpu::stream(stream).submit([args] { copy_last_kv_cpu(args); });
 }
 
 void check_copy_to_ring(const CopyToRing& args) {

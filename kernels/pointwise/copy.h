@@ -28,7 +28,6 @@ struct CopyLastKv {
 // On a GPU `to` may be pinned host memory. Throws an Error that names the argument.
 void copy_last_kv(const CopyLastKv& args, Stream& stream);
 void check_copy_last_kv(const CopyLastKv& args);
-void copy_last_kv_reference(const CopyLastKv& args);
 
 // Copies words to an entry of a ring buffer. The entry's index is in device memory, so that each
 // replay of a captured graph can write to an entry that is not being read.

@@ -92,8 +92,7 @@ std::size_t results_bytes(const RunnerOptions& options) {
 // In a pipeline only the last stage samples.
 std::size_t sampler_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
   if (!decoder.has_head()) return 0;
-  return layers::Sampler::bytes(decoder.head().stride(), decoder.config().vocab_size,
-                                decoder.shard(), options.sampler_limits());
+  return layers::Sampler::bytes(decoder.head().stride(), decoder.shard(), options.sampler_limits());
 }
 
 std::size_t overlap_memory_bytes(const model::Decoder& decoder, const RunnerOptions& options) {
