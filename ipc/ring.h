@@ -114,8 +114,8 @@ class RingReader {
   std::vector<std::byte> assembly_;  // for messages of several fragments
 };
 
-// --- The fixed set of rings of a group; each process opens the ends that it uses --- If the group
-// spans boxes, the link represents the readers, or the writer, on other boxes (mirror.h).
+// The fixed set of rings of a group, of which each process opens the ends that it uses. If the
+// group spans boxes, the link represents the readers, or the writer, on other boxes (mirror.h).
 
 // Rank 0 to all other ranks.
 BroadcastRing calls_ring(const Member& member);

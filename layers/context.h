@@ -28,15 +28,15 @@ struct MicroBatch {
 // The rows of one forward pass: the newest tokens of some sequences, one sequence after the other.
 // All tensors are device memory, so that a captured graph reads new values at every replay.
 struct Batch {
-  TensorView tokens;       // [rows], int32
-  TensorView positions;    // [rows], int32: each token's position in its sequence
-  TensorView slots;        // [rows], int64: KV cache slots to write (kernels/attention/kv_view.h)
-  TensorView query_start;  // [sequences + 1], int32: the first row of each sequence
-  TensorView kv_length;    // [sequences], int32: tokens including these rows
-  TensorView block_table;  // [sequences, blocks], int32; data == nullptr: contiguous
+  TensorView tokens;        // [rows], int32
+  TensorView positions;     // [rows], int32: each token's position in its sequence
+  TensorView slot_mapping;  // [rows], int64: KV cache slots to write (kernels/attention/kv_view.h)
+  TensorView query_start;   // [sequences + 1], int32: the first row of each sequence
+  TensorView kv_length;     // [sequences], int32: tokens including these rows
+  TensorView block_table;   // [sequences, blocks], int32; data == nullptr: contiguous
   // The slots and block table of the cache's sliding-window layer group; data == nullptr: there is
   // no such group. Entries of blocks that precede the windows of all rows may name any valid block.
-  TensorView window_slots{}, window_block_table{};
+  TensorView window_slot_mapping{}, window_block_table{};
   // [sequences], int32: each sequence's linear-attention state slot; negative: padding. Only models
   // with linear attention read it.
   TensorView state_slots;
@@ -54,7 +54,9 @@ struct Batch {
   // enqueued.
   std::span<const MicroBatch> parts{};
 
-  TensorView slots_in(bool window_group) const { return window_group ? window_slots : slots; }
+  TensorView slot_mapping_in(bool window_group) const {
+    return window_group ? window_slot_mapping : slot_mapping;
+  }
   TensorView block_table_in(bool window_group) const {
     return window_group ? window_block_table : block_table;
   }
@@ -65,7 +67,6 @@ struct Batch {
 // A stack allocator over one piece of memory: the same sequence of calls yields the same addresses,
 // as captured graphs need. Freed memory may be reused at once, since work on one stream runs in
 // order. Not thread-safe.
-// Not thread-safe.
 //
 //   const Scratch::Frame frame(scratch);  // at its end, frees what was allocated since
 //   const TensorView gates = scratch.allocate(DType::bf16, rows, columns);

@@ -52,11 +52,11 @@ void DecoderLayer::forward(ResidualStream& stream, const Pass& pass, const Conte
     mlp_block(stream, pass, plan, context);
   }
   if (per_layer_input_) per_layer_input_->forward(stream, pass.per_layer, context);
-  stream.layer_scale = factor_.view;
+  stream.layer_scale = layer_scale_.view;
 }
 
 bool DecoderLayer::can_overlap() const {
-  return attention_ && mlp_ && !moe_ && !per_layer_input_ && factor_.shape.empty();
+  return attention_ && mlp_ && !moe_ && !per_layer_input_ && layer_scale_.shape.empty();
 }
 
 void DecoderLayer::forward_attention(ResidualStream& stream, const Pass& pass,
@@ -227,7 +227,7 @@ void DecoderLayer::norm_rope_and_store(TensorView qkv, const Pass& pass,
   args.shares_kv = attention_->shares_kv;
   args.cos_sin = pass.cos_sin;
   args.positions = pass.batch.positions;
-  args.slots = pass.batch.slots_in(pass.kv.in_window_group(pass.layer));
+  args.slot_mapping = pass.batch.slot_mapping_in(pass.kv.in_window_group(pass.layer));
   args.kv = pass.kv.store_view(pass.layer, context.stream);
   args.kv_scales = pass.kv.scales().of_layer(pass.layer);
   args.heads = part_.q.size();

@@ -172,7 +172,7 @@ class DecoderLayer {
   std::optional<GatedDeltaNet> delta_net_;
   std::optional<RmsNorm> post_attention_norm_, post_mlp_norm_;
   RmsNorm mlp_norm_;
-  Parameter factor_;        // [1]; empty shape: 1
+  Parameter layer_scale_;   // [1]; empty shape: 1
   std::optional<Mlp> mlp_;  // this, moe_, or both
   std::optional<SparseMoe> moe_;
   std::optional<BesideMlp> beside_mlp_;

@@ -50,9 +50,9 @@ DecoderLayer::DecoderLayer(const std::string& name, const DecoderLayerConfig& co
     per_layer_input_.emplace(name + ".per_layer", *config.per_layer_input, shard);
   }
   if (!config.factor.empty()) {
-    factor_.name = name + ".factor";
-    factor_.shape = {1};
-    factor_.slices = {{config.factor, {1}, {0, 1}, {0, 1}, 0}};
+    layer_scale_.name = name + ".factor";
+    layer_scale_.shape = {1};
+    layer_scale_.slices = {{config.factor, {1}, {0, 1}, {0, 1}, 0}};
   }
   NVLLM_CHECK(!moe_ || beside_mlp_ || !post_mlp_norm_, "experts whose result is normed");
   NVLLM_CHECK(!delta_net_ || !post_attention_norm_, "linear attention whose result is normed");
@@ -120,7 +120,7 @@ void DecoderLayer::declare(std::vector<Parameter*>& all) {
   }
   if (post_mlp_norm_) post_mlp_norm_->declare(all);
   if (per_layer_input_) per_layer_input_->declare(all);
-  if (!factor_.shape.empty()) all.push_back(&factor_);
+  if (!layer_scale_.shape.empty()) all.push_back(&layer_scale_);
 }
 
 }  // namespace nvllm::layers

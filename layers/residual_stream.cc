@@ -11,7 +11,7 @@ namespace nvllm::layers {
 namespace {
 
 // Whether GEMMs norm the sum that they read and add to it, without kernels in between.
-bool gemms_add(const ResidualStream& stream, const Context& context) {
+bool gemms_fuse_norms(const ResidualStream& stream, const Context& context) {
   return context.alone() && !stream.unfused_norms;
 }
 
@@ -108,7 +108,7 @@ TensorView read_normed(ResidualStream& stream, const RmsNorm& norm, const Contex
 kernels::GemmOperands norm_operands(ResidualStream& stream, const RmsNorm& norm,
                                     const Context& context) {
   kernels::GemmOperands operands;
-  if (!gemms_add(stream, context)) {
+  if (!gemms_fuse_norms(stream, context)) {
     operands.x = read_normed(stream, norm, context);
     return operands;
   }
@@ -127,7 +127,7 @@ kernels::GemmOperands add_operands(ResidualStream& stream, TensorView x,
   NVLLM_CHECK(result_norm == nullptr || stream.unfused_norms, "no place for a result's norm");
   kernels::GemmOperands operands;
   operands.x = x;
-  if (gemms_add(stream, context)) {
+  if (gemms_fuse_norms(stream, context)) {
     operands.residual = stream.hidden;
     if (stream.out_of_place) std::swap(stream.hidden, stream.partial);
     operands.out = stream.hidden;

@@ -30,7 +30,7 @@ layers::Batch batch_of(const layers::Batch& all, const layers::MicroBatch& part)
   batch.parts = {};
   batch.tokens = all.tokens.rows(part.first_row, part.rows);
   batch.positions = all.positions.rows(part.first_row, part.rows);
-  batch.slots = all.slots.rows(part.first_row, part.rows);
+  batch.slot_mapping = all.slot_mapping.rows(part.first_row, part.rows);
   if (all.block_table.data != nullptr) {
     batch.block_table = all.block_table.rows(part.first_sequence, part.sequences);
   }
@@ -197,7 +197,7 @@ void Decoder::run_overlapped(layers::ResidualStream& stream, const layers::Batch
 // and the inputs of layers.
 void Decoder::embed(const layers::Batch& rows, std::int64_t first_row, DecoderMemory& memory,
                     const layers::Context& context) const {
-  const TensorView sum = memory.sum_.rows(first_row, rows.rows());
+  const TensorView sum = memory.hidden_.rows(first_row, rows.rows());
   embedding_.forward(sum, rows.tokens, context);
   if (!per_layer_) return;
   per_layer_->forward(memory.per_layer_.rows(first_row, rows.rows()), rows.tokens, sum, context);
@@ -262,9 +262,9 @@ layers::ResidualStream Decoder::stream_of(const DecoderMemory& memory, std::int6
   const bool invariant = memory.limits_.invariant && shard_.ranks == 1 && !shard_.tp_invariant;
   // Which comes first, a bias or a residual, differs among GEMMs.
   const bool biased = config_.output_bias || config_.mlp_bias;
-  return {.hidden = memory.sum_.rows(first_row, rows),
+  return {.hidden = memory.hidden_.rows(first_row, rows),
           .normed = memory.normed_.rows(0, rows),
-          .partial = memory.part_.rows(0, rows),
+          .partial = memory.partial_.rows(0, rows),
           .squares = memory.squares_,
           .unfused_norms = config_.unfused_norms() || shard_.tp_invariant || (invariant && biased),
           .out_of_place = invariant && !biased && !config_.unfused_norms()};
@@ -276,7 +276,7 @@ layers::ResidualStream Decoder::overlapped_stream_of(const DecoderMemory& memory
                                                      int slot) const {
   layers::ResidualStream stream = stream_of(memory, part.first_row, part.rows);
   stream.normed = memory.normed_.rows(part.first_row, part.rows);
-  stream.partial = memory.part_.rows(part.first_row, part.rows);
+  stream.partial = memory.partial_.rows(part.first_row, part.rows);
   stream.squares = {};
   stream.overlapped = ipc::OverlappedRows{.slot = slot, .first_row = part.first_row};
   return stream;

@@ -91,11 +91,11 @@ class DecoderMemory {
 
   DecoderLimits limits_;
   Buffer activations_;
-  TensorView sum_;            // [rows, hidden]: the residual stream's
-  TensorView normed_, part_;  // [rows at once, hidden]: the residual stream's
-  TensorView squares_;        // for deferred norms (kernels::DeferredNorm)
-  TensorView per_layer_;      // [rows, layers * width]: per-layer inputs; or no columns
-  TensorView logits_;         // [logit_rows, stride of the head], float32
+  TensorView hidden_;            // [rows, hidden]: the residual stream's
+  TensorView normed_, partial_;  // [rows at once, hidden]: the residual stream's
+  TensorView squares_;           // for deferred norms (kernels::DeferredNorm)
+  TensorView per_layer_;         // [rows, layers * width]: per-layer inputs; or no columns
+  TensorView logits_;            // [logit_rows, stride of the head], float32
   layers::Scratch scratch_;
   layers::RopeTable rope_;
   std::optional<layers::RopeTable> local_rope_;

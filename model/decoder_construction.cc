@@ -167,14 +167,15 @@ float rounded(float value, DType dtype) {
 }
 
 // Whether GEMMs norm the residual stream that they read, and add to it.
-bool gemms_add(const Decoder& decoder, const DecoderLimits& limits) {
+bool norms_are_fused(const Decoder& decoder, const DecoderLimits& limits) {
   return decoder.shard().ranks == 1 && !decoder.config().unfused_norms() && !limits.invariant &&
          !decoder.shard().tp_invariant;
 }
 
 // Rows of a deferred norm's sums of squares; where GEMMs do not norm, none is deferred.
 std::int64_t squares_of(const Decoder& decoder, const DecoderLimits& limits) {
-  return gemms_add(decoder, limits) ? decoder.config().hidden_size / kernels::kSquaresColumns : 0;
+  return norms_are_fused(decoder, limits) ? decoder.config().hidden_size / kernels::kSquaresColumns
+                                          : 0;
 }
 
 // Columns of a row of logits; none on stages without the head.
@@ -307,7 +308,7 @@ std::size_t DecoderMemory::bytes(const Decoder& decoder, const DecoderLimits& li
     return Scratch::bytes_of(decoder.dtype(), rows, decoder.config().hidden_size);
   };
   return stream(limits.rows) +
-         stream(limits.rows_at_once()) * (gemms_add(decoder, limits) ? 1 : 2) +
+         stream(limits.rows_at_once()) * (norms_are_fused(decoder, limits) ? 1 : 2) +
          Scratch::bytes_of(DType::f32, limits.logit_rows, logit_columns(decoder)) +
          Scratch::bytes_of(DType::f32, squares_of(decoder, limits), kernels::kSquaresRows) +
          Scratch::bytes_of(decoder.dtype(), limits.rows, per_layer_columns(decoder)) +
@@ -338,10 +339,11 @@ DecoderMemory::DecoderMemory(const Decoder& decoder, const DecoderLimits& limits
   }
   const std::int64_t hidden = decoder.config().hidden_size;
   Scratch all(activations_.data(), activations_.bytes());
-  sum_ = all.allocate(decoder.dtype(), limits.rows, hidden);
+  hidden_ = all.allocate(decoder.dtype(), limits.rows, hidden);
   normed_ = all.allocate(decoder.dtype(), limits.rows_at_once(), hidden);
-  part_ = gemms_add(decoder, limits) ? TensorView(nullptr, decoder.dtype(), {0, hidden})
-                                     : all.allocate(decoder.dtype(), limits.rows_at_once(), hidden);
+  partial_ = norms_are_fused(decoder, limits)
+                 ? TensorView(nullptr, decoder.dtype(), {0, hidden})
+                 : all.allocate(decoder.dtype(), limits.rows_at_once(), hidden);
   squares_ = all.allocate(DType::f32, squares_of(decoder, limits), kernels::kSquaresRows);
   logits_ = all.allocate(DType::f32, limits.logit_rows, logit_columns(decoder));
   per_layer_ = all.allocate(decoder.dtype(), limits.rows, per_layer_columns(decoder));

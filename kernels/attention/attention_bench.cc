@@ -263,7 +263,7 @@ class Layers {
     const std::size_t bytes = rows * sizeof(std::int64_t);
     buffers_.push_back(backend.allocate(MemoryKind::device, bytes, "benchmark"));
     backend.fill(buffers_.back().data(), 0, bytes, stream);
-    store_.slots = TensorView(buffers_.back().data(), DType::i64, {rows});
+    store_.slot_mapping = TensorView(buffers_.back().data(), DType::i64, {rows});
     store_.positions = TensorView(buffers_.back().data(), DType::i32, {rows});
     sum_ = TensorView(take(rows * kColumns), DType::bf16, {rows, kColumns});
     weights_ = take(kLayers * kColumns * inputs);

@@ -345,8 +345,8 @@ TEST_CASE(
         const std::int64_t row = step * kSequences;
         store.qkv = qkv.view({kSequences, kColumns});
         store.qkv.data = qkv.data() + row * kColumns;
-        store.slots = slots_there.view({kSequences});
-        store.slots.data = slots_there.data() + row;
+        store.slot_mapping = slots_there.view({kSequences});
+        store.slot_mapping.data = slots_there.data() + row;
         args.q = TensorView(store.qkv.data, DType::bf16, {kSequences, kHeads, kHead});
         args.q.stride[0] = kColumns;
         args.out =

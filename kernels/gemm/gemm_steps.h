@@ -55,18 +55,18 @@ inline GatedActivation epilogue_activation(const GemmCall& call) {
 }
 
 // The shape for the GEMM's own kernel once the prologue has run, or without the epilogue.
-inline GemmShape after_prologue(GemmShape shape) {
+inline GemmShape shape_after_prologue(GemmShape shape) {
   if (shape.fusion.prologue != Prologue::none) shape.vectors.x = shape.vectors.prepared;
   shape.fusion.prologue = Prologue::none;
   shape.deferred = false;
   return shape;
 }
-inline GemmShape behind_deferred_norm(GemmShape shape) {
+inline GemmShape shape_with_deferred_norm(GemmShape shape) {
   shape.vectors.x = shape.vectors.deferred;
   shape.fusion.prologue = Prologue::none;
   return shape;
 }
-inline GemmShape before_epilogue(GemmShape shape) {
+inline GemmShape shape_before_epilogue(GemmShape shape) {
   if (shape.fusion.epilogue != Epilogue::none) shape.vectors.out = shape.vectors.gate_up;
   shape.fusion.epilogue = Epilogue::none;
   return shape;

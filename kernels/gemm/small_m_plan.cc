@@ -58,7 +58,8 @@ double nanoseconds(const SmallMTiling& tiling, std::int64_t outputs, std::int64_
 
 }  // namespace
 
-int small_m_groups(const SmallMTiling& tiling, const SmallMWeight& weight, std::int64_t inputs) {
+int small_m_groups_per_split(const SmallMTiling& tiling, const SmallMWeight& weight,
+                             std::int64_t inputs) {
   if (!weight.quantized()) return 0;
   const int steps = divide_up(divide_up(inputs, weight.stage_inputs), tiling.k_splits);
   return divide_up(steps * weight.stage_inputs, weight.group) + 1;  // it may begin inside of one
@@ -73,7 +74,7 @@ int small_m_shared_bytes(const SmallMTiling& tiling, const SmallMWeight& weight,
   const int both = tiling.k_splits == 1 ? std::max(ring, sums) : ring + sums;
   const int squares = tiling.tiles * 4 * tiling.tile_m * 4;  // a float of each warp and row
   const int scales = weight.quantized() ? tiling.tiles * kTileOutputs * 4 *
-                                              (small_m_groups(tiling, weight, inputs) | 1)
+                                              (small_m_groups_per_split(tiling, weight, inputs) | 1)
                                         : 0;
   const int row_scales = weight.fp8_rows ? tiling.stages * tiling.tile_m * 4 : 0;
   return kAlignment + both + squares + row_scales + tiling.stages * kBarriersBytes + 8 + scales;

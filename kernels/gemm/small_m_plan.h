@@ -50,7 +50,8 @@ struct SmallMOccupancy {
 };
 
 // Groups of an output whose scales a block holds: those of its part of the inputs.
-int small_m_groups(const SmallMTiling& tiling, const SmallMWeight& weight, std::int64_t inputs);
+int small_m_groups_per_split(const SmallMTiling& tiling, const SmallMWeight& weight,
+                             std::int64_t inputs);
 
 // Bytes of shared memory of a block. inputs: only with quantized weights.
 int small_m_shared_bytes(const SmallMTiling& tiling, const SmallMWeight& weight = {},

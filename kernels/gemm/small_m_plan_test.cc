@@ -105,7 +105,8 @@ TEST_CASE("quantized weights of all layers have a plan, with room for their scal
         CHECK(plan->tile_m >= m);
         CHECK(small_m_shared_bytes(*plan, weight, inputs) <= 200 << 10);
         // A split's groups, and one more where it begins inside of one.
-        CHECK(small_m_groups(*plan, weight, inputs) * plan->k_splits * weight.group >= inputs);
+        CHECK(small_m_groups_per_split(*plan, weight, inputs) * plan->k_splits * weight.group >=
+              inputs);
       }
     }
     CHECK_FALSE(plan_small_m(32, 4096, 1024, {}, weight).has_value());

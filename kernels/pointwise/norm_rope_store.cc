@@ -50,7 +50,7 @@ void check_norm_rope_store(const NormRopeStore& args) {
   }
   kCheck.require_dense(args.cos_sin, "cos_sin", DType::f32, {args.cos_sin.shape[0], rotary});
   kCheck.require_dense(args.positions, "positions", DType::i32, {rows});
-  kCheck.require_dense(args.slots, "slots", DType::i64, {rows});
+  kCheck.require_dense(args.slot_mapping, "slot_mapping", DType::i64, {rows});
 }
 
 void norm_rope_store(const NormRopeStore& args, Stream& stream) {
@@ -147,7 +147,7 @@ struct Job {
         T* mine = q + head * head_dim;
         norm_and_rotate(mine, mine, norm(args.q_norm), rotation, head_dim);
       }
-      const std::int64_t slot = args.slots.as<std::int64_t>()[row];
+      const std::int64_t slot = args.slot_mapping.as<std::int64_t>()[row];
       if (slot >= 0 && !args.shares_kv) store(q + args.heads * head_dim, rotation, slot);
     }
   }

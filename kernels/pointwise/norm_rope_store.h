@@ -20,12 +20,12 @@ namespace nvllm::kernels {
 //   q is updated in place; k and v are written to the cache and not changed in qkv. An E4m3 cache
 //   stores k and v times 1 / scale, in float32, rounded once (device/e4m3.h).
 struct NormRopeStore {
-  TensorView qkv;        // [rows, (heads + 2 * kv_heads) * head_dim], dense
-  TensorView q_norm;     // [head_dim]; data == nullptr: no norm
-  TensorView k_norm;     // [head_dim]; both or neither
-  TensorView cos_sin;    // [positions, rotary], float32: the cosines, then the sines
-  TensorView positions;  // [rows], int32, each below cos_sin's positions
-  TensorView slots;      // [rows], int64; negative: this row's k and v are not stored
+  TensorView qkv;           // [rows, (heads + 2 * kv_heads) * head_dim], dense
+  TensorView q_norm;        // [head_dim]; data == nullptr: no norm
+  TensorView k_norm;        // [head_dim]; both or neither
+  TensorView cos_sin;       // [positions, rotary], float32: the cosines, then the sines
+  TensorView positions;     // [rows], int32, each below cos_sin's positions
+  TensorView slot_mapping;  // [rows], int64; negative: this row's k and v are not stored
   KvView kv;
   TensorView kv_scales{};  // of an E4m3 cache: kernels/attention/kv_view.h
   std::int64_t heads = 0;  // may be 0: a rank may have none

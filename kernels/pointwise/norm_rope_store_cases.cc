@@ -260,7 +260,7 @@ TEST_CASE("norm_rope_store reads positions and slots when a graph runs") {
   call.qkv = qkv.view({1, 6});
   call.cos_sin = cos_sin.view({3, 2});
   call.positions = position.view({1});
-  call.slots = slot.view({1});
+  call.slot_mapping = slot.view({1});
   call.kv.keys = keys.view({2, 2, 1, 2});
   call.kv.values = values.view({2, 2, 1, 2});
   call.heads = 1;
@@ -294,7 +294,7 @@ TEST_CASE("norm_rope_store refuses arguments that do not fit, by name") {
   good.q_norm = good.k_norm = tensor(DType::bf16, {16});
   good.cos_sin = tensor(DType::f32, {9, 16});
   good.positions = tensor(DType::i32, {3});
-  good.slots = tensor(DType::i64, {3});
+  good.slot_mapping = tensor(DType::i64, {3});
   good.kv.keys = good.kv.values = tensor(DType::bf16, {4, 8, 1, 16});
   const auto why = [&](const auto& spoil) {
     NormRopeStore bad = good;
@@ -339,9 +339,10 @@ TEST_CASE("norm_rope_store refuses arguments that do not fit, by name") {
         "norm_rope_store: positions");
   CHECK(why([&](NormRopeStore& bad) { bad.positions = tensor(DType::i32, {4}); }) ==
         "norm_rope_store: positions");
-  CHECK(why([&](NormRopeStore& bad) { bad.slots = tensor(DType::i32, {3}); }) ==
-        "norm_rope_store: slots");
-  CHECK(why([](NormRopeStore& bad) { bad.slots.stride[0] = 2; }) == "norm_rope_store: slots");
+  CHECK(why([&](NormRopeStore& bad) { bad.slot_mapping = tensor(DType::i32, {3}); }) ==
+        "norm_rope_store: slot_mapping");
+  CHECK(why([](NormRopeStore& bad) { bad.slot_mapping.stride[0] = 2; }) ==
+        "norm_rope_store: slot_mapping");
   CHECK(refusal(*backend, [&](Stream& stream) {
           NormRopeStore bad = good;
           bad.qkv.data = bad.qkv.as<char>() + 1;

@@ -73,7 +73,7 @@ void measure_norm_rope_store(GraphBenchmark& bench, std::int64_t rows, DType dty
   }
   args.cos_sin = bench.tensor(DType::f32, {kPositions, kHeadDim});
   args.positions = bench.tensor(positions);
-  args.slots = bench.tensor(slots);
+  args.slot_mapping = bench.tensor(slots);
   args.kv.keys = bench.tensor(dtype, {blocks, kBlockSize, kKvHeads, kHeadDim});
   args.kv.values = bench.tensor(dtype, {blocks, kBlockSize, kKvHeads, kHeadDim});
   args.heads = kHeads;

@@ -23,7 +23,7 @@ std::int64_t group_count(std::int64_t blocks, std::int64_t group_blocks) {
 std::int64_t choose_group(const BlockShape& shape, std::int64_t blocks, const GroupSizes& sizes) {
   NVLLM_CHECK(blocks > 0 && sizes.blocks >= 0, blocks, " blocks, groups of ", sizes.blocks);
   return sizes.blocks > 0 ? std::min(sizes.blocks, blocks)
-                          : LayerGroups::usual_group(shape, blocks);
+                          : LayerGroups::default_group(shape, blocks);
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ LayerGroups::LayerGroups(Backend& backend, const BlockShape& shape, std::int64_t
             sizes.piece_bytes, sizes.ahead_bytes, blocks % group_blocks_ * shape.block_size),
       known_(static_cast<std::size_t>(host_.blocks())) {}
 
-std::int64_t LayerGroups::usual_group(const BlockShape& shape, std::int64_t blocks) {
+std::int64_t LayerGroups::default_group(const BlockShape& shape, std::int64_t blocks) {
   const std::size_t block = std::max<std::size_t>(shape.layer_bytes(), 1);
   const std::size_t wanted = divide_up(kPartBytes, block);
   return std::min(static_cast<std::int64_t>(wanted), blocks);

@@ -21,7 +21,7 @@ namespace nvllm::kvcache {
 
 // Tests use small values.
 struct GroupSizes {
-  std::int64_t blocks = 0;  // of a group; 0: usual_group()
+  std::int64_t blocks = 0;  // of a group; 0: default_group()
   // host_blocks.h
   std::size_t piece_bytes = HostBlocks::kPieceBytes, ahead_bytes = HostBlocks::kAheadBytes;
 };
@@ -43,7 +43,7 @@ class LayerGroups {
   LayerGroups(Backend& backend, const BlockShape& shape, std::int64_t blocks,
               const GroupSizes& sizes);
   // The smallest number of blocks whose part of a layer has kPartBytes, at most `blocks`.
-  static std::int64_t usual_group(const BlockShape& shape, std::int64_t blocks);
+  static std::int64_t default_group(const BlockShape& shape, std::int64_t blocks);
 
   std::int64_t group_blocks() const { return group_blocks_; }
   bool begins_group(BlockId block) const { return block % group_blocks_ == 0; }

@@ -214,14 +214,14 @@ TEST_CASE("layers: a short sequence takes the memory of a group, and what runs a
 TEST_CASE("layers: a group has 32 MiB of a layer, and no more blocks than there are") {
   BlockShape shape = {
       .layers = 36, .block_size = 256, .kv_heads = 8, .head_dim = 128, .dtype = DType::bf16};
-  CHECK(LayerGroups::usual_group(shape, 1000) == 32);
-  CHECK(LayerGroups::usual_group(shape, 20) == 20);
+  CHECK(LayerGroups::default_group(shape, 1000) == 32);
+  CHECK(LayerGroups::default_group(shape, 20) == 20);
   shape.kv_heads = 3;
-  CHECK(LayerGroups::usual_group(shape, 1000) == 86);
+  CHECK(LayerGroups::default_group(shape, 1000) == 86);
   shape.block_size = 1 << 20;
-  CHECK(LayerGroups::usual_group(shape, 1000) == 1);
+  CHECK(LayerGroups::default_group(shape, 1000) == 1);
   shape.kv_heads = 0;
-  CHECK(LayerGroups::usual_group(shape, 1000) == 1000);
+  CHECK(LayerGroups::default_group(shape, 1000) == 1000);
 }
 
 TEST_CASE("layers: a block that two sequences share is moved once") {

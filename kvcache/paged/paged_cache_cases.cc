@@ -275,7 +275,7 @@ std::vector<T> run_attention(Backend& backend, const PagedCache& storage,
                               .k_norm = {},
                               .cos_sin = angles.view({tokens, shape.head_dim}),
                               .positions = {all_positions.data() + first, DType::i32, {rows}},
-                              .slots = {all_slots.data() + first, DType::i64, {rows}},
+                              .slot_mapping = {all_slots.data() + first, DType::i64, {rows}},
                               .kv = kv,
                               .heads = kHeads},
                              *stream);

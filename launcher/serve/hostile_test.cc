@@ -26,9 +26,9 @@ using nvllm::testing::ServerFixture;
 
 constexpr std::size_t kMaxBody = std::size_t{256} << 10;
 
-std::uint64_t number_from_environment(const char* name, std::uint64_t usual) {
+std::uint64_t number_from_environment(const char* name, std::uint64_t fallback) {
   const char* const text = std::getenv(name);
-  return text == nullptr ? usual : std::strtoull(text, nullptr, 10);
+  return text == nullptr ? fallback : std::strtoull(text, nullptr, 10);
 }
 
 std::string http_post(const std::string& path, const std::string& body) {

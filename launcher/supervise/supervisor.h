@@ -51,7 +51,7 @@ class Supervisor {
   // How long the starter of the boxes may need to detect a lost one.
   static constexpr Nanoseconds kStarterLimit = std::chrono::seconds(8);
   // Time limit of the link's end, after everything has been reported.
-  static constexpr Nanoseconds kPartLimit = std::chrono::milliseconds(1400);
+  static constexpr Nanoseconds kEndLinkLimit = std::chrono::milliseconds(1400);
   // After a failure or a signal has ended the workers, the supervisor waits this long for finish()
   // (after a failure as long as the constructor's argument says), but no longer once another signal
   // arrives.
@@ -110,7 +110,7 @@ class Supervisor {
   void note_workers();
   std::optional<std::string> link_failure() const;
   void await_link(Nanoseconds limit);
-  void part();
+  void end_link();
   // How long nothing has arrived from a box; zero for this one.
   Nanoseconds quiet_of(int box) const;
   // A box that has been lost, if any.

@@ -70,11 +70,11 @@ void Supervisor::await_link(Nanoseconds limit) {
   }
 }
 
-void Supervisor::part() {
+void Supervisor::end_link() {
   if (link_ == nullptr) return;
   note_workers();
   group_.note_told();
-  await_link(kPartLimit);
+  await_link(kEndLinkLimit);
   link_->end();
   await_starter();
 }
@@ -129,7 +129,7 @@ void Supervisor::end_after_signal(int signal) {
   stop_workers();
   console_.collect();
   exit_code_ = kExitSignal + signal;
-  part();
+  end_link();
 }
 
 // The culprit is not a worker, so no activity needs to be restored.
@@ -162,7 +162,7 @@ void Supervisor::end_after_other_box() {
     console_.print(str("nvllm-launch: ", group_.box_text(box), " ended the run: ", reason, '\n'));
   }
   exit_code_ = kExitFailed;
-  part();
+  end_link();
   await_first_box();
 }
 
@@ -196,7 +196,7 @@ void Supervisor::end_after_failure(std::vector<WorkerView> views, const Culprit&
     console_.print(post_mortem_line(views, culprit, seen_ns));
   }
   exit_code_ = culprit.kind == Culprit::Kind::died ? kExitDied : kExitStuck;
-  part();
+  end_link();
   await_first_box();
 
   // A process that holds a GPU may take a moment to end; the report does not wait for it.
@@ -217,7 +217,7 @@ void Supervisor::end_after_error(const std::string& error) {
   console_.collect();
   console_.print("nvllm-launch: " + error + '\n');
   exit_code_ = kExitFailed;
-  part();
+  end_link();
 }
 
 void Supervisor::end_after_work() {

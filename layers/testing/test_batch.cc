@@ -112,7 +112,7 @@ void TestBatch::load(const std::vector<Part>& parts, Logits logits, Stream& stre
 
   stream.synchronize();  // the last batch may still be read
   used_ = 0;
-  batch_.slots = place(slots);
+  batch_.slot_mapping = place(slots);
   batch_.tokens = place(tokens);
   batch_.positions = place(positions);
   batch_.query_start = place(query_start);

@@ -32,7 +32,7 @@ struct Family {
   bool local_rope = false;
   double rope_theta = 1e4;   // default
   bool text_part = false;    // the text part of a multimodal model; keys are in "text_config"
-  bool has_experts = false;  // `read` sets ModelConfig::mixture; otherwise expert keys are rejected
+  bool has_experts = false;  // `read` sets ModelConfig::moe; otherwise expert keys are rejected
   // `read` sets ModelConfig::linear_attention; otherwise layers with it are rejected.
   bool linear_attention = false;
   bool partial_rope = false;  // "partial_rotary_factor" may be below 1

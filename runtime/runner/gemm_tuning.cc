@@ -70,7 +70,7 @@ void tune_gemms(const TunedSize& size, const model::Decoder& decoder, model::Dec
   backend.fill(nowhere.data(), 0xff, bytes, device.stream);  // -1
   layers::Batch batch;
   batch.tokens = batch.positions = TensorView(zeros.data(), DType::i32, {size.rows});
-  batch.slots = TensorView(nowhere.data(), DType::i64, {size.rows});
+  batch.slot_mapping = TensorView(nowhere.data(), DType::i64, {size.rows});
   // For layers with linear attention: one sequence, of padding.
   batch.query_start = TensorView(zeros.data(), DType::i32, {2});
   batch.kv_length = TensorView(zeros.data(), DType::i32, {1});

@@ -226,12 +226,12 @@ layers::Batch StepStaging::batch(const StepShape& shape) {
   layers::Batch batch;
   batch.tokens = tokens_.rows(0, shape.rows);
   batch.positions = positions_.rows(0, shape.rows);
-  batch.slots = slot_mapping_.rows(0, shape.rows);
+  batch.slot_mapping = slot_mapping_.rows(0, shape.rows);
   batch.query_start = ints(at.query_start, shape.sequences + 1);
   batch.kv_length = kv_length_.rows(0, shape.sequences);
   batch.block_table = block_table_.rows(0, shape.sequences);
   if (window_group_) {
-    batch.window_slots = window_slot_mapping_.rows(0, shape.rows);
+    batch.window_slot_mapping = window_slot_mapping_.rows(0, shape.rows);
     batch.window_block_table = window_block_table_.rows(0, shape.sequences);
   }
   batch.state_slots = ints(at.slots, shape.sequences);

@@ -34,8 +34,8 @@ inline constexpr int kScoreBytes = kSlices* kRows* kTokens<T>* static_cast<int>(
 template <typename T, int kGroups>
 inline constexpr int kSharedBytes = 4 * kTileBytes<T> + kGroups* kScoreBytes<T>;
 
-// The layout of UsualTile for kSlice columns and tiles at multiples of 256 bytes: chunk indices are
-// swizzled in the address itself, which takes fewer registers.
+// The layout of DefaultTile for kSlice columns and tiles at multiples of 256 bytes: chunk indices
+// are swizzled in the address itself, which takes fewer registers.
 template <typename T>
 struct SliceTile {
   static __device__ __forceinline__ unsigned at(unsigned tile, int row, int chunk) {

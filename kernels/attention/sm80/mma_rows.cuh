@@ -55,7 +55,7 @@ struct WholeRows {
 
 // The default layout of tiles of keys and values.
 template <typename T, int D>
-using UsualTile = std::conditional_t<kIsE4m3<T>, E4m3Tile<D>, WholeRows<D>>;
+using DefaultTile = std::conditional_t<kIsE4m3<T>, E4m3Tile<D>, WholeRows<D>>;
 // The bytes of a key or value in a tile.
 template <typename T, int D>
 inline constexpr int kHeadBytes = D*(kIsE4m3<T> ? 1 : 2);
@@ -66,7 +66,7 @@ inline constexpr int kHeadBytes = D*(kIsE4m3<T> ? 1 : 2);
 template <typename T, int D, int kTokens, typename Part>
 __device__ __forceinline__ void copy_tokens(const Part& part, int first, unsigned keys,
                                             unsigned values, int row, int lane, int begin = 0) {
-  using Tile = UsualTile<T, D>;
+  using Tile = DefaultTile<T, D>;
   constexpr int kChunks = kHeadBytes<T, D> / 16, kElements = D / kChunks;
   static_assert(kTokens <= 32 && kTokens * kChunks % 32 == 0);
   // Each lane finds the offset of one token. Lanes beyond the last token repeat it, so as not to
@@ -106,7 +106,7 @@ __device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, int f
 // The state of the rows. Tile::at(tile, row, chunk) is the address of a chunk of a tile of keys or
 // values. kKeepQueries: whether queries stay in registers, of which longer heads leave few; for
 // E4m3 they always do.
-template <typename T, int D, int kTokens, typename Tile = UsualTile<T, D>,
+template <typename T, int D, int kTokens, typename Tile = DefaultTile<T, D>,
           bool kKeepQueries = D <= 128 || kIsE4m3<T>>
 class WarpRows {
  public:

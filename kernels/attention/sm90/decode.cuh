@@ -35,7 +35,7 @@ inline constexpr int kStages = D <= 128 ? 3 : 2;
 enum class Copy { boxes, chunks };
 
 template <typename T, int D, Copy kCopy>
-struct Tile : UsualTile<T, D> {};
+struct Tile : DefaultTile<T, D> {};
 // As a bulk copy with a 128-byte swizzle writes a tile: box after box, each with the first 128
 // bytes of all its tokens, then the next 128.
 template <typename T, int D>
@@ -216,12 +216,12 @@ class Ring {
   __device__ __forceinline__ void copy_box_of(unsigned to, const CUtensorMap& from, int within,
                                               int kv_head, int block,
                                               const Barrier& arrived) const {
-    copy_box(to, from, 0, within, 0, kv_head, block, arrived, leaves_first_);
+    copy_box(to, from, 0, within, 0, kv_head, block, arrived, evict_first_);
   }
 
   unsigned tiles_, barriers_;
   int lane_;
-  EvictFirst leaves_first_;  // the L2 cache: no other block reads the tiles
+  EvictFirst evict_first_;  // the L2 cache: no other block reads the tiles
 };
 
 // Combines the partial results of a block's warps and of a cluster's blocks. Quads of neighbouring
@@ -352,11 +352,11 @@ class Combine {
   int share_ = 0;  // quads that a block finishes, at most
 };
 
-// The work of block blockIdx.x of a cluster for KV head blockIdx.y of sequence blockIdx.z. settled:
-// see Attention::history_is_visible.
+// The work of block blockIdx.x of a cluster for KV head blockIdx.y of sequence blockIdx.z.
+// history_is_visible: see Attention.
 template <int D, int kWarps, Copy kCopy, bool kWindow, typename T>
 __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtensorMap& keys,
-                                       const CUtensorMap& values, bool settled,
+                                       const CUtensorMap& values, bool history_is_visible,
                                        unsigned char* memory) {
   using Here = SharedLayout<T, D, kWarps>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -369,18 +369,18 @@ __device__ __forceinline__ void attend(const AttentionParams<T>& p, const CUtens
   if (lane == 0) fence_barrier_init();
   __syncwarp();
   if (blocks > 1) arrive_at_cluster();  // the wait is before the first send
-  if (!settled) pdl_begin();
+  if (!history_is_visible) pdl_begin();
 
   const AttentionPart<T, kWindow> part(p, blockIdx.z, blockIdx.y);
   WarpTiles<T, kWindow> tiles(part, rank * kWarps + warp, blocks * kWarps, lane);
   if (part.packed_rows == 0) {  // all blocks of the cluster return here
-    if (settled) pdl_begin();
+    if (history_is_visible) pdl_begin();
     return;
   }
-  const int old_tokens = settled ? part.first_visible - 1 : 0;
+  const int old_tokens = history_is_visible ? part.first_visible - 1 : 0;
   const auto is_old = [&](int i) { return tiles.token(i) + kTokens<T> <= old_tokens; };
   const auto copy = [&](int i, int stage) { ring.copy(part, tiles, i, stage, keys, values); };
-  if (settled) {
+  if (history_is_visible) {
 #pragma unroll
     for (int stage = 0; stage < kStages<D>; ++stage) {
       if (is_old(stage)) copy(stage, stage);

@@ -33,10 +33,10 @@ constexpr int kMaxRegisters = D <= 128 ? 168 : 255;
 template <typename T, int D, int kWarps, Copy kCopy, bool kWindow>
 __global__ void __maxnreg__(kMaxRegisters<D>)
     decode_kernel_sm90(const AttentionParams<T> p, const __grid_constant__ CUtensorMap keys,
-                       const __grid_constant__ CUtensorMap values, bool settled) {
+                       const __grid_constant__ CUtensorMap values, bool history_is_visible) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) unsigned char memory[];
-  attend<D, kWarps, kCopy, kWindow>(p, keys, values, settled, memory);
+  attend<D, kWarps, kCopy, kWindow>(p, keys, values, history_is_visible, memory);
 #endif
 }
 
@@ -152,10 +152,10 @@ void launch(const Attention& args, const AttentionParams<T>& p, int blocks, cuda
   };
   cluster_of(blocks);
   if (blocks > kPortableBlocks && !runs_at_once(kernel, config)) cluster_of(kPortableBlocks);
-  const bool settled = args.history_is_visible && p.visible == nullptr;
-  nvllm::cuda::check(
-      cudaLaunchKernelEx(&config, kernel, p, map_of(args.kv.keys), map_of(args.kv.values), settled),
-      "launching attention");
+  const bool history_is_visible = args.history_is_visible && p.visible == nullptr;
+  nvllm::cuda::check(cudaLaunchKernelEx(&config, kernel, p, map_of(args.kv.keys),
+                                        map_of(args.kv.values), history_is_visible),
+                     "launching attention");
 }
 
 }  // namespace

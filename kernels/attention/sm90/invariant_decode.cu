@@ -191,12 +191,12 @@ class Worker {
         scale_(part_.p.scale * kLog2E),
         blocks_(work.block_of(token_of(lane_))) {}
 
-  __device__ __forceinline__ void run(bool settled) {
+  __device__ __forceinline__ void run(bool history_is_visible) {
 #pragma unroll
     for (int i = 0; i < kKeyStages; ++i) {
-      if (!settled || !has_new_token(i)) copy(i, i);
+      if (!history_is_visible || !has_new_token(i)) copy(i, i);
     }
-    if (settled) {
+    if (history_is_visible) {
       pdl_begin();
 #pragma unroll
       for (int i = 0; i < kKeyStages; ++i) {
@@ -246,7 +246,7 @@ class Worker {
     const Barrier arrived = work_.keys_arrived(warp_, stage);
     arrived.arrive_and_expect(Here::kKeyBox);
     copy_box(keys_at(stage), keys_, 0, work_.within_block(token), 0, part_.kv_head, block, arrived,
-             leaves_first_);
+             evict_first_);
   }
   __device__ __forceinline__ unsigned keys_at(int stage) const {
     return work_.base + Here::kKeys + (warp_ * kKeyStages + stage) * Here::kKeyBox;
@@ -353,8 +353,8 @@ class Worker {
   }
 
   // A warp computes the weights of a tile and their sums, and reports the rows that need another
-  // reference. settled: none does.
-  __device__ __forceinline__ void exponentiate(int round, int tile, bool settled) const {
+  // reference. final_reference: none does.
+  __device__ __forceinline__ void exponentiate(int round, int tile, bool final_reference) const {
     const float reference = reference_of(reference_);
     float even = 0, odd = 0;
 #pragma unroll
@@ -371,7 +371,8 @@ class Worker {
           make_uint2(pack<T>(a, b), pack<T>(c, d));
     }
     work_.sums(round, tile)[lane_] = even + odd;
-    const bool too_large = !settled && sm90::any_of_four(!(even + odd <= sm90::kMaxWeight<T>));
+    const bool too_large =
+        !final_reference && sm90::any_of_four(!(even + odd <= sm90::kMaxWeight<T>));
     const unsigned lanes = __ballot_sync(~0u, too_large);
     if (lane_ == 0) work_.raised(round)[tile] = static_cast<int>(lanes);
   }
@@ -397,9 +398,9 @@ class Worker {
   const CUtensorMap& keys_;
   const int warp_, lane_;
   const float scale_;
-  const EvictFirst leaves_first_;  // the L2 cache: no other block reads them
-  int blocks_;                     // of step lane + a multiple of 32
-  unsigned parities_ = 0;          // of the stages' barriers, a bit each
+  const EvictFirst evict_first_;  // the L2 cache: no other block reads them
+  int blocks_;                    // of step lane + a multiple of 32
+  unsigned parities_ = 0;         // of the stages' barriers, a bit each
   Quad queries_[D / 16];
   float reference_ = -INFINITY;
 };
@@ -413,11 +414,11 @@ class ValueWarp {
   __device__ __forceinline__ ValueWarp(const Work<T, D, kBlocks>& work, const CUtensorMap& values)
       : work_(work), part_(work.part), values_(values), lane_(static_cast<int>(threadIdx.x) % 32) {}
 
-  __device__ __forceinline__ void run(bool settled) {
-    if (!settled) copy(0, find_block(0));
+  __device__ __forceinline__ void run(bool history_is_visible) {
+    if (!history_is_visible) copy(0, find_block(0));
 #pragma unroll
     for (int tile = 1; tile < Here::kValueStages; ++tile) copy(tile, find_block(tile));
-    if (settled) {  // the first tile has the new token
+    if (history_is_visible) {  // the first tile has the new token
       const int block = find_block(0);
       pdl_begin();
       copy(0, block);
@@ -452,7 +453,7 @@ class ValueWarp {
     if (lane_ >= boxes) return;
     const int token = work_.first_token(tile) + lane_ * kStepTokens;
     copy_box(values_at(stage) + lane_ * Here::kValueBox, values_, 0, work_.within_block(token),
-             static_cast<int>(blockIdx.x), part_.kv_head, block, arrived, leaves_first_);
+             static_cast<int>(blockIdx.x), part_.kv_head, block, arrived, evict_first_);
   }
 
   // The address of a chunk of 8 columns in a box, as bulk copies swizzle its rows.
@@ -524,7 +525,7 @@ class ValueWarp {
   const AttentionPart<T>& part_;
   const CUtensorMap& values_;
   const int lane_;
-  const EvictFirst leaves_first_;
+  const EvictFirst evict_first_;
   int next_block_ = 0;
   float sum_ = 0;
   float out_[Here::kColumns / 8][4] = {};
@@ -532,18 +533,18 @@ class ValueWarp {
 
 #endif
 
-// grid: a cluster of kBlocks blocks for each KV head and sequence. settled: see
-// Attention::history_is_visible.
+// grid: a cluster of kBlocks blocks for each KV head and sequence. history_is_visible: see
+// Attention.
 template <typename T, int D, int kBlocks>
 __global__ void __launch_bounds__(kThreads, 1)
     invariant_decode_kernel(const AttentionParams<T> p, const __grid_constant__ CUtensorMap keys,
-                            const __grid_constant__ CUtensorMap values, bool settled) {
+                            const __grid_constant__ CUtensorMap values, bool history_is_visible) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) unsigned char memory[];
-  if (!settled) pdl_begin();
+  if (!history_is_visible) pdl_begin();
   const AttentionPart<T> part(p, blockIdx.z, blockIdx.y);
   if (part.packed_rows == 0) {  // all blocks of the cluster return here
-    if (settled) pdl_begin();
+    if (history_is_visible) pdl_begin();
     return;
   }
   const Work<T, D, kBlocks> work(part, memory);
@@ -551,9 +552,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   arrive_at_cluster();  // waited for before anything is sent
   if (threadIdx.x < kWorkers * 32) {
-    Worker<T, D, kBlocks>(work, keys).run(settled);
+    Worker<T, D, kBlocks>(work, keys).run(history_is_visible);
   } else {
-    ValueWarp<T, D, kBlocks>(work, values).run(settled);
+    ValueWarp<T, D, kBlocks>(work, values).run(history_is_visible);
   }
 #endif
 }

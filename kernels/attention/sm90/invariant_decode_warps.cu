@@ -100,15 +100,15 @@ class Warp {
         key_blocks_{find_block(0), find_block(1)},
         value_blocks_(key_blocks_) {}
 
-  // settled: see Attention::history_is_visible. The previous kernel may then still be running.
-  __device__ __forceinline__ void run(bool settled) {
+  // history_is_visible: see Attention. The previous kernel may then still be running.
+  __device__ __forceinline__ void run(bool history_is_visible) {
     const int first_blocks = key_blocks_.now;
 #pragma unroll
     for (int i = 0; i < kStages; ++i) {
-      if (!settled || !has_new_token<true>(i)) copy<true>(i);
-      if (!settled || !has_new_token<false>(i)) copy<false>(i);
+      if (!history_is_visible || !has_new_token<true>(i)) copy<true>(i);
+      if (!history_is_visible || !has_new_token<false>(i)) copy<false>(i);
     }
-    if (settled) {
+    if (history_is_visible) {
       pdl_begin();
 #pragma unroll
       for (int i = 0; i < kStages; ++i) {
@@ -209,7 +209,7 @@ class Warp {
     const int half = kKeys || Here::kShared ? 0 : warp_ * (Here::kColumns / sm90::kHalf);
     const int box = (!kKeys && Here::kShared ? warp_ * kStageBoxes : 0) + lane_;
     copy_box((kKeys ? keys_at(i) : values_at(i)) + box * kBytes, kKeys ? keys_ : values_, 0, within,
-             half, part_.kv_head, block, barrier, leaves_first_);
+             half, part_.kv_head, block, barrier, evict_first_);
   }
 
   // --- scores ---
@@ -501,7 +501,7 @@ class Warp {
   const int warp_, lane_;
   const float scale_;
   const int tiles_;
-  const EvictFirst leaves_first_;  // the L2 cache: no other block reads them
+  const EvictFirst evict_first_;  // the L2 cache: no other block reads them
   Blocks key_blocks_, value_blocks_;
   unsigned queries_[D / 16][2];
   uint2 weights_[kTileSteps];
@@ -516,7 +516,8 @@ template <typename T, int D, int kWarps>
 __global__ void __launch_bounds__(kWarps * 32)
     invariant_decode_warps_kernel(const AttentionParams<T> p,
                                   const __grid_constant__ CUtensorMap keys,
-                                  const __grid_constant__ CUtensorMap values, bool settled) {
+                                  const __grid_constant__ CUtensorMap values,
+                                  bool history_is_visible) {
 #if __CUDA_ARCH__ >= 900
   using Here = Layout<D, kWarps>;
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -528,13 +529,13 @@ __global__ void __launch_bounds__(kWarps * 32)
     fence_barrier_init();
   }
   __syncthreads();
-  if (!settled) pdl_begin();
+  if (!history_is_visible) pdl_begin();
   const AttentionPart<T> part(p, blockIdx.y, blockIdx.x);
   if (part.packed_rows == 0) {  // all warps return here
-    if (settled) pdl_begin();
+    if (history_is_visible) pdl_begin();
     return;
   }
-  Warp<T, D, kWarps>(part, keys, values, memory).run(settled);
+  Warp<T, D, kWarps>(part, keys, values, memory).run(history_is_visible);
 #endif
 }
 

@@ -53,14 +53,14 @@ class CudaGemm final : public Gemm {
       return plan;
     }
     if (shape.deferred && plan.prologue == Prologue::rms_norm) {
-      if (const auto tiling = small_m_.plan(behind_deferred_norm(shape))) {
+      if (const auto tiling = small_m_.plan(shape_with_deferred_norm(shape))) {
         plan.prologue = Prologue::deferred_rms_norm;
         set_small_m(plan, shape, *tiling);
         return plan;
       }
     }
     plan.prologue_kernel = plan.prologue != Prologue::none;
-    const GemmShape whole = after_prologue(shape);
+    const GemmShape whole = shape_after_prologue(shape);
     if (lm_head_.can_implement(whole)) {
       plan.kernel = GemmKernel::lm_head;
       plan.prologue_triggers_early = plan.prologue_kernel;
@@ -149,7 +149,7 @@ class CudaGemm final : public Gemm {
     GemmPlan plan;
     plan.prologue = shape.fusion.prologue;
     plan.epilogue = shape.fusion.epilogue;
-    const GemmShape whole = after_prologue(shape);
+    const GemmShape whole = shape_after_prologue(shape);
     if (all_can_implement(whole) && !lm_head_.can_implement(whole, invariant_) &&
         invariant_gemv_.can_implement(shape)) {
       plan.kernel = GemmKernel::invariant_gemv;
@@ -185,7 +185,7 @@ class CudaGemm final : public Gemm {
     plan.prologue = shape.fusion.prologue;
     plan.epilogue = shape.fusion.epilogue;
     plan.prologue_kernel = plan.prologue != Prologue::none;
-    GemmShape whole = after_prologue(shape);
+    GemmShape whole = shape_after_prologue(shape);
     whole.weight_only = true;
     if (all_can_implement(whole) && plan_invariant_small_m(plan, whole)) return plan;
     plan.epilogue_kernel = plan.epilogue != Epilogue::none;
@@ -199,7 +199,7 @@ class CudaGemm final : public Gemm {
   bool plan_invariant_small_m(GemmPlan& plan, const GemmShape& whole) {
     std::optional<SmallMTiling> tiling = small_m_.plan(whole, invariant_);
     plan.epilogue_kernel = !tiling && plan.epilogue != Epilogue::none;
-    if (plan.epilogue_kernel) tiling = small_m_.plan(before_epilogue(whole), invariant_);
+    if (plan.epilogue_kernel) tiling = small_m_.plan(shape_before_epilogue(whole), invariant_);
     if (!tiling) return false;
     set_small_m(plan, whole, *tiling);
     plan.prologue_triggers_early = plan.prologue_kernel;
@@ -235,7 +235,7 @@ class CudaGemm final : public Gemm {
   void plan_own_kernel(GemmPlan& plan, const GemmShape& whole) {
     auto tiling = small_m_.plan(whole);
     const bool fused = tiling || gemv_takes(whole) || plan.epilogue == Epilogue::none;
-    const GemmShape shape = fused ? whole : before_epilogue(whole);
+    const GemmShape shape = fused ? whole : shape_before_epilogue(whole);
     if (!fused) tiling = small_m_.plan(shape);
     plan.epilogue_kernel = !fused;
     if (tiling) {
@@ -282,7 +282,7 @@ class CudaGemm final : public Gemm {
   const LmHead lm_head_;
   CublasltGemm cublaslt_;
   QuantizedGemm quantized_;
-  GroupedGemms grouped_;
+  GroupedGemmRunner grouped_;
 };
 
 }  // namespace

@@ -65,13 +65,13 @@ bool has_room(const GroupedGemm& grouped) {
 
 }  // namespace
 
-GroupedGemms::GroupedGemms(QuantizedGemm& quantized, bool invariant)
+GroupedGemmRunner::GroupedGemmRunner(QuantizedGemm& quantized, bool invariant)
     : quantized_(quantized), runs_sm90a_(cuda::runs_sm90a()), invariant_(invariant) {}
 
 // Invariant GEMMs with too many groups for a tensor-core kernel are computed by it in parts: the
 // number of groups depends on the number of ranks. Quantized weights have one kernel for every M,
 // which never quantizes x.
-GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
+GroupedKernel GroupedGemmRunner::kernel_of(const GroupedGemm& grouped) const {
   if (in_parts(grouped)) return kernel_of(some_groups(grouped, 0, kMaxGroups));
   const bool is_quantized = kernels::is_quantized(grouped.weight.format);
   if (invariant_ && is_quantized) {
@@ -94,11 +94,11 @@ GroupedKernel GroupedGemms::kernel_of(const GroupedGemm& grouped) const {
   return runs_sm90a_ ? GroupedKernel::wgmma : GroupedKernel::tiles;
 }
 
-bool GroupedGemms::in_parts(const GroupedGemm& grouped) const {
+bool GroupedGemmRunner::in_parts(const GroupedGemm& grouped) const {
   return invariant_ && grouped.groups() > kMaxGroups;
 }
 
-GroupedFusion GroupedGemms::fused_in(const GroupedGemm& grouped) {
+GroupedFusion GroupedGemmRunner::fused_in(const GroupedGemm& grouped) {
   GroupedKernel kernel = kernel_of(grouped);
   if (kernel == GroupedKernel::dequantize) kernel = kernel_of(as_floats(grouped));
   const bool clamps = grouped.activation == Activation::clamped_swiglu;
@@ -107,7 +107,7 @@ GroupedFusion GroupedGemms::fused_in(const GroupedGemm& grouped) {
   return {.gather = true, .epilogue = fused && kernel != GroupedKernel::dot};
 }
 
-GroupedGemm GroupedGemms::as_floats(const GroupedGemm& grouped) {
+GroupedGemm GroupedGemmRunner::as_floats(const GroupedGemm& grouped) {
   const GemmWeight& weight = grouped.weight;
   const std::int64_t outputs = grouped.outputs(), inputs = weight.inputs();
   if (!has_room(grouped)) {
@@ -125,7 +125,7 @@ GroupedGemm GroupedGemms::as_floats(const GroupedGemm& grouped) {
   return some;
 }
 
-void GroupedGemms::enqueue_dequantized(const GroupedGemm& grouped, Stream& stream) {
+void GroupedGemmRunner::enqueue_dequantized(const GroupedGemm& grouped, Stream& stream) {
   GroupedGemm some = as_floats(grouped);
   const std::int64_t outputs = grouped.outputs(), all = grouped.groups(), at_once = some.groups();
   const GroupedKernel kernel = kernel_of(some);
@@ -141,7 +141,7 @@ void GroupedGemms::enqueue_dequantized(const GroupedGemm& grouped, Stream& strea
   }
 }
 
-void GroupedGemms::enqueue_fp8(const GroupedGemm& grouped, Stream& stream) {
+void GroupedGemmRunner::enqueue_fp8(const GroupedGemm& grouped, Stream& stream) {
   const std::int64_t m = grouped.m();
   quantized_.reserve();
   if (grouped.source_rows.data != nullptr) {
@@ -157,8 +157,8 @@ void GroupedGemms::enqueue_fp8(const GroupedGemm& grouped, Stream& stream) {
   }
 }
 
-bool GroupedGemms::enqueue_mlp(const GroupedGemm& gate_up, const GroupedGemm& down,
-                               Stream& stream) {
+bool GroupedGemmRunner::enqueue_mlp(const GroupedGemm& gate_up, const GroupedGemm& down,
+                                    Stream& stream) {
   const std::int64_t m = gate_up.m(), x_rows = gate_up.x.shape[0];
   if (kernel_of(gate_up) == GroupedKernel::small_m && kernel_of(down) == GroupedKernel::small_m &&
       fused_in(gate_up).epilogue) {
@@ -180,7 +180,7 @@ bool GroupedGemms::enqueue_mlp(const GroupedGemm& gate_up, const GroupedGemm& do
   return true;
 }
 
-void GroupedGemms::enqueue(const GroupedGemm& grouped, Stream& stream) {
+void GroupedGemmRunner::enqueue(const GroupedGemm& grouped, Stream& stream) {
   const GroupedKernel kernel = kernel_of(grouped);
   if (in_parts(grouped) && kernel != GroupedKernel::dot) {
     for (std::int64_t first = 0; first < grouped.groups(); first += kMaxGroups) {
@@ -194,7 +194,7 @@ void GroupedGemms::enqueue(const GroupedGemm& grouped, Stream& stream) {
   enqueue(kernel, grouped, stream);
 }
 
-void GroupedGemms::enqueue(GroupedKernel kernel, const GroupedGemm& grouped, Stream& stream) {
+void GroupedGemmRunner::enqueue(GroupedKernel kernel, const GroupedGemm& grouped, Stream& stream) {
   switch (kernel) {
     case GroupedKernel::dot: return grouped_dot(grouped, stream);
     case GroupedKernel::few_rows: return grouped_gemv(grouped, stream);

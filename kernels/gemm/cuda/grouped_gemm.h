@@ -18,10 +18,10 @@ enum class GroupedKernel : std::uint8_t {
   dequantize,  // some groups' weights are dequantized into a workspace, for one of the others
 };
 
-class GroupedGemms {
+class GroupedGemmRunner {
  public:
   // quantized: owns the workspace. invariant: the kernel does not depend on M.
-  GroupedGemms(QuantizedGemm& quantized, bool invariant);
+  GroupedGemmRunner(QuantizedGemm& quantized, bool invariant);
   GroupedFusion fused_in(const GroupedGemm& grouped);
   void enqueue(const GroupedGemm& grouped, Stream& stream);
   // Enqueues both, if that is faster than separately: the output of gate_up can be passed in fp8,
@@ -43,7 +43,7 @@ class GroupedGemms {
   bool runs_sm90a_, invariant_;
 };
 
-// The kernels; each supports what GroupedGemms selects it for.
+// The kernels; each supports what GroupedGemmRunner selects it for.
 void grouped_dot(const GroupedGemm& grouped, Stream& stream);
 void grouped_gemv(const GroupedGemm& grouped, Stream& stream);
 void grouped_quantized(const GroupedGemm& grouped, Stream& stream);

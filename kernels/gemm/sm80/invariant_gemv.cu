@@ -55,7 +55,7 @@ void InvariantGemv::enqueue_as(const GemmCall& call, Stream& stream) const {
 
 void InvariantGemv::enqueue(const GemmCall& call, Stream& stream) const {
   const GemmShape& shape = call.plan.shape;
-  if (takes_invariant_gemv_sm90(call.plan.prologue_kernel ? after_prologue(shape) : shape,
+  if (takes_invariant_gemv_sm90(call.plan.prologue_kernel ? shape_after_prologue(shape) : shape,
                                 multiprocessors_)) {
     return launch_invariant_gemv_sm90(call, multiprocessors_, nvllm::cuda::native(stream));
   }

@@ -24,10 +24,10 @@ inline constexpr int kThreads = kConsumers + 32;
 
 // A row whose token is sampled: the parameters of a token's score, and the key of the best token
 // that the block has seen.
-struct alignas(16) Contest {
+struct alignas(16) SampledRow {
   RandomKeys noise;
   float factor;  // 0: the highest logit is taken
-  unsigned key_to_beat;
+  unsigned best_key;
 };
 // For rows that sample nothing: NaN's key, which nothing beats.
 inline constexpr unsigned kUnbeatable = 0xffffffff;
@@ -38,9 +38,9 @@ struct SharedLayout {
   static constexpr int kWeightBytes = kOutputs * kRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kRows * kRowBytes;
   static constexpr int kStages = (200 << 10) / kStageBytes;
-  static constexpr int kContests = kStages * kStageBytes;
-  static constexpr int kBests = kContests + kRows * static_cast<int>(sizeof(Contest));
-  static constexpr int kBarriers = kBests + kRows * 8;
+  static constexpr int kSampledRows = kStages * kStageBytes;
+  static constexpr int kBest = kSampledRows + kRows * static_cast<int>(sizeof(SampledRow));
+  static constexpr int kBarriers = kBest + kRows * 8;
   static constexpr int kBytes = kAlignment + kBarriers + kStages * 16;
 };
 
@@ -81,35 +81,35 @@ __device__ __forceinline__ void store(const LmHeadParams& p, int first,
 // The best tokens that a block has seen for all rows. As in sample_tokens.cu, only tokens that
 // could win with their Gumbel noise are evaluated.
 template <int kRows>
-class Contests {
+class SampledRows {
  public:
-  __device__ __forceinline__ Contests(const LmHeadParams& p, const SampleParams& sample,
-                                      char* memory)
+  __device__ __forceinline__ SampledRows(const LmHeadParams& p, const SampleParams& sample,
+                                         char* memory)
       : p_(p),
         sample_(sample),
-        contests_(reinterpret_cast<Contest*>(memory + SharedLayout<kRows>::kContests)),
-        bests_(reinterpret_cast<unsigned long long*>(memory + SharedLayout<kRows>::kBests)) {}
+        sampled_(reinterpret_cast<SampledRow*>(memory + SharedLayout<kRows>::kSampledRows)),
+        best_(reinterpret_cast<unsigned long long*>(memory + SharedLayout<kRows>::kBest)) {}
 
   // All consumers call it.
   __device__ __forceinline__ void begin() const {
     const int row = threadIdx.x;
     if (row < kRows) {
       const int slot = row < p_.rows ? sample_.rows.slots[row] : -1;
-      Contest contest{{0, 0}, 0, kUnbeatable};
+      SampledRow sampled{{0, 0}, 0, kUnbeatable};
       if (slot >= 0) {
         const SlotParams& rules = sample_.rows.params[slot];
-        contest = {noise_keys(rules.seed, sample_.rows.positions[row]), rules.inverse_temperature,
+        sampled = {noise_keys(rules.seed, sample_.rows.positions[row]), rules.inverse_temperature,
                    0};
       }
-      contests_[row] = contest;
-      bests_[row] = 0;
+      sampled_[row] = sampled;
+      best_[row] = 0;
     }
     sync_threads(1, kConsumers);
   }
 
   // Before a block's first tile is evaluated: takes one token of each row in every warp, so that
   // there is a score to beat. first: the thread's first output.
-  __device__ __forceinline__ void look_at_some(int first, const float (&sums)[kRows / 2]) const {
+  __device__ __forceinline__ void seed_best_keys(int first, const float (&sums)[kRows / 2]) const {
     constexpr int kQuads = kRows / 8;
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -118,11 +118,11 @@ class Contests {
       if (quad * 8 >= p_.rows) continue;
 #pragma unroll 1
       for (int half = 0; half < 2; ++half)
-        judge(4 * quad + half, first, pick(sums, 4 * quad + half));
+        consider(4 * quad + half, first, pick(sums, 4 * quad + half));
     }
   }
 
-  __device__ __forceinline__ void look(int first, const float (&sums)[kRows / 2]) const {
+  __device__ __forceinline__ void consider_tile(int first, const float (&sums)[kRows / 2]) const {
     constexpr int kAtOnce = kRows / 2 < 32 ? kRows / 2 : 32;
 #pragma unroll
     for (int begin = 0; begin < kRows / 2; begin += kAtOnce) {
@@ -132,21 +132,21 @@ class Contests {
         if (i / 4 * 8 >= p_.rows) break;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const Contest contest = contests_[row_of(i + half)];
-          const float to_beat = value_of_key(contest.key_to_beat);
+          const SampledRow sampled = sampled_[row_of(i + half)];
+          const float best_score = value_of_key(sampled.best_key);
 #pragma unroll
           for (int j = i + half; j < i + 4; j += 2) {
             const std::uint32_t id = id_of(first + output_of(j));
             const float bound = score(
-                contest, sums[j], gumbel_noise_bound(contest.noise, contest.noise.premixed(id)));
-            if (bound >= to_beat) candidates |= 1u << (j - begin);
+                sampled, sums[j], gumbel_noise_bound(sampled.noise, sampled.noise.premixed(id)));
+            if (bound >= best_score) candidates |= 1u << (j - begin);
           }
         }
       }
       while (candidates != 0) {
         const int i = begin + __ffs(static_cast<int>(candidates)) - 1;
         candidates &= candidates - 1;
-        judge(i, first + output_of(i), pick(sums, i));
+        consider(i, first + output_of(i), pick(sums, i));
       }
     }
   }
@@ -160,7 +160,7 @@ class Contests {
     const int slot = inside ? sample_.rows.slots[row] : -1;
     unsigned long long* const best = sample_.scratch + 2 * row;
     unsigned long long* const done = sample_.scratch + 1;
-    if (slot >= 0 && bests_[row] != 0) atomicMax(best, bests_[row]);
+    if (slot >= 0 && best_[row] != 0) atomicMax(best, best_[row]);
     __threadfence();
     sync_threads(1, kConsumers);
     if (threadIdx.x == 0) last = atomicAdd(done, 1ull) + 1 == gridDim.x;
@@ -172,8 +172,9 @@ class Contests {
   }
 
  private:
-  static __device__ __forceinline__ float score(const Contest& contest, float logit, float noise) {
-    return contest.factor == 0 ? logit : fused(logit, contest.factor, noise);
+  static __device__ __forceinline__ float score(const SampledRow& sampled, float logit,
+                                                float noise) {
+    return sampled.factor == 0 ? logit : fused(logit, sampled.factor, noise);
   }
 
   __device__ __forceinline__ std::uint32_t id_of(int output) const {
@@ -187,19 +188,19 @@ class Contests {
     return picked;
   }
 
-  __device__ __forceinline__ void judge(int i, int output, float logit) const {
-    Contest& contest = contests_[row_of(i)];
+  __device__ __forceinline__ void consider(int i, int output, float logit) const {
+    SampledRow& sampled = sampled_[row_of(i)];
     const std::uint32_t id = id_of(output);
-    const float its = score(contest, logit, gumbel(contest.noise.bits(id)));
+    const float its = score(sampled, logit, gumbel(sampled.noise.bits(id)));
     const unsigned key = order_key(its);  // NaN's is 0
-    if (output >= p_.outputs || key == 0 || atomicMax(&contest.key_to_beat, key) > key) return;
-    atomicMax(bests_ + row_of(i), static_cast<unsigned long long>(candidate(its, id)));
+    if (output >= p_.outputs || key == 0 || atomicMax(&sampled.best_key, key) > key) return;
+    atomicMax(best_ + row_of(i), static_cast<unsigned long long>(candidate(its, id)));
   }
 
   const LmHeadParams& p_;
   const SampleParams& sample_;
-  Contest* contests_;
-  unsigned long long* bests_;
+  SampledRow* sampled_;
+  unsigned long long* best_;
 };
 
 #endif
@@ -273,8 +274,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     return;
   }
 
-  [[maybe_unused]] const Contests<kRows> contests(p, sample, memory);
-  if constexpr (kSamples) contests.begin();
+  [[maybe_unused]] const SampledRows<kRows> sampled_rows(p, sample, memory);
+  if constexpr (kSamples) sampled_rows.begin();
   const unsigned own = warp / 4 * kTileOutputs * kRowBytes;
   for (int tile = block; tile < tiles; tile += blocks) {
     float sums[kRows / 2];
@@ -294,13 +295,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (lane == 0) empty(previous).arrive();
     const int first = tile * kOutputs + warp * 16 + lane / 4;
     if constexpr (kSamples) {
-      if (tile == block) contests.look_at_some(first, sums);
-      contests.look(first, sums);
+      if (tile == block) sampled_rows.seed_best_keys(first, sums);
+      sampled_rows.consider_tile(first, sums);
     } else {
       store<kRows>(p, first, sums);
     }
   }
-  if constexpr (kSamples) contests.finish();
+  if constexpr (kSamples) sampled_rows.finish();
 #endif
 }
 

@@ -69,7 +69,7 @@ void launch(const GemmCall& call, cudaStream_t stream, const Fp8Rows& rows = {})
   using S = Shape<Weights, kTiles, kRows>;
   const SmallMTiling& tiling = call.plan.tiling;
   const SmallMWeight stages = stages_of<Weights>(call.weight);
-  const int groups = small_m_groups(tiling, stages, call.weight.inputs());
+  const int groups = small_m_groups_per_split(tiling, stages, call.weight.inputs());
   const auto kernel = small_m_kernel<Weights, kTiles, kRows>;
   const int bytes = shared_bytes<Weights, kTiles, kRows>(tiling.stages, tiling.k_splits, groups);
   NVLLM_CHECK(bytes == small_m_shared_bytes(tiling, stages, call.weight.inputs()),

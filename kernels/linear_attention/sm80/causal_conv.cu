@@ -15,7 +15,7 @@ namespace nvllm::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kUsualWidth = 4;
+constexpr int kCommonWidth = 4;
 // Rows of a tile: fewer give more blocks; more read fewer inputs twice.
 constexpr std::int64_t kFewRows = 1024, kTileRows = 16;
 
@@ -93,11 +93,11 @@ class Convolution {
     return static_cast<int>(left < kElements ? left : kElements);
   }
   __device__ __forceinline__ Vector<T> load(const T* from) const {
-    if (kWidth == kUsualWidth) return load_vector(from);
+    if (kWidth == kCommonWidth) return load_vector(from);
     return load_elements(from, count());
   }
   __device__ __forceinline__ void store(T* to, const Vector<T>& value) const {
-    if (kWidth == kUsualWidth) return store_vector(to, value);
+    if (kWidth == kCommonWidth) return store_vector(to, value);
     store_elements(to, value, count());
   }
   __device__ __forceinline__ const T* x(long long row) const {
@@ -138,7 +138,7 @@ class Convolution {
   Floats<T> inputs_[kWidth] = {};
 };
 
-// kUsualWidth: exactly that width, and channels in whole vectors at multiples of 16 bytes.
+// kCommonWidth: exactly that width, and channels in whole vectors at multiples of 16 bytes.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads) causal_conv_kernel(const Params<T> p) {
   pdl_begin();
@@ -182,11 +182,11 @@ void causal_conv(const CausalConv& args, Stream& stream) {
     const std::int64_t rows = args.out.shape[0], channels = args.out.shape[1];
     const std::int64_t width = args.weight.shape[1];
     const std::int64_t tile_rows = rows <= kFewRows ? 1 : kTileRows;
-    const bool usual = width == kUsualWidth && channels % kElements == 0 &&
-                       args.x.stride[0] % kElements == 0 && args.out.aligned(16) &&
-                       args.x.aligned(16) && args.state.aligned(16);
+    const bool common = width == kCommonWidth && channels % kElements == 0 &&
+                        args.x.stride[0] % kElements == 0 && args.out.aligned(16) &&
+                        args.x.aligned(16) && args.state.aligned(16);
     const auto kernel =
-        usual ? causal_conv_kernel<T, kUsualWidth> : causal_conv_kernel<T, kMaxConvWidth>;
+        common ? causal_conv_kernel<T, kCommonWidth> : causal_conv_kernel<T, kMaxConvWidth>;
     const dim3 grid(blocks_for(divide_up(channels, kElements), kThreads),
                     blocks_for(rows, tile_rows));
     launch_with_pdl("launching causal_conv", kernel, grid, kThreads, nvllm::cuda::native(stream),

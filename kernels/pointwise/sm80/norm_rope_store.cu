@@ -27,7 +27,7 @@ struct Params {
   const T* k_norm;
   const float* cos_sin;
   const int* positions;
-  const long long* slots;
+  const long long* slot_mapping;
   Kv* keys;
   Kv* values;
   const float* kv_scales;  // with E4m3; nullptr: all are 1
@@ -38,8 +38,8 @@ struct Params {
   float inverse_head_dim, epsilon, weight_offset;
   unsigned groups;      // per row; a group's heads are `groups` apart
   unsigned lanes_bits;  // log2 of the lanes of a group
-  bool settled;         // NormRopeStore::history_is_visible
-  bool norms_v;         // only read by the element-wise kernel
+  bool history_is_visible;
+  bool norms_v;  // only read by the element-wise kernel
 };
 
 // Which heads are normed. Those of v have no weights.
@@ -64,7 +64,7 @@ struct Place {
     lane = static_cast<int>(threadIdx.x & ((1u << p.lanes_bits) - 1));
     inside = row < p.rows;
     if (!inside) return;
-    const long long slot = p.slots[row];
+    const long long slot = p.slot_mapping[row];
     cos_sin = p.cos_sin + static_cast<long long>(p.positions[row]) * p.rotary;
     if (slot < 0) return;
     const long long block = slot / p.block_size;
@@ -176,7 +176,7 @@ __device__ __forceinline__ Floats<T> scaled(const Vector<T>& vector, float scale
 template <typename T, typename Kv, int kHeads, Norms kNorms>
 __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<T, Kv> p) {
   launch_dependent_grids();
-  if (!p.settled) wait_on_dependent_grids();
+  if (!p.history_is_visible) wait_on_dependent_grids();
   constexpr int kElements = Vector<T>::kElements;
   constexpr bool kSame = std::is_same_v<T, Kv>, kNorm = kNorms != Norms::none;
   const Place at(p);
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kBlockThreads, 3) vectors_kernel(const Params<
       first_weights[1] = load_vector(weight_of(at.group) + second);
     }
   }
-  if (p.settled) wait_on_dependent_grids();
+  if (p.history_is_visible) wait_on_dependent_grids();
 
   Vector<T> low[kHeads] = {}, high[kHeads] = {};
 #pragma unroll
@@ -346,7 +346,7 @@ Params<T, Kv> params(const NormRopeStore& args) {
   p.k_norm = args.k_norm.as<T>();
   p.cos_sin = args.cos_sin.as<float>();
   p.positions = args.positions.as<int>();
-  p.slots = args.slots.as<long long>();
+  p.slot_mapping = args.slot_mapping.as<long long>();
   p.keys = args.kv.keys.as<Kv>();
   p.values = args.kv.values.as<Kv>();
   p.kv_scales = args.kv_scales.as<float>();
@@ -362,7 +362,7 @@ Params<T, Kv> params(const NormRopeStore& args) {
   p.inverse_head_dim = 1.0f / static_cast<float>(p.head_dim);
   p.epsilon = args.epsilon;
   p.weight_offset = args.weight_offset;
-  p.settled = args.history_is_visible;
+  p.history_is_visible = args.history_is_visible;
   p.norms_v = args.norms_v;
   return p;
 }

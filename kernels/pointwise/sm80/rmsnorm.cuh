@@ -12,7 +12,7 @@
 //
 // A kernel that normalises one row per block, V vectors per thread:
 //
-//   alignas(16) __shared__ float scratch[kRmsNormScratch];
+//   alignas(16) __shared__ float scratch[rms_norm_slots(V * blockDim.x / 32)];
 //   Vector<T> row[V] = ...;         // thread t: vectors t, t + blockDim.x, ...; zeros beyond
 //   const float scale =
 //       rms_norm_scale(row, threadIdx.x, blockDim.x, 1.0f / columns, epsilon, scratch);

@@ -110,7 +110,7 @@ struct NormRopeStoreCase {
     }
     call.cos_sin = {cos_sin, DType::f32, {kPositions, rotary}};
     call.positions = {positions, DType::i32, {rows}};
-    call.slots = {slots, DType::i64, {rows}};
+    call.slot_mapping = {slots, DType::i64, {rows}};
     call.kv.keys = {keys, dtype_of<Kv>, {blocks(), block_size, kv_heads, head_dim}};
     call.kv.values = {values, dtype_of<Kv>, {blocks(), block_size, kv_heads, head_dim}};
     if (!this->scales.empty()) call.kv_scales = {scales, DType::f32, {2, kv_heads}};

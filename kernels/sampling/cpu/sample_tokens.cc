@@ -50,7 +50,7 @@ struct RowSampler {
   std::uint64_t best() const {
     std::uint64_t best = 0;
     float score = -kInfinity;  // the best's
-    const auto judge = [&](std::int64_t i) {
+    const auto consider = [&](std::int64_t i) {
       const std::uint32_t id = first_id + static_cast<std::uint32_t>(i);
       const float own = fused(logits[i], inverse_temperature, gumbel(noise.bits(id)));
       best = std::max(best, candidate(own, id));
@@ -74,10 +74,10 @@ struct RowSampler {
       const __m256 reach =
           _mm256_cmp_ps(_mm256_fmadd_ps(logit, factor, gumbel_noise_bound), to_beat, _CMP_GE_OQ);
       auto left = static_cast<unsigned>(_mm256_movemask_ps(_mm256_and_ps(hopeful, reach)));
-      for (; left != 0; left &= left - 1) judge(i + std::countr_zero(left));
+      for (; left != 0; left &= left - 1) consider(i + std::countr_zero(left));
     }
     for (; i < count; ++i) {
-      if (logits[i] >= threshold) judge(i);
+      if (logits[i] >= threshold) consider(i);
     }
     return best;
   }

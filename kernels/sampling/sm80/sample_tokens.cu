@@ -59,12 +59,12 @@ class Greedy {
 // The highest of logit / temperature + noise. All lanes of a warp call together.
 class Random {
  public:
-  // key_to_beat: key of the best score that the block has seen; in shared memory, initially 0.
-  __device__ Random(const SlotParams& params, int position, float threshold, unsigned& key_to_beat)
+  // best_key: key of the best score that the block has seen; in shared memory, initially 0.
+  __device__ Random(const SlotParams& params, int position, float threshold, unsigned& best_key)
       : noise_(noise_keys(params.seed, position)),
         factor_(params.inverse_temperature),
         threshold_(threshold),
-        key_to_beat_(key_to_beat) {}
+        best_key_(best_key) {}
 
   // Whether none of the warp's logits can win, whatever their noise.
   __device__ __forceinline__ bool hopeless(const float4& logits) {
@@ -90,7 +90,7 @@ class Random {
         const float score = fused(logit, factor_, gumbel(noise_.bits(id + e)));
         if (logit >= threshold_) {
           best_ = Larger()(best_, static_cast<unsigned long long>(candidate(score, id + e)));
-          atomicMax(&key_to_beat_, order_key(score));
+          atomicMax(&best_key_, order_key(score));
         }
         const float done = no_logit();
         reach = {e == 0 ? done : reach.x, e == 1 ? done : reach.y, e == 2 ? done : reach.z,
@@ -104,11 +104,11 @@ class Random {
 
  private:
   __device__ __forceinline__ void look() {
-    to_beat_ = value_of_key(*static_cast<volatile unsigned*>(&key_to_beat_));
+    to_beat_ = value_of_key(*static_cast<volatile unsigned*>(&best_key_));
   }
   const RandomKeys noise_;
   const float factor_, threshold_;
-  unsigned& key_to_beat_;
+  unsigned& best_key_;
   float to_beat_ = -kInfinity;
   unsigned long long best_ = 0;
 };
@@ -187,7 +187,7 @@ template <int kThreads, int V>
 __global__ void __launch_bounds__(kThreads, kRoom / kThreads) sample_tokens_kernel(const Params p) {
   pdl_begin();
   __shared__ unsigned long long scratch[kThreads / 32 + 1];
-  __shared__ unsigned key_to_beat;
+  __shared__ unsigned best_key;
   const SamplingRowsView& rows = p.rows;
   unsigned tile = blockIdx.x * p.share + min(blockIdx.x, p.more);
   const unsigned last = tile + p.share + (blockIdx.x < p.more ? 1 : 0);
@@ -207,10 +207,10 @@ __global__ void __launch_bounds__(kThreads, kRoom / kThreads) sample_tokens_kern
     if (params.inverse_temperature == 0) {
       best = best_of<kThreads, V>(Greedy(), logits, begin, begin + count);
     } else {
-      if (threadIdx.x == 0) key_to_beat = 0;
+      if (threadIdx.x == 0) best_key = 0;
       __syncthreads();
       const float threshold = p.thresholds != nullptr ? p.thresholds[row] : -kInfinity;
-      const Random random(params, rows.positions[row], threshold, key_to_beat);
+      const Random random(params, rows.positions[row], threshold, best_key);
       best = best_of<kThreads, V>(random, logits, begin, begin + count);
     }
     best = over_block(best, Larger(), scratch);

@@ -74,7 +74,7 @@ class GenerationCall : public ApiCall {
   // request has tools. `field`: the field from which the prompt was created.
   void add_conversation(ChatPrompt prompt, std::string_view field, bool has_tools);
 
-  // --- Written by each endpoint. Choices are numbered prompt by prompt. --- The start of a stream.
+  // Written by each endpoint. Choices are numbered prompt by prompt. First, the start of a stream:
   virtual void write_begin(std::string& /*out*/) {}
   // Writes choice.answer.delta() to a stream; last: with the finish reason.
   virtual void write_delta(std::size_t index, bool last, std::string& out) = 0;

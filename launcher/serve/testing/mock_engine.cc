@@ -23,7 +23,7 @@ void MockEngine::submit(std::uint64_t first_id, const std::vector<runtime::Reque
     for (std::int32_t index = 0; index < request.sampling.n; ++index) {
       answers_.push_back({.request = first_id + i,
                           .index = index,
-                          .length = request.sampling.max_tokens.value_or(options_.usual_length),
+                          .length = request.sampling.max_tokens.value_or(options_.default_length),
                           .prompt_tokens = static_cast<std::int32_t>(request.prompt.size()),
                           .logprobs = request.sampling.logprobs.value_or(-1),
                           .arrived_ns = now_ns()});

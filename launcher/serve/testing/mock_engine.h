@@ -21,7 +21,7 @@ struct MockEngineOptions {
   Nanoseconds step{0};  // 0: as fast as the server takes them
   // The tokens of an answer, repeated cyclically.
   std::vector<std::int32_t> tokens = {1};
-  std::int32_t usual_length = 16;  // of answers without max_tokens
+  std::int32_t default_length = 16;  // of answers without max_tokens
   // Maximum answers per step, in order of arrival; the others wait.
   std::int64_t max_num_seqs = std::numeric_limits<std::int64_t>::max();
 };
