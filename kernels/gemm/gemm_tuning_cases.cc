@@ -123,7 +123,7 @@ class RecordingGemm : public Gemm {
 };
 
 TEST_CASE("weights of different formats are not tuned together, though all else is the same") {
-  const auto backend = create_cpu_backend();
+  const auto backend = create_backend(DeviceKind::cpu);
   Fixture fixture(*backend);
   std::vector<std::size_t> tuned;
   fixture.gemm = std::make_unique<RecordingGemm>(tuned);

@@ -98,7 +98,7 @@ void norm_rope_store_rows(const NormRopeStore& args) {
       norm_and_rotate(args, mine, args.q_norm, cos_sin, rotated);
       for (std::int64_t i = 0; i < head_dim; ++i) mine[i] = from_float<T>(rotated[i]);
     }
-    const std::int64_t slot = args.slots.as<std::int64_t>()[row];
+    const std::int64_t slot = args.slot_mapping.as<std::int64_t>()[row];
     if (slot < 0) continue;
     for (std::int64_t head = 0; head < kv_heads; ++head) {
       norm_and_rotate(args, k + head * head_dim, args.k_norm, cos_sin, rotated);
