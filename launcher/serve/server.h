@@ -121,7 +121,8 @@ class Server {
   void log(const Job& job, int status) const;
 
   // server_answers.cc: the engine's thread.
-  void begin_stream(Job& job, std::vector<HttpOutput>& outputs);
+  static void start_call(Job& job);
+  static void begin_stream(Job& job, std::vector<HttpOutput>& outputs);
   void send_progress(const JobPtr& job, std::vector<HttpOutput>& outputs);
   void apply_to(const JobPtr& job, const runtime::Update& update, std::size_t index,
                 EnginePort& engine);
@@ -178,6 +179,7 @@ struct Server::Job {
   std::int32_t n = 1;
 
   // Used by the engine's thread.
+  bool call_started = false;  // call->begin() has run
   bool stream_started = false;
   bool counted_as_queued = false;  // guarded by Server::mutex_
   std::string out;                 // of a stream, to be sent

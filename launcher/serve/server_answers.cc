@@ -16,6 +16,15 @@ using runtime::Update;
 // timing out. Until then an error can still have its own status.
 constexpr Nanoseconds kBeginAfter = std::chrono::seconds(5);
 
+// The field that an error of the engine is about, which only it can check: token ids, since only
+// the engine knows the vocabulary.
+std::string field_of(std::string_view error) {
+  const std::size_t end = error.find(" holds token id ");
+  if (end == std::string_view::npos) return "";
+  const std::string_view what = error.substr(0, end);
+  return std::string(what == "the prompt" ? "prompt" : what);
+}
+
 }  // namespace
 
 // --- The end of a job; called by any thread ---
@@ -113,7 +122,7 @@ void Server::apply(const std::vector<Update>& updates,
     generated += static_cast<std::int64_t>(update.tokens.size());
     if (job->ended) continue;
     if (!update.error.empty()) {
-      fail(job, update.internal_error ? 500 : 400, update.error);
+      fail(job, update.internal_error ? 500 : 400, update.error, field_of(update.error));
       abort_engine_requests(*job);
       continue;
     }
@@ -143,14 +152,16 @@ void Server::apply(const std::vector<Update>& updates,
 
 void Server::apply_to(const JobPtr& job, const Update& update, std::size_t index,
                       EnginePort& engine) {
+  start_call(*job);
   job->call->apply(index, update, job->out);
   if (job->aborted[index] || !job->call->stopped(index)) return;
   job->aborted[index] = 1;
   engine.abort(update.request);
 }
 
-// Records the metrics of one update; adds to prompt_tokens those of a prompt that got its first
-// token.
+// Records the metrics of one update; adds to prompt_tokens those of an answer's prompt when it gets
+// its first token. As in vLLM, each of n answers counts its prompt, of which all but the first find
+// most in the prefix cache.
 void Server::record(Job& job, std::size_t index, const Update& update,
                     std::int64_t& prompt_tokens) {
   if (!update.error.empty()) return;
@@ -160,7 +171,7 @@ void Server::record(Job& job, std::size_t index, const Update& update,
   if (!update.tokens.empty()) {
     if (answer.last_ns == 0) {
       metrics_->record_first_token(1e-9 * static_cast<double>(now - job.received_ns));
-      if (update.index == 0) prompt_tokens += job.prompt_lengths[index];
+      prompt_tokens += job.prompt_lengths[index];
     } else {
       metrics_->record_inter_token(1e-9 * static_cast<double>(now - answer.last_ns));
     }
@@ -187,7 +198,14 @@ void Server::record(Job& job, std::size_t index, const Update& update,
   metrics_->record_answer(finished);
 }
 
+// A stream's first events come before those of its first update.
+void Server::start_call(Job& job) {
+  if (job.call->stream() && !std::exchange(job.call_started, true)) job.call->begin(job.out);
+}
+
+// Sends the head of the response, and what there is of its body.
 void Server::begin_stream(Job& job, std::vector<HttpOutput>& outputs) {
+  start_call(job);
   job.stream_started = true;
   HttpOutput& output = outputs.emplace_back();
   output.exchange = job.exchange;
@@ -196,7 +214,7 @@ void Server::begin_stream(Job& job, std::vector<HttpOutput>& outputs) {
   output.headers.push_back({"Content-Type", "text/event-stream; charset=utf-8"});
   output.headers.push_back({"Cache-Control", "no-cache"});
   output.headers.push_back({"X-Accel-Buffering", "no"});
-  job.call->begin(output.body);
+  output.body = std::exchange(job.out, {});
 }
 
 // Sends the new output of a job that had updates.

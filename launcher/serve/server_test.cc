@@ -1,7 +1,11 @@
 // The server over real sockets, with a mock engine.
 #include <doctest/doctest.h>
 
+#include <cstdlib>
+#include <initializer_list>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "launcher/serve/testing/server_fixture.h"
@@ -16,6 +20,7 @@ using nvllm::testing::ServerFixture;
 constexpr const char* kEndless = R"({"model": "tiny", "prompt": "Hi", "max_tokens": 90000})";
 constexpr const char* kEndlessStream =
     R"({"model": "tiny", "prompt": "Hi", "max_tokens": 90000, "stream": true})";
+constexpr std::string_view kNumber = "\"sequence_number\":";
 constexpr const char* kShort = R"({"model": "tiny", "prompt": "Hi", "max_tokens": 5})";
 
 int count(const std::string& text, std::string_view part) {
@@ -70,6 +75,20 @@ TEST_CASE("server: a completion, whole and as a stream, on one connection") {
   CHECK(has(stream, "data: [DONE]\n\n"));
   client.get("/ping");
   CHECK(client.read_response().starts_with("HTTP/1.1 200"));
+}
+
+TEST_CASE("server: a stream's events are numbered in the order in which they are sent") {
+  const ServerFixture fixture;
+  RawClient client = fixture.client();
+  client.post("/v1/responses", R"({"input": "Hi", "max_output_tokens": 5, "stream": true})");
+  const std::string stream = client.read_until("0\r\n\r\n");
+  CHECK(has(stream, "response.completed"));
+  int events = 0;
+  for (std::size_t at = 0; (at = stream.find(kNumber, at)) != std::string::npos; ++events) {
+    at += kNumber.size();
+    CHECK(std::atoi(stream.c_str() + at) == events);
+  }
+  CHECK(events > 5);
 }
 
 TEST_CASE("server: pipelined requests are answered in their order") {
@@ -226,6 +245,15 @@ TEST_CASE("server: what the engine refuses is the request's error, with a status
     const std::string refused = client.read_response();
     CHECK(refused.starts_with("HTTP/1.1 400"));
     CHECK(has(refused, "prompt is too long for this engine"));
+    CHECK(has(refused, R"("param":null)"));
+  }
+  // Only the engine knows the vocabulary.
+  for (const auto& [error, field] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"the prompt holds token id 9; the vocabulary's ids are 0 to 8", "prompt"},
+           {"logit_bias holds token id 9; the vocabulary's ids are 0 to 8", "logit_bias"}}) {
+    fixture.engine().refuse_with(error);
+    client.post("/v1/completions", kShort);
+    CHECK(has(client.read_response(), "\"param\":\"" + field + "\""));
   }
 }
 

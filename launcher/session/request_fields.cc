@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -167,6 +168,12 @@ void read_value(const Json& value, std::uint64_t& to) {
 
 void read_value(const Json& value, std::int32_t& to) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
+  // 16.0, which clients send that have no other numbers.
+  if (const double number = value.is_number_float() ? value.get<double>() : 0.5;
+      std::abs(number) <= kMax && number == std::trunc(number)) {
+    to = static_cast<std::int32_t>(number);
+    return;
+  }
   if (!value.is_number_integer()) fail(shown(value), ": not a whole number");
   if (value.is_number_unsigned() ? value.get<std::uint64_t>() > static_cast<std::uint64_t>(kMax)
                                  : value.get<std::int64_t>() < -kMax) {

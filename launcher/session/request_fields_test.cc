@@ -47,6 +47,17 @@ TEST_CASE("an error says the field, its value and what it must be") {
                        Error);
 }
 
+TEST_CASE("a whole number may be written as a float") {
+  runtime::SamplingParams params;
+  CHECK(read_sampling_field("top_k", 16.0, params));
+  CHECK(params.top_k == 16);
+  CHECK(read_sampling_field("top_k", -1.0, params));
+  CHECK(params.top_k == -1);
+  for (const double number : {0.5, 1e10, -1e300}) {
+    CHECK_THROWS_AS(read_sampling_field("top_k", number, params), Error);
+  }
+}
+
 TEST_CASE("texts are one, or a list of some, or none") {
   using Texts = std::vector<std::string>;
   CHECK(read_texts("a") == Texts{"a"});

@@ -157,6 +157,31 @@ TEST_CASE("chat: an assistant's earlier calls and reasoning are what templates r
   CHECK(prompt(R"({"role":"assistant","tool_calls":[{"function":{"arguments":"{"}}]})") == "||,|");
 }
 
+TEST_CASE("chat: a call without arguments has an empty object of them") {
+  ApiFixture fixture(
+      "{% for key, value in messages[0].tool_calls[0].function.arguments|items %}{{ key }}"
+      "{% endfor %}.");
+  for (const char* const arguments : {R"("")", R"(" \n")", "null", "{}", R"("{}")"}) {
+    CAPTURE(arguments);
+    CHECK(fixture.prompt_text(
+              parse_chat_completion,
+              str(R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"arguments":)",
+                  arguments, "}}]}]}")) == ".");
+  }
+}
+
+TEST_CASE(
+    "chat: a message without content, as the server writes that of a call, has an empty one") {
+  ApiFixture fixture(
+      "{% for message in messages %}{{ message.role + ':' + message.content }}|"
+      "{% endfor %}");
+  CHECK(fixture.prompt_text(parse_chat_completion,
+                            R"({"messages":[{"role":"user","content":"w?"},)"
+                            R"({"role":"assistant","content":null,"tool_calls":[]},)"
+                            R"({"role":"assistant"},{"role":"tool","content":"sunny"}]})") ==
+        "user:w?|assistant:|assistant:|tool:sunny|");
+}
+
 TEST_CASE("chat: what a template refuses is the client's error") {
   ApiFixture fixture("{{ raise_exception('no ' ~ messages[0].role) }}");
   CHECK(fixture.refusal(parse_chat_completion, who_and("")) ==

@@ -77,15 +77,15 @@ constexpr Field<Fields> kFields[] = {
 
 constexpr RefusedField kRefused[] = {
     {"chat_template", "a request cannot bring a template; start the server with --chat-template"},
-    {"functions", "is out of use; pass tools"},
-    {"function_call", "is out of use; pass tool_choice"},
+    {"functions", "is out of use; pass tools", "[]"},
+    {"function_call", "is out of use; pass tool_choice", R"("none")"},
     {"prediction", "not supported; leave it out"},
     {"audio", "only text is supported; leave it out"},
     {"web_search_options", "not supported; leave it out"},
     {"verbosity", "not supported; leave it out"},
-    {"echo", "is a field of /v1/completions; leave it out"},
+    {"echo", "is a field of /v1/completions; leave it out", "false"},
     {"prompt", "is a field of /v1/completions; pass messages"},
-    {"suffix", "is a field of /v1/completions; leave it out"},
+    {"suffix", "is a field of /v1/completions; leave it out", R"("")"},
 };
 
 void resolve_logprobs(Fields& fields) {
@@ -141,7 +141,10 @@ ChatFields read_chat_fields(const ApiContext& context, const Json& body) {
         "\"add_generation_prompt\": false",
         "continue_final_message");
   }
-  if (fields.max_completion_tokens) fields.max_tokens = fields.max_completion_tokens;
+  if (fields.max_completion_tokens) {
+    fields.max_tokens = fields.max_completion_tokens;
+    fields.max_tokens_field = "max_completion_tokens";
+  }
   resolve_logprobs(fields);
   check_tools(context, fields);
   return fields;

@@ -30,7 +30,7 @@ constexpr Field<CompletionFields> kFields[] = {
 };
 
 constexpr RefusedField kRefused[] = {
-    {"suffix", "text cannot be inserted before a suffix; leave it out"},
+    {"suffix", "text cannot be inserted before a suffix; leave it out", R"("")"},
     {"max_completion_tokens", "is a field of chats; pass max_tokens"},
     {"messages", "is a field of /v1/chat/completions; pass prompt"},
 };
@@ -183,7 +183,7 @@ class CompletionCall final : public GenerationCall {
     EchoedLogprobs echoed;
     if (echoes) echoed = {.first = prompt.ids.front(), .rest = &prompt.logprobs};
     append_completion_logprobs(out, names(), echoed, choice.answer.delta().logprobs,
-                               choice.text_offset);
+                               choice.logprobs_text);
   }
 
   static void append_finish(const AnswerStream& answer, bool last, std::string& out) {

@@ -188,7 +188,7 @@ TEST_CASE("completion: why an answer ended") {
   CHECK(ending({276}, FinishReason::abort) == "is|abort|null");
 }
 
-TEST_CASE("completion: cached tokens are those of all prompts, once each") {
+TEST_CASE("completion: cached tokens are those of all prompts, as the first answer found them") {
   ApiFixture fixture;
   const auto call = fixture.call(parse_completion, R"({"prompt":[[1,2],[3,4]],"n":2})");
   std::string out;
@@ -197,7 +197,7 @@ TEST_CASE("completion: cached tokens are those of all prompts, once each") {
     for (std::int32_t answer = 0; answer < 2; ++answer) {
       runtime::Update update = ApiFixture::update({5}, FinishReason::length);
       update.index = answer;
-      update.cached_tokens = prompt == 0 ? 1 : 2;
+      update.cached_tokens = answer > 0 ? 100 : prompt == 0 ? 1 : 2;  // read by the first
       call->apply(prompt, update, out);
     }
   }
@@ -314,11 +314,48 @@ TEST_CASE("completion: tokens that share a text are named once in top_logprobs")
   runtime::Update update = ApiFixture::update({268}, FinishReason::length);
   TokenLogprobs token{.chosen = {.token = 268, .logprob = -3}};
   token.top = {{.token = 160, .logprob = -1},
-               {.token = 161, .logprob = -2}};  // parts of characters
+               {.token = 161, .logprob = -2}};  // beginnings of characters
   update.logprobs = {token};
   call->apply(0, update, out);
   call->finish(out);
-  CHECK(out.find(R"("top_logprobs":[{"�":-1," wh":-3}])") != std::string::npos);
+  CHECK(out.find(R"("top_logprobs":[{"":-1," wh":-3}])") != std::string::npos);
+}
+
+TEST_CASE("completion: the last token of a character has its text, and offsets fit the text") {
+  ApiFixture fixture;
+  const std::vector<std::int32_t> ids = fixture.ids("日本 n");
+  REQUIRE(ids.size() == 7);  // a token of each byte
+  for (const bool stream : {false, true}) {
+    CAPTURE(stream);
+    const auto call = fixture.call(parse_completion,
+                                   str(R"({"prompt":"who","logprobs":1,"stream":)", stream, "}"));
+    std::string out;
+    call->begin(out);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const bool last = i + 1 == ids.size();
+      runtime::Update update =
+          ApiFixture::update({ids[i]}, last ? FinishReason::length : FinishReason::none);
+      // Something else without a text is more likely.
+      update.logprobs = {logprobs_of(ids[i], -3, 160, -1)};
+      call->apply(0, update, out);
+    }
+    call->finish(out);
+    json tokens = json::array(), offsets = json::array(), top = json::array();
+    const auto add = [&](const json& choice) {
+      const json& logprobs = choice["logprobs"];
+      for (const json& each : logprobs["tokens"]) tokens.push_back(each);
+      for (const json& each : logprobs["text_offset"]) offsets.push_back(each);
+      for (const json& each : logprobs["top_logprobs"]) top.push_back(each);
+    };
+    if (stream) {
+      for (const json& chunk : events_of(out)) add(chunk["choices"][0]);
+    } else {
+      add(parse_json(out)["choices"][0]);
+    }
+    CHECK(tokens == json({"", "", "日", "", "", "本", " n"}));
+    CHECK(offsets == json({0, 0, 0, 1, 1, 1, 2}));
+    for (std::size_t i = 0; i < ids.size(); ++i) CHECK(top[i][tokens[i]] == -3);
+  }
 }
 
 TEST_CASE("completion: prompt_logprobs and token ids as vLLM shows them") {

@@ -21,9 +21,11 @@ std::string_view stripped(std::string_view text) {
 }
 
 // Converts the arguments of a call, which clients send back as JSON text, to the object that
-// templates expect. Anything but an object is kept.
+// templates expect; none, and a blank text, to an empty one. Anything else but an object is kept.
 jinja::Value as_object(const jinja::Value& arguments) {
+  if (arguments.none()) return jinja::Dict{};
   if (arguments.string() == nullptr) return arguments;
+  if (stripped(*arguments.string()).empty()) return jinja::Dict{};
   try {
     jinja::Value parsed = jinja::from_json(*arguments.string(), "arguments");
     return parsed.dict() == nullptr ? arguments : parsed;
@@ -48,7 +50,8 @@ jinja::Value prepare_call(const jinja::Value& call) {
 
 // Converts an assistant's earlier message for templates: its calls, and its reasoning under the old
 // and the new name. gpt-oss' template reads the reasoning before a call as "thinking", if there is
-// no content.
+// no content. A message without content, as that of a call, has an empty one, as in vLLM: templates
+// add it to other texts.
 jinja::Value prepare_history(const jinja::Value& message) {
   const jinja::Dict* const dict = message.dict();
   if (dict == nullptr) return message;
@@ -69,6 +72,7 @@ jinja::Value prepare_history(const jinja::Value& message) {
       dict->get("thinking") == nullptr) {
     prepared.set("thinking", *thought);
   }
+  if (content == nullptr || content->none()) prepared.set("content", std::string());
   if (calls != nullptr && calls->list() != nullptr) {
     jinja::List list;
     for (const jinja::Value& call : calls->list()->items) list.items.push_back(prepare_call(call));

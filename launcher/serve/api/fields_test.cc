@@ -1,6 +1,7 @@
 // Valid bodies, and errors for invalid ones.
 #include <doctest/doctest.h>
 
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -156,6 +157,20 @@ TEST_CASE("fields: max_completion_tokens goes before max_tokens") {
   CHECK(call->requests()[0].sampling.max_tokens == 5);
 }
 
+TEST_CASE("fields: errors about the length of the answer name the request's own field") {
+  ApiFixture fixture;
+  CHECK(fixture.refusal(parse_chat_completion, chat_with("max_completion_tokens", "0")) ==
+        "400 [max_completion_tokens] max_completion_tokens 0: must be at least 1");
+  CHECK(fixture.refusal(parse_chat_completion,
+                        chat_with("max_completion_tokens", "3,\"min_tokens\":5")) ==
+        "400 [min_tokens] min_tokens 5: must be at most max_completion_tokens, which is 3");
+  CHECK(fixture.refusal(parse_chat_completion, chat_with("max_tokens", "0"))
+            .starts_with("400 [max_tokens] max_tokens 0: "));
+  fixture.context().max_model_len = 20;
+  CHECK(fixture.refusal(parse_response, R"({"input":"who","max_output_tokens":99})")
+            .starts_with("400 [max_output_tokens] max_output_tokens 99 and the prompt's "));
+}
+
 TEST_CASE("fields: what is not done is refused by its name") {
   ApiFixture fixture;
   for (const char* const name :
@@ -165,8 +180,8 @@ TEST_CASE("fields: what is not done is refused by its name") {
         "kv_transfer_params", "vllm_xargs", "prompt_embeds"}) {
     CAPTURE(name);
     const std::string refused = str("400 [", name, "] ", name, ": ");
-    CHECK(fixture.refusal(parse_completion, completion_with(name, "1")).starts_with(refused));
-    CHECK(fixture.refusal(parse_chat_completion, chat_with(name, "1")).starts_with(refused));
+    CHECK(fixture.refusal(parse_completion, completion_with(name, "2")).starts_with(refused));
+    CHECK(fixture.refusal(parse_chat_completion, chat_with(name, "2")).starts_with(refused));
     // null has no effect.
     CHECK(fixture.refusal(parse_completion, completion_with(name, "null")) == "no error");
   }
@@ -180,6 +195,34 @@ TEST_CASE("fields: what is not done is refused by its name") {
     CAPTURE(name);
     CHECK(fixture.refusal(parse_chat_completion, chat_with(name, "\"x\""))
               .starts_with(str("400 [", name, "] ")));
+  }
+}
+
+TEST_CASE("fields: what is not done may be sent with the value that does not ask for it") {
+  ApiFixture fixture;
+  struct Neutral {
+    const char *name, *value, *asking;
+  };
+  for (const auto& [name, value, asking] :
+       std::initializer_list<Neutral>{{"use_beam_search", "false", "true"},
+                                      {"length_penalty", "1.0", "1.1"},
+                                      {"length_penalty", "1", "0"},
+                                      {"early_stopping", "false", "true"},
+                                      {"structured_outputs", "{}", R"({"json":{}})"},
+                                      {"kv_transfer_params", "{}", R"({"a":1})"},
+                                      {"logits_processors", "[]", R"(["a"])"}}) {
+    CAPTURE(name);
+    for (const ParseCall parse : {parse_completion, parse_chat_completion}) {
+      const auto body = parse == parse_completion ? completion_with : chat_with;
+      CHECK(fixture.refusal(parse, body(name, value)) == "no error");
+      CHECK(fixture.refusal(parse, body(name, asking)).starts_with(str("400 [", name, "]")));
+    }
+  }
+  CHECK(fixture.refusal(parse_completion, completion_with("suffix", R"("")")) == "no error");
+  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"echo", "false"}, {"functions", "[]"}, {"function_call", R"("none")"}}) {
+    CAPTURE(name);
+    CHECK(fixture.refusal(parse_chat_completion, chat_with(name, value)) == "no error");
   }
 }
 
@@ -290,6 +333,16 @@ TEST_CASE("fields: prompt and answer must fit into the context") {
       fixture.call(parse_completion,
                    "{\"prompt\":[" + ids + ",2],\"truncate_prompt_tokens\":3,\"max_tokens\":1}");
   CHECK(cut->requests()[0].prompt == std::vector<std::int32_t>{1, 1, 2});
+  // -1: to what leaves room for the answer.
+  const std::string to_fit = "{\"prompt\":[" + ids + ",2],\"truncate_prompt_tokens\":-1";
+  CHECK(
+      fixture.call(parse_completion, to_fit + ",\"max_tokens\":8}")->requests()[0].prompt.size() ==
+      12);
+  CHECK(fixture.call(parse_completion, to_fit + "}")->requests()[0].prompt.size() == 19);
+  CHECK(fixture.refusal(parse_completion,
+                        "{\"prompt\":[" + ids + ",2],\"truncate_prompt_tokens\":20}") ==
+        "400 [prompt] prompt: 20 tokens leave no room for an answer within max_model_len 20; "
+        "shorten it, or pass a smaller truncate_prompt_tokens");
   CHECK(fixture.refusal(parse_completion, completion_with("prompt_", "1")).starts_with("400"));
   CHECK(fixture.refusal(parse_completion, "{\"prompt\":\"" + std::string(30000, 'a') + "\"}")
             .starts_with("400 [prompt] prompt: a text of 30000 bytes is longer"));

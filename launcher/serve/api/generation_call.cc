@@ -116,7 +116,8 @@ void GenerationCall::apply(std::size_t index, const Update& update, std::string&
   if (update.finish != FinishReason::none) {
     --prompt.open, --open_;
     if (answer.met_stop_string()) --prompt.stopped;
-    prompt.cached_tokens = std::max<std::int64_t>(prompt.cached_tokens, update.cached_tokens);
+    // The other answers find what the first one has read.
+    if (update.index == 0) prompt.cached_tokens = update.cached_tokens;
   }
   const bool prompt_was_read = prompt.is_read;
   if (update.index == 0) {

@@ -54,10 +54,10 @@ class GenerationCall : public ApiCall {
   };
   struct Choice {
     AnswerStream answer;
-    std::int64_t sent_tokens = 0;  // number of tokens sent in a stream
-    bool has_started = false;      // a stream has sent something
-    bool has_ended = false;        // a stream has sent the end
-    std::int64_t text_offset = 0;  // of the next token with a logprob, in characters
+    std::int64_t sent_tokens = 0;       // number of tokens sent in a stream
+    bool has_started = false;           // a stream has sent something
+    bool has_ended = false;             // a stream has sent the end
+    CompletionText logprobs_text = {};  // of the tokens whose logprobs were written
   };
 
   // For constructors: adds an engine request and its n choices. make_parser(): called for each.

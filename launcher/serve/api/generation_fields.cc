@@ -93,7 +93,7 @@ void store_request_id(const Json& value, Fields& fields) {
 void store_truncation(const Json& value, Fields& fields) {
   read_value(value, fields.truncate_prompt_tokens);
   const std::int32_t tokens = *fields.truncate_prompt_tokens;
-  if (tokens < -1 || tokens == 0) fail(tokens, ": must be at least 1, or -1 for max_model_len");
+  if (tokens < -1 || tokens == 0) fail(tokens, ": must be at least 1, or -1 for what fits");
 }
 
 void store_priority(const Json& value, Fields& /*fields*/) {
@@ -170,10 +170,10 @@ constexpr const char* kTextOnly = "only text is supported; leave it out";
 
 constexpr RefusedField kRefused[] = {
     {"best_of", "does not exist any more; ask for n answers"},
-    {"use_beam_search", "beam search is not supported; leave it out"},
-    {"length_penalty", "beam search is not supported; leave it out"},
-    {"early_stopping", "beam search is not supported; leave it out"},
-    {"structured_outputs", kNoStructure},
+    {"use_beam_search", "beam search is not supported; leave it out", "false"},
+    {"length_penalty", "beam search is not supported; leave it out", "1"},
+    {"early_stopping", "beam search is not supported; leave it out", "false"},
+    {"structured_outputs", kNoStructure, "{}"},
     {"guided_json", kNoStructure},
     {"guided_regex", kNoStructure},
     {"guided_choice", kNoStructure},
@@ -181,10 +181,10 @@ constexpr RefusedField kRefused[] = {
     {"guided_decoding_backend", kNoStructure},
     {"guided_whitespace_pattern", kNoStructure},
     {"cache_salt", "the prefix cache has no salt: all requests share it; leave it out"},
-    {"mm_processor_kwargs", kTextOnly},
-    {"logits_processors", "not supported; leave it out"},
-    {"kv_transfer_params", "not supported; leave it out"},
-    {"vllm_xargs", "not supported; leave it out"},
+    {"mm_processor_kwargs", kTextOnly, "{}"},
+    {"logits_processors", "not supported; leave it out", "[]"},
+    {"kv_transfer_params", "not supported; leave it out", "{}"},
+    {"vllm_xargs", "not supported; leave it out", "{}"},
     {"prompt_cache_retention", "not supported; leave it out"},
     {"prompt_embeds", "not supported; pass a text or token ids"},
 };
@@ -200,12 +200,16 @@ void check_model(const ApiContext& context, const std::string& model) {
 }
 
 // The messages of check_sampling_params() start with the field's name.
-void check_ranges(const SamplingParams& params) {
+void check_ranges(const SamplingParams& params, const std::string& max_tokens_field) {
+  constexpr std::string_view kMaxTokens = "max_tokens";
   try {
     runtime::check_sampling_params(params);
   } catch (const Error& error) {
-    const std::string_view message = error.what();
-    throw ApiError(400, error.what(), std::string(message.substr(0, message.find(' '))));
+    std::string message = error.what();
+    if (const std::size_t at = message.find(kMaxTokens); at != std::string::npos) {
+      message.replace(at, kMaxTokens.size(), max_tokens_field);
+    }
+    throw ApiError(400, message, message.substr(0, message.find(' ')));
   }
 }
 
@@ -252,7 +256,7 @@ bool read_generation_field(const std::string& name, const Json& value, Generatio
     const std::vector<std::string>& names = sampling_field_names();
     if (std::ranges::find(names, name) != names.end()) return true;
   } else {
-    check_refused(name, kRefused);
+    check_refused(name, value, kRefused);
     if (read_sampling(name, value, fields.sampling)) return true;
   }
   return std::ranges::find(kRefused, std::string_view(name), &RefusedField::name) !=
@@ -276,9 +280,13 @@ void refuse_unknown_field(const std::string& name, std::vector<std::string> know
   throw ApiError(400, message, name.substr(0, kMaxNameBytes));
 }
 
-void check_refused(const std::string& name, std::span<const RefusedField> refused) {
+void check_refused(const std::string& name, const Json& value,
+                   std::span<const RefusedField> refused) {
   const auto field = std::ranges::find(refused, std::string_view(name), &RefusedField::name);
-  if (field != refused.end()) throw ApiError(400, str(name, ": ", field->why), name);
+  if (field == refused.end() || (*field->neutral != 0 && value == Json::parse(field->neutral))) {
+    return;
+  }
+  throw ApiError(400, str(name, ": ", field->why), name);
 }
 
 void check_fields(const ApiContext& context, const GenerationFields& fields) {
@@ -342,8 +350,10 @@ std::vector<std::int32_t> encode_text(const ApiContext& context, std::string_vie
 void truncate_prompt(const ApiContext& context, const GenerationFields& fields,
                      std::vector<std::int32_t>& prompt) {
   if (!fields.truncate_prompt_tokens) return;
+  // What fits leaves room for the answer, of which there is at least one token.
+  const std::int64_t room = context.max_model_len - std::max(fields.max_tokens.value_or(1), 1);
   const std::int64_t kept =
-      *fields.truncate_prompt_tokens < 0 ? context.max_model_len : *fields.truncate_prompt_tokens;
+      *fields.truncate_prompt_tokens < 0 ? room : *fields.truncate_prompt_tokens;
   const auto size = static_cast<std::int64_t>(prompt.size());
   if (kept > 0 && size > kept) prompt.erase(prompt.begin(), prompt.begin() + (size - kept));
 }
@@ -359,15 +369,17 @@ SamplingParams sampling_of(const ApiContext& context, const GenerationFields& fi
     throw ApiError(
         400,
         str(field, ": ", prompt, " tokens leave no room for an answer within max_model_len ",
-            context.max_model_len, "; shorten it, or pass truncate_prompt_tokens"),
+            context.max_model_len, "; shorten it, or pass ",
+            fields.truncate_prompt_tokens ? "a smaller truncate_prompt_tokens"
+                                          : "truncate_prompt_tokens"),
         field);
   }
   if (fields.max_tokens && context.max_model_len > 0 && *fields.max_tokens > room) {
     throw ApiError(400,
-                   str("max_tokens ", *fields.max_tokens, " and the prompt's ", prompt,
-                       " tokens exceed max_model_len ", context.max_model_len,
-                       "; pass max_tokens of at most ", room, " or shorten the prompt"),
-                   "max_tokens");
+                   str(fields.max_tokens_field, ' ', *fields.max_tokens, " and the prompt's ",
+                       prompt, " tokens exceed max_model_len ", context.max_model_len, "; pass ",
+                       fields.max_tokens_field, " of at most ", room, " or shorten the prompt"),
+                   fields.max_tokens_field);
   }
   SamplingParams params = fields.sampling;
   if (context.has_max_tokens) default_max_tokens = context.defaults.max_tokens;
@@ -379,7 +391,7 @@ SamplingParams sampling_of(const ApiContext& context, const GenerationFields& fi
   if (context.text != nullptr) {
     with_field("bad_words", [&] { add_bad_words(*context.text, fields.bad_words, params); });
   }
-  check_ranges(params);
+  check_ranges(params, fields.max_tokens_field);
   return params;
 }
 

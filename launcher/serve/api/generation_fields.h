@@ -55,13 +55,14 @@ struct GenerationFields {
   std::string model = "";
   std::string request_id = "";  // empty: from the request's header
   std::optional<std::int32_t> max_tokens = std::nullopt;
+  std::string max_tokens_field = "max_tokens";  // as the request names it
   // Text.
   StringList stop = {};
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
   StringList bad_words = {};
   // Prompt.
-  std::optional<std::int32_t> truncate_prompt_tokens = std::nullopt;  // -1: to max_model_len
+  std::optional<std::int32_t> truncate_prompt_tokens = std::nullopt;  // -1: to what fits
   std::optional<bool> add_special_tokens = std::nullopt;
   // Response.
   std::optional<std::int32_t> logprobs = std::nullopt;
@@ -85,6 +86,8 @@ struct Field {
 struct RefusedField {
   const char* name;
   const char* why;
+  // JSON of the value that asks for nothing, which some clients always send; "": there is none.
+  const char* neutral = "";
 };
 
 template <auto Member, typename Fields>
@@ -107,8 +110,9 @@ std::vector<std::string> generation_field_names();
 
 // Throws an ApiError that suggests the most similar of the known names.
 [[noreturn]] void refuse_unknown_field(const std::string& name, std::vector<std::string> known);
-// Throws an ApiError if the field is one of these.
-void check_refused(const std::string& name, std::span<const RefusedField> refused);
+// Throws an ApiError if the field is one of these and asks for something.
+void check_refused(const std::string& name, const nlohmann::json& value,
+                   std::span<const RefusedField> refused);
 // Checks combinations of fields. Called by read_fields().
 void check_fields(const ApiContext& context, const GenerationFields& fields);
 
@@ -128,10 +132,10 @@ Fields read_fields(const ApiContext& context, const nlohmann::json& body,
       if (!value.is_null()) with_field(name, [&, &v = value] { field->store(v, fields); });
       continue;
     }
-    if (!value.is_null()) check_refused(name, refused);
+    if (!value.is_null()) check_refused(name, value, refused);
     if (read_generation_field(name, value, fields)) continue;
     if (std::ranges::find(refused, std::string_view(name), &RefusedField::name) != refused.end()) {
-      continue;  // null
+      continue;  // it asks for nothing
     }
     std::vector<std::string> known;
     for (const Field<Fields>& each : own) known.emplace_back(each.name);

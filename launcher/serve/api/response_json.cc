@@ -135,12 +135,36 @@ std::vector<TokenLogprob> with_chosen(const TokenLogprobs& token) {
   return all;
 }
 
-// Keyed by text. If tokens share a text, only the most likely one, which comes first, is kept.
-void append_top(std::string& out, const TokenNames& names, const TokenLogprobs& token) {
+// Takes the complete characters from the beginning of the bytes, and what is no character.
+std::string take_characters(std::string& bytes) {
+  std::size_t complete = 0;
+  while (complete < bytes.size()) {
+    const tokenizer::Utf8Part part =
+        tokenizer::first_utf8_part(std::string_view(bytes).substr(complete));
+    if (part.kind == tokenizer::Utf8Part::kTruncated) break;
+    complete += part.size;
+  }
+  std::string text;
+  tokenizer::append_valid_utf8(text, std::string_view(bytes).substr(0, complete));
+  bytes.erase(0, complete);
+  return text;
+}
+
+// Keyed by text. If tokens share a text, only one is kept: the sampled token, or else the most
+// likely one, which comes first. open: the beginning of a character, left by the tokens before.
+void append_top(std::string& out, const TokenNames& names, const TokenLogprobs& token,
+                const std::string& open) {
+  const auto name_of = [&](std::int32_t id) {
+    if (names.by_ids()) return names.name(id);
+    std::string bytes = open + names.bytes(id);
+    return take_characters(bytes);
+  };
+  const std::string chosen = name_of(token.chosen.token);
   std::vector<std::string> seen;
   out += '{';
   for (const TokenLogprob& each : with_chosen(token)) {
-    std::string name = names.name(each.token);
+    std::string name = name_of(each.token);
+    if (name == chosen && each.token != token.chosen.token) continue;
     if (std::ranges::find(seen, name) != seen.end()) continue;
     if (!seen.empty()) out += ',';
     append_json_string(out, name);
@@ -179,21 +203,22 @@ struct CompletionLists {
 
   // token: nullptr: no logprob.
   void add(const TokenNames& names, std::int32_t id, const TokenLogprobs* token,
-           std::int64_t& offset) {
+           CompletionText& text) {
     for (std::string* list : {&tokens, &logprobs, &top, &offsets}) {
       if (!list->empty()) *list += ',';
     }
-    const std::string name = names.name(id);
-    append_json_string(tokens, name);
-    append_json_number(offsets, offset);
-    offset += characters(name);
     if (token == nullptr) {
       logprobs += "null";
       top += "null";
     } else {
       append_logprob(logprobs, token->chosen.logprob);
-      append_top(top, names, *token);
+      append_top(top, names, *token, text.open);
     }
+    text.open += names.bytes(id);
+    const std::string added = take_characters(text.open);
+    append_json_string(tokens, names.by_ids() ? names.name(id) : added);
+    append_json_number(offsets, text.characters);
+    text.characters += characters(added);
   }
 };
 
@@ -208,7 +233,7 @@ std::optional<char> fallback_byte(std::string_view token) {  // of "<0x41>"
 }  // namespace
 
 std::string TokenNames::name(std::int32_t token) const {
-  if (as_ids || tokenizer == nullptr) return "token_id:" + std::to_string(token);
+  if (by_ids()) return "token_id:" + std::to_string(token);
   if (token < 0) return "";
   return tokenizer->decode({static_cast<tokenizer::TokenId>(token)}, false);
 }
@@ -241,16 +266,15 @@ void append_chat_logprobs(std::string& out, const TokenNames& names,
 
 void append_completion_logprobs(std::string& out, const TokenNames& names,
                                 const EchoedLogprobs& echoed,
-                                const std::vector<TokenLogprobs>& tokens,
-                                std::int64_t& text_offset) {
+                                const std::vector<TokenLogprobs>& tokens, CompletionText& text) {
   CompletionLists lists;
-  if (echoed.first >= 0) lists.add(names, echoed.first, nullptr, text_offset);
+  if (echoed.first >= 0) lists.add(names, echoed.first, nullptr, text);
   if (echoed.rest != nullptr) {
     for (const TokenLogprobs& each : *echoed.rest) {
-      lists.add(names, each.chosen.token, &each, text_offset);
+      lists.add(names, each.chosen.token, &each, text);
     }
   }
-  for (const TokenLogprobs& each : tokens) lists.add(names, each.chosen.token, &each, text_offset);
+  for (const TokenLogprobs& each : tokens) lists.add(names, each.chosen.token, &each, text);
   out += R"({"text_offset":[)" + lists.offsets;
   out += R"(],"token_logprobs":[)" + lists.logprobs;
   out += R"(],"tokens":[)" + lists.tokens;

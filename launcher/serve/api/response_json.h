@@ -44,6 +44,7 @@ struct TokenNames {
   const tokenizer::Tokenizer* tokenizer = nullptr;  // null: by their ids
   bool as_ids = false;                              // "token_id:7", for tokens that share a text
 
+  bool by_ids() const { return as_ids || tokenizer == nullptr; }
   std::string name(std::int32_t token) const;
   // The bytes of the token, possibly part of a character.
   std::string bytes(std::int32_t token) const;
@@ -53,8 +54,15 @@ struct TokenNames {
 void append_chat_logprobs(std::string& out, const TokenNames& names,
                           const std::vector<runtime::TokenLogprobs>& tokens);
 
+// The text of a completion's tokens so far. A character that several tokens spell belongs to the
+// last of them, and the others have no text, as in vLLM.
+struct CompletionText {
+  std::int64_t characters = 0;
+  std::string open = {};  // the beginning of a character
+};
+
 // For completions. `first`: the first token of an echoed prompt, which has no logprob; -1: none.
-// text_offset: offset of the next token's text in characters; updated.
+// text: of the tokens before; updated.
 struct EchoedLogprobs {
   std::int32_t first = -1;
   const std::vector<runtime::TokenLogprobs>* rest = nullptr;  // of the prompt
@@ -62,7 +70,7 @@ struct EchoedLogprobs {
 void append_completion_logprobs(std::string& out, const TokenNames& names,
                                 const EchoedLogprobs& echoed,
                                 const std::vector<runtime::TokenLogprobs>& tokens,
-                                std::int64_t& text_offset);
+                                CompletionText& text);
 
 // The same with an answer's token ids as keys, like vLLM's Python objects: [{"7": {"logprob": ...,
 // "rank": ..., "decoded_token": ...}}, ...]

@@ -43,20 +43,24 @@ class HarmonyParser final : public OutputParser {
     std::string text;
     tags_.finish(text);
     add(text, out);
+    release_beginning(out);
     return out;
   }
 
   bool called_tools() const override { return calls_ > 0; }
 
  private:
-  // role, channel: the two parts of a header. content: also text without a header.
-  enum class Section { role, channel, reasoning, content, call };
+  // beginning: the answer's beginning, which is a header's rest if it names a recipient, since the
+  // prompt ends with the role. role, channel: the two parts of a header. content: also text without
+  // a header.
+  enum class Section { beginning, role, channel, reasoning, content, call };
   enum Tag { kStart, kChannel, kConstrain, kMessage, kEnd, kReturn, kCall };
 
   void push_byte(char byte, OutputDelta& out) {
     std::string text;
     const int tag = tags_.push(byte, text);
     add(text, out);
+    if (tag != TagMatcher::kNone) end_beginning(tag, out);
     switch (tag) {
       case TagMatcher::kNone: return;
       case kStart:
@@ -74,6 +78,31 @@ class HarmonyParser final : public OutputParser {
         return;
       case kMessage: return begin_message(out);
       default: section_ = Section::content;
+    }
+  }
+
+  // Whether the answer may start with " to=" and a name, of which there may be more.
+  bool may_name_recipient() const {
+    constexpr std::string_view kTo = "to=";
+    std::string_view text = header_;
+    while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
+    return kTo.starts_with(text.substr(0, kTo.size())) && text.size() < kMaxHeader;
+  }
+
+  // What was taken for a header's rest is content.
+  void release_beginning(OutputDelta& out) {
+    if (section_ != Section::beginning) return;
+    section_ = Section::content;
+    out.content += std::exchange(header_, {});
+  }
+
+  void end_beginning(int tag, OutputDelta& out) {
+    if (section_ != Section::beginning) return;
+    const bool in_header = tag == kChannel || tag == kConstrain || tag == kMessage;
+    if (in_header && !word_after(header_, "to=").empty()) {
+      section_ = Section::role;
+    } else {
+      release_beginning(out);
     }
   }
 
@@ -103,6 +132,10 @@ class HarmonyParser final : public OutputParser {
   void add(std::string_view text, OutputDelta& out) {
     if (text.empty()) return;
     switch (section_) {
+      case Section::beginning:
+        header_ += text;
+        if (!may_name_recipient()) release_beginning(out);
+        return;
       case Section::role:
       case Section::channel: return keep(text);
       case Section::reasoning: out.reasoning += text; return;
@@ -118,7 +151,7 @@ class HarmonyParser final : public OutputParser {
   const bool calls_enabled_;
   CallIds ids_;
   std::int32_t calls_ = 0;
-  Section section_ = Section::content;
+  Section section_ = Section::beginning;
   TagMatcher tags_{"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>",
                    "<|end|>",   "<|return|>",  "<|call|>"};
   std::string header_, channel_;  // the header after <|start|>, and after <|channel|>

@@ -66,6 +66,20 @@ TEST_CASE("harmony: a commentary with a recipient is a call") {
         "<|start|>assistant<|channel|>commentary to=python<|message|>1+1",
         "", "", {{"f", "{}"}, {"python", "1+1"}});
   check(kBoth, "<|channel|>commentary to=functions.f<|message|>", "", "", {{"f", ""}});
+  // The prompt had the role.
+  check(kBoth, " to=functions.f<|channel|>commentary json<|message|>{\"a\":1}<|call|>", "", "",
+        {{"f", "{\"a\":1}"}});
+  check(kBoth, "to=functions.f <|constrain|>json<|message|>{}<|call|>", "", "", {{"f", "{}"}});
+}
+
+TEST_CASE("harmony: an answer that begins like a recipient, but has no header, is content") {
+  for (const char* const text :
+       {" to", " to=f", "\n to=functions.f", " to= A", " tomorrow", "  "}) {
+    check(kBoth, text, "", text);
+  }
+  check(kBoth, " to= A<|end|>B", "", " to= AB");
+  const std::string long_name = " to=" + std::string(5000, 'x');
+  CHECK(parse_answer(kBoth, long_name).content == long_name);
 }
 
 TEST_CASE("harmony: a commentary without a recipient is content, before a call as well") {

@@ -313,6 +313,7 @@ constexpr RefusedField kRefused[] = {
 ResponseFields read_response_fields(const ApiContext& context, std::string_view body) {
   auto fields = read_fields<Fields>(context, parse_body(body), kFields, kRefused);
   if (!fields.has_input) throw ApiError(400, "input: missing", "input");
+  fields.max_tokens_field = "max_output_tokens";
   if (fields.has_tools && fields.tool_choice != "none")
     check_finds_tool_calls(context, R"("none")");
   return fields;
