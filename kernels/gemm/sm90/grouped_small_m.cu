@@ -2,7 +2,7 @@
 #include "kernels/gemm/sm90/grouped_small_m.cuh"
 
 namespace nvllm::kernels::cuda {
-namespace grouped_small_m {
+namespace small_m_grouped {
 namespace {
 
 template <WeightFormat kFormat>
@@ -60,10 +60,10 @@ void launch(const GroupedGemm& grouped, bool start_is_visible, cudaStream_t stre
 }
 
 }  // namespace
-}  // namespace grouped_small_m
+}  // namespace small_m_grouped
 
 bool has_room_small_m(const GroupedGemm& grouped) {
-  namespace small_m = grouped_small_m;
+  namespace small_m = small_m_grouped;
   switch (grouped.weight.format) {
     case WeightFormat::bf16:
     case WeightFormat::f16:
@@ -77,7 +77,7 @@ bool has_room_small_m(const GroupedGemm& grouped) {
 }
 
 void grouped_small_m(const GroupedGemm& grouped, bool start_is_visible, Stream& stream) {
-  namespace small_m = grouped_small_m;
+  namespace small_m = small_m_grouped;
   const cudaStream_t native = nvllm::cuda::native(stream);
   const bool bf16 = grouped.weight.type() == DType::bf16;
   switch (grouped.weight.format) {

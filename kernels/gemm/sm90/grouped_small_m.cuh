@@ -19,7 +19,7 @@
 #include "kernels/gemm/sm80/grouped_params.cuh"
 #include "kernels/gemm/sm80/quantized_gemv.cuh"
 
-namespace nvllm::kernels::cuda::grouped_small_m {
+namespace nvllm::kernels::cuda::small_m_grouped {
 
 inline constexpr int kWarps = 16, kThreads = kWarps * 32;
 inline constexpr int kRows = 8, kSlotOutputs = 16;
@@ -531,4 +531,4 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-}  // namespace nvllm::kernels::cuda::grouped_small_m
+}  // namespace nvllm::kernels::cuda::small_m_grouped

@@ -16,7 +16,7 @@ namespace {
 
 using single_token::activate, single_token::choose, single_token::Chosen, single_token::kMaxOneRow,
     single_token::kTile, single_token::Params, single_token::sum_squares, single_token::Weights;
-namespace small_m = grouped_small_m;
+namespace small_m = small_m_grouped;
 using small_m::kBoxBytes, small_m::kBoxInputs, small_m::kScaleBytes, small_m::output_of;
 
 constexpr int kGateUpWarps = 16, kGateUpStages = 3;
