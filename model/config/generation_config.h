@@ -19,7 +19,8 @@ struct GenerationConfig {
   std::optional<double> min_p;
   std::optional<double> repetition_penalty;
   std::optional<std::int32_t> max_new_tokens;
-  // From the file, otherwise from config.json; only those in the vocabulary, without duplicates.
+  // From the file, otherwise from config.json, and the tokenizer's own; only those in the
+  // vocabulary, without duplicates.
   std::vector<std::int32_t> eos_token_ids;
 };
 
@@ -31,7 +32,8 @@ GenerationConfig parse_generation_config(std::string_view text, const ModelConfi
 // The defaults of a checkpoint without the file.
 GenerationConfig default_generation_config(const ModelConfig& config);
 
-// Reads the folder's generation_config.json, if it exists. An empty name is the current folder.
+// Reads the folder's generation_config.json, and the end token of its tokenizer_config.json, where
+// these exist. An empty name is the current folder.
 GenerationConfig read_generation_config(const std::string& folder, const ModelConfig& config);
 
 }  // namespace nvllm::model

@@ -99,5 +99,47 @@ TEST_CASE("a folder may have the file or not") {
   CHECK(read_generation_config(folder.path(), config()).temperature == 0.25);
 }
 
+TEST_CASE("the tokenizer's own end token ends an answer, too") {
+  const TestFolder folder;
+  const auto ends = [&] { return read_generation_config(folder.path(), config()).eos_token_ids; };
+  const auto set_eos = [&](const std::string& eos) {
+    folder.write("tokenizer_config.json",
+                 R"({"added_tokens_decoder": {"8": {"content": "<|im_start|>", "special": true},
+                     "9": {"content": "<|im_end|>", "special": true}, "7": {"content": "</s>"},
+                     "4000": {"content": "<far>"}, "x": {"content": "<odd>"}}, "eos_token": )" +
+                     eos + "}");
+  };
+  set_eos(R"("<|im_end|>")");
+  CHECK(ends() == Ids{2, 7, 9});
+  set_eos(R"({"__type": "AddedToken", "content": "<|im_end|>", "lstrip": false})");
+  CHECK(ends() == Ids{2, 7, 9});
+  folder.write("generation_config.json", R"({"eos_token_id": 3})");
+  CHECK(ends() == Ids{3, 9});
+  folder.write("generation_config.json", R"({"eos_token_id": [9, 3]})");
+  CHECK(ends() == Ids{9, 3});
+}
+
+TEST_CASE("a tokenizer that does not say which token ends an answer adds none") {
+  const TestFolder folder;
+  const auto ends = [&](const std::string& tokenizer_config) {
+    folder.write("tokenizer_config.json", tokenizer_config);
+    return read_generation_config(folder.path(), config()).eos_token_ids;
+  };
+  const std::string tokens =
+      R"("added_tokens_decoder": {"9": {"content": "<e>"}, "4000": {"content": "<far>"},
+                                  "x": {"content": "<odd>"}, "-1": {"content": "<minus>"}})";
+  for (const std::string& text :
+       {std::string("{}"), std::string("[]"), std::string(R"({"eos_token": "<e>"})"),
+        "{" + tokens + "}", R"({"eos_token": null, )" + tokens + "}",
+        R"({"eos_token": 9, )" + tokens + "}", R"({"eos_token": "<other>", )" + tokens + "}",
+        R"({"eos_token": "<far>", )" + tokens + "}", R"({"eos_token": "<odd>", )" + tokens + "}",
+        R"({"eos_token": "<minus>", )" + tokens + "}"}) {
+    CAPTURE(text);
+    CHECK(ends(text) == Ids{2, 7});
+  }
+  CHECK(testing::error_of([&] { ends("{"); }) ==
+        folder.path("tokenizer_config.json") + ": no valid JSON at line 1, column 2");
+}
+
 }  // namespace
 }  // namespace nvllm::model
