@@ -148,6 +148,10 @@ GgufArray read_array(Cursor& cursor, GgufArrays arrays, const std::string& what,
     for (std::uint64_t i = 0; i < array.count; ++i) {
       const std::string_view text = cursor.read_string(what);
       if (kept) array.texts.emplace_back(text);
+      if (text.starts_with('<') && text.ends_with('>') &&
+          array.bracketed.size() < GgufArray::kMaxBracketed) {
+        array.bracketed.emplace_back(text, static_cast<std::int64_t>(i));
+      }
     }
   } else if (kept && size_of_type(type) != 0) {
     for (std::uint64_t i = 0; i < array.count; ++i) {
@@ -411,6 +415,16 @@ std::optional<std::vector<double>> GgufMetadata::numbers(std::string_view key) c
   if (array == nullptr) return std::nullopt;
   if (array->numbers.size() != array->count) fail_kind(key, "numbers");
   return array->numbers;
+}
+
+std::optional<std::int64_t> GgufMetadata::index_of(std::string_view key,
+                                                   std::string_view text) const {
+  const auto* array = find_kind<GgufArray>(key, "texts");
+  if (array == nullptr) return std::nullopt;
+  for (const auto& [bracketed, index] : array->bracketed) {
+    if (bracketed == text) return index;
+  }
+  return std::nullopt;
 }
 
 std::int64_t GgufMetadata::required_integer(std::string_view key) const {

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -23,9 +24,14 @@ enum class GgufArrays { skipped, kept };
 
 // An array of texts or of numbers; both are empty if the elements were skipped.
 struct GgufArray {
+  static constexpr std::size_t kMaxBracketed = 1 << 16;
+
   std::uint64_t count = 0;
   std::vector<std::string> texts;
   std::vector<double> numbers;
+  // Texts in angle brackets, as special tokens are, and their indices. They are never skipped, but
+  // for those after the first kMaxBracketed.
+  std::vector<std::pair<std::string, std::int64_t>> bracketed;
 };
 
 // Unsigned, signed and floating-point types are held in the widest type of their kind.
@@ -47,6 +53,8 @@ class GgufMetadata {
   // Arrays whose elements were kept.
   std::optional<std::vector<std::string>> texts(std::string_view key) const;
   std::optional<std::vector<double>> numbers(std::string_view key) const;
+  // The index of a text in angle brackets, "<eos>", in any array of texts; nullopt: there is none.
+  std::optional<std::int64_t> index_of(std::string_view key, std::string_view text) const;
 
   // The same for keys that must be present.
   std::int64_t required_integer(std::string_view key) const;

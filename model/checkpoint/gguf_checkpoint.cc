@@ -106,10 +106,6 @@ Checkpoint open_gguf(const std::string& path) {
   files.push_back(open_file(path));
   GgufHeader header = read_header(files.front());
   const GgufHeads heads = gguf_heads(header.metadata);
-  // Its configuration needs the vocabulary.
-  const GgufFamily& family = gguf_family(header.metadata);
-  if (family.kind == GgufFamily::Kind::gpt_oss || family.is_gemma4())
-    header = read_header(files.front(), GgufArrays::kept);
 
   // Collects all tensors in the first part's header: the configuration is made from all of them.
   const std::int64_t parts = check_part(header.metadata, 0);

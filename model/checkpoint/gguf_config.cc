@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <initializer_list>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
@@ -272,27 +272,41 @@ class ConfigMaker : GgufKeys {
     if (const auto id = metadata.integer("tokenizer.ggml.bos_token_id")) {
       config["bos_token_id"] = *id;
     }
-    std::vector<std::int64_t> ends;
-    for (const char* const name : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
-      const auto id = metadata.integer(name);
-      if (id && std::ranges::find(ends, *id) == ends.end()) ends.push_back(*id);
-    }
-    if (family.kind == Kind::gpt_oss) add_ends(ends, {"<|endoftext|>", "<|call|>"});
-    if (family.is_gemma4()) add_ends(ends, {"<eos>", "<turn|>"});
+    const std::vector<std::int64_t> ends = end_tokens();
     if (ends.size() == 1) config["eos_token_id"] = ends.front();
     if (ends.size() > 1) config["eos_token_id"] = ends;
   }
 
-  // Files name one token that ends an answer; generation_config.json of the models has these, too.
-  void add_ends(std::vector<std::int64_t>& ends,
-                std::initializer_list<std::string_view> texts) const {
-    const auto tokens = metadata.texts("tokenizer.ggml.tokens");
-    if (!tokens) return;
-    for (const std::string_view end : texts) {
-      const std::int64_t id = std::ranges::find(*tokens, end) - tokens->begin();
-      const bool is_there = id < std::ssize(*tokens);
-      if (is_there && std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
+  // Files name one or two of the tokens that end an answer. The others are found by their texts, as
+  // in llama.cpp; generation_config.json of the models has them, too.
+  std::vector<std::int64_t> end_tokens() const {
+    constexpr std::int64_t kMaxId = std::numeric_limits<std::int32_t>::max();
+    std::vector<std::int64_t> ends;
+    // Files contain -1 if there is no such token.
+    const auto add = [&](std::optional<std::int64_t> id) {
+      const bool valid = id && *id >= 0 && *id <= kMaxId;
+      if (valid && std::ranges::find(ends, *id) == ends.end()) ends.push_back(*id);
+    };
+    for (const char* const name : {"eos", "eot", "eom"}) {
+      add(metadata.integer(str("tokenizer.ggml.", name, "_token_id")));
     }
+    constexpr const char* kList = "tokenizer.ggml.eos_token_ids";
+    if (metadata.has_array(kList)) {
+      for (const double id : *metadata.numbers(kList)) {
+        if (id >= 0 && id <= kMaxId) add(static_cast<std::int64_t>(id));
+      }
+    }
+    for (const std::string_view text : end_texts()) {
+      add(metadata.index_of("tokenizer.ggml.tokens", text));
+    }
+    return ends;
+  }
+
+  std::vector<std::string_view> end_texts() const {
+    if (family.kind == Kind::gpt_oss) return {"<|endoftext|>", "<|call|>"};
+    if (family.kind == Kind::gemma3) return {"<eos>", "<end_of_turn>"};
+    if (family.is_gemma4()) return {"<eos>", "<turn|>", "<|tool_response>"};
+    return {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|endoftext|>", "<|end_of_text|>"};
   }
 
   std::span<const float> rope_factors_;

@@ -112,7 +112,7 @@ TEST_CASE("a gemma4 with experts, its names, and the tokens that end an answer")
   gemma.numbers["embedding_length_per_layer_input"] = 5;
   GgufBuilder b = gemma.file();
   b.u32("tokenizer.ggml.eos_token_id", 2);
-  b.texts("tokenizer.ggml.tokens", {"a", "<eos>", "<turn|>"});
+  b.texts("tokenizer.ggml.tokens", {"a", "<eos>", "<turn|>", "<|tool_response>"});
   b.counting("blk.0.ffn_gate_up_exps.weight", {8, 8, 2});
   b.counting("blk.0.ffn_gate_inp.weight", {8, 2}).counting("blk.0.ffn_gate_inp.scale", {8});
   b.counting("blk.0.ffn_down_exps.weight", {4, 8, 2}).counting("blk.0.ffn_down_exps.scale", {2});
@@ -127,7 +127,7 @@ TEST_CASE("a gemma4 with experts, its names, and the tokens that end an answer")
   CHECK(config["num_experts"] == 2);
   CHECK(config["top_k_experts"] == 1);
   CHECK(config["moe_intermediate_size"] == 4);
-  CHECK(config["eos_token_id"] == std::vector<int>{2, 1});
+  CHECK(config["eos_token_id"] == std::vector<int>{2, 1, 3});
   for (const char* name :
        {"experts.1.gate_proj.weight", "experts.1.up_proj.weight", "experts.0.down_proj.weight",
         "router.proj.weight", "router.scale", "router.per_expert_scale", "layer_scalar",

@@ -164,6 +164,27 @@ TEST_CASE("what the tensors say of the configuration") {
   CHECK_FALSE(config.contains("bos_token_id"));
 }
 
+TEST_CASE("tokens that end an answer: those that a file names, and others by their texts") {
+  const auto ends_of = [](const std::string& architecture, const std::vector<std::string>& tokens) {
+    GgufBuilder b = metadata_of(architecture);
+    if (architecture == "gemma3") b.u32("gemma3.attention.sliding_window", 64);
+    b.u32("tokenizer.ggml.eos_token_id", 1).texts("tokenizer.ggml.tokens", tokens);
+    return config_of(add_embedding(b))["eos_token_id"];
+  };
+  CHECK(ends_of("gemma3", {"<pad>", "<eos>", "<bos>", "<end_of_turn>"}) == parse_json("[1, 3]"));
+  CHECK(ends_of("gemma3", {"<eos>", "<end_of_turn>", "<|im_end|>"}) == parse_json("[1, 0]"));
+  CHECK(ends_of("llama", {"<|eom_id|>", "<|end_of_text|>", "<|eot_id|>", "<end_of_turn>"}) ==
+        parse_json("[1, 2, 0]"));
+  CHECK(ends_of("qwen3", {"a", "<|endoftext|>", "<|im_start|>", "<|im_end|>"}) ==
+        parse_json("[1, 3]"));
+  CHECK(ends_of("qwen2", {"a", "b"}) == 1);
+  GgufBuilder b = metadata_of("llama");
+  b.u32("tokenizer.ggml.eos_token_id", 2).u32("tokenizer.ggml.eom_token_id", 5);
+  b.raw("tokenizer.ggml.eot_token_id", 5, GgufBuilder::bytes_of(std::int32_t{-1}));
+  b.numbers("tokenizer.ggml.eos_token_ids", {2, -1, 7});
+  CHECK(config_of(add_embedding(b))["eos_token_id"] == parse_json("[2, 5, 7]"));
+}
+
 TEST_CASE("the configurations of qwens; that of a qwen2 leaves biases to its class") {
   for (const auto& [architecture, name] :
        {std::pair("qwen2", "Qwen2ForCausalLM"), std::pair("qwen3", "Qwen3ForCausalLM")}) {

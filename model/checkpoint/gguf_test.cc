@@ -75,6 +75,21 @@ TEST_CASE("metadata of every value type") {
   }
 }
 
+TEST_CASE("texts in angle brackets are found, although the others are skipped") {
+  GgufBuilder b;
+  b.texts("tokens", {"a", "<b", "<|im_end|>", "c>", "<eos>", "<eos>"}).u32("number", 1);
+  const GgufMetadata m = parse(b.file()).metadata;
+  CHECK(m.index_of("tokens", "<|im_end|>") == 2);
+  CHECK(m.index_of("tokens", "<eos>") == 4);
+  CHECK(m.index_of("tokens", "<bos>") == std::nullopt);
+  CHECK(m.index_of("tokens", "a") == std::nullopt);
+  CHECK(m.index_of("none", "<eos>") == std::nullopt);
+  CHECK_THROWS_WITH_AS((void)m.index_of("number", "<eos>"),
+                       "FILE: metadata number: expected texts, found 1", Error);
+  CHECK_THROWS_WITH_AS((void)m.texts("tokens"),
+                       "FILE: metadata tokens: expected texts, found an array of 6", Error);
+}
+
 TEST_CASE("a number that is none, or too large") {
   GgufBuilder b;
   b.f32("nan", std::numeric_limits<float>::quiet_NaN());
