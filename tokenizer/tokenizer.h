@@ -27,6 +27,7 @@ class PostProcessor {
     std::vector<TokenId> before, after;
   };
   void add(Template item) { templates_.push_back(std::move(item)); }
+  bool empty() const { return templates_.empty(); }
 
   std::vector<TokenId> prefix() const {
     std::vector<TokenId> ids;

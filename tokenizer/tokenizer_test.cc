@@ -114,6 +114,34 @@ TEST_CASE("tokens of tokenizer_config.json are added") {
                   Error);
 }
 
+TEST_CASE("Llama's class of tokenizers adds BOS and EOS if tokenizer.json has no template") {
+  const auto encode = [](const std::string& config_json, const std::string& post_processor) {
+    const TokenizerConfig config = parse_tokenizer_config(
+        R"({"bos_token":{"__type":"AddedToken","content":"<s>"},"eos_token":"</s>",)" +
+        config_json + "}");
+    const auto tokenizer =
+        parse_tokenizer(with(R"(,"added_tokens":[{"id":3,"content":"<s>","special":true},)"
+                             R"({"id":4,"content":"</s>","special":true}],"post_processor":)" +
+                             post_processor),
+                        &config);
+    CHECK(tokenizer->encode("ab", false) == Ids{2});
+    return tokenizer->encode("ab", true);
+  };
+  const std::string byte_level = R"({"type":"ByteLevel"})", llama = R"("tokenizer_class":"Llama)";
+  CHECK(encode(llama + R"(TokenizerFast","add_bos_token":true,"add_eos_token":false)",
+               byte_level) == Ids{3, 2});
+  CHECK(encode(llama + R"(Tokenizer")", "null") == Ids{3, 2});
+  CHECK(encode(llama + R"(Tokenizer","add_bos_token":null)", byte_level) == Ids{3, 2});
+  CHECK(encode(llama + R"(TokenizerFast","add_eos_token":true)", byte_level) == Ids{3, 2, 4});
+  CHECK(encode(llama + R"(TokenizerFast","add_bos_token":false)", byte_level) == Ids{2});
+  CHECK(encode(R"("tokenizer_class":"Qwen2Tokenizer","add_bos_token":true)", byte_level) == Ids{2});
+  CHECK(encode(R"("add_bos_token":true)", byte_level) == Ids{2});
+  // The template of tokenizer.json is used as it is.
+  CHECK(encode(llama + R"(TokenizerFast","add_eos_token":true)",
+               R"({"type":"TemplateProcessing","single":[{"Sequence":{"id":"A","type_id":0}}],)"
+               R"("special_tokens":{}})") == Ids{2});
+}
+
 TEST_CASE("bytes that are not UTF-8 count as U+FFFD") {
   const auto tokenizer = load_family("qwen");
   CHECK(tokenizer->encode("a\xFFz", false) == tokenizer->encode("a\uFFFDz", false));

@@ -156,6 +156,18 @@ BpeVocabulary read_model(JsonReader& in, std::size_t file_size) {
   return model;
 }
 
+// Adds the template that transformers' LlamaTokenizerFast makes of tokenizer_config.json.
+void add_llama_template(const TokenizerConfig& config, TokenizerParts& parts) {
+  PostProcessor::Template ends;
+  const auto add = [&](bool adds, const std::optional<std::string>& token, auto& ids) {
+    const auto id = adds && token ? parts.vocabulary.tokens.find(*token) : std::nullopt;
+    if (id) ids.push_back(*id);
+  };
+  add(config.adds_bos, config.bos_token, ends.before);
+  add(config.adds_eos, config.eos_token, ends.after);
+  parts.post_processor.add(std::move(ends));
+}
+
 TokenizerParts read_parts(std::string_view json, const TokenizerConfig* config) {
   TokenizerParts parts;
   std::vector<AddedToken> added;
@@ -184,7 +196,10 @@ TokenizerParts read_parts(std::string_view json, const TokenizerConfig* config) 
   in.finish();
   if (!has_model) fail("model is missing");
   parts.added.add(added, parts.vocabulary.tokens);
-  if (config != nullptr) parts.added.add(config->added_tokens, parts.vocabulary.tokens);
+  if (config != nullptr) {
+    parts.added.add(config->added_tokens, parts.vocabulary.tokens);
+    if (parts.post_processor.empty()) add_llama_template(*config, parts);
+  }
   return parts;
 }
 
@@ -195,6 +210,17 @@ std::optional<std::string> token_at(const Json& json, const char* key) {
   const Json token = json.value(key, Json());
   if (token.is_null()) return std::nullopt;
   return (token.is_object() ? token.at("content") : token).get<std::string>();
+}
+
+// A null counts as absent.
+bool flag_at(const Json& json, const char* key, bool otherwise) {
+  const Json flag = json.value(key, Json());
+  return flag.is_null() ? otherwise : flag.get<bool>();
+}
+
+bool is_llama_tokenizer(const Json& json) {
+  const Json name = json.value("tokenizer_class", Json());
+  return name == "LlamaTokenizer" || name == "LlamaTokenizerFast";
 }
 
 std::vector<AddedToken> added_tokens(const Json& json) {
@@ -237,10 +263,13 @@ LoadedTokenizer load_tokenizer(const std::filesystem::path& folder) {
 TokenizerConfig parse_tokenizer_config(std::string_view text) {
   return with_part_json("", text, [](const Json& json) -> TokenizerConfig {
     if (!json.is_object()) fail("it is not an object");
+    const bool llama = is_llama_tokenizer(json);
     return {.bos_token = token_at(json, "bos_token"),
             .eos_token = token_at(json, "eos_token"),
             .pad_token = token_at(json, "pad_token"),
             .unk_token = token_at(json, "unk_token"),
+            .adds_bos = llama && flag_at(json, "add_bos_token", true),
+            .adds_eos = llama && flag_at(json, "add_eos_token", false),
             .added_tokens = added_tokens(json)};
   });
 }

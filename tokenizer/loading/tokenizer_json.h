@@ -22,10 +22,13 @@ inline constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{256} << 20;
 inline constexpr std::uint64_t kMaxTokenizerConfigBytes = std::uint64_t{64} << 20;
 
 // The content of tokenizer_config.json in addition to tokenizer.json. ChatTemplate::from_config()
-// reads its chat template; whether BOS and EOS are added is determined by tokenizer.json's
-// post-processor.
+// reads its chat template.
 struct TokenizerConfig {
   std::optional<std::string> bos_token, eos_token, pad_token, unk_token;
+  // Whether BOS and EOS are added to a text. Only transformers' class of Llama's tokenizers does
+  // that, and here only if tokenizer.json's post-processor has no template, as in DeepSeek's files;
+  // otherwise the template says which tokens are added.
+  bool adds_bos = false, adds_eos = false;
   // Tokens to add to those of tokenizer.json, in the order of their ids.
   std::vector<AddedToken> added_tokens;
 };
