@@ -109,10 +109,10 @@ class Lexer {
     if (source_.substr(i, 3) != "raw") return false;
     i = skip_space(i + 3);
     char sign = '\0';
-    if (i < source_.size() && (source_[i] == '-' || source_[i] == '+')) sign = source_[i++];
+    if (i < source_.size() && source_[i] == '-') sign = source_[i++];
     if (source_.substr(i, 2) != "%}") return false;
     move_to(i + 2);
-    after_closing(sign, true);
+    after_closing(sign, false);  // trim_blocks does not apply to {% raw %}
     for (std::size_t open = source_.find("{%", at_); open != std::string_view::npos;
          open = source_.find("{%", open + 2)) {
       std::size_t j = open + 2;

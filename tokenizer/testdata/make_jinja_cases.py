@@ -127,6 +127,7 @@ TEMPLATES = [
     "{{ 'a' }}\n{{ 'b' }}\n", "{%- if t -%}  x  {%- endif -%}  y", "  {% if t %}\n  x\n  {% endif %}\ny", "a {% if t %} b {% endif %} c",
     "  {%+ if t %}\nx{% endif %}\n", "{% if t +%}\nx{% endif %}", "{{- ' a ' -}}\n  b", "x  \n  {{- 'y' }}", "{{ '<a>&' | e }}{{ '<b>' | safe }}", "a\rb\r\n{% if t %}\r\nc{% endif %}\r\n", "{{ s.swapcase() }}", "{%- set x = 1 %}\n\n{{ x }}",
     "{% raw %}{{ x }} {% if %}{% endraw %}!", "{% raw -%}  a  {%- endraw %}!", "{{ '}}' }}{{ '%}' }}", "{{ {'a': {'b': 1}} }}", "{ {x} } {%raw%}{{{%endraw%}",
+    "{% raw %}\nX{% endraw %}\nb", "  {% raw %}\n X\n  {% endraw %}\nb", "{% raw -%}\n X{% endraw %}", "{%- raw %}\n{{ x }}{%- endraw -%}\n b", "{% raw %}a \n {%+ endraw +%}\nb",
     "{% for m in messages %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ loop.first }}{{ loop.last }}{{ loop.length }} {{ m.role }}\n{% endfor %}",
     "{% for m in messages if m.role == 'user' %}{{ loop.index }}/{{ loop.length }}{% endfor %}", "{% for x in e %}x{% else %}none{% endfor %}",
     "{% for x in undefined_thing %}x{% else %}none{% endfor %}", "{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}", "{% for k in d %}{{ k }}{% endfor %}",
@@ -151,6 +152,7 @@ TEMPLATES = [
     "\t{% if t %}\tx{% endif %}", "{% if t %}{{ 'x' }}\n{% endif %}\n{{ 'y' }}",
     "{{ 'a' }}{% if t +%}\n b{% endif %}", "{% macro m(a, b='x' ~ a) %}{{ a }}{{ b }}{% endmacro %}{{ m(1) }}{{ m(a=2) }}{{ m(3, b=n) }}",
     # What must fail.
+    "{% raw +%}\nX{% endraw %}", "{% raw x %}{% endraw %}",
     "{{ [1][::0] }}", "{{ 'a' < ['a'] }}", "{{ [1, 'a'] < [1, 2] }}", "{{ 1 +}}", "{{ '{:d}'.format('x') }}", "{{ '{0!q}'.format(1) }}",
     "{{ x.y }}", "{{ x + 1 }}", "{{ x[0] }}", "{{ x() }}", "{{ s() }}", "{{ 1 + 'a' }}", "{{ 'a' + 1 }}", "{{ 'a' < 1 }}", "{{ 1 / 0 }}", "{{ 1 // 0 }}", "{{ n + 1 }}", "{{ n.x.y }}",
     "{{ raise_exception('no') }}", "{{ s | nope }}", "{{ s is nope }}", "{{ s | replace('a') }}", "{{ s.nope() }}", "{{ l.append(1) }}", "{% set d.x = 1 %}", "{% for x in 5 %}{% endfor %}", "{% for a, b in [1] %}{% endfor %}",
