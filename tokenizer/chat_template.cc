@@ -31,15 +31,20 @@ Dict special_tokens_of(const Dict& config) {
   return tokens;
 }
 
+struct Sources {
+  std::optional<std::string> standard, tool_use;
+};
+
 // A template, or a list of {"name": ..., "template": ...}.
-const std::string* template_of(const Dict& config) {
+Sources templates_of(const Dict& config) {
   const Value* value = config.get("chat_template");
-  if (value == nullptr || value->none()) return nullptr;
-  if (value->string() != nullptr) return value->string();
+  if (value == nullptr || value->none()) return {};
+  if (value->string() != nullptr) return {.standard = *value->string(), .tool_use = {}};
   const List* several = value->list();
   if (several == nullptr)
     fail("tokenizer_config.json: chat_template is a ", value->type_name(),
          ", not a string or a list");
+  Sources sources;
   std::string names;
   for (const Value& one : several->items) {
     const Dict* entry = one.dict();
@@ -49,9 +54,11 @@ const std::string* template_of(const Dict& config) {
         text->string() == nullptr) {
       fail("tokenizer_config.json: an entry of chat_template has no name or no template");
     }
-    if (*name->string() == "default") return text->string();
+    if (*name->string() == "default") sources.standard = *text->string();
+    if (*name->string() == "tool_use") sources.tool_use = *text->string();
     names += (names.empty() ? "" : ", ") + *name->string();
   }
+  if (sources.standard) return sources;
   fail("tokenizer_config.json: chat_template has ", shown_text(names),
        " but no template named default; pass one with --chat-template");
 }
@@ -67,29 +74,38 @@ Dict context_of(const ChatTemplate::Request& request, const Dict& special_tokens
   return context;
 }
 
+std::optional<jinja::Template> parse_tool_use(const std::optional<std::string>& source) {
+  if (!source) return std::nullopt;
+  return with_context("chat template tool_use", [&] { return jinja::Template::parse(*source); });
+}
+
 }  // namespace
 
-ChatTemplate::ChatTemplate(std::string_view source, const Dict& special_tokens)
-    : source_(source),
+ChatTemplate::ChatTemplate(std::string_view source, const Dict& special_tokens,
+                           const std::optional<std::string>& tool_use)
+    : sources_(str(source, '\n', tool_use.value_or(""))),
       template_(with_context("chat template", [&] { return jinja::Template::parse(source); })),
+      tool_use_(parse_tool_use(tool_use)),
       special_tokens_(special_tokens),
-      takes_parts_(renders_parts()) {}
+      takes_parts_(renders_parts(template_, {}) &&
+                   (!tool_use_ || renders_parts(*tool_use_, List{}))) {}
 
-std::optional<ChatTemplate> ChatTemplate::from_config(std::string_view tokenizer_config_json,
-                                                      const std::optional<std::string>& file) {
+std::optional<ChatTemplate> ChatTemplate::from_config(
+    std::string_view tokenizer_config_json, const std::optional<std::string>& file,
+    const std::optional<std::string>& tool_use_file) {
   const Value config = jinja::from_json(tokenizer_config_json, "tokenizer_config.json");
   if (config.dict() == nullptr)
     fail("tokenizer_config.json is a ", config.type_name(), ", not a dict");
   const Dict tokens = special_tokens_of(*config.dict());
-  if (file) return ChatTemplate(*file, tokens);
-  const std::string* source = template_of(*config.dict());
-  if (source == nullptr) return std::nullopt;
-  return ChatTemplate(*source, tokens);
+  if (file) return ChatTemplate(*file, tokens, tool_use_file);
+  const Sources sources = templates_of(*config.dict());
+  if (!sources.standard) return std::nullopt;
+  return ChatTemplate(*sources.standard, tokens, tool_use_file ? tool_use_file : sources.tool_use);
 }
 
 // Tests it: a template that supports parts renders both texts unchanged. One that does not prints
 // the list (with escaped newlines), omits it, or fails.
-bool ChatTemplate::renders_parts() const {
+bool ChatTemplate::renders_parts(const jinja::Template& source, const Value& tools) const {
   const std::string first = "nvllm\npart 1", second = "nvllm\npart 2";
   List parts;
   for (const std::string& text : {first, second}) {
@@ -102,11 +118,11 @@ bool ChatTemplate::renders_parts() const {
   message.set("role", "user");
   message.set("content", std::move(parts));
   const Request request{
-      .messages = List{.items = {std::move(message)}}, .tools = {}, .options = {}};
+      .messages = List{.items = {std::move(message)}}, .tools = tools, .options = {}};
   // Rendering one message is cheap; a template that needs more is aborted.
   const jinja::Limits limits{.work = std::int64_t{1} << 24};
   try {
-    const std::string text = template_.render(context_of(request, special_tokens_), limits);
+    const std::string text = source.render(context_of(request, special_tokens_), limits);
     return text.find(first) < text.find(second) && text.find(second) != std::string::npos;
   } catch (const Error&) {
     return false;
@@ -115,7 +131,7 @@ bool ChatTemplate::renders_parts() const {
 
 bool ChatTemplate::mentions(std::string_view word) const {
   for (const char quote : {'"', '\''}) {
-    if (source_.find(str(quote, word, quote)) != std::string::npos) return true;
+    if (sources_.find(str(quote, word, quote)) != std::string::npos) return true;
   }
   return false;
 }
@@ -139,8 +155,9 @@ MarkedText ChatTemplate::render_values(const Request& request) const {
       fail("messages: one is a ", message.type_name(), "; each must be a dict");
   }
   const Dict context = context_of(request, special_tokens_);
+  const bool uses_tools = tool_use_ && !request.tools.none();
   try {
-    return template_.render_marked(context);
+    return (uses_tools ? *tool_use_ : template_).render_marked(context);
   } catch (const jinja::TemplateRaised& raised) {
     constexpr std::size_t kMaxShown = 200;
     fail("the chat template refuses the conversation: ", shown_text(raised.what(), kMaxShown));

@@ -161,7 +161,7 @@ TEST_CASE("Special tokens are there as text, however the config writes them") {
 
 TEST_CASE("Of several templates the default one is taken, and a given one instead of all") {
   const std::string config =
-      R"({"chat_template": [{"name": "tool_use", "template": "no"},
+      R"({"chat_template": [{"name": "tool_use", "template": "no"}, {"name": "rag", "template": ""},
                             {"name": "default", "template": "yes"}]})";
   const ChatTemplate::Request request{.messages = List{}, .tools = {}, .options = {}};
   CHECK(ChatTemplate::from_config(config, std::nullopt)->render(request) == "yes");
@@ -174,6 +174,39 @@ TEST_CASE("Of several templates the default one is taken, and a given one instea
       "tokenizer_config.json: chat_template has rag, tool_use but no template named default; pass "
       "one with --chat-template",
       Error);
+}
+
+TEST_CASE("A request with tools gets the template named tool_use, if there is one") {
+  const std::string config =
+      R"({"bos_token": "<s>",
+          "chat_template": [{"name": "default", "template": "plain 'ipython'"},
+                            {"name": "tool_use",
+                             "template": "{{ bos_token }}{{ tools[0].name }} 'tool'"}]})";
+  const ChatTemplate::Request plain{.messages = List{}, .tools = {}, .options = {}};
+  const ChatTemplate::Request tools{
+      .messages = List{}, .tools = from_json(R"([{"name": "f"}])", "test"), .options = {}};
+  const auto chat = ChatTemplate::from_config(config, std::nullopt);
+  REQUIRE(chat);
+  CHECK(chat->render(plain) == "plain 'ipython'");
+  CHECK(chat->render(tools) == "<s>f 'tool'");
+  CHECK(chat->mentions("ipython"));
+  CHECK(chat->mentions("tool"));
+  CHECK(ChatTemplate::from_config(config, "mine")->render(tools) == "mine");
+  CHECK(ChatTemplate::from_config(config, "mine", "my tools")->render(plain) == "mine");
+  CHECK(ChatTemplate::from_config(config, "mine", "my tools")->render(tools) == "my tools");
+  CHECK(ChatTemplate::from_config(config, std::nullopt, "my tools")->render(tools) == "my tools");
+  CHECK(ChatTemplate::from_config(R"({"chat_template": "all"})", std::nullopt)->render(tools) ==
+        "all");
+  CHECK_THROWS_WITH_AS(ChatTemplate("", {}, "{{ "),
+                       "chat template tool_use: line 1, column 1: this {{ has no }}", Error);
+  // Messages are prepared for both templates alike.
+  const char* const parts =
+      "{% for m in messages %}{{ m.content[0].text ~ m.content[1].text }}"
+      "{% endfor %}";
+  CHECK(ChatTemplate(parts, {}, str("{% for t in tools %}{{ t.name }}{% endfor %}", parts))
+            .takes_parts());
+  CHECK_FALSE(ChatTemplate(parts, {}, "{{ messages[0].content }}").takes_parts());
+  CHECK_FALSE(ChatTemplate("{{ messages[0].content }}", {}, parts).takes_parts());
 }
 
 TEST_CASE("Whether a template reads content in parts is found out") {

@@ -34,6 +34,7 @@ bool is_pickle(std::string_view name) {
 // Whether a file is the configuration, tokenizer or chat template of a folder in Hugging Face's
 // format.
 bool is_description(std::string_view name) {
+  if (name == "additional_chat_templates/tool_use.jinja") return true;
   if (name.find('/') != std::string_view::npos) return false;
   if (name.starts_with("tokenizer") || name.starts_with("chat_template")) return true;
   if (name.starts_with("config") && name.ends_with(".json")) return true;

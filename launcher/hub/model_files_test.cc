@@ -27,12 +27,15 @@ const Names kFolder = {"README.md",
                        "tokenizer.json",
                        "tokenizer_config.json",
                        "chat_template.jinja",
+                       "additional_chat_templates/tool_use.jinja",
+                       "additional_chat_templates/rag.jinja",
                        "onnx/config.json",
                        "model.fp16.safetensors"};
 
 TEST_CASE("of a folder in Hugging Face's form what the model needs is chosen, and no more") {
-  const Names described = {"config.json", "generation_config.json", "tokenizer.json",
-                           "tokenizer_config.json", "chat_template.jinja"};
+  const Names described = {"config.json",         "generation_config.json",
+                           "tokenizer.json",      "tokenizer_config.json",
+                           "chat_template.jinja", "additional_chat_templates/tool_use.jinja"};
   Names all = described;
   all.insert(all.begin(), "model.safetensors");
   CHECK(choose_files({.repository = "a/b"}, kFolder, true).names == all);

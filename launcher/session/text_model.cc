@@ -174,6 +174,7 @@ tokenizer::GgufVocabulary read_vocabulary(const std::string& file) {
   out.add_eos = metadata.flag("tokenizer.ggml.add_eos_token");
   out.add_space_prefix = metadata.flag("tokenizer.ggml.add_space_prefix");
   out.chat_template = metadata.text("tokenizer.chat_template");
+  out.tool_use_template = metadata.text("tokenizer.chat_template.tool_use");
   return out;
 }
 
@@ -262,14 +263,17 @@ void TextModel::open_folder(const std::string& folder,
       read_regular_file_if_there((fs::path(folder) / "tokenizer_config.json").string(),
                                  tokenizer::kMaxTokenizerConfigBytes)
           .value_or("{}");
-  std::optional<std::string> source = given_template;
+  std::optional<std::string> source = given_template, tool_use;
   if (!source) {
-    source = read_regular_file_if_there((fs::path(folder) / "chat_template.jinja").string(),
-                                        kMaxTemplateBytes);
+    const auto read = [&](const char* name) {
+      return read_regular_file_if_there((fs::path(folder) / name).string(), kMaxTemplateBytes);
+    };
+    source = read("chat_template.jinja");
+    tool_use = read("additional_chat_templates/tool_use.jinja");
   }
   no_template_ = folder + " has no chat template; pass one with --chat-template FILE";
   try {
-    chat_template_ = ChatTemplate::from_config(config, source);
+    chat_template_ = ChatTemplate::from_config(config, source, tool_use);
   } catch (const Error& error) {
     // The tokenizer works without a template; chat_template() throws this error.
     no_template_ = given_template ? error.what() : str(folder, ": ", error.what());
@@ -287,10 +291,12 @@ void TextModel::open_gguf(const std::string& file,
   }
   const std::optional<std::string>& source =
       given_template ? given_template : vocabulary.chat_template;
+  const std::optional<std::string> tool_use =
+      given_template ? std::nullopt : vocabulary.tool_use_template;
   no_template_ = file + " has no chat template; pass one with --chat-template FILE";
   if (!source) return;
   try {
-    chat_template_.emplace(*source, special_tokens(loaded.config));
+    chat_template_.emplace(*source, special_tokens(loaded.config), tool_use);
   } catch (const Error& error) {
     no_template_ = given_template ? error.what() : str(file, ": ", error.what());
   }

@@ -210,6 +210,32 @@ TEST_CASE("a GGUF file's template knows its special tokens") {
   CHECK(render(TextModel::open(folder.path("model.gguf"))) == "hi<|im_end|>");
 }
 
+TEST_CASE("a request with tools gets the template for tools of a folder or of a GGUF file") {
+  const TestFolder folder;
+  const auto render_tools = [](const TextModel& model) {
+    tokenizer::ChatTemplate::Request request = one_message("hi");
+    request.tools = jinja::from_json(R"([{"name": "f"}])", "test");
+    return model.render_conversation(std::move(request)).text;
+  };
+  folder.write("tokenizer.json", testing::read_file("tokenizer/testdata/qwen.json"));
+  folder.write("chat_template.jinja", "plain");
+  std::filesystem::create_directory(folder.path("additional_chat_templates"));
+  folder.write("additional_chat_templates/tool_use.jinja", "tools {{ tools[0].name }}");
+  folder.write("mine", "mine");
+  CHECK(render(TextModel::open(folder.path())) == "plain");
+  CHECK(render_tools(TextModel::open(folder.path())) == "tools f");
+  CHECK(render_tools(TextModel::open(folder.path(), folder.path("mine"))) == "mine");
+  GgufBuilder builder =
+      gguf_of(parse_json(testing::read_file("tokenizer/testdata/qwen.json")), "qwen2");
+  builder.text("tokenizer.chat_template", "plain");
+  builder.text("tokenizer.chat_template.tool_use", "tools {{ tools[0].name }}");
+  folder.write("model.gguf", builder.file());
+  const std::string file = folder.path("model.gguf");
+  CHECK(render(TextModel::open(file)) == "plain");
+  CHECK(render_tools(TextModel::open(file)) == "tools f");
+  CHECK(render_tools(TextModel::open(file, folder.path("mine"))) == "mine");
+}
+
 TEST_CASE("a broken template is told to who wants it, and does not spoil the tokenizer") {
   const TestFolder folder;
   folder.write("tokenizer.json", testing::read_file("tokenizer/testdata/qwen.json"));

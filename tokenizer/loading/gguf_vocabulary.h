@@ -21,6 +21,7 @@ struct GgufVocabulary {
   std::optional<std::int64_t> bos_id, eos_id, unk_id, pad_id;
   std::optional<bool> add_bos, add_eos, add_space_prefix;
   std::optional<std::string> chat_template;
+  std::optional<std::string> tool_use_template;  // replaces it for requests with tools
 };
 
 enum class GgufTokenType : std::int64_t {
