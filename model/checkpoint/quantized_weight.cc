@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstddef>
 #include <cstring>
 #include <map>
@@ -34,7 +35,8 @@ class ConfigReader {
     } else if (result.method == "awq") {
       require_int4();
       read_group_size(config_, result);
-      if (const std::string version = text(config_, "version");
+      // Some files have GEMM, which is the same in transformers.
+      if (const std::string version = lower_case(text(config_, "version"));
           version != "gemm" && !version.empty())
         refuse("quantization_config.version", "AWQ's version gemm is supported");
     } else if (result.method == "gptq") {
@@ -73,6 +75,11 @@ class ConfigReader {
   static std::string text(const Json& object, const char* key) {
     const auto found = object.find(key);
     return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+  }
+
+  static std::string lower_case(std::string text) {
+    for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return text;
   }
 
   void require_int4() const {
@@ -328,6 +335,21 @@ class QuantizedWeightJoiner {
     }
   }
 
+  // The values of a tensor of two whole numbers.
+  template <typename T>
+  std::array<std::int64_t, 2> read_pair(const StoredTensor& tensor) const {
+    std::array<T, 2> pair{};
+    std::memcpy(pair.data(), read_all(tensor, files_).data(), sizeof pair);
+    return {pair[0], pair[1]};
+  }
+
+  // Outputs and inputs of a packed weight, which are I64 or I32.
+  std::array<std::int64_t, 2> read_sizes(const StoredTensor& shape) const {
+    const bool small = shape.encoding == Encoding::i32;
+    require(shape, small ? Encoding::i32 : Encoding::i64, {2});
+    return small ? read_pair<std::int32_t>(shape) : read_pair<std::int64_t>(shape);
+  }
+
   void join_packed(const std::string& module, StoredTensor values) {
     QuantizedWeight weight;
     weight.layout = QuantizedLayout::packed_inputs;
@@ -338,9 +360,7 @@ class QuantizedWeightJoiner {
     if (const auto zeros = take_optional(module + ".weight_zero_point"))
       refuse(*zeros,
              "zero points of packed INT4 weights are not supported; only symmetric ones are");
-    require(shape, Encoding::i64, {2});
-    std::array<std::int64_t, 2> sizes{};
-    std::memcpy(sizes.data(), read_all(shape, files_).data(), sizeof sizes);
+    const std::array<std::int64_t, 2> sizes = read_sizes(shape);
     const auto [outputs, inputs] = sizes;
     if (outputs < 1 || inputs < 1 || inputs % 8 != 0)
       refuse(shape, "says ", shape_text(sizes), "; inputs must be a multiple of 8");

@@ -48,6 +48,22 @@ SafetensorsBuilder gptq() {
   return files;
 }
 
+SafetensorsBuilder awq() {
+  SafetensorsBuilder files;
+  files.set_config(config(R"({"quant_method":"awq","bits":4,"version":"GEMM"})"));
+  files.set("m.qweight", "I32", {32, 2}, std::vector<std::int32_t>(64, 0));
+  files.set("m.qzeros", "I32", {2, 2}, std::vector<std::int32_t>(4, 0));
+  files.set("m.scales", "F32", {2, 16}, std::vector<float>(32, 1));
+  return files;
+}
+
+// A weight whose shape has 32 bits.
+SafetensorsBuilder packed_small_shape() {
+  SafetensorsBuilder files = packed();
+  files.set("m.weight_shape", "I32", {2}, std::vector<std::int32_t>{16, 32});
+  return files;
+}
+
 // Two experts of 3 outputs each of gate and up, 64 inputs.
 SafetensorsBuilder mxfp4() {
   SafetensorsBuilder files;
@@ -75,7 +91,7 @@ std::string error_with(Make make, const std::string& quantization) {
 }
 
 TEST_CASE("a quantized weight has its usual name, and its parts are no tensors of their own") {
-  for (const Make make : {fp8, packed, gptq}) {
+  for (const Make make : {fp8, packed, packed_small_shape, gptq, awq}) {
     const TestFolder folder;
     make().write(folder);
     const Checkpoint checkpoint = open_checkpoint(folder.path());
@@ -131,8 +147,10 @@ TEST_CASE("what quantization_config asks for and is not supported is named") {
             .starts_with(is + ".bits 8 is not supported: weights of 4 bits"));
   CHECK(error_with(gptq, R"({"quant_method":"gptq","bits":4,"checkpoint_format":"marlin"})")
             .starts_with(is + ".checkpoint_format \"marlin\" is not supported"));
-  CHECK(error_with(gptq, R"({"quant_method":"awq","bits":4,"version":"gemv"})")
-            .starts_with(is + ".version \"gemv\" is not supported"));
+  for (const std::string version : {"gemv", "GEMV"}) {
+    CHECK(error_with(gptq, R"({"quant_method":"awq","bits":4,"version":")" + version + R"("})")
+              .starts_with(is + ".version \"" + version + "\" is not supported"));
+  }
   CHECK(error_with(packed, R"({"quant_method":"compressed-tensors","format":"int-quantized"})")
             .starts_with(is + ".format \"int-quantized\" is not supported"));
   CHECK(error_with(packed, R"({"quant_method":"compressed-tensors","format":"pack-quantized",
@@ -153,6 +171,15 @@ TEST_CASE("parts that are missing or do not fit are named") {
   CHECK(error_after(packed, [](auto& files) {
           files.set("m.weight_shape", "I64", {2}, std::vector<std::int64_t>{16, 31});
         }).starts_with(tensor + "m.weight_shape I64 [2]: says [16, 31]; inputs must be"));
+  CHECK(error_after(packed, [](auto& files) {
+          files.set("m.weight_shape", "I32", {2}, std::vector<std::int32_t>{-16, 32});
+        }).starts_with(tensor + "m.weight_shape I32 [2]: says [-16, 32]; inputs must be"));
+  CHECK(error_after(packed, [](auto& files) {
+          files.set("m.weight_shape", "I32", {4}, std::vector<std::int32_t>{16, 0, 32, 0});
+        }).starts_with(tensor + "m.weight_shape I32 [4]: expected I32 [2]"));
+  CHECK(error_after(packed, [](auto& files) {
+          files.set("m.weight_shape", "F32", {2}, std::vector<float>{16, 32});
+        }).starts_with(tensor + "m.weight_shape F32 [2]: expected I64 [2]"));
   CHECK(error_after(packed, [](auto& files) {
           files.set("m.weight_scale", "F32", {16, 3}, std::vector<float>(48, 1));
         }) == tensor + "m.weight_scale F32 [16, 3]: 32 inputs are no multiple of its 3 groups");
