@@ -187,7 +187,7 @@ OptionRow generation_config_row() {
   return {"--generation-config", "auto|none",
           "auto: the model's generation_config.json gives the defaults of\n"
           "temperature, top-k, top-p, min-p, repetition penalty and the longest\n"
-          "answer; vllm is the same as none",
+          "answer; none: only the tokens that end an answer; vllm: same as none",
           "auto",
           Into(&Options::generate)
               .one_of(&GenerateOptions::generation_config, "source",
