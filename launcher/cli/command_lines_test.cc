@@ -90,6 +90,10 @@ constexpr Line kVllm[] = {
     {"serve m --dtype float --enforce-eager --max-num-seqs 64", "serve"},
     {"serve m --max-model-len 32k --max-num-batched-tokens 8192", "serve"},
     {"serve m --served-model-name gpt --api-key k --root-path /v", "serve"},
+    {"serve m --served-model-name a b c", "serve"},
+    {"serve --served-model-name a m b", "!'b': the model is m already; pass it before"},
+    {"serve --served-model-name a b --model m", "serve"},
+    {"generate --served-model-name a b --prompt c", "generate"},
     {"serve m --enable-auto-tool-choice --tool-call-parser hermes", "serve"},
     {"serve m --reasoning-parser qwen3 --uds /tmp/s", "serve"},
     {"serve m --swap-space 8 --block-size 32 --seed 1", "serve"},
@@ -233,6 +237,13 @@ TEST_CASE("what is followed means what it says") {
   CHECK(parse("chat --stop a --stop b").chat.stop == std::vector<std::string>{"a", "b"});
   CHECK(parse("chat --history off").chat.history == "");
   CHECK(parse("chat").chat.history == std::nullopt);
+  using Names = std::vector<std::string>;
+  const auto names = [&](const char* line) { return parse(line).serve.served_model_names; };
+  CHECK(names("serve m --served-model-name a b --port 81 --served-model-name=c d,e") ==
+        Names{"a", "b", "c", "d,e"});
+  CHECK(names("serve --served-model-name a b --model m") == Names{"a", "b"});
+  CHECK(names("serve --served-model-name a m") == Names{"a"});
+  CHECK(parse("serve --served-model-name a m").model.path == "m");
   CHECK(parse("run org/name 'Why?'").chat.prompt == "Why?");
   CHECK(outcome("-p a b") == "!'b': is a second prompt; put one with spaces in quotes");
 }

@@ -171,7 +171,10 @@ void check_shell(const Options& options) {
 
 void store_model_word(Options& options, const std::string& word) {
   if (!options.model.path.empty()) {
-    refuse("'", word, "': the model is ", options.model.path, " already; pass one of them");
+    refuse("'", word, "': the model is ", options.model.path, " already; ",
+           options.serve.served_model_names.empty()
+               ? "pass one of them"
+               : "pass it before --served-model-name NAME NAME...");
   }
   options.model.path = OptionValue("MODEL", word).path("a model's folder, file or Hugging Face id");
 }

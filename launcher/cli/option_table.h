@@ -27,6 +27,8 @@ struct OptionRow {
   const char* second_name = nullptr;
   bool repeats = false;         // each occurrence adds a value; otherwise the last one is used
   const char* group = nullptr;  // heading in the help, "Engine"; nullptr: the command's own option
+  // Words after the value are more values, "--name a b", where they cannot be the model.
+  bool more_words = false;
 };
 using OptionRows = std::vector<OptionRow>;
 

@@ -142,32 +142,56 @@ class Reader {
  public:
   Reader(const Command& command, const std::vector<std::string>& arguments, std::size_t first,
          bool named)
-      : command_(command), arguments_(arguments), first_(first), named_(named) {}
+      : command_(command),
+        arguments_(arguments),
+        first_(first),
+        named_(named),
+        model_known_(command.store_positional == nullptr || names_model()) {}
+
+  // The --config file names the model.
+  void set_model_known() { model_known_ = true; }
 
   // Calls on_option(row, value) and on_word(word); returns false as soon as help is requested.
   template <typename OnOption, typename OnWord>
   bool read(OnOption on_option, OnWord on_word) const {
-    bool only_words = false;  // after "--"
+    bool only_words = false;         // after "--"
+    const OptionRow* row = nullptr;  // the last option, if words after it are more values
+    bool model_known = model_known_;
     for (std::size_t i = first_; i < arguments_.size(); ++i) {
       const std::string& argument = arguments_[i];
-      if (only_words || !argument.starts_with('-') || argument == "-") {
+      const bool word = only_words || !argument.starts_with('-') || argument == "-";
+      if (word && row != nullptr && model_known) {
+        on_option(*row, OptionValue(row->name, argument));
+        continue;
+      }
+      row = nullptr;
+      if (word) {
         check_word(argument, only_words);
         on_word(argument);
+        model_known = true;
       } else if (argument == "--" && command_.store_positional != nullptr) {
         only_words = true;
       } else if (asks_for_help(argument)) {
         return false;
       } else {
-        read_option(i, on_option);
+        row = read_option(i, on_option);
       }
     }
     return true;
   }
 
  private:
-  // The option at arguments[i] with its value, which may be the next argument.
+  // Whether the model is an option, and so no word.
+  bool names_model() const {
+    return std::any_of(arguments_.begin(), arguments_.end(), [](const std::string& argument) {
+      return in_full(argument.substr(0, argument.find('='))) == "--model";
+    });
+  }
+
+  // The option at arguments[i] with its value, which may be the next argument. Returns its row if
+  // words after it are more values.
   template <typename OnOption>
-  void read_option(std::size_t& i, OnOption& on_option) const {
+  const OptionRow* read_option(std::size_t& i, OnOption& on_option) const {
     const std::string& argument = arguments_[i];
     const std::size_t equals = argument.find('=');
     const std::string name = argument.substr(0, equals);
@@ -182,6 +206,7 @@ class Reader {
     } else {
       refuse(name, " needs a value: ", name, ' ', row.value);
     }
+    return row.more_words ? &row : nullptr;
   }
 
   // An argument that is no option.
@@ -199,6 +224,7 @@ class Reader {
   const std::vector<std::string>& arguments_;
   std::size_t first_;
   bool named_;
+  bool model_known_;  // whatever words come
 };
 
 // Stores the options of the --config file, if there is one, except those that the command line has.
@@ -260,10 +286,11 @@ Options parse_command_line(const std::vector<std::string>& given) {
   options.chat.command = chosen.second > 0;
   if (command.set_defaults != nullptr) command.set_defaults(options);
 
-  const Reader reader(command, arguments, chosen.second, options.chat.command);
+  Reader reader(command, arguments, chosen.second, options.chat.command);
   const auto names_config = [](const std::string& word) { return word.starts_with("--config"); };
   if (std::any_of(arguments.begin(), arguments.end(), names_config)) {
     store_config(command, reader, options);
+    if (!options.model.path.empty()) reader.set_model_known();
   }
   const bool read_all = reader.read(
       [&](const OptionRow& row, const OptionValue& value) { row.store(options, value); },

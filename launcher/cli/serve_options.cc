@@ -176,12 +176,26 @@ OptionRows serve_engine_rows() {
 
 }  // namespace
 
+namespace {
+
+// As vLLM has it: --served-model-name NAME [NAME ...]
+OptionRow served_model_name_row() {
+  return {.name = "--served-model-name",
+          .value = "NAME",
+          .help =
+              "the model's name in the API; more names may follow, or the option may\n"
+              "come repeatedly; the first one is in responses",
+          .fallback = "what --model says",
+          .store = add_text(&ServeOptions::served_model_names, "a name"),
+          .repeats = true,
+          .more_words = true};
+}
+
+}  // namespace
+
 OptionRows api_rows() {
   const OptionRows rows = {
-      {"--served-model-name", "NAME",
-       "the model's name in the API; may come repeatedly, the first one is in\n"
-       "responses",
-       "what --model says", add_text(&ServeOptions::served_model_names, "a name"), nullptr, true},
+      served_model_name_row(),
       {"--default-chat-template-kwargs", "JSON",
        "variables of the chat template, for requests that do not set them:\n"
        "'{\"enable_thinking\": false}'",
