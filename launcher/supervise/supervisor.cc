@@ -54,7 +54,8 @@ Supervisor::Supervisor(const ipc::Group& group, std::vector<Child>& children, Si
 }
 
 Supervisor::~Supervisor() {
-  if (thread_.joinable()) finish("the launcher gave up");
+  // Whoever unwinds reports why.
+  if (thread_.joinable()) finish("");
 }
 
 int Supervisor::finish(const std::optional<std::string>& error) {

@@ -70,7 +70,7 @@ class Supervisor {
   void expect_end() { ending_ = true; }
   // Without an error: the workers were asked to end; waits until they have. With an error, the run
   // has failed: determines whether a worker is the culprit, prints its post-mortem or else the
-  // error, and ends the workers. Returns the program's exit code.
+  // error (unless it is empty), and ends the workers. Returns the program's exit code.
   int finish(const std::optional<std::string>& error);
   // On boxes other than the first: waits until the workers here have ended, because the first box
   // has no more work for them or because of a failure. Returns the program's exit code.

@@ -212,10 +212,10 @@ void Supervisor::end_after_error(const std::string& error) {
     if (ended_by_failure(views)) return;
     wait_for_event(left);
   }
-  group_.abort("the run failed: " + error);
+  group_.abort(error.empty() ? "the launcher gave up" : "the run failed: " + error);
   stop_workers();
   console_.collect();
-  console_.print("nvllm-launch: " + error + '\n');
+  if (!error.empty()) console_.print("nvllm-launch: " + error + '\n');
   exit_code_ = kExitFailed;
   end_link();
 }

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -36,6 +37,18 @@ TEST_CASE("workers that end as they are asked to are a success") {
   CHECK(obedient.stop(workers) == kExitFine);
   CHECK(output.text() == "");
   for (const pid_t pid : workers.pids()) CHECK(gone(pid));
+}
+
+TEST_CASE("a group without an end ends its workers, and leaves the report to who unwinds") {
+  const Output output;
+  std::vector<pid_t> pids;
+  {
+    WorkerGroup workers(options_for(output, 2), wait_for_abort);
+    await_ready(workers);
+    pids = workers.pids();
+  }
+  CHECK(output.text() == "");
+  for (const pid_t pid : pids) CHECK(gone(pid));
 }
 
 TEST_CASE("a worker that ends unasked, though without an error, is a failure") {
