@@ -71,6 +71,19 @@ void store_root_path(Options& options, const OptionValue& value) {
   options.serve.root_path = path;
 }
 
+void store_template_kwargs(Options& options, const OptionValue& value) {
+  const std::string given = str(value.name(), " '", shown_text(value.text()), "'");
+  constexpr const char* kFix = "; pass an object such as '{\"enable_thinking\": false}'";
+  nlohmann::json kwargs;
+  try {
+    kwargs = parse_nested_json(value.text(), given);
+  } catch (const BadJson& error) {
+    refuse(error.what(), kFix);
+  }
+  if (!kwargs.is_object()) refuse(given, ": holds ", kwargs.type_name(), kFix);
+  options.serve.chat_template_kwargs = value.text();
+}
+
 StoreOption seconds(Nanoseconds ServeOptions::*field) {
   return [field](Options& options, const OptionValue& value) {
     options.serve.*field = value.seconds(0, kMaxSeconds);
@@ -199,7 +212,7 @@ OptionRows api_rows() {
       {"--default-chat-template-kwargs", "JSON",
        "variables of the chat template, for requests that do not set them:\n"
        "'{\"enable_thinking\": false}'",
-       nullptr, text(&ServeOptions::chat_template_kwargs)},
+       nullptr, store_template_kwargs},
       {"--reasoning-parser", "NAME",
        "finds the reasoning in answers: qwen3, deepseek_r1 or\nopenai_gptoss", nullptr,
        text(&ServeOptions::reasoning_parser)},

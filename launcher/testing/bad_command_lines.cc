@@ -371,6 +371,22 @@ std::vector<BadCommandLine> inspect_lines() {
   };
 }
 
+std::vector<BadCommandLine> serve_lines() {
+  return {
+      {{"serve", "--served-model-name", "a", "m", "b"},
+       "'b': the model is m already; pass it before --served-model-name NAME NAME..."},
+      {{"serve", "--default-chat-template-kwargs", "{bad"},
+       "--default-chat-template-kwargs '{bad': no valid JSON at line 1, column 2; pass an object "
+       "such as '{\"enable_thinking\": false}'"},
+      {{"generate", "--prompt=a", "--default-chat-template-kwargs=[1]"},
+       "--default-chat-template-kwargs '[1]': holds array; pass an object such as "
+       "'{\"enable_thinking\": false}'"},
+      {{"serve", "--default-chat-template-kwargs="},
+       "--default-chat-template-kwargs '': no valid JSON at line 1, column 1; pass an object such "
+       "as '{\"enable_thinking\": false}'"},
+  };
+}
+
 std::vector<BadCommandLine> text_lines() {
   return {
       {{"tokenize"},
@@ -410,9 +426,9 @@ std::vector<BadCommandLine> config_lines() {
 
 std::vector<BadCommandLine> bad_command_lines() {
   std::vector<BadCommandLine> all;
-  for (const auto& lines :
-       {engine_lines(), sampling_lines(), prompt_lines(), chat_lines(), bench_lines(),
-        bench_serve_lines(), group_lines(), inspect_lines(), text_lines(), config_lines()}) {
+  for (const auto& lines : {engine_lines(), sampling_lines(), prompt_lines(), chat_lines(),
+                            bench_lines(), bench_serve_lines(), group_lines(), inspect_lines(),
+                            serve_lines(), text_lines(), config_lines()}) {
     all.insert(all.end(), lines.begin(), lines.end());
   }
   return all;
