@@ -181,8 +181,10 @@ void store_model_word(Options& options, const std::string& word) {
 
 OptionRows chat_template_rows() {
   return {
-      {"--chat-template", "FILE", "a Jinja template to use instead of the model's own", nullptr,
-       kIntoText.path(&TextOptions::chat_template, "a file with a Jinja template")},
+      {"--chat-template", "FILE|TEXT",
+       "a Jinja template to use instead of the model's own: a file, or the\n"
+       "template itself, which has {{ or {%",
+       nullptr, kIntoText.path(&TextOptions::chat_template, "a file with a Jinja template")},
       {"--special-tokens-in-messages", nullptr,
        "special tokens written in messages, such as <|im_end|>, are read as such,\n"
        "as transformers does; otherwise they are text like any other",

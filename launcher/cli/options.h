@@ -98,7 +98,7 @@ struct ServeOptions {
 struct TextOptions {
   std::string input;               // a file, "-", or empty
   std::vector<std::string> words;  // texts or ids on the command line itself
-  std::string chat_template;       // a file; empty: the model's own
+  std::string chat_template;       // a file, or the template; empty: the model's own
   bool special_tokens_in_messages = false;
   // Defaults for lines that do not specify them.
   bool add_special_tokens = false;

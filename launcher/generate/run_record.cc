@@ -10,6 +10,7 @@
 #include "base/json_text.h"
 #include "base/system_files.h"
 #include "launcher/hub/sha256.h"
+#include "launcher/session/text_model.h"
 #include "launcher/supervise/model_hash.h"
 
 namespace nvllm::launcher {
@@ -77,7 +78,7 @@ RunRecord run_record(const Options& options, const runtime::OpenModel& model,
   record["--stop"] = texts(options.generate.stop);
   record["--chat-template"] = options.text.chat_template.empty()
                                   ? "none"
-                                  : sha256_of(system_text(options.text.chat_template));
+                                  : sha256_of(read_chat_template(options.text.chat_template));
   record["--special-tokens-in-messages"] = text_of(options.text.special_tokens_in_messages);
   record["--served-model-name"] = texts(api.served_model_names);
   record["--default-chat-template-kwargs"] = api.chat_template_kwargs;

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/bounded_json.h"
 #include "base/error.h"
 #include "base/regular_file.h"
 #include "model/checkpoint/checkpoint_file.h"
@@ -199,14 +200,36 @@ fs::path folder_of(const std::string& path) {
   return folder.empty() ? fs::path(".") : folder;
 }
 
+// Whether a value of --chat-template is the template itself; otherwise it is a file.
+bool is_template(std::string_view option) {
+  return option.find("{{") != option.npos || option.find("{%") != option.npos;
+}
+
+std::string shown_option(const std::string& option) {
+  return is_template(option) ? str('\'', shown_text(option), '\'') : option;
+}
+
 }  // namespace
 
-TextModel TextModel::open(const std::string& path, const std::string& chat_template_file,
+std::string read_chat_template(const std::string& option) {
+  if (is_template(option)) return option;
+  constexpr const char* kFix = "; pass a file with a Jinja template, or the template itself";
+  std::string text;
+  try {
+    text = read_regular_file(option, kMaxTemplateBytes);
+  } catch (const Error& error) {
+    fail("--chat-template ", error.what(), kFix);
+  }
+  if (text.find_first_not_of(" \t\r\n") == text.npos) {
+    fail("--chat-template ", option, ": the file is empty", kFix);
+  }
+  return text;
+}
+
+TextModel TextModel::open(const std::string& path, const std::string& chat_template_option,
                           bool special_tokens_in_messages) {
   std::optional<std::string> given_template;
-  if (!chat_template_file.empty()) {
-    given_template = read_regular_file(chat_template_file, kMaxTemplateBytes);
-  }
+  if (!chat_template_option.empty()) given_template = read_chat_template(chat_template_option);
   TextModel text;
   text.special_tokens_in_messages_ = special_tokens_in_messages;
   if (path.ends_with(".gguf")) {
@@ -215,13 +238,13 @@ TextModel TextModel::open(const std::string& path, const std::string& chat_templ
     text.open_place(path, given_template);
   }
   if (given_template && !text.chat_template_) {
-    fail("--chat-template ", chat_template_file, ": ", text.no_template_);
+    fail("--chat-template ", shown_option(chat_template_option), ": ", text.no_template_);
   }
   return text;
 }
 
 std::optional<TextModel> TextModel::open_if_there(const std::string& path,
-                                                  const std::string& chat_template_file,
+                                                  const std::string& chat_template_option,
                                                   bool special_tokens_in_messages) {
   fs::path place = folder_of(path);
   std::error_code error;
@@ -233,7 +256,7 @@ std::optional<TextModel> TextModel::open_if_there(const std::string& path,
       !model::read_gguf_metadata(place.string()).text("tokenizer.ggml.model")) {
     return std::nullopt;
   }
-  return open(path, chat_template_file, special_tokens_in_messages);
+  return open(path, chat_template_option, special_tokens_in_messages);
 }
 
 void TextModel::open_place(const std::string& path,

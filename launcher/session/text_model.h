@@ -20,14 +20,15 @@ class TextModel {
  public:
   // path: a folder with tokenizer.json (and optionally tokenizer_config.json and
   // chat_template.jinja) or with one .gguf file; a .gguf file; or a config.json, of any name, next
-  // to either. chat_template_file: replaces the model's own template, unless empty.
+  // to either. chat_template_option: the value of --chat-template (read_chat_template()), which
+  // replaces the model's own template, unless empty.
   // special_tokens_in_messages: special tokens written in messages are parsed as such.
-  static TextModel open(const std::string& path, const std::string& chat_template_file = "",
+  static TextModel open(const std::string& path, const std::string& chat_template_option = "",
                         bool special_tokens_in_messages = false);
 
   // The same, but nullopt if the model has no tokenizer at all.
   static std::optional<TextModel> open_if_there(const std::string& path,
-                                                const std::string& chat_template_file = "",
+                                                const std::string& chat_template_option = "",
                                                 bool special_tokens_in_messages = false);
 
   const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
@@ -57,6 +58,10 @@ class TextModel {
   std::string no_template_;  // why there is none
   bool special_tokens_in_messages_ = false;
 };
+
+// The template that --chat-template gives: the option's value itself if it has "{{" or "{%",
+// otherwise the text of that file. Throws an Error with the fix if there is none, or an empty one.
+std::string read_chat_template(const std::string& option);
 
 // --- Messages of a conversation, in the format of OpenAI's API, for a chat template ---
 

@@ -200,6 +200,28 @@ TEST_CASE(
   CHECK(render(TextModel::open(folder.path("config.json"), folder.path("mine"))) == "minehi");
 }
 
+TEST_CASE("a chat template on the command line is the template itself") {
+  const TestFolder folder;
+  folder.write("tokenizer.json", testing::read_file("tokenizer/testdata/qwen.json"));
+  CHECK(render(TextModel::open(folder.path(), "{{ messages[0].content }}!")) == "hi!");
+  CHECK(render(TextModel::open(folder.path(), "{% if true %}yes{% endif %}")) == "yes");
+  CHECK(refusal(folder.path(), "{% if %}")
+            .starts_with("--chat-template '{% if %}': chat template: line 1"));
+}
+
+TEST_CASE("a file of --chat-template that is no template is refused with the option and the fix") {
+  const std::string fix = "; pass a file with a Jinja template, or the template itself";
+  const TestFolder folder;
+  folder.write("tokenizer.json", testing::read_file("tokenizer/testdata/qwen.json"));
+  CHECK(refusal(folder.path(), "/nowhere") ==
+        "--chat-template /nowhere: No such file or directory (ENOENT)" + fix);
+  CHECK(refusal(folder.path(), folder.path()) ==
+        "--chat-template " + folder.path() + ": expected a file, found something else" + fix);
+  folder.write("empty", " \n");
+  CHECK(refusal(folder.path(), folder.path("empty")) ==
+        "--chat-template " + folder.path("empty") + ": the file is empty" + fix);
+}
+
 TEST_CASE("a GGUF file's template knows its special tokens") {
   const TestFolder folder;
   GgufBuilder builder =
