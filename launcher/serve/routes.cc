@@ -103,13 +103,15 @@ bool has_api_key(const HttpRequest& request, const std::vector<std::string>& key
 }
 
 std::vector<std::string> read_api_keys(const std::string& path) {
+  constexpr const char* kFix = "; pass a file with a key in each line";
   std::ifstream file(path);
-  if (!file) fail_errno("--api-key-file ", path);
+  if (!file) fail("--api-key-file ", path, ": ", errno_text(errno), kFix);
   std::vector<std::string> keys;
   for (std::string line; std::getline(file, line);) {
     const std::string_view key = without_spaces(line);
     if (!key.empty()) keys.emplace_back(key);
   }
+  if (file.bad()) fail("--api-key-file ", path, ": cannot be read", kFix);
   if (keys.empty()) fail("--api-key-file ", path, ": has no key; write one into each line");
   return keys;
 }

@@ -10,6 +10,7 @@
 
 #include "launcher/serve/testing/server_fixture.h"
 #include "testing/error_of.h"
+#include "testing/skip.h"
 
 namespace {
 
@@ -139,6 +140,23 @@ TEST_CASE("server: keys guard /v1 and nothing else") {
   CHECK(client.read_response().starts_with("HTTP/1.1 200"));
   client.get("/health");
   CHECK(client.read_response().starts_with("HTTP/1.1 200"));
+}
+
+TEST_CASE("server: a file of keys or of a certificate that is none is refused with the fix") {
+  const auto refusal = [](const nvllm::launcher::ServeOptions& options) {
+    return nvllm::testing::error_of([&] { const ServerFixture fixture(options); });
+  };
+  const std::string fix = "; pass a file with a key in each line";
+  CHECK(refusal({.api_key_file = "/nowhere"}) ==
+        "--api-key-file /nowhere: No such file or directory (ENOENT)" + fix);
+  CHECK(refusal({.api_key_file = "/"}) == "--api-key-file /: cannot be read" + fix);
+  CHECK(refusal({.api_key_file = "/dev/null"}) ==
+        "--api-key-file /dev/null: has no key; write one into each line");
+  const std::string certificate =
+      refusal({.ssl_certfile = "/etc/passwd", .ssl_keyfile = "/etc/passwd"});
+  if (has(certificate, "needs OpenSSL 3")) SKIP_TEST("there is no OpenSSL 3");
+  CHECK(certificate.starts_with("--ssl-certfile /etc/passwd: no certificate in PEM form ("));
+  CHECK(certificate.ends_with("); pass a file with -----BEGIN CERTIFICATE-----"));
 }
 
 TEST_CASE("server: a client that leaves frees its sequence within a step, streaming or not") {

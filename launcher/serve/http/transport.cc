@@ -116,14 +116,16 @@ TlsContext::TlsContext(const std::string& certificate, const std::string& key)
   ssl.ctx_ctrl(state_->context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, nullptr);
   try {
     if (ssl.use_certificate_chain_file(state_->context, certificate.c_str()) != 1) {
-      fail("--ssl-certfile ", certificate,
-           ": no certificate in PEM form: ", openssl().last_error());
+      fail("--ssl-certfile ", certificate, ": no certificate in PEM form (", openssl().last_error(),
+           "); pass a file with -----BEGIN CERTIFICATE-----");
     }
     if (ssl.use_key_file(state_->context, key.c_str(), SSL_FILETYPE_PEM) != 1) {
-      fail("--ssl-keyfile ", key, ": no private key in PEM form: ", openssl().last_error());
+      fail("--ssl-keyfile ", key, ": no private key in PEM form (", openssl().last_error(),
+           "); pass a file with -----BEGIN PRIVATE KEY-----");
     }
     if (ssl.check_key(state_->context) != 1) {
-      fail("--ssl-keyfile ", key, ": is not the key of the certificate ", certificate);
+      fail("--ssl-keyfile ", key, ": is not the key of the certificate ", certificate,
+           "; pass the key that the certificate was made with");
     }
   } catch (...) {
     ssl.ctx_free(state_->context);
