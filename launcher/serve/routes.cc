@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <optional>
 
 #include "base/error.h"
 
@@ -35,6 +36,7 @@ constexpr Route kRoutes[] = {
     built_in("/metrics", RouteKind::metrics),
     respond("GET", "/openapi.json", respond_openapi),
     respond("GET", "/v1/models", respond_models),
+    respond("GET", "/v1/models/{model}", respond_model),
     respond("POST", "/tokenize", respond_tokenize),
     respond("POST", "/detokenize", respond_detokenize),
     generate("/v1/chat/completions", parse_chat_completion),
@@ -48,14 +50,29 @@ constexpr Route kRoutes[] = {
     refused("/v1/score", "this server generates text and computes no scores"),
 };
 
+// What a path has in place of "{model}", "" if there is none; nullopt: it is not the route's path.
+// The name of a model may contain slashes.
+std::optional<std::string_view> model_of_path(const Route& route, std::string_view path) {
+  constexpr std::string_view kModel = "{model}";
+  std::string_view prefix = route.path;
+  if (path == prefix && !prefix.ends_with(kModel)) return "";
+  if (!prefix.ends_with(kModel)) return std::nullopt;
+  prefix.remove_suffix(kModel.size());
+  if (!path.starts_with(prefix) || path == prefix) return std::nullopt;
+  return path.substr(prefix.size());
+}
+
 }  // namespace
 
 RouteMatch find_route(std::string_view method, std::string_view path) {
   RouteMatch match;
   for (const Route& route : kRoutes) {
-    if (path != route.path) continue;
+    const std::optional<std::string_view> model = model_of_path(route, path);
+    if (!model) continue;
     const std::string_view served = route.method;
-    if (method == served || (method == "HEAD" && served == "GET")) return {.route = &route};
+    if (method == served || (method == "HEAD" && served == "GET")) {
+      return {.route = &route, .model = std::string(*model)};
+    }
     match.methods += (match.methods.empty() ? "" : ", ") + std::string(served);
   }
   return match;

@@ -26,7 +26,7 @@ enum class RouteKind : std::uint8_t {
 
 struct Route {
   const char* method;
-  const char* path;
+  const char* path;  // "{model}" at the end stands for the name of a model
   RouteKind kind;
   Respond respond = nullptr;
   ParseCall parse = nullptr;
@@ -43,6 +43,7 @@ struct RouteMatch {
   const Route* route = nullptr;
   // The path's other methods, "GET, POST", if this one is not supported; empty: unknown path.
   std::string methods = "";
+  std::string model = "";  // what the path has in place of "{model}"
 };
 RouteMatch find_route(std::string_view method, std::string_view path);
 

@@ -138,6 +138,7 @@ void Server::on_request(ExchangeId exchange, HttpRequest request) {
                   "the API key is missing or wrong; send it as Authorization: Bearer KEY",
                   std::move(headers));
   }
+  if (!match.model.empty()) request.body = match.model;  // of a GET, which has no other
   route(*match.route, exchange, std::move(request), std::move(headers));
 }
 

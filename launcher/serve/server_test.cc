@@ -142,6 +142,31 @@ TEST_CASE("server: keys guard /v1 and nothing else") {
   CHECK(client.read_response().starts_with("HTTP/1.1 200"));
 }
 
+TEST_CASE("server: a model of the list by its name, whose slashes may be encoded") {
+  ServerFixture fixture({.api_keys = {"secret"}}, {.step = std::chrono::milliseconds(1)}, false);
+  fixture.open({"org/tiny", "tiny"});
+  RawClient client = fixture.client();
+  const auto answer_to = [&](const char* path) {
+    client.get(path, "X-Api-Key: secret\r\n");
+    return client.read_response();
+  };
+  for (const char* const path : {"/v1/models/org/tiny", "/v1/models/org%2Ftiny"}) {
+    const std::string model = answer_to(path);
+    CHECK(model.starts_with("HTTP/1.1 200"));
+    CHECK(has(model, "\r\n\r\n{\"id\":\"org/tiny\",\"object\":\"model\","));
+  }
+  CHECK(has(answer_to("/v1/models/tiny"), "{\"id\":\"tiny\","));
+  const std::string missing = answer_to("/v1/models/org/other");
+  CHECK(missing.starts_with("HTTP/1.1 404"));
+  CHECK(has(missing, R"({"error":{"message":"the model \"org/other\" does not exist; it is )"
+                     R"(\"org/tiny\"","type":"NotFoundError","param":"model","code":404}})"));
+  CHECK(answer_to("/v1/models/").starts_with("HTTP/1.1 404"));
+  client.post("/v1/models/tiny", "{}", "X-Api-Key: secret\r\n");
+  CHECK(has(client.read_response(), "Allow: GET\r\n"));
+  client.get("/v1/models/tiny");
+  CHECK(client.read_response().starts_with("HTTP/1.1 401"));
+}
+
 TEST_CASE("server: a file of keys or of a certificate that is none is refused with the fix") {
   const auto refusal = [](const nvllm::launcher::ServeOptions& options) {
     return nvllm::testing::error_of([&] { const ServerFixture fixture(options); });

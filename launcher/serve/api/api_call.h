@@ -138,6 +138,8 @@ std::unique_ptr<ApiCall> parse_response(const ApiContext& context, const ApiRequ
 using Respond = std::string (*)(const ApiContext& context, std::string_view body);
 
 std::string respond_models(const ApiContext& context, std::string_view body);
+// One of them; its name is in the path, and comes as the body.
+std::string respond_model(const ApiContext& context, std::string_view name);
 std::string respond_tokenize(const ApiContext& context, std::string_view body);
 std::string respond_detokenize(const ApiContext& context, std::string_view body);
 std::string respond_count_tokens(const ApiContext& context, std::string_view body);

@@ -1,29 +1,52 @@
-// Endpoints that need no engine: /v1/models, /tokenize and /detokenize, /openapi.json.
+// Endpoints that need no engine: /v1/models and /v1/models/{model}, /tokenize and /detokenize,
+// /openapi.json.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/bounded_json.h"
 #include "launcher/serve/api/api_call.h"
 #include "launcher/serve/api/chat_fields.h"
 #include "launcher/serve/api/response_json.h"
 
 namespace nvllm::launcher {
 
-// --- GET /v1/models ---
+// --- GET /v1/models and /v1/models/{model} ---
+
+namespace {
+
+void append_model(std::string& to, const ApiContext& context, const std::string& name) {
+  to += R"({"id":)";
+  append_json_string(to, name);
+  to += R"(,"object":"model","created":)";
+  append_json_number(to, context.created_s);
+  to += R"(,"owned_by":"nvllm","root":)";
+  append_json_string(to, context.model_root);
+  to += R"(,"parent":null,"max_model_len":)";
+  append_json_number(to, context.max_model_len);
+  to += '}';
+}
+
+}  // namespace
 
 std::string respond_models(const ApiContext& context, std::string_view /*body*/) {
   std::string out = R"({"object":"list","data":)";
   append_json_list(out, context.model_names, [&](std::string& to, const std::string& name) {
-    to += R"({"id":)";
-    append_json_string(to, name);
-    to += R"(,"object":"model","created":)";
-    append_json_number(to, context.created_s);
-    to += R"(,"owned_by":"nvllm","root":)";
-    append_json_string(to, context.model_root);
-    to += R"(,"parent":null,"max_model_len":)";
-    append_json_number(to, context.max_model_len);
-    to += '}';
+    append_model(to, context, name);
   });
   out += '}';
+  return out;
+}
+
+std::string respond_model(const ApiContext& context, std::string_view name) {
+  const auto found = std::ranges::find(context.model_names, name);
+  if (found == context.model_names.end()) {
+    throw ApiError(404,
+                   str("the model \"", shown_text(name), "\" does not exist; it is \"",
+                       context.model_names.empty() ? "" : context.model_names.front(), '"'),
+                   "model");
+  }
+  std::string out;
+  append_model(out, context, *found);
   return out;
 }
 

@@ -1,4 +1,4 @@
-// /tokenize, /detokenize and /v1/models.
+// /tokenize, /detokenize, /v1/models and /v1/models/{model}.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -89,6 +89,17 @@ TEST_CASE("models: each name, where the model came from, and how long it can be"
         R"("owned_by":"nvllm","root":"/models/tiny","parent":null,"max_model_len":1000},)"
         R"({"id":"tiny-alias","object":"model","created":1700000000,)"
         R"("owned_by":"nvllm","root":"/models/tiny","parent":null,"max_model_len":1000}]})");
+}
+
+TEST_CASE("model: one of the names; another one is told which there is") {
+  ApiFixture fixture;
+  fixture.context().model_root = "/models/tiny";
+  fixture.context().created_s = 1700000000;
+  CHECK(respond_model(fixture.context(), "tiny-alias") ==
+        R"({"id":"tiny-alias","object":"model","created":1700000000,)"
+        R"("owned_by":"nvllm","root":"/models/tiny","parent":null,"max_model_len":1000})");
+  CHECK(refusal(fixture.context(), respond_model, "a/b") ==
+        R"(404 [model] the model "a/b" does not exist; it is "tiny")");
 }
 
 }  // namespace

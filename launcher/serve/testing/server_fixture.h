@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "launcher/serve/server.h"
 #include "launcher/serve/testing/mock_engine.h"
@@ -34,9 +35,9 @@ class ServerFixture {
     server_.reset();
   }
 
-  void open() {
-    server_->open(engine_, {.text = &text_, .max_model_len = 100000, .model_names = {"tiny"}},
-                  {.model_name = "tiny"});
+  void open(const std::vector<std::string>& model_names = {"tiny"}) {
+    server_->open(engine_, {.text = &text_, .max_model_len = 100000, .model_names = model_names},
+                  {.model_name = model_names.front()});
     thread_ = std::thread([this] {
       while (!stop_) {
         const auto updates = engine_.poll(std::chrono::milliseconds(10));
