@@ -57,17 +57,19 @@ class HostileClients {
       case 0: bytes = random_bytes(below(2000)); break;
       case 1: mutate(bytes); break;
       case 2: bytes.resize(below(bytes.size())); break;
-      case 3: bytes = str("GET / HTTP/1.1\r\n", oversized_headers(), "\r\n"); break;
+      case 3: bytes = str("GET / HTTP/1.1\r\nHost: a\r\n", oversized_headers(), "\r\n"); break;
       case 4:
         bytes =
-            str("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", chunks());
+            str("POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+                chunks());
         break;
       case 5:
-        bytes = repeated(bytes.size() < 1000 ? bytes : "GET /ping HTTP/1.1\r\n\r\n", 1 + below(20));
+        bytes = repeated(bytes.size() < 1000 ? bytes : "GET /ping HTTP/1.1\r\nHost: a\r\n\r\n",
+                         1 + below(20));
         break;
       case 6:
-        bytes =
-            str("POST /v1/completions HTTP/1.1\r\nContent-Length: ", wrong_length(), "\r\n\r\n{}");
+        bytes = str("POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: ", wrong_length(),
+                    "\r\n\r\n{}");
         break;
       default: break;  // a whole request, of a body that may be wrong
     }

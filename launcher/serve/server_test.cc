@@ -115,16 +115,55 @@ TEST_CASE("server: wrong methods, paths and bytes are answered, each in its way"
   CHECK(has(wrong_method, "Allow: POST\r\n"));
   CHECK(answer_to("HELO there\r\n\r\n").starts_with("HTTP/1.1 400"));
   CHECK(answer_to("GET / HTTP/3.0\r\n\r\n").starts_with("HTTP/1.1 505"));
-  CHECK(answer_to("GET / HTTP/1.1\r\nA: " + std::string(100000, 'a') + "\r\n\r\n")
+  CHECK(answer_to("GET / HTTP/1.1\r\nHost: a\r\nA: " + std::string(100000, 'a') + "\r\n\r\n")
             .starts_with("HTTP/1.1 431"));
-  CHECK(answer_to("POST /v1/completions HTTP/1.1\r\nContent-Length: 999999\r\n\r\n{}")
+  CHECK(answer_to("POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 999999\r\n\r\n{}")
             .starts_with("HTTP/1.1 413"));
-  CHECK(answer_to("POST /v1/embeddings HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}")
+  CHECK(answer_to("POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
             .starts_with("HTTP/1.1 400"));
   // A value of a header cannot begin another one.
   const std::string id = answer_to(
-      "POST /v1/completions HTTP/1.1\r\nX-Request-Id: a\tb\r\nContent-Length: 2\r\n\r\n{}");
+      "POST /v1/completions HTTP/1.1\r\nHost: a\r\nX-Request-Id: a\tb\r\nContent-Length: "
+      "2\r\n\r\n{}");
   CHECK(has(id, "X-Request-Id: a b\r\n"));
+}
+
+TEST_CASE(
+    "server: a request that a proxy may read as another one is refused, and nothing after it") {
+  const ServerFixture fixture;
+  const std::string post = "POST /v1/completions HTTP/1.1\r\nHost: a\r\n";
+  const std::string next = "GET /ping HTTP/1.1\r\nHost: a\r\n\r\n";
+  const auto answers_to = [&](const std::string& bytes) {
+    RawClient client = fixture.client();
+    client.send(bytes + next);
+    return client.read_all();
+  };
+  for (const std::string& request : {
+           post + "Transfer-Encoding: gzip\r\n\r\n",
+           post + "Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n",
+           post + "Transfer-Encoding: identity\r\nContent-Length: 2\r\n\r\n{}",
+           post + "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+           post + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+           std::string("GET /ping HTTP/1.1\r\n\r\n"),
+           std::string("GET /ping HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"),
+       }) {
+    CAPTURE(request);
+    const std::string answers = answers_to(request);
+    CHECK(answers.starts_with("HTTP/1.1 400"));
+    CHECK(has(answers, "Connection: close\r\n"));
+    CHECK_FALSE(has(answers, "HTTP/1.1 200"));
+  }
+  CHECK(has(answers_to(post + "Transfer-Encoding: gzip\r\n\r\n"),
+            "Transfer-Encoding 'gzip': the body's end is unknown; send it chunked"));
+  CHECK(has(answers_to("GET /ping HTTP/1.1\r\n\r\n"),
+            "the request has 0 Host headers; HTTP/1.1 needs one"));
+  RawClient old = fixture.client();
+  old.send("GET /ping HTTP/1.0\r\n\r\n");
+  CHECK(old.read_all().starts_with("HTTP/1.0 200"));
+  RawClient chunked = fixture.client();
+  chunked.send(post + "Transfer-Encoding: chunked\r\n\r\n" + "20\r\n" +
+               R"({"prompt":"Hi","max_tokens":  2})" + "\r\n0\r\n\r\n");
+  CHECK(chunked.read_response().starts_with("HTTP/1.1 200"));
 }
 
 TEST_CASE("server: keys guard /v1 and nothing else") {
@@ -368,7 +407,7 @@ TEST_CASE("server: a browser's page may use it if its origin may") {
   const ServerFixture fixture({.allowed_origins = {"http://good.example"}});
   RawClient client = fixture.client();
   client.send(
-      "OPTIONS /v1/chat/completions HTTP/1.1\r\nOrigin: http://good.example\r\n"
+      "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: a\r\nOrigin: http://good.example\r\n"
       "Access-Control-Request-Method: POST\r\n\r\n");
   const std::string allowed = client.read_until("\r\n\r\n");
   CHECK(allowed.starts_with("HTTP/1.1 204"));

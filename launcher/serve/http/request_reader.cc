@@ -30,6 +30,7 @@ struct RequestReader::State {
   http::request_parser<http::string_body> parser;
   bool started = false;
   bool continue_told = false;
+  bool header_checked = false;
   int failed_status = 0;
   std::string failure;
   std::size_t max_header_bytes, max_body_bytes;
@@ -48,6 +49,25 @@ struct RequestReader::State {
     } else {
       failed_status = 400;
       failure = str("no valid HTTP request: ", error.message());
+    }
+  }
+
+  // Refuses what Beast's parser accepts although a proxy may read it as another request (RFC 9112,
+  // 3.2 and 6.3): a body whose end is unknown, and HTTP/1.1 without exactly one Host.
+  void check_header() {
+    if (header_checked || !parser.is_header_done()) return;
+    header_checked = true;
+    const auto& request = parser.get();
+    const std::size_t hosts = request.count(http::field::host);
+    const auto encoding = request.find(http::field::transfer_encoding);
+    if (request.version() >= 11 && hosts != 1) {
+      failed_status = 400;
+      failure = str("the request has ", hosts, " Host headers; HTTP/1.1 needs one");
+    } else if (encoding != request.end() && !parser.chunked()) {
+      constexpr std::size_t kMaxShown = 40;
+      failed_status = 400;
+      failure = str("Transfer-Encoding '", text_of(encoding->value()).substr(0, kMaxShown),
+                    "': the body's end is unknown; send it chunked, or with Content-Length");
     }
   }
 };
@@ -83,6 +103,7 @@ std::size_t RequestReader::feed(std::string_view bytes) {
   } else if (error) {
     state_->fail(error);
   }
+  if (state_->failed_status == 0) state_->check_header();
   return consumed;
 }
 
