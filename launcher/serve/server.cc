@@ -207,6 +207,8 @@ void Server::answer(ExchangeId exchange, int status, std::vector<HttpHeader> hea
 void Server::refuse(ExchangeId exchange, const Route* route, int status, const std::string& why,
                     std::vector<HttpHeader> headers) {
   if (status == 503) headers.push_back({"Retry-After", "1"});
+  // So that the client, or a proxy, tries again elsewhere and not on this connection.
+  if (status == 503 && draining_) headers.push_back({"Connection", "close"});
   auto* const error = route != nullptr ? route->error : error_body;
   answer(exchange, status, std::move(headers), kJson, error(status, why, ""));
 }

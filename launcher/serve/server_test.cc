@@ -397,9 +397,15 @@ TEST_CASE("server: draining refuses new requests and finishes the old ones") {
   fixture.server().drain();
   RawClient client = fixture.client();
   client.get("/health");
-  CHECK(client.read_response().starts_with("HTTP/1.1 503"));
-  client.post("/v1/completions", kShort);
-  CHECK(has(client.read_response(), "the server is shutting down"));
+  // The connection ends: a client or a proxy tries again elsewhere.
+  const std::string health = client.read_all();
+  CHECK(health.starts_with("HTTP/1.1 503"));
+  CHECK(count(health, "Connection: close\r\n") == 1);
+  RawClient other = fixture.client();
+  other.post("/v1/completions", kShort);
+  const std::string refused = other.read_all();
+  CHECK(has(refused, "the server is shutting down"));
+  CHECK(count(refused, "Connection: close\r\n") == 1);
   CHECK(old.read_response().starts_with("HTTP/1.1 200"));
 }
 

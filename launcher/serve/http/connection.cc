@@ -189,6 +189,10 @@ void Connection::begin_response(const HttpOutput& output) {
   out_ += str(output.status, ' ', reason_of(output.status), "\r\n");
   append_date(out_);
   for (const HttpHeader& header : output.headers) {
+    if (header.name == "Connection") {
+      keep_alive_ = keep_alive_ && header.value != "close";
+      continue;
+    }
     append_header(out_, header.name, header.value);
     events_ |= header.value.starts_with("text/event-stream");
   }

@@ -22,8 +22,8 @@ using ExchangeId = std::uint64_t;
 // A piece of a response. The first piece has a status.
 struct HttpOutput {
   ExchangeId exchange = 0;
-  int status = 0;  // 0: continues a response
-  std::vector<HttpHeader> headers = {};
+  int status = 0;                        // 0: continues a response
+  std::vector<HttpHeader> headers = {};  // "Connection: close" ends the connection after it
   std::string body = {};
   bool last = false;  // ends the response; a first piece that is not last starts a stream
 };
