@@ -46,6 +46,12 @@ std::string refusal(const std::string& text, Words words = {"generate", "--promp
 
 }  // namespace
 
+TEST_CASE("the file's model leaves the words after --served-model-name to be names") {
+  const Options options = with_config("model: m", {"serve", "--served-model-name", "a", "b"});
+  CHECK(options.model.path == "m");
+  CHECK(options.serve.served_model_names == Words{"a", "b"});
+}
+
 TEST_CASE("keys are options with dashes or underscores, by either name; values are natural JSON") {
   const Options options = with_config(R"({
     "model": "m", "tensor_parallel_size": 2, "device": "cpu", "step-timeout": 0.5,
