@@ -218,8 +218,9 @@ void RingReader::await_fragment(Nanoseconds spin) {
       own_bell_, [this] { return arrived(); }, ring_.writer, expectation_.c_str(), spin);
 }
 
+// Continues a message in whose middle the last receive() timed out.
 Bytes RingReader::take_message() {
-  assembly_.clear();
+  if (slot().offset == 0) assembly_.clear();
   while (true) {
     const Bytes fragment = checked_fragment();
     const std::uint64_t total = slot().message_bytes;

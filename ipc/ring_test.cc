@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <string>
@@ -211,6 +213,29 @@ TEST_CASE("a reader whose writer is silent names it after the deadline") {
   CHECK(error_of([&] {
           reader.receive();
         }).find("for a message in ring 'test' from rank 0 (pid ") != std::string::npos);
+}
+
+TEST_CASE("a message in whose middle a reader timed out is received whole by the next call") {
+  run_ranks(3,
+            [](Member& me) {
+              const BroadcastRing ring = test_ring(me, {4, 64});
+              const auto expected = pattern(1000, 5);
+              std::atomic<std::uint64_t>& timed_out = me.flags(1)[0].value;
+              if (me.rank() == 0) return RingWriter(me, ring).send_until_stop(expected);
+              // The writer cannot go on while one reader reads nothing.
+              while (me.rank() == 2 && timed_out.load() == 0) usleep(1000);
+              RingReader reader(me, ring);
+              Bytes message;
+              while (message.empty()) {
+                try {
+                  message = reader.receive();
+                } catch (const PeerTimeout&) {
+                  timed_out.fetch_add(1);
+                }
+              }
+              CHECK(std::ranges::equal(message, expected));
+            },
+            {.step_timeout = std::chrono::milliseconds(200)});
 }
 
 TEST_CASE("readers of a writer that was killed in the middle of a message are freed by abort") {

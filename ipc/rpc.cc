@@ -14,6 +14,39 @@ std::string activity(std::string_view method) {
   return str("call ", method);
 }
 
+// By this a rank's progress is recognized: the last rank of the chain of ranks that wait for each
+// other, and what that one has done.
+struct Standing {
+  int rank;
+  std::uint64_t progress, collective;
+  bool operator==(const Standing&) const = default;
+};
+
+// The chain from `rank` ends at `self`, too: whoever waits for this process waits for its device.
+Standing end_of_chain(const Group& group, int rank, int self) {
+  RankSnapshot record = group.snapshot(rank);
+  for (int hops = 0; hops < group.size() && record.rank != self && record.waits_for >= 0; ++hops) {
+    record = group.snapshot(record.waits_for);
+  }
+  return {record.rank, record.progress, record.collective.number};
+}
+
+// The next message of the rank. Its device may have work for longer than the step timeout before
+// the rank can reply: while there is progress, the wait begins again. This process reports none
+// meanwhile, because two ranks that wait for each other would take that for progress.
+Bytes receive_reply(RingReader& reader, const Member& member, int rank) {
+  Standing last = end_of_chain(member.group(), rank, member.rank());
+  while (true) {
+    try {
+      return reader.receive();
+    } catch (const PeerTimeout&) {
+      const Standing now = end_of_chain(member.group(), rank, member.rank());
+      if (now == last) throw;
+      last = now;
+    }
+  }
+}
+
 }  // namespace
 
 // --- GroupCaller ---
@@ -69,7 +102,7 @@ void GroupCaller::broadcast(std::string_view method) {
 void GroupCaller::collect(int rank) {
   RingReader& reader = readers_[static_cast<std::size_t>(rank - 1)];
   while (true) {
-    ArchiveReader reply(reader.receive());
+    ArchiveReader reply(receive_reply(reader, member_, rank));
     const bool of_this_call = reply.get<std::uint64_t>() == number_;
     if (!reply.get<bool>()) failures_.push_back({rank, reply.get<std::string>()});
     if (!of_this_call) continue;  // from an earlier cast, which failed

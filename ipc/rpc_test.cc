@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <stdexcept>
 #include <string>
@@ -228,6 +230,44 @@ TEST_CASE("a rank that is stopped in a call is named with the call by the caller
   CHECK_MESSAGE(ends[0].clean(), ends[0].describe());
   CHECK_MESSAGE(ends[1].clean(), ends[1].describe());
   CHECK(ends[2].status == SIGKILL);
+}
+
+TEST_CASE("a rank that works for several step timeouts in a call is waited for as it gets on") {
+  constexpr Nanoseconds kTimeout = std::chrono::milliseconds(400);
+  run_ranks(3,
+            [&](Member& me) {
+              std::atomic<std::uint64_t>& done = me.flags(2)[0].value;
+              const auto work = [&] {
+                for (const std::int64_t begin = now_ns();
+                     now_ns() - begin < 3 * kTimeout.count();) {
+                  me.note_progress();
+                  usleep(10'000);
+                }
+                done.store(1);
+                me.main_bell(1).ring();
+              };
+              // Reports no progress of its own; its record shows whom it waits for.
+              const auto await_work = [&] {
+                while (done.load() == 0) {
+                  try {
+                    me.wait(
+                        me.main_bell(1), [&] { return done.load() > 0; }, 2, "work");
+                  } catch (const PeerTimeout&) {
+                  }
+                }
+              };
+              Registry registry;
+              registry.bind("work", [&] {
+                if (me.rank() == 1) await_work();
+                if (me.rank() == 2) work();
+                return me.rank();
+              });
+              if (me.rank() != 0) return GroupServer(me, registry).serve();
+              GroupCaller caller(me, registry);
+              CHECK(caller.call<int>("work") == std::vector<int>{0, 1, 2});
+              caller.stop();
+            },
+            {.step_timeout = kTimeout});
 }
 
 TEST_CASE(
