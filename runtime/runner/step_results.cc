@@ -28,6 +28,12 @@ void for_each(layers::Sampled& sampled, const Each& each) {
   }
 }
 
+bool has_any(layers::Sampled& sampled) {
+  bool any = false;
+  for_each(sampled, [&](const TensorView&) { any = true; });
+  return any;
+}
+
 template <typename T>
 T at(const TensorView& tensor, std::int64_t row, std::int64_t column = 0) {
   const std::int64_t offset = tensor.rank == 1 ? row * tensor.stride[0]
@@ -128,6 +134,9 @@ void StepResults::enqueue_copies(std::uint64_t number, std::span<const Scheduled
   for_each(pending.sampled, [&](TensorView& tensor) {
     tensor.data = memory.allocate(tensor.dtype, 1, tensor.elements()).data;
   });
+  // The last stage sends nothing for a step that neither samples nor has log-probabilities. Such a
+  // step is complete when this stage is done with it.
+  if (!has_any(pending.sampled)) pending.copied->record(stream);
 }
 
 void StepResults::enqueue_copies_from_here(Pending& pending, std::int32_t buffer, Stream& stream) {
@@ -159,12 +168,8 @@ void StepResults::enqueue_copies_from_here(Pending& pending, std::int32_t buffer
 bool StepResults::ready() const {
   if (count_ == 0) return false;
   const Pending& oldest = pending_[oldest_];
-  if (link_ == nullptr) return oldest.copied->reached();
-  // The last stage sends nothing for a step that neither samples nor has log-probabilities.
   layers::Sampled results = oldest.sampled;
-  bool has_any = false;
-  for_each(results, [&](const TensorView&) { has_any = true; });
-  return !has_any || link_->result_ready();
+  return link_ != nullptr && has_any(results) ? link_->result_ready() : oldest.copied->reached();
 }
 
 TokenLogprobs StepResults::logprobs_of(const layers::Sampled& sampled, std::int64_t row,
@@ -181,7 +186,7 @@ TokenLogprobs StepResults::logprobs_of(const layers::Sampled& sampled, std::int6
 }
 
 void StepResults::await(Pending& pending, Stream& stream, ipc::Communicator* communicator) {
-  if (link_ != nullptr) {
+  if (link_ != nullptr && has_any(pending.sampled)) {
     return for_each(pending.sampled, [&](TensorView& tensor) {
       link_->receive_result(tensor.data, tensor.bytes());
     });

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 
@@ -42,12 +43,21 @@ struct Rig {
   }
 };
 
-TEST_CASE("a step of which the last stage sends nothing is ready at once") {
+TEST_CASE("a step of which the last stage sends nothing is ready once this stage is done with it") {
   Rig rig;
   CHECK_FALSE(rig.results.ready());
+  std::atomic<bool> may_go_on = false;
+  bool done = false;
+  rig.stream->host_call([&] {
+    may_go_on.wait(false);
+    done = true;
+  });
   rig.add(1, 0);
-  CHECK(rig.results.ready());
+  CHECK_FALSE(rig.results.ready());
+  may_go_on = true;
+  may_go_on.notify_one();
   CHECK(rig.results.take_oldest(*rig.stream, nullptr).number == 1);
+  CHECK(done);
   CHECK(rig.link.received == 0);
   CHECK_FALSE(rig.results.ready());
 }
@@ -62,6 +72,7 @@ TEST_CASE("a step with results is ready when they are there, not when a later on
   CHECK(rig.results.take_oldest(*rig.stream, nullptr).number == 1);
   CHECK(rig.link.received == 1);
   rig.link.there = false;
+  rig.stream->synchronize();
   CHECK(rig.results.ready());
 }
 
