@@ -66,7 +66,9 @@ layers::SamplingRules RequestTracker::rules_of(const Request& request, std::uint
       .bad_words = sampling.bad_words,
   };
   if (sampling.min_tokens > 0) {
-    rules.min_length = prompt_length + sampling.min_tokens;
+    const std::int64_t min_length = std::int64_t{prompt_length} + sampling.min_tokens;
+    rules.min_length = static_cast<std::int32_t>(
+        std::min<std::int64_t>(min_length, std::numeric_limits<std::int32_t>::max()));
     if (!sampling.ignore_eos) rules.ends = limits_.eos_ids;
     rules.ends.insert(rules.ends.end(), sampling.stop_token_ids.begin(),
                       sampling.stop_token_ids.end());

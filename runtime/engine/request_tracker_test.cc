@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,6 +88,10 @@ TEST_CASE("before min_tokens neither ends nor stop ids are sampled") {
   const layers::SamplingRules rules = book_of().open(1, request, 0)[0].rules;
   CHECK(rules.min_length == 7);
   CHECK(rules.ends == std::vector<std::int32_t>{7, 8, 50});
+  constexpr std::int32_t kMax = std::numeric_limits<std::int32_t>::max();
+  request.sampling.max_tokens.reset();
+  request.sampling.min_tokens = kMax;
+  CHECK(book_of().open(1, request, 0)[0].rules.min_length == kMax);
 }
 
 TEST_CASE("what is wrong with a request is said with the value and the fix") {
