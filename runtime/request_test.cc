@@ -69,6 +69,21 @@ TEST_CASE("what is not a number is refused everywhere") {
         }) == "logit_bias nan: must be a finite number");
 }
 
+TEST_CASE("what is infinite or 0 in float32 is refused like infinity and 0") {
+  CHECK(refusal([](SamplingParams& p) { p.temperature = 1e60; }).find("temperature 1e+60:") == 0);
+  CHECK(refusal([](SamplingParams& p) { p.temperature = 1e-60; }) == "");  // as good as 0
+  for (const double value : {1e60, 1e-60}) {
+    CAPTURE(value);
+    CHECK(refusal([&](SamplingParams& p) {
+            p.repetition_penalty = value;
+          }).find("must be a finite number above 0") != std::string::npos);
+  }
+  CHECK(refusal([](SamplingParams& p) { p.logit_bias = {{7, 3e38f}, {8, 3e38f}}; }) == "");
+  CHECK(refusal([](SamplingParams& p) {
+          p.logit_bias = {{7, 3e38f}, {7, 3e38f}};
+        }) == "logit_bias of token 7 adds up to inf: must be a finite number");
+}
+
 TEST_CASE("lists hold token ids, and bad words are words") {
   CHECK(refusal([](SamplingParams& p) {
           p.stop_token_ids = {3, -1};
