@@ -86,7 +86,7 @@ EngineInfo Engine::open(const EngineOptions& requested) {
   EngineSetup setup = set_up_engine(options_, me_, caller_, server_, own_);
   scheduler_.emplace(setup.limits);
   if (options_.prefill_step_s > 0 && own_.device() == DeviceKind::cpu &&
-      options_.kv_mode() != KvMode::layerwise) {
+      setup.info.kv_mode != KvMode::layerwise) {
     pacer_.emplace(options_.prefill_step_s, options_.max_num_batched_tokens);
     scheduler_->set_prefill_rows(pacer_->rows());
   }

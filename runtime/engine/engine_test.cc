@@ -266,6 +266,28 @@ TEST_CASE("on the CPU prompts are read in steps of a given time") {
   CHECK(cut == whole);
 }
 
+TEST_CASE("layer-wise prompts are whole, also if --kv-offload auto has chosen that mode") {
+  if (testing::device_under_test() != DeviceKind::cpu) return;
+  const OpenModel model = small_model();
+  const model::ModelConfig& config = model.config;
+  EngineOptions options = small_options();
+  options.prefill_step_s = 1e-9;
+  options.kv_offload = KvOffload::automatic;
+  options.kv_offloading_bytes = std::int64_t{64} << 20;
+  options.kv_buffers = 2;
+  options.max_num_seqs = 1;
+  // A third of the one sequence fits.
+  const std::int64_t token_bytes =
+      config.layers * 2 * config.kv_heads * config.head_dim * std::int64_t{sizeof(float)};
+  options.kv_cache_memory_bytes = kPositions * token_bytes / 3;
+  TestEngine engine(model, 1, options);
+  REQUIRE(engine.info().kv_mode == KvMode::layerwise);
+  const Answers answers = engine.run({request_of(200, 4)});
+  CHECK(answers[0][0].tokens.size() == 4);
+  CHECK(engine.client().statistics().scheduler.steps < 10);
+  engine.stop();
+}
+
 TEST_CASE("options that cannot be are an error of open, that says the fix") {
   const OpenModel model = small_model();
   EngineOptions options = small_options();
