@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -28,6 +29,15 @@ constexpr Nanoseconds kSleep = std::chrono::microseconds(20);
 void sleep_briefly() {
   const timespec time{.tv_sec = 0, .tv_nsec = kSleep.count()};
   ::nanosleep(&time, nullptr);
+}
+
+// The end of a request that is refused or has failed.
+Update failure(std::uint64_t id, const std::string& why, bool internal_error) {
+  Update update;
+  update.request = id;
+  update.error = why;
+  update.internal_error = internal_error;
+  return update;
 }
 
 // Adds the time from its construction to its destruction to a sum of seconds.
@@ -116,7 +126,6 @@ EngineStatistics Engine::statistics() {
   EngineStatistics statistics = statistics_;
   if (!scheduler_) return statistics;
   statistics.scheduler = scheduler_->statistics();
-  statistics.prompt_tokens = tracker_->prompt_tokens();
   statistics.generated_tokens = tracker_->generated_tokens();
   for (const kvcache::KvTraffic& rank : caller_.call<kvcache::KvTraffic>("kv_traffic")) {
     statistics.kv_bytes_to_host += rank.to_host;
@@ -145,22 +154,31 @@ std::vector<ProcessTrace> Engine::take_trace() {
 // --- Requests ---
 
 void Engine::start_request(std::uint64_t id, Request request) {
+  const bool is_taken = tracker_->knows(id);
+  const std::size_t prompt_tokens = request.prompt.size();
+  const std::int32_t n = request.sampling.n;
+  const auto refuse = [&](const std::string& why) {
+    // If the id is taken, the request that has it goes on.
+    if (is_taken) return updates_.push_back(failure(id, why, /*internal_error=*/false));
+    refuse_request(id, why, /*internal_error=*/false);
+  };
   try {
     for (Sequence& sequence : tracker_->open(id, std::move(request), now_ns())) {
       scheduler_->add(std::move(sequence));
     }
+    statistics_.prompt_tokens += prompt_tokens;
   } catch (const Error& error) {
-    refuse_request(id, error.what(), /*internal_error=*/false);
+    refuse(error.what());
+  } catch (const std::bad_alloc&) {
+    refuse(str("n ", n, ": the system refuses memory for as many sequences of ", prompt_tokens,
+               " tokens; pass a smaller n or a shorter prompt, or raise the limit (ulimit -v)"));
   }
 }
 
 void Engine::refuse_request(std::uint64_t id, const std::string& why, bool internal_error) {
   for (const SequenceId sequence : tracker_->close(id, now_ns()).sequences)
     scheduler_->abort(sequence);
-  Update& update = updates_.emplace_back();
-  update.request = id;
-  update.error = why;
-  update.internal_error = internal_error;
+  updates_.push_back(failure(id, why, internal_error));
 }
 
 void Engine::abort_request(std::uint64_t id) {

@@ -3,15 +3,21 @@
 #include "runtime/engine/engine.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdint>
+#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "ipc/rpc.h"
 #include "runtime/engine/testing/test_engine.h"
 #include "testing/device_ranks.h"
+#include "testing/sanitizers.h"
 
 namespace nvllm::runtime {
 namespace {
@@ -80,6 +86,65 @@ TEST_CASE("what cannot be done is refused with the reason, and the others go on"
       CHECK(answer.tokens.empty());
     }
   }
+  check_empty(engine);
+  engine.stop();
+}
+
+TEST_CASE("a request whose id is taken is refused, and the one that has it goes on") {
+  const OpenModel model = small_model();
+  const ipc::Group group = ipc::Group::create({.size = 1});
+  WorkerProcesses workers(group, model, 1);
+  ipc::Member launcher = group.join(ipc::kLauncher);
+  ipc::RequestClient front(launcher);  // an EngineClient sends no id twice
+  front.send("open", small_options());
+  RequestPacker packer;
+  packer.add(7, request_of(20, 30));
+  packer.add(7, request_of(20, 3));
+  front.send("add", *packer.next());
+  std::vector<std::string> errors;
+  std::size_t tokens = 0;
+  for (FinishReason finish = FinishReason::none; finish == FinishReason::none;) {
+    const auto event = front.receive_event(std::chrono::seconds(20));
+    REQUIRE(event.has_value());
+    if (event->kind() != ipc::RequestEvent::Kind::push || event->name() != "updates") continue;
+    std::vector<Update> updates;
+    SchedulerStatistics statistics;
+    event->read(updates, statistics);
+    for (const Update& update : updates) {
+      if (!update.error.empty()) errors.push_back(update.error);
+      tokens += update.tokens.size();
+      finish = update.finish;
+    }
+  }
+  CHECK(errors == std::vector<std::string>{"request 7 is under way already"});
+  CHECK(tokens == 30);
+  group.request_stop();
+  CHECK(workers.wait() == "");
+}
+
+// Bytes of the process's address space.
+std::uint64_t address_space_of(pid_t pid) {
+  std::uint64_t pages = 0;
+  std::ifstream(str("/proc/", pid, "/statm")) >> pages;
+  return pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+TEST_CASE("a request that the system refuses memory for is refused, and the engine goes on") {
+  if (testing::device_under_test() != DeviceKind::cpu) return;
+  if (testing::kSanitized) return;  // their allocators end the process
+  const OpenModel model = small_model();
+  TestEngine engine(model, 1, small_options());
+  const pid_t pid = engine.pids()[0];
+  const rlimit tight{.rlim_cur = address_space_of(pid) + (std::uint64_t{64} << 20),
+                     .rlim_max = RLIM_INFINITY};
+  REQUIRE(::prlimit(pid, RLIMIT_AS, &tight, nullptr) == 0);
+  Request request = request_of(4000, 1);
+  request.sampling.n = 16384;  // 250 MiB of tokens
+  const Answers refused = engine.run({request}, 1);
+  CHECK(
+      refused[0][0].error.starts_with("n 16384: the system refuses memory for as many sequences "
+                                      "of 4000 tokens; pass a smaller n"));
+  CHECK(engine.run({request_of(20, 5)}, 2)[0][0].tokens.size() == 5);
   check_empty(engine);
   engine.stop();
 }
@@ -179,7 +244,9 @@ TEST_CASE("times of a request follow each other") {
 TEST_CASE("statistics add up") {
   const OpenModel model = small_model();
   TestEngine engine(model, 2, small_options());
-  engine.run(std::vector<Request>(3, request_of(40, 10)));
+  std::vector<Request> requests(3, request_of(40, 10));
+  requests.push_back(request_of(kPositions + 1, 10));  // is refused, and counts nowhere
+  engine.run(requests);
   const EngineStatistics statistics = engine.client().statistics();
   CHECK(statistics.prompt_tokens == 120);
   CHECK(statistics.generated_tokens == 30);

@@ -100,10 +100,9 @@ std::vector<Sequence> RequestTracker::open(std::uint64_t id, Request request, st
   }
   first.tokens = std::move(request.prompt);
 
-  std::vector<SequenceId>& ids = requests_[id];
-  prompt_tokens_ += first.tokens.size();
   std::vector<Sequence> sequences(static_cast<std::size_t>(sampling.n) - 1, first);
   sequences.push_back(std::move(first));
+  std::vector<SequenceId>& ids = requests_[id];  // only now: copies may take too much memory
   for (std::int32_t index = 0; index < sampling.n; ++index) {
     Sequence& sequence = sequences[static_cast<std::size_t>(index)];
     sequence.id = ++last_sequence_;

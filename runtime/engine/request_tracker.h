@@ -51,7 +51,6 @@ class RequestTracker {
   Closed close(std::uint64_t id, std::int64_t now);
 
   std::size_t size() const { return requests_.size(); }
-  std::uint64_t prompt_tokens() const { return prompt_tokens_; }        // of all accepted requests
   std::uint64_t generated_tokens() const { return generated_tokens_; }  // so far
 
  private:
@@ -72,7 +71,7 @@ class RequestTracker {
   std::unordered_map<SequenceId, Answer> answers_;                       // unfinished ones
   std::unordered_map<std::uint64_t, std::vector<SequenceId>> requests_;  // by id
   SequenceId last_sequence_ = 0;
-  std::uint64_t prompt_tokens_ = 0, generated_tokens_ = 0;
+  std::uint64_t generated_tokens_ = 0;
 };
 
 }  // namespace nvllm::runtime

@@ -48,10 +48,10 @@ void Scheduler::add(Sequence given) {
   given.prompt_length = given.known();
   given.arrival = ++arrivals_;
   const SequenceId id = given.id;
-  auto sequence = std::make_unique<Sequence>(std::move(given));
-  waiting_.push_back(sequence.get());
-  const bool inserted = sequences_.emplace(id, std::move(sequence)).second;
+  const auto [place, inserted] =
+      sequences_.emplace(id, std::make_unique<Sequence>(std::move(given)));
   NVLLM_CHECK(inserted, "sequence ", id, " was added twice");
+  waiting_.push_back(place->second.get());
 }
 
 bool Scheduler::abort(SequenceId id) {
