@@ -193,6 +193,11 @@ void check_layers(const EngineOptions& options, const model::ModelConfig& config
   }
 }
 
+// Whether check_windows() and check_layers() accept a chunked cache.
+bool can_be_chunked(const model::ModelConfig& config) {
+  return config.windows.empty() && !config.attention_sinks && !config.differs_in_heads();
+}
+
 // The GPU kernels of sparse attention do not support longer heads.
 void check_sparse_heads(const EngineOptions& options, const model::ModelConfig& config,
                         DeviceKind device) {
@@ -264,7 +269,7 @@ Runners make_runners(EngineOptions requested, const model::ModelConfig& config,
   // The choice depends on how much device memory is left beside the runner of a paged cache.
   const auto memory = caller.call<RankMemory>("engine_memory");
   requested.kv_offload = choose_offload(made.options, model_limit, device, memory, made.notes,
-                                        made.runner.window_group);
+                                        made.runner.window_group, can_be_chunked(config));
   check_host_attention(requested);
   if (requested.kv_offload != KvOffload::off) make();
   adapt_to_states(config, own.stages(), made.options, made.notes);

@@ -129,6 +129,25 @@ TEST_CASE("a sequence runs in a cache that could not hold it if all layers kept 
   }
 }
 
+TEST_CASE("--kv-offload auto is layer-wise where layers with windows cannot be chunked") {
+  RANKS_OR_SKIP(1);
+  const OpenModel model = open(kModels[0]);
+  const std::vector<Request> requests = requests_of(model, {290, 20});
+  const Answers right = right_answers(model, requests);
+  EngineOptions options = tiny(model);
+  options.kv_offload = KvOffload::automatic;
+  options.kv_offloading_bytes = std::int64_t{64} << 20;
+  options.transfer_block = 16;
+  options.kv_buffers = 2;
+  // Half of the sequences in layers that keep all tokens.
+  options.kv_cache_memory_bytes =
+      options.max_num_seqs / 2 * kLong * layers_with_all_tokens(model) * layer_token_bytes(model);
+  TestEngine engine(model, 1, options);
+  CHECK(engine.info().kv_mode == KvMode::layerwise);
+  CHECK(compare(engine.run(requests), right) == "");
+  engine.stop();
+}
+
 TEST_CASE("prompts begin with cached prefixes, many at a time, and go on with the same tokens") {
   RANKS_OR_SKIP(1);
   for (const char* path : kModels) {

@@ -151,7 +151,7 @@ std::int64_t wanted_model_len(const EngineOptions& options, std::int64_t model_l
 
 KvOffload choose_offload(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
                          std::span<const RankMemory> ranks, std::vector<std::string>& notes,
-                         std::int64_t window) {
+                         std::int64_t window, bool can_be_chunked) {
   std::vector<RankMemory> beside_windows;
   if (window > 0) {
     beside_windows = ranks_beside_windows(
@@ -163,7 +163,7 @@ KvOffload choose_offload(const EngineOptions& options, std::int64_t model_limit,
   const std::int64_t requested = options.max_num_seqs * divide_up(longest, options.block_size);
   if (requested <= budget.blocks()) return KvOffload::off;
   const bool alone = options.max_num_seqs == 1;
-  const bool layerwise = alone && 2 * budget.blocks() < requested;
+  const bool layerwise = !can_be_chunked || (alone && 2 * budget.blocks() < requested);
   notes.push_back(str(
       "--kv-offload auto is ", layerwise ? "layerwise: " : "chunked: ", options.max_num_seqs,
       alone ? " sequence of " : " sequences of ", longest, " tokens need ",

@@ -95,10 +95,10 @@ struct MemoryPlan {
 // max_num_seqs sequences of maximum length fit on the device; otherwise a note says why not. If
 // only one sequence runs at a time and less than half of it fits: layer-wise, which copies nothing
 // twice. Otherwise chunked, where resident blocks are not copied, and a prompt does not block other
-// sequences until it is complete.
+// sequences until it is complete; layer-wise if the model's layers cannot be chunked.
 KvOffload choose_offload(const EngineOptions& options, std::int64_t model_limit, DeviceKind device,
                          std::span<const RankMemory> ranks, std::vector<std::string>& notes,
-                         std::int64_t window = 0);
+                         std::int64_t window = 0, bool can_be_chunked = true);
 
 // The maximum length that the runner must support: --max-model-len, --max-seq-len or the model's
 // limit. An Error if it exceeds that limit.

@@ -208,6 +208,9 @@ TEST_CASE("--kv-offload auto: off while all sequences fit on the device") {
         "--kv-offload auto is chunked: 256 sequences of 40960 tokens need 640 GiB on the device, "
         "there is 108 GiB on rank 0 (of 140 GiB, 123 GiB are free, --gpu-memory-utilization is "
         "0.9)");
+  CHECK(choose_offload(options, kModelLimit, DeviceKind::cuda, ranks, notes, 0,
+                       /*can_be_chunked=*/false) == KvOffload::layerwise);
+  CHECK(notes[1].starts_with("--kv-offload auto is layerwise: 256 sequences of 40960 tokens"));
   options.max_num_seqs = 1;
   RankMemory small = gpu();
   small.block = kGiB;
