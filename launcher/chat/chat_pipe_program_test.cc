@@ -31,7 +31,7 @@ void give_input(const std::string& path, const std::string& text) {
 TEST_CASE("a prompt without a command is answered, with figures at the end") {
   const TextFolder model;
   for (const char* const command : {"", "chat"}) {
-    Program program(model.arguments(command, {"--tp=2", "--max-tokens=4", "--ignore-eos", "hi"}));
+    Program program(model.arguments(command, {"--tp=2", "--max-tokens=4", "--ignore-eos", "hi!"}));
     CHECK(program.wait() == 0);
     CHECK(program.output().ends_with("\n"));
     CHECK(program.errors().find("4 tokens in ") != std::string::npos);
@@ -164,7 +164,7 @@ TEST_CASE("a reader who has gone ends the answers to lines without a word") {
 TEST_CASE("a model without a chat template is told, not guessed") {
   const TextFolder model;
   std::filesystem::remove(model.path("chat_template.jinja"));
-  Program program(model.arguments("", {"hi"}));
+  Program program(model.arguments("", {"hi!"}));
   CHECK(program.wait() == 1);
   CHECK(program.errors().find("has no chat template; pass one with --chat-template FILE") !=
         std::string::npos);

@@ -2,7 +2,9 @@
 #include "launcher/cli/options.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "launcher/cli/option_table.h"
@@ -96,11 +98,38 @@ bool looks_like_name(const std::string& word) {
   });
 }
 
-// Rejects a first word that is not a command and was hardly meant as a prompt.
+bool has_letter(std::string_view text) {
+  return std::any_of(text.begin(), text.end(),
+                     [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); });
+}
+
+// Whether a word looks like a model: ORG/NAME, a .gguf file, or a folder that exists.
+bool looks_like_model(const std::string& word) {
+  std::error_code ignored;
+  const std::filesystem::file_status status = std::filesystem::status(word, ignored);
+  if (std::filesystem::is_directory(status)) return true;
+  if (std::filesystem::exists(status) && word.ends_with(".gguf")) return true;
+  const std::string name = word.substr(0, word.find('@'));  // without its revision
+  if (!looks_like_name(name)) return false;
+  const std::size_t slash = name.find('/');
+  const bool hub_name = slash != std::string::npos && name.find('/', slash + 1) == name.npos &&
+                        has_letter(name.substr(0, slash)) && has_letter(name.substr(slash + 1));
+  return hub_name || name.ends_with(".gguf");
+}
+
+// Rejects a prompt of one word that is almost certainly the model.
+void check_no_model(const std::string& program, const std::string& word) {
+  if (!looks_like_model(word)) return;
+  refuse("'", word, "': looks like a model; pass --model ", word, ". As a prompt: ", program,
+         " -- ", word);
+}
+
+// Without a command: rejects a word that is not a command and was hardly meant as a prompt.
 void check_prompt(const std::string& word) {
   if (const std::string_view answer = hint_for_command(word); !answer.empty()) {
     refuse("there is no command '", word, "': ", answer, ". As a prompt: nvllm-launch -- ", word);
   }
+  check_no_model("nvllm-launch", word);
   std::vector<std::string> known;
   for (const Command& command : commands()) {
     const std::string name = command.name;
@@ -151,7 +180,8 @@ class Reader {
   // The --config file names the model.
   void set_model_known() { model_known_ = true; }
 
-  // Calls on_option(row, value) and on_word(word); returns false as soon as help is requested.
+  // Calls on_option(row, value) and on_word(word, literal), literal: it is after "--". Returns
+  // false as soon as help is requested.
   template <typename OnOption, typename OnWord>
   bool read(OnOption on_option, OnWord on_word) const {
     bool only_words = false;         // after "--"
@@ -167,7 +197,7 @@ class Reader {
       row = nullptr;
       if (word) {
         check_word(argument, only_words);
-        on_word(argument);
+        on_word(argument, only_words);
         model_known = true;
       } else if (argument == "--" && command_.store_positional != nullptr) {
         only_words = true;
@@ -215,7 +245,8 @@ class Reader {
       refuse("'", word, "': not an option; see ", general_help_hint(command_.name));
     }
     for (const Command& other : commands()) {
-      if (named_ || only_words || word != other.name) continue;
+      const bool is_command = word == other.name || !second_words(word).empty();
+      if (named_ || only_words || !is_command) continue;
       refuse("'", word, "': a command comes first: nvllm-launch ", word, " [OPTIONS]");
     }
   }
@@ -239,7 +270,7 @@ void store_config(const Command& command, const Reader& reader, Options& options
             std::exchange(path, value.path("a file of options, as YAML or JSON"));
         if (!before.empty()) refuse("--config ", before, ", --config ", path, ": pass one of them");
       },
-      [](const std::string&) {});
+      [](const std::string&, bool) {});
   if (path.empty() || !read_all) return;
   for (const ConfigEntry& entry : read_config_file(path, command)) {
     if (given.contains(entry.row)) continue;
@@ -248,6 +279,21 @@ void store_config(const Command& command, const Reader& reader, Options& options
     } catch (const UsageError& error) {
       refuse(entry.place, ": ", error.what());
     }
+  }
+}
+
+// Of "run [OPTIONS] MODEL [PROMPT]": the model becomes the value of --model.
+void name_model(const Command& command, std::vector<std::string>& arguments) {
+  bool named = false;
+  std::optional<std::size_t> model;
+  Reader(command, arguments, 1, true)
+      .read([&](const OptionRow& row,
+                const OptionValue&) { named |= row.name == std::string_view("--model"); },
+            [&](const std::string& word, bool literal) {
+              if (!model && !literal) model = &word - arguments.data();
+            });
+  if (model && !named) {
+    arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(*model), "--model");
   }
 }
 
@@ -286,6 +332,7 @@ Options parse_command_line(const std::vector<std::string>& given) {
   options.chat.command = chosen.second > 0;
   if (command.set_defaults != nullptr) command.set_defaults(options);
 
+  if (!given.empty() && given.front() == "run") name_model(command, arguments);
   Reader reader(command, arguments, chosen.second, options.chat.command);
   const auto names_config = [](const std::string& word) { return word.starts_with("--config"); };
   if (std::any_of(arguments.begin(), arguments.end(), names_config)) {
@@ -294,7 +341,12 @@ Options parse_command_line(const std::vector<std::string>& given) {
   }
   const bool read_all = reader.read(
       [&](const OptionRow& row, const OptionValue& value) { row.store(options, value); },
-      [&](const std::string& word) { command.store_positional(options, word); });
+      [&](const std::string& word, bool literal) {
+        const bool checked = !literal && word != "-" && !options.chat.prompt;
+        if (checked && chosen.second == 0) check_prompt(word);
+        if (checked && options.command == "chat") check_no_model("nvllm-launch chat", word);
+        command.store_positional(options, word);
+      });
   if (!read_all) return with_message(help_text(command));
   if (command.check != nullptr) command.check(options);
   return options;

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -137,8 +138,7 @@ TEST_CASE("a lone word is no prompt, unless it has signs that no name has") {
        {"cheat?", "help!", "what's up", "a b", "\u4f60\u597d", "1+1", "/\\"}) {
     CHECK_MESSAGE(parse_command_line({word}).chat.prompt == word, word);
   }
-  for (const char* const word :
-       {"What", "that", "dogs", "CHAT", "models/a", "Qwen/Qwen3-4B", "a"}) {
+  for (const char* const word : {"What", "that", "dogs", "CHAT", "a/b/c", "1/2", "a"}) {
     CHECK(refusal({word}) == std::string("unknown command '") + word +
                                  "'; see nvllm-launch --help. As a prompt: nvllm-launch -- " +
                                  word);
@@ -153,6 +153,29 @@ TEST_CASE("a lone word is no prompt, unless it has signs that no name has") {
     CHECK_MESSAGE(parse_command_line({"--", word}).chat.prompt == word, word);
   }
   CHECK(parse_command_line({"caht with me"}).chat.prompt == "caht with me");
+  // The rule holds after options, too.
+  CHECK(refusal({"--tp", "2", "sevre"}) ==
+        "unknown command 'sevre'; did you mean 'serve'? As a prompt: nvllm-launch -- sevre");
+  CHECK(refusal({"--device=cpu", "hello", "--tp=2"}) ==
+        "unknown command 'hello'; see nvllm-launch --help. As a prompt: nvllm-launch -- hello");
+  CHECK(parse_command_line({"--tp", "2", "--", "hello"}).chat.prompt == "hello");
+  CHECK(parse_command_line({"--tp", "2", "-"}).chat.prompt == "-");
+  CHECK(parse_command_line({"-p", "hello", "--tp=2"}).chat.prompt == "hello");
+}
+
+TEST_CASE("a model is no prompt, wherever it stands") {
+  const std::string folder = std::filesystem::temp_directory_path();
+  for (const std::string& model : std::vector<std::string>{
+           "Qwen/Qwen3-0.6B", "01-ai/Yi-6B@main", "org/name:Q4_K_M", "/nowhere/M.gguf", folder}) {
+    const std::string fix = "'" + model + "': looks like a model; pass --model " + model +
+                            ". As a prompt: nvllm-launch ";
+    CHECK(refusal({model}) == fix + "-- " + model);
+    CHECK(refusal({"--device", "cpu", "-n", "3", model}) == fix + "-- " + model);
+    CHECK(refusal({"chat", model, "-n", "3"}) == fix + "chat -- " + model);
+    CHECK(parse_command_line({"chat", "--", model}).chat.prompt == model);
+    CHECK(parse_command_line({"chat", "--prompt", model}).chat.prompt == model);
+  }
+  CHECK(parse_command_line({"chat", "What is Qwen/Qwen3-0.6B?"}).chat.command);
 }
 
 TEST_CASE("the machine decides what the defaults are") {

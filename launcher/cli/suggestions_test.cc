@@ -27,6 +27,10 @@ TEST_CASE("other tools: words that mean the same do the same") {
   CHECK(run.model.path == "Qwen/Qwen3-4B");
   CHECK(run.chat.prompt == "Why?");
   CHECK(parse_command_line({"run", "--model=a"}).model.path == "a");
+  const Options after = parse_command_line({"run", "--device", "cpu", "-n", "3", "a.gguf", "Why?"});
+  CHECK((after.model.path == "a.gguf" && after.chat.prompt == "Why?"));
+  CHECK(parse_command_line({"run", "--tp=2", "--model=a", "Why?"}).chat.prompt == "Why?");
+  CHECK(parse_command_line({"run", "--tp=2", "--", "Why?"}).model.path == "");
   CHECK(parse_command_line({"show", "a"}).command == "inspect");
   CHECK(parse_command_line({"info", "a"}).model.path == "a");
   CHECK(parse_command_line({"inspect", "a", "--tp=2"}).model.path == "a");

@@ -122,7 +122,7 @@ TEST_CASE("a signal ends the answer to a prompt whose reader reads nothing") {
   while (::write(output.writing.get(), full.data(), full.size()) > 0) continue;
   REQUIRE(::fcntl(output.writing.get(), F_SETFL, 0) == 0);
   Program program(
-      model.arguments("", {"--max-tokens=1000", "--ignore-eos", "--log-level=warning", "hi"}),
+      model.arguments("", {"--max-tokens=1000", "--ignore-eos", "--log-level=warning", "hi!"}),
       [&] { ::dup2(output.writing.get(), STDOUT_FILENO); });
   const std::vector<pid_t> workers = program.workers(1);
   std::this_thread::sleep_for(std::chrono::milliseconds(800));

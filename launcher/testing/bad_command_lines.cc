@@ -235,6 +235,8 @@ std::vector<BadCommandLine> chat_lines() {
        "unknown command 'bnech'; did you mean 'bench'? As a prompt: nvllm-launch -- bnech"},
       {{"--tp=2", "selftest"},
        "'selftest': a command comes first: nvllm-launch selftest [OPTIONS]"},
+      {{"--tp=2", "bench", "serve"},
+       "'bench': a command comes first: nvllm-launch bench [OPTIONS]"},
       {{"Hi there", "and", "--tp=2"}, "'and': is a second prompt; put one with spaces in quotes"},
       {{"chat", "a", "b"}, "'b': is a second prompt; put one with spaces in quotes"},
       {{"--vresion"}, "unknown option '--vresion'; did you mean '--version'?"},
