@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
@@ -89,7 +90,10 @@ HttpAddress parse_http_address(std::string_view url) {
   address.host = authority.substr(0, colon);
   const bool digits = address.port.find_first_not_of("0123456789") == std::string::npos;
   if (address.host.empty() || address.port.empty()) refuse_url("names no host or no port");
-  if (!digits || address.port.size() > 5) refuse_url("has a port that is no number");
+  if (!digits) refuse_url("has a port that is no number");
+  if (address.port.size() > 5 || std::stoi(address.port) < 1 || std::stoi(address.port) > 65535) {
+    fail(address.text, ": port ", address.port, ": out of range; pass 1 to 65535");
+  }
   return address;
 }
 

@@ -98,7 +98,13 @@ TEST_CASE("addresses are URLs of HTTP servers") {
   CHECK(parse_http_address("unix:/run/socket").unix_socket == "/run/socket");
   CHECK(refusal("https://a") ==
         "https://a: HTTPS is not spoken here; pass http://HOST:PORT or unix:/PATH");
-  for (const char* url : {"a", "http://", "http://:80", "http://a:b", "http://a b", "unix:"}) {
+  for (const char* port : {"0", "65536", "99999", "1000000"}) {
+    const std::string url = std::string("http://a:") + port;
+    CHECK(refusal(url) == url + ": port " + port + ": out of range; pass 1 to 65535");
+  }
+  CHECK(parse_http_address("http://a:65535").port == "65535");
+  for (const char* url :
+       {"a", "http://", "http://:80", "http://a:b", "http://a:-5", "http://a b", "unix:"}) {
     CHECK(refusal(url).ends_with("; pass http://HOST:PORT or unix:/PATH"));
   }
 }

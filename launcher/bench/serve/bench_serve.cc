@@ -16,6 +16,7 @@
 #include "launcher/bench/http_client.h"
 #include "launcher/bench/serve/serve_load.h"
 #include "launcher/bench/serve/serve_report.h"
+#include "launcher/cli/option_value.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/program.h"
 #include "launcher/session/text_io.h"
@@ -33,7 +34,8 @@ std::vector<HttpAddress> addresses_of(const BenchServeOptions& options) {
   if (urls.empty()) urls.emplace_back("http://127.0.0.1:8000");
   std::vector<HttpAddress> addresses;
   for (const std::string& url : urls) {
-    HttpAddress address = with_context("--base-url", [&] { return parse_http_address(url); });
+    HttpAddress address = or_refuse(
+        [&] { return with_context("--base-url", [&] { return parse_http_address(url); }); });
     if (address.prefix.ends_with("/v1")) address.prefix.resize(address.prefix.size() - 3);
     addresses.push_back(std::move(address));
   }

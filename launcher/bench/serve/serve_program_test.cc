@@ -88,6 +88,21 @@ TEST_CASE("what fails in the warm-up ends the run with the server's message") {
         "nvllm-launch: no request succeeded; 9 of 9 failed with HTTP 404: no model\n");
 }
 
+TEST_CASE("a URL that is none is a wrong command line") {
+  Program range(words("http://127.0.0.1:99999", {}));
+  CHECK(range.wait() == 2);
+  CHECK(range.errors() ==
+        "nvllm-launch: --base-url: http://127.0.0.1:99999: port 99999: out of range; pass 1 to "
+        "65535\n");
+  for (const char* const url : {"http://127.0.0.1:abc", "http://127.0.0.1:-5"}) {
+    Program program(words(url, {}));
+    CHECK(program.wait() == 2);
+    CHECK(program.errors() == std::string("nvllm-launch: --base-url: ") + url +
+                                  ": has a port that is no number; pass http://HOST:PORT or "
+                                  "unix:/PATH\n");
+  }
+}
+
 TEST_CASE("a server that is not there, or speaks of no model, is named") {
   std::string url;
   {
