@@ -168,8 +168,10 @@ OptionRows report_rows() {
        "limits in milliseconds, such as ttft:200,tpot:20,e2el:5000; a request\n"
        "is good if it keeps all of them",
        nullptr, store_goodput},
-      {"--save-requests", "FILE", "writes what was seen of every request, as JSON lines", nullptr,
-       kInto.path(&BenchServeOptions::save_requests, "a file for the requests")},
+      {"--save-requests", "FILE",
+       "writes what was seen of every request, as JSON lines; a file with\n"
+       "anything else is refused",
+       nullptr, kInto.path(&BenchServeOptions::save_requests, "a file for the requests")},
       json_row(),
   };
 }

@@ -4,10 +4,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -27,6 +34,7 @@ namespace {
 constexpr std::int64_t kDefaultPrompts = 256;
 constexpr std::int64_t kWarmupTokens = 16;
 constexpr std::size_t kOtherFiles = 32;  // other open files of this process
+constexpr std::string_view kRequestsBeginning = "{\"base_url\":";  // of format_requests()
 
 // The base URLs without "/v1", which the endpoints include.
 std::vector<HttpAddress> addresses_of(const BenchServeOptions& options) {
@@ -129,12 +137,47 @@ void warm_up(ServeLoad& load, const ServeReport& report) {
   }
 }
 
-void save_requests(const ServeReport& report, const std::vector<ServeRecord>& records) {
-  const std::string& path = report.options.save_requests;
-  std::ofstream file(path, std::ios::trunc | std::ios::binary);
-  file << format_requests(report, records) << std::flush;
-  if (!file) fail_errno("--save-requests ", path);
-}
+// The file of --save-requests. It is opened before the run, so that a path that is not writable is
+// an error before the work, not after it; its content stays until write().
+class RequestsFile {
+ public:
+  explicit RequestsFile(const std::string& path) : path_(path) {
+    std::error_code ignored;
+    created_ = !std::filesystem::exists(path, ignored);
+    check_replaceable();
+    file_.open(path, std::ios::app | std::ios::binary);
+    if (!file_) fail_errno("--save-requests ", path_);
+  }
+  RequestsFile(const RequestsFile&) = delete;
+  RequestsFile& operator=(const RequestsFile&) = delete;
+  ~RequestsFile() {
+    if (created_ && !written_) std::remove(path_.c_str());
+  }
+
+  void write(const std::string& requests) {
+    written_ = true;
+    if (std::filesystem::is_regular_file(path_)) std::filesystem::resize_file(path_, 0);
+    file_ << requests << std::flush;
+    if (!file_) fail_errno("--save-requests ", path_);
+  }
+
+ private:
+  // Requests of an earlier run may be replaced; any other existing content may not.
+  void check_replaceable() const {
+    std::error_code ignored;
+    if (!std::filesystem::is_regular_file(path_, ignored)) return;
+    if (std::filesystem::file_size(path_, ignored) == 0) return;
+    std::string beginning(kRequestsBeginning.size(), ' ');
+    std::ifstream(path_, std::ios::binary).read(beginning.data(), std::ssize(beginning));
+    if (beginning == kRequestsBeginning) return;
+    refuse("--save-requests ", path_,
+           ": is there already, and has no requests of a benchmark; pass another file");
+  }
+
+  const std::string path_;
+  std::ofstream file_;
+  bool created_ = false, written_ = false;
+};
 
 }  // namespace
 
@@ -148,6 +191,8 @@ int run_bench_serve(const Options& options, std::int64_t) {
   report.workload = workload_of(options, report.pace);
   report.warmup = options.bench.warmup.value_or(1);
   check_open_files(report.pace);
+  std::optional<RequestsFile> requests;
+  if (!serve.save_requests.empty()) requests.emplace(serve.save_requests);
 
   HttpClient client(serve.timeout);
   std::vector<ServeServer> servers;
@@ -166,13 +211,19 @@ int run_bench_serve(const Options& options, std::int64_t) {
   const std::vector<ServeRecord> records = load.run(workload, report.pace);
   report.client_cpu_s = cpu_seconds() - cpu_before;
   report.statistics = statistics_of(records, serve.goodput);
-  if (!serve.save_requests.empty()) save_requests(report, records);
+  std::exception_ptr unsaved;  // thrown at the end: the report does not depend on the file
+  try {
+    if (requests) requests->write(format_requests(report, records));
+  } catch (const std::exception&) {
+    unsaved = std::current_exception();
+  }
   if (report.statistics.completed == 0) {
     const auto& [kind, failure] = *report.statistics.failures.begin();
     fail("no request succeeded; ", failure.count, " of ", records.size(), " failed with ", kind,
          ": ", failure.example);
   }
   write_results(options.json ? format_json(report) : format_table(report));
+  if (unsaved) std::rethrow_exception(unsaved);
   return kExitFine;
 }
 

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -63,6 +64,46 @@ TEST_CASE("a server is measured, by the model that it lists") {
   CHECK((json.at("total_input_tokens") == 36 && json.at("total_output_tokens") == 18));
   const std::string lines = requests.text();
   CHECK(std::count(lines.begin(), lines.end(), '\n') == 9);
+}
+
+TEST_CASE("a file of requests is opened before the run, and only replaces one of its kind") {
+  MockHttpServer server(serve);
+  const auto run = [&](const std::string& path) {
+    return Program(words(server.url(), {"--api-key", "secret", "--save-requests", path}));
+  };
+  Program nowhere = run("/nowhere/requests");
+  CHECK(nowhere.wait() == 1);
+  CHECK(nowhere.errors() ==
+        "nvllm-launch: --save-requests /nowhere/requests: No such file or directory (ENOENT)\n");
+  CHECK(server.connections() == 0);
+
+  const TestFile other("notes\n"), earlier("{\"base_url\":\"http://a\"}\n");
+  Program refused = run(other.path());
+  CHECK(refused.wait() == 2);
+  CHECK(refused.errors() == "nvllm-launch: --save-requests " + other.path() +
+                                ": is there already, and has no requests of a benchmark; pass "
+                                "another file\n");
+  CHECK(other.text() == "notes\n");
+  CHECK(run(earlier.path()).wait() == 0);
+  const std::string lines = earlier.text();
+  CHECK(std::count(lines.begin(), lines.end(), '\n') == 9);
+}
+
+TEST_CASE("the report is printed even if the requests cannot be saved") {
+  MockHttpServer server(serve);
+  Program program(
+      words(server.url(), {"--api-key", "secret", "--json", "--save-requests", "/dev/full"}));
+  CHECK(program.wait() == 1);
+  CHECK(parse_json(program.output()).at("completed") == 9);
+  CHECK(program.errors() ==
+        "nvllm-launch: --save-requests /dev/full: No space left on device (ENOSPC)\n");
+}
+
+TEST_CASE("a run that never began leaves no file of requests") {
+  const std::string path = TestFile("").path();
+  Program program(words("http://127.0.0.1:1", {"--save-requests", path}));
+  CHECK(program.wait() == 1);
+  CHECK_FALSE(std::filesystem::exists(path));
 }
 
 TEST_CASE("the client's processor time is that of the measurement, without the warm-up's") {
