@@ -259,7 +259,8 @@ class Reader {
 };
 
 // Stores the options of the --config file, if there is one, except those that the command line has.
-void store_config(const Command& command, const Reader& reader, Options& options) {
+// Returns its path.
+std::string store_config(const Command& command, const Reader& reader, Options& options) {
   std::string path;
   std::set<const OptionRow*> given;
   const bool read_all = reader.read(
@@ -271,7 +272,7 @@ void store_config(const Command& command, const Reader& reader, Options& options
         if (!before.empty()) refuse("--config ", before, ", --config ", path, ": pass one of them");
       },
       [](const std::string&, bool) {});
-  if (path.empty() || !read_all) return;
+  if (path.empty() || !read_all) return path;
   for (const ConfigEntry& entry : read_config_file(path, command)) {
     if (given.contains(entry.row)) continue;
     try {
@@ -280,6 +281,13 @@ void store_config(const Command& command, const Reader& reader, Options& options
       refuse(entry.place, ": ", error.what());
     }
   }
+  return path;
+}
+
+// Whether two paths are of one file, which is there.
+bool same_file(const std::string& one, const std::string& other) {
+  std::error_code ignored;
+  return std::filesystem::equivalent(one, other, ignored);
 }
 
 // Of "run [OPTIONS] MODEL [PROMPT]": the model becomes the value of --model.
@@ -335,8 +343,9 @@ Options parse_command_line(const std::vector<std::string>& given) {
   if (!given.empty() && given.front() == "run") name_model(command, arguments);
   Reader reader(command, arguments, chosen.second, options.chat.command);
   const auto names_config = [](const std::string& word) { return word.starts_with("--config"); };
+  std::string config;
   if (std::any_of(arguments.begin(), arguments.end(), names_config)) {
-    store_config(command, reader, options);
+    config = store_config(command, reader, options);
     if (!options.model.path.empty()) reader.set_model_known();
   }
   const bool read_all = reader.read(
@@ -348,6 +357,9 @@ Options parse_command_line(const std::vector<std::string>& given) {
         command.store_positional(options, word);
       });
   if (!read_all) return with_message(help_text(command));
+  if (!config.empty() && same_file(config, options.generate.output)) {
+    refuse("--output ", options.generate.output, ": is the --config file; pass another file");
+  }
   if (command.check != nullptr) command.check(options);
   return options;
 }

@@ -3,11 +3,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -276,13 +280,61 @@ RequestSource open_source(const GenerateOptions& generate, const LineWriter& wri
   return {std::move(reader), defaults};
 }
 
-// Existing answers are not overwritten without --overwrite.
-void check_output(const GenerateOptions& generate, const LineWriter& writer) {
+// Whether the output is a file that the model is read from.
+bool is_of_model(const LineWriter& writer, const runtime::OpenModel& model) {
+  namespace fs = std::filesystem;
+  const fs::path path(model.path);
+  if (writer.same_file_as(path.string())) return true;
+  if (model.checkpoint) {
+    for (const model::CheckpointFile& file : model.checkpoint->files()) {
+      if (writer.same_file_as(file.fd())) return true;
+    }
+  }
+  const fs::path folder = fs::is_directory(path) ? path : path.parent_path();
+  constexpr const char* kNames[] = {
+      "config.json",    "generation_config.json", "model.safetensors.index.json",
+      "tokenizer.json", "tokenizer_config.json",  "chat_template.jinja"};
+  return std::any_of(std::begin(kNames), std::end(kNames), [&](const char* name) {
+    return writer.same_file_as((folder / name).string());
+  });
+}
+
+// Existing answers are not overwritten without --overwrite, and what the run reads not even then.
+void check_output(const Options& options, const LineWriter& writer,
+                  const runtime::OpenModel& model) {
+  const GenerateOptions& generate = options.generate;
+  const auto refuse_input = [&](const char* what) {
+    throw UsageError(str("--output ", generate.output, ": is ", what, "; pass another file"));
+  };
+  if (is_of_model(writer, model)) refuse_input("a file of the model");
+  if (writer.same_file_as(options.text.chat_template)) refuse_input("the chat template");
   if (generate.overwrite || generate.resume || !writer.has_content()) return;
   throw UsageError(str("--output ", generate.output,
                        ": is there already; pass --resume to continue it, --overwrite to begin it "
                        "anew, or another file"));
 }
+
+bool is_there(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
+}
+
+// The output of a run that has created it: removed if the run ends before it has begun.
+class NewOutput {
+ public:
+  // path: empty if it was there before.
+  NewOutput(std::string path, const LineWriter& writer) : path_(std::move(path)), writer_(writer) {}
+  NewOutput(const NewOutput&) = delete;
+  NewOutput& operator=(const NewOutput&) = delete;
+  ~NewOutput() {
+    if (!path_.empty() && !writer_.has_content()) std::remove(path_.c_str());
+  }
+  void keep() { path_.clear(); }
+
+ private:
+  std::string path_;
+  const LineWriter& writer_;
+};
 
 // A file given by its descriptor number has no path for a record.
 bool keeps_record(const GenerateOptions& generate, const LineWriter& writer) {
@@ -358,8 +410,10 @@ int run_generate(const Options& options, std::int64_t started_ns) {
   const GenerateOptions& generate = options.generate;
   check_parsers(options.serve);
   runtime::OpenModel model = runtime::open_model(options.model);
+  const bool was_there = is_there(generate.output);
   LineWriter writer(generate.output);
-  check_output(generate, writer);
+  NewOutput new_output(was_there ? "" : generate.output, writer);
+  check_output(options, writer, model);
   const runtime::SamplingParams defaults = sampling_defaults(options, model);
   // Not for those who need none: it hashes the model's tokenizer, which delays the start.
   const bool recorded = keeps_record(generate, writer);
@@ -384,6 +438,7 @@ int run_generate(const Options& options, std::int64_t started_ns) {
   SessionOptions session_settings = session_options(options);
   session_settings.meanwhile = [&] { text_model.open(source); };
   EngineSession session(session_settings, std::move(model));
+  new_output.keep();
   writer.truncate_at(source.kept_bytes());
   if (recorded) write_run_record(generate.output, record);
   writer.set_give_up([&] { return session.workers().member().group().aborted(); });

@@ -316,6 +316,39 @@ TEST_CASE("answers that are there are not overwritten unless that is asked for")
   CHECK(Program(work.whole({"--output=/dev/null"})).wait() == 0);
 }
 
+TEST_CASE("what the run reads is not overwritten, even if that is asked for") {
+  const Work work;
+  work.folder.file("in.jsonl", "{\"prompt_token_ids\": [1, 2]}\n");
+  const std::string model = work.folder.path("model");
+  std::filesystem::copy(testing::golden_model("llama-tied"), model);
+  for (const char* const name : {"config.json", "model.safetensors"}) {
+    const std::string file = model + '/' + name, text = file_text(file);
+    Program program(work.whole({"--model=" + model, "--output", file, "--overwrite"}));
+    CHECK(program.wait() == 2);
+    CHECK(program.errors() ==
+          "nvllm-launch: --output " + file + ": is a file of the model; pass another file\n");
+    CHECK(file_text(file) == text);
+  }
+  const std::string config = work.folder.file("run.yaml", "max-tokens: 2\n");
+  Program program(work.whole({"--config", config, "--output", config, "--overwrite"}));
+  CHECK(program.wait() == 2);
+  CHECK(program.errors() ==
+        "nvllm-launch: --output " + config + ": is the --config file; pass another file\n");
+  CHECK(file_text(config) == "max-tokens: 2\n");
+}
+
+TEST_CASE("a run that is refused leaves no empty output") {
+  const Work work;
+  work.folder.file("in.jsonl", "{\"prompt_token_ids\": [1, 2]}\n");
+  CHECK(Program(work.words({"--output", work.output, "--input=/nowhere"})).wait() == 1);
+  CHECK_FALSE(std::filesystem::exists(work.output));
+  CHECK(Program(work.whole({"--output", work.output, "--max-model-len=1M"})).wait() == 1);
+  CHECK_FALSE(std::filesystem::exists(work.output));
+  const std::string empty = work.folder.file("empty", "");
+  CHECK(Program(work.words({"--output", empty, "--input=/nowhere"})).wait() == 1);
+  CHECK(std::filesystem::exists(empty));
+}
+
 TEST_CASE("a profile overwrites neither the input nor the output, only an older profile") {
   const Work work;
   const std::string input = "{\"prompt_token_ids\": [1, 2]}\n";
