@@ -16,6 +16,7 @@
 #include "launcher/bench/measurements.h"
 #include "launcher/bench/report.h"
 #include "launcher/bench/startup.h"
+#include "launcher/cli/option_value.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/program.h"
 #include "launcher/session/engine_session.h"
@@ -196,21 +197,43 @@ int run_bench_latency(const Options& options, std::int64_t started_ns) {
   return print(options, subject, results);
 }
 
+namespace {
+
+// The engine options of all modes: without --max-model-len the usual length, or the model's limit
+// if that is less. Rejects lengths that the model does not support here, before the first mode,
+// rather than in each mode.
+runtime::EngineOptions long_engine(const Options& options) {
+  runtime::EngineOptions engine = options.engine;
+  const std::int64_t limit = runtime::open_model(options.model).config.max_model_len();
+  runtime::wanted_model_len(engine, limit);
+  const std::int64_t usual = *options_of_mode(engine, LongMode::paged).max_model_len;
+  engine.max_model_len = std::min(usual, limit);
+  const std::int64_t output = options.bench.output ? options.bench.output->max : kLongOutput;
+  if (output >= *engine.max_model_len) {
+    refuse("--output-len ", output, ": leaves no room for a prompt in the model's limit of ", limit,
+           " tokens; pass a smaller one");
+  }
+  if (limit < usual) {
+    log_info("max_model_len is ", limit, ", the model's limit, and not ", usual);
+  }
+  return engine;
+}
+
+}  // namespace
+
 int run_bench_long(const Options& options, std::int64_t started_ns) {
   const BenchOptions& bench = options.bench;
+  const runtime::EngineOptions engine = long_engine(options);
   BenchSubject subject{.benchmark = "long"};
   LongReport report;
   int last_failure = kExitFine;
   std::size_t measured = 0;
   for (const LongMode mode : bench.modes) {
     Options of_mode = options;
-    of_mode.engine = options_of_mode(options.engine, mode);
+    of_mode.engine = options_of_mode(engine, mode);
     BenchSubject one{.benchmark = subject.benchmark};
     LongResult result;
     runtime::OpenModel model = runtime::open_model(options.model);
-    // Rejects a length that the model does not support here, before the first mode, rather than in
-    // each mode.
-    runtime::wanted_model_len(options.engine, model.config.max_model_len());
     const auto benchmark = [&](const BenchRun& run) {
       report.plan = {.max_model_len = one.info.max_model_len,
                      .output_tokens = bench.output ? bench.output->max : kLongOutput,

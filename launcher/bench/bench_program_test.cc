@@ -257,6 +257,30 @@ TEST_CASE("long: a length that the model cannot have is refused once, whatever t
   CHECK(errors.find("exceeds the model's limit", first + 1) == std::string::npos);
 }
 
+TEST_CASE("long: without --max-model-len it is the model's limit where that is less than 40960") {
+  const std::vector<std::string> words = {"--modes",        "paged,chunked",
+                                          "--hf-overrides", R"({"max_position_embeddings": 64})",
+                                          "--warmup",       "0",
+                                          "--link",         "20",
+                                          "--json"};
+  const auto with_output = [&](const char* tokens) {
+    std::vector<std::string> more = words;
+    more.insert(more.end(), {"--output-len", tokens});
+    return arguments("long", more);
+  };
+  Program program(with_output("4"));
+  REQUIRE_MESSAGE(program.wait() == 0, program.errors());
+  const Json report = parse_json(program.output());
+  for (const Json& mode : report.at("modes")) CHECK(mode.at("prefill").at("tokens") == 63);
+  CHECK(program.errors().find("max_model_len is 64, the model's limit, and not 40960\n") !=
+        std::string::npos);
+  Program refused(with_output("64"));
+  CHECK(refused.wait() == 2);
+  CHECK(refused.errors() ==
+        "nvllm-launch: --output-len 64: leaves no room for a prompt in the model's limit of 64 "
+        "tokens; pass a smaller one\n");
+}
+
 TEST_CASE("startup: stages in their order, again and again") {
   const Json report = report_of("startup", {"--repeat", "2", "--tp", "2"});
   REQUIRE(report.at("runs").size() == 2);

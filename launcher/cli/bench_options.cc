@@ -181,8 +181,8 @@ Command long_command() {
              "paged,contiguous,hybrid,chunked,layerwise", store_modes},
             output_row("N",
                        "tokens of the answer, whose prompt fills the rest of --max-model-len\n"
-                       "(40960 here unless it is given); another prompt before it leaves one\n"
-                       "token free",
+                       "(unless it is given, 40960 here or the model's limit); another prompt\n"
+                       "before it leaves one token free",
                        "128"),
             {"--one-prompt", nullptr,
              "measures the prefill of the prompt with the answer, and no other", nullptr,
