@@ -5,9 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
+#include <cstdint>
 #include <future>
 #include <memory>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
@@ -94,10 +98,16 @@ int follow_first_box(const Options& options) {
 
 void apply_environment(const Environment& environment, runtime::EngineOptions& options) {
   if (options.invariance != runtime::Invariance::automatic) return;
-  const bool invariant = environment("VLLM_BATCH_INVARIANT") == "1";
-  options.invariance = invariant ? runtime::Invariance::batch : runtime::Invariance::off;
+  // As in vLLM: a whole number, and any but 0 turns it on.
+  const std::string value = environment("VLLM_BATCH_INVARIANT").value_or("");
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (!value.empty() && (error != std::errc{} || end != value.data() + value.size())) {
+    fail("VLLM_BATCH_INVARIANT=", value, ": not a whole number; set it to 1 or 0");
+  }
+  options.invariance = number != 0 ? runtime::Invariance::batch : runtime::Invariance::off;
   if (const std::string why = runtime::invariance_refusal(options); !why.empty()) {
-    fail("VLLM_BATCH_INVARIANT=1: ", why);
+    fail("VLLM_BATCH_INVARIANT=", value, ": ", why);
   }
 }
 

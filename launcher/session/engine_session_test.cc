@@ -32,9 +32,21 @@ Invariance applied(const char* batch_invariant, Invariance option) {
 TEST_CASE("VLLM_BATCH_INVARIANT=1 stands for --invariant batch, where that is not given") {
   CHECK(applied("1", Invariance::automatic) == Invariance::batch);
   CHECK(applied("1", Invariance::off) == Invariance::off);
+  CHECK(applied("2", Invariance::automatic) == Invariance::batch);
+  CHECK(applied("01", Invariance::automatic) == Invariance::batch);
   CHECK(applied("0", Invariance::automatic) == Invariance::off);
+  CHECK(applied("", Invariance::automatic) == Invariance::off);
   CHECK(applied(nullptr, Invariance::automatic) == Invariance::off);
   CHECK(applied(nullptr, Invariance::batch) == Invariance::batch);
+}
+
+TEST_CASE("VLLM_BATCH_INVARIANT is a whole number") {
+  for (const std::string value : {"true", "1 ", "0.5", "1x"}) {
+    CHECK_THROWS_WITH_AS(
+        applied(value.c_str(), Invariance::automatic),
+        str("VLLM_BATCH_INVARIANT=", value, ": not a whole number; set it to 1 or 0").c_str(),
+        Error);
+  }
 }
 
 TEST_CASE("VLLM_BATCH_INVARIANT=1 is refused with options that cannot be with it") {
