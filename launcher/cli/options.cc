@@ -20,7 +20,8 @@ std::string general_help_hint(const std::string& command) {
 [[noreturn]] void refuse_unknown(const char* kind, const std::string& given,
                                  const std::vector<std::string>& known,
                                  const std::string& command) {
-  const std::string nearest = nearest_name(given, known);
+  const std::string completed = completed_name(given, known);
+  const std::string nearest = completed.empty() ? nearest_name(given, known) : completed;
   if (!nearest.empty()) refuse("unknown ", kind, " '", given, "'; did you mean '", nearest, "'?");
   refuse("unknown ", kind, " '", given, "'; see ", general_help_hint(command));
 }
@@ -42,6 +43,25 @@ std::string in_full(const std::string& given) {
   return name;
 }
 
+bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+// Rejects a short option with its value in the same word: "-n2", "-m/models/a".
+void check_attached_value(const Command& command, const std::string& given) {
+  if (given.size() < 2 || given[0] != '-') return;
+  const auto end = std::find_if_not(given.begin() + 1, given.end(), is_letter);
+  const std::string name(given.begin(), end), value(end, given.end());
+  if (value.empty()) return;
+  const std::string_view full = long_name(name);
+  for (const OptionRow& row : command.rows) {
+    if (row.name == full) refuse(given, ": a value is a word of its own; pass ", name, ' ', value);
+  }
+  if (const std::string_view answer = hint_for_option(name, command.name); !answer.empty()) {
+    refuse(given, ": ", answer);
+  }
+}
+
 // named: whether a command was given; otherwise an option of all commands may have been meant.
 const OptionRow& find_row(const Command& command, const std::string& given, bool named) {
   const std::string name = in_full(given);
@@ -52,9 +72,10 @@ const OptionRow& find_row(const Command& command, const std::string& given, bool
     known.emplace_back(row.name);
     if (row.second_name != nullptr) known.emplace_back(row.second_name);
   }
-  if (const std::string_view answer = hint_for_option(name); !answer.empty()) {
+  if (const std::string_view answer = hint_for_option(name, command.name); !answer.empty()) {
     refuse(given, ": ", answer);
   }
+  check_attached_value(command, given);
   refuse_unknown("option", given, known, command.name);
 }
 
@@ -93,14 +114,13 @@ namespace {
 // Whether a word looks like a name: letters, digits and a few signs, but no space and no '?'.
 bool looks_like_name(const std::string& word) {
   return !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+    return is_letter(c) || (c >= '0' && c <= '9') ||
            std::string_view("-_./:").find(c) != std::string_view::npos;
   });
 }
 
 bool has_letter(std::string_view text) {
-  return std::any_of(text.begin(), text.end(),
-                     [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); });
+  return std::any_of(text.begin(), text.end(), is_letter);
 }
 
 // Whether a word looks like a model: ORG/NAME, a .gguf file, or a folder that exists.

@@ -285,6 +285,22 @@ constexpr Names kOptionAnswers[] = {
     {"--keepalive", "a server stays until it is told to end; leave it out"},
 };
 
+// Options of `vllm bench serve`.
+constexpr std::string_view kBaseUrl = "pass --base-url http://HOST:PORT";
+constexpr Names kBenchServeAnswers[] = {
+    {"--host", kBaseUrl},
+    {"--port", kBaseUrl},
+    {"--backend", "servers with the API of OpenAI are measured; leave it out"},
+    {"--endpoint-type", "servers with the API of OpenAI are measured; leave it out"},
+    {"--dataset-name", "prompts are random, as of vLLM's dataset random; leave it out"},
+    {"--random-input-len", "pass --input-len N, or A:B"},
+    {"--random-output-len", "pass --output-len N, or A:B"},
+    {"--random-range-ratio", "pass --input-len A:B and --output-len A:B"},
+    {"--seed", "pass --dataset-seed N"},
+    {"--num-warmups", "pass --warmup N"},
+    {"--save-result", "pass --json, and redirect standard output to a file"},
+};
+
 constexpr Names kShortNames[] = {
     {"-m", "--model"},        {"-c", "--max-model-len"}, {"-n", "--max-tokens"}, {"-p", "--prompt"},
     {"-i", "--input"},        {"-o", "--output"},        {"-s", "--seed"},       {"-tp", "--tp"},
@@ -344,8 +360,24 @@ std::string_view hint_for_command(std::string_view word) {
   return second_of(kWordAnswers, word);
 }
 
-std::string_view hint_for_option(std::string_view name) {
+std::string_view hint_for_option(std::string_view name, std::string_view command) {
+  if (command == "bench serve") {
+    const std::string_view answer = second_of(kBenchServeAnswers, name);
+    if (!answer.empty()) return answer;
+  }
   return second_of(kOptionAnswers, name);
+}
+
+std::string completed_name(std::string_view word, const std::vector<std::string>& candidates) {
+  constexpr std::size_t kMinLetters = 3;
+  if (without_dashes(word).size() < kMinLetters) return "";
+  std::string found;
+  for (const std::string& candidate : candidates) {
+    if (!candidate.starts_with(word)) continue;
+    if (!found.empty()) return "";
+    found = candidate;
+  }
+  return found;
 }
 
 std::string_view long_name(std::string_view short_name) {

@@ -27,8 +27,12 @@ std::vector<std::string> translate_other_tools(std::vector<std::string> argument
 std::string_view hint_for_command(std::string_view word);
 
 // Why an option does not exist, and what to use instead; empty: it is not known. name: with its
-// dashes.
-std::string_view hint_for_option(std::string_view name);
+// dashes. command: one whose options have other answers, "bench serve".
+std::string_view hint_for_option(std::string_view name, std::string_view command = "");
+
+// The only candidate that starts with the word, "--tensor-parallel-size" for "--tensor-parallel";
+// empty: there is none, or more than one.
+std::string completed_name(std::string_view word, const std::vector<std::string>& candidates);
 
 // The long name of a short option, "--model" for "-m"; empty: none.
 std::string_view long_name(std::string_view short_name);

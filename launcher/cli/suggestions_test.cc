@@ -102,6 +102,40 @@ TEST_CASE("other tools: what is not here says why, and what to use") {
   }
 }
 
+TEST_CASE("other tools: names of vllm bench serve") {
+  const std::pair<const char*, const char*> options[] = {
+      {"--host", "--base-url"},       {"--port", "--base-url"},
+      {"--backend", "leave it out"},  {"--random-input-len", "--input-len"},
+      {"--dataset-name", "leave it"}, {"--random_output_len", "--output-len"},
+      {"--seed", "--dataset-seed"},
+  };
+  for (const auto& [option, fix] : options) {
+    const std::string text = refusal({"bench", "serve", option, "1"});
+    CHECK_MESSAGE(text.starts_with(std::string(option) + ": "), text);
+    CHECK_MESSAGE(has(text, fix), text);
+  }
+  CHECK(parse_command_line({"serve", "a", "--port", "81"}).serve.port == 81);
+}
+
+TEST_CASE("a value in the word of a short option is a word of its own") {
+  CHECK(refusal({"generate", "-n2", "--prompt=a"}) ==
+        "-n2: a value is a word of its own; pass -n 2");
+  CHECK(refusal({"-m/models/a"}) == "-m/models/a: a value is a word of its own; pass -m /models/a");
+  CHECK(refusal({"serve", "a", "-tp2"}) == "-tp2: a value is a word of its own; pass -tp 2");
+  CHECK(has(refusal({"generate", "-t2"}), "-t2: as --threads"));
+  CHECK(has(refusal({"generate", "-np4"}), "-np4: pass --max-num-seqs N"));
+  CHECK(refusal({"doctor", "-n2"}) == "unknown option '-n2'; see nvllm-launch doctor --help");
+}
+
+TEST_CASE("the beginning of one name is completed first") {
+  CHECK(refusal({"serve", "a", "--tensor-parallel", "2"}) ==
+        "unknown option '--tensor-parallel'; did you mean '--tensor-parallel-size'?");
+  CHECK(refusal({"generate", "--pipeline", "2"}) ==
+        "unknown option '--pipeline'; did you mean '--pipeline-parallel-size'?");
+  // Of several none is the one.
+  CHECK(completed_name("--max", {"--max-tokens", "--max-model-len"}) == "");
+}
+
 TEST_CASE("other tools: no answer stands for what a command does") {
   for (const Command& command : commands()) {
     CHECK(hint_for_command(command.name).empty());
