@@ -51,8 +51,8 @@ constexpr double kMinFloat = std::numeric_limits<float>::min();
 }  // namespace
 
 void check_sampling_params(const SamplingParams& params) {
-  // Each sequence takes memory before it starts.
-  require(params.n >= 1 && params.n <= 16384, "n", params.n, "from 1 to 16384");
+  require(params.n >= 1 && params.n <= kMaxAnswers, "n", params.n,
+          str("from 1 to ", kMaxAnswers).c_str());
   require(params.temperature >= 0 && params.temperature <= kMaxFloat, "temperature",
           params.temperature, "a finite number, 0 (the most likely token) or more");
   require(params.top_p > 0 && params.top_p <= 1, "top_p", params.top_p,

@@ -10,6 +10,11 @@
 
 namespace nvllm::runtime {
 
+// Of SamplingParams::n: each answer takes memory before it starts.
+constexpr std::int32_t kMaxAnswers = 16384;
+// Of SamplingParams::logprobs and prompt_logprobs.
+constexpr std::int32_t kMaxLogprobs = 20;
+
 // Names, meanings and defaults are those of vLLM's SamplingParams. RequestTracker checks them and
 // derives layers::SamplingRules for each sequence, with a seed, absolute positions instead of token
 // counts, and the ids that end it. The sampler packs those into kernels::SlotParams, 72 bytes of

@@ -1,4 +1,5 @@
 // Options shared by several commands: the model, sampling, the worker group, and small ones.
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -34,8 +35,9 @@ StoreOption real(Field SamplingParams::*field, double min, double max) {
   return [=](Options& o, const OptionValue& v) { set(o, field, v.real(min, max)); };
 }
 template <typename Field>
-StoreOption count(Field SamplingParams::*field, std::int32_t min) {
-  return [=](Options& o, const OptionValue& v) { set(o, field, v.as<std::int32_t>(min)); };
+StoreOption count(Field SamplingParams::*field, std::int32_t min,
+                  std::int32_t max = std::numeric_limits<std::int32_t>::max()) {
+  return [=](Options& o, const OptionValue& v) { set(o, field, v.as<std::int32_t>(min, max)); };
 }
 
 void store_max_tokens(Options& options, const OptionValue& value) {
@@ -151,7 +153,8 @@ OptionRows sampling_rows() {
        store_max_tokens},
       {"--min-tokens", "N", "how many tokens come before an answer may end", "0",
        count(&SamplingParams::min_tokens, 0)},
-      {"--n", "N", "answers to each prompt", "1", count(&SamplingParams::n, 1)},
+      {"--n", "N", "answers to each prompt", "1",
+       count(&SamplingParams::n, 1, runtime::kMaxAnswers)},
       {"--temperature", "T", "0: always the most likely token", kModelsOr1,
        real(&SamplingParams::temperature, 0, kMaxTemperature)},
       {"--top-p", "P", "only the most likely tokens, as many as make up P together", kModelsOr1,
@@ -174,11 +177,11 @@ OptionRows sampling_rows() {
       {"--stop-token-ids", "ID,ID...", "tokens that end an answer, too", nullptr,
        [](Options& o, const OptionValue& v) { set(o, &SamplingParams::stop_token_ids, v.ids()); }},
       {"--logprobs", "N", "adds each token's log probability, and those of the N most likely",
-       nullptr, count(&SamplingParams::logprobs, 0)},
+       nullptr, count(&SamplingParams::logprobs, 0, runtime::kMaxLogprobs)},
       {"--prompt-logprobs", "N",
        "adds the log probability of each of the prompt's tokens, and those of the N\n"
        "most likely",
-       nullptr, count(&SamplingParams::prompt_logprobs, 0)},
+       nullptr, count(&SamplingParams::prompt_logprobs, 0, runtime::kMaxLogprobs)},
   };
   return in_group("Sampling (for requests that do not set it themselves)", rows);
 }

@@ -11,7 +11,7 @@
 namespace nvllm::runtime {
 namespace {
 
-constexpr std::int64_t kMaxLogprobs = layers::SamplerLimits{}.max_logprobs;
+static_assert(layers::SamplerLimits{}.max_logprobs == kMaxLogprobs);
 
 void check_logprobs(const std::optional<std::int32_t>& logprobs, const char* what) {
   if (logprobs && *logprobs > kMaxLogprobs) {
