@@ -64,11 +64,11 @@ sockaddr_un unix_address(const HttpAddress& address) {
 }  // namespace
 
 HttpAddress parse_http_address(std::string_view url) {
-  const auto refuse_url = [&](const char* why) {
-    fail(url, ": ", why, "; pass http://HOST:PORT or unix:/PATH");
-  };
   HttpAddress address;
   address.text = url;
+  const auto refuse_url = [&](const char* why) {
+    fail(address.text, ": ", why, "; pass http://HOST:PORT or unix:/PATH");
+  };
   address.host = "localhost";
   const auto odd = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == 0x7f; };
   if (std::any_of(url.begin(), url.end(), odd)) refuse_url("has a space in it");

@@ -105,6 +105,7 @@ TEST_CASE("addresses are URLs of HTTP servers") {
   CHECK(parse_http_address("http://a:65535").port == "65535");
   for (const char* url :
        {"a", "http://", "http://:80", "http://a:b", "http://a:-5", "http://a b", "unix:"}) {
+    CHECK(refusal(url).starts_with(std::string(url) + ": "));
     CHECK(refusal(url).ends_with("; pass http://HOST:PORT or unix:/PATH"));
   }
 }
