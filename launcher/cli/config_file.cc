@@ -28,6 +28,8 @@ std::string read_text(const std::string& path, const std::string& what) {
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (file.bad()) refuse(what, ": cannot be read; pass a file of options, as YAML or JSON");
   text.resize(static_cast<std::size_t>(file.gcount()));
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   if (text.size() > kMaxFileBytes) {
     refuse(what, ": is larger than 1 MiB; pass a file of options, as YAML or JSON");
   }
@@ -81,12 +83,12 @@ struct Entry {
   std::string plain = "";  // in YAML: the value as written, if it has no quotes
 };
 
-// A file that starts like JSON is JSON.
+// A file that starts like JSON is JSON; a blank one has no options.
 std::vector<Entry> entries_of(const std::string& text, const std::string& what) {
   std::vector<Entry> entries;
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
-  if (begin == std::string::npos ||
-      std::string_view("{[\"").find(text[begin]) != std::string::npos) {
+  if (begin == std::string::npos) return entries;
+  if (std::string_view("{[\"").find(text[begin]) != std::string::npos) {
     const Json json = parse(text, what);
     for (Key& key : keys_of(text)) {
       Json value = json.at(key.name);

@@ -52,6 +52,14 @@ TEST_CASE("the file's model leaves the words after --served-model-name to be nam
   CHECK(options.serve.served_model_names == Words{"a", "b"});
 }
 
+TEST_CASE("a blank file has no options, and a byte order mark is none") {
+  for (const char* const text : {"", " \n\t\r\n", "# nothing\n", "\xEF\xBB\xBF", "{}"}) {
+    CHECK_MESSAGE(with_config(text).group.ranks == std::nullopt, text);
+  }
+  CHECK(with_config("\xEF\xBB\xBFtp: 2\n").group.ranks == 2);
+  CHECK(with_config("\xEF\xBB\xBF{\"tp\": 2}").group.ranks == 2);
+}
+
 TEST_CASE("keys are options with dashes or underscores, by either name; values are natural JSON") {
   const Options options = with_config(R"({
     "model": "m", "tensor_parallel_size": 2, "device": "cpu", "step-timeout": 0.5,
@@ -135,7 +143,6 @@ TEST_CASE("what the file has wrong is told in one line, with its place") {
     std::string text, message;
   };
   const std::vector<Case> cases = {
-      {"", "C: no valid JSON at line 1, column 1"},
       {"{\n  \"tp\": 2,\n  dtype\n}", "C: no valid JSON at line 3, column 3"},
       {"{\"tp\": 2", "C: no valid JSON at line 1, column 9"},
       {"{\"tp\": 2} x", "C: no valid JSON at line 1, column 11"},
