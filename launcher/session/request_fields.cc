@@ -110,6 +110,13 @@ Json beginning_of(const Json& value, std::size_t& room) {
   return part;
 }
 
+// null allows all tokens, and an empty list would allow none.
+void store_allowed_token_ids(const Json& value, SamplingParams& params) {
+  if (value.is_null()) return read_null(params.allowed_token_ids);
+  read_value(value, params.allowed_token_ids);
+  if (params.allowed_token_ids.empty()) fail("[]: allows no token; leave it out");
+}
+
 struct Field {
   std::string_view name;
   void (*store)(const Json& value, SamplingParams& params);
@@ -136,7 +143,7 @@ constexpr Field kFields[] = {
     {"ignore_eos", store<&SamplingParams::ignore_eos>},
     {"stop_token_ids", store<&SamplingParams::stop_token_ids>},
     {"logit_bias", store<&SamplingParams::logit_bias>},
-    {"allowed_token_ids", store<&SamplingParams::allowed_token_ids>},
+    {"allowed_token_ids", store_allowed_token_ids},
     {"bad_words_token_ids", store<&SamplingParams::bad_words>},
     {"logprobs", store<&SamplingParams::logprobs>},
     {"prompt_logprobs", store<&SamplingParams::prompt_logprobs>},
@@ -219,9 +226,15 @@ void read_value(const Json& value, std::string& to) {
 std::vector<std::string> read_texts(const Json& value) {
   std::vector<std::string> texts;
   if (value.is_null()) return texts;
-  if (value.is_string()) return {value.get<std::string>()};
-  if (!value.is_array()) fail(shown(value), ": neither a text nor a list of texts");
-  for (const Json& item : value) read_value(item, texts.emplace_back());
+  if (value.is_string()) {
+    texts.push_back(value.get<std::string>());
+  } else {
+    if (!value.is_array()) fail(shown(value), ": neither a text nor a list of texts");
+    for (const Json& item : value) read_value(item, texts.emplace_back());
+  }
+  for (const std::string& text : texts) {
+    if (text.empty()) fail(shown(value), ": an empty text; leave it out");
+  }
   return texts;
 }
 

@@ -45,6 +45,8 @@ TEST_CASE("an error says the field, its value and what it must be") {
                        "top_k: \"all\": not a whole number", Error);
   CHECK_THROWS_WITH_AS(read_sampling_field("top_p", nullptr, params), "top_p: null; leave it out",
                        Error);
+  CHECK_THROWS_WITH_AS(read_sampling_field("allowed_token_ids", Json::array(), params),
+                       "allowed_token_ids: []: allows no token; leave it out", Error);
 }
 
 TEST_CASE("a whole number may be written as a float") {
@@ -65,6 +67,9 @@ TEST_CASE("texts are one, or a list of some, or none") {
   CHECK(read_texts(nullptr) == Texts{});
   CHECK_THROWS_WITH_AS(read_texts(5), "5: neither a text nor a list of texts", Error);
   CHECK_THROWS_WITH_AS(read_texts(Json::array({5})), "5: no text", Error);
+  CHECK_THROWS_WITH_AS(read_texts(""), "\"\": an empty text; leave it out", Error);
+  CHECK_THROWS_WITH_AS(read_texts(Json::array({"a", ""})),
+                       "[\"a\",\"\"]: an empty text; leave it out", Error);
 }
 
 TEST_CASE("a value that is shown is short") {
