@@ -2,8 +2,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 
 #include "base/error.h"
 #include "launcher/chat/abandonable_work.h"
@@ -11,6 +13,7 @@
 #include "launcher/chat/chat_session.h"
 #include "launcher/chat/piped_input.h"
 #include "launcher/chat/terminal/line_editor.h"
+#include "launcher/cli/option_value.h"
 #include "launcher/cli/options.h"
 #include "launcher/cli/program.h"
 #include "launcher/session/engine_session.h"
@@ -191,10 +194,15 @@ class Chat {
     }
   }
 
-  // Inputs of earlier chats, unless history is disabled or unavailable.
+  // Inputs of earlier chats, unless history is disabled or unavailable. Only the folders of the
+  // default file are created.
   History history() {
     const std::string path = options_.chat.history.value_or(chat_history_path(process_environment));
     if (path.empty()) return {};
+    if (!options_.chat.history) {
+      std::error_code ignored;  // a chat has no history then, which add() tells
+      std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+    }
     try {
       return History(path);
     } catch (const Error& error) {
@@ -215,10 +223,21 @@ class Chat {
   ChatTotals totals_;
 };
 
+// Rejects a --history in a folder that does not exist.
+void check_history(const ChatOptions& chat) {
+  if (!chat.history || chat.history->empty()) return;
+  const std::filesystem::path folder = std::filesystem::path(*chat.history).parent_path();
+  std::error_code ignored;
+  if (folder.empty() || std::filesystem::is_directory(folder, ignored)) return;
+  refuse("--history ", *chat.history, ": there is no folder ", folder.string(),
+         "; make it, or pass another file, or off");
+}
+
 }  // namespace
 
 int run_chat(const Options& given, std::int64_t) {
   Options options = given;
+  check_history(options.chat);
   if (options.chat.prompt) {
     options.chat.prompt = with_standard_input(*options.chat.prompt, STDIN_FILENO,
                                               [](const std::string& text) { log_info(text); });

@@ -185,6 +185,9 @@ std::string ChatCommands::load(const std::string& argument) {
   const std::string path = expand_home(argument);
   // Checked first, because opening a pipe would wait for its writer.
   std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    fail("/load ", path, ": is a folder; pass a file that /save wrote");
+  }
   if (!std::filesystem::is_regular_file(path, ignored)) fail("/load ", path, ": no such file");
   if (std::filesystem::file_size(path, ignored) > kMaxTalkBytes)
     fail("/load ", path, ": more than 32 MiB; no talk is that long");

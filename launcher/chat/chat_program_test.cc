@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -133,6 +134,10 @@ TEST_CASE("commands set, reset, load; what is wrong is told and the chat goes on
   REQUIRE(terminal.await("the file: not JSON"));
   terminal.type("/load /nowhere\r");
   REQUIRE(terminal.await("/load /nowhere: no such file"));
+  terminal.type("/load " + model.path() + "\r");
+  REQUIRE(terminal.await(": is a folder; pass a file that /save wrote"));
+  terminal.type("/continue\r");
+  REQUIRE(terminal.await("no answer to continue; ask a question"));
   terminal.type("/hepl\r");
   REQUIRE(terminal.await("did you mean /help?"));
   terminal.type("/exit\r");
@@ -383,6 +388,17 @@ TEST_CASE("/system shows, sets and removes; /set shows all; a stop text ends an 
   CHECK(whole.find(stop) > 0);
   terminal.type("/bye\r");
   CHECK(terminal.wait() == 0);
+}
+
+TEST_CASE("a history in a folder that does not exist is refused, and no folder is made") {
+  const TextFolder model;
+  const std::string file = model.path("nowhere/history");
+  testing::Program program(model.arguments("chat", {"--history=" + file, "hi!"}));
+  CHECK(program.wait() == 2);
+  CHECK(program.errors() == "nvllm-launch: --history " + file + ": there is no folder " +
+                                model.path("nowhere") +
+                                "; make it, or pass another file, or off\n");
+  CHECK_FALSE(std::filesystem::exists(model.path("nowhere")));
 }
 
 TEST_CASE("what is typed is there in the next chat, unless it is not to be kept") {

@@ -172,6 +172,7 @@ Conversation::Prompt ChatSession::next_prompt(std::size_t limit, const Stop& sto
 }
 
 StreamedAnswer ChatSession::go_on(const Stop& stop) {
+  if (!last_) fail("no answer to continue; ask a question");
   if (cut_off().empty() || !conversation_.ends_with("assistant")) {
     fail("the last answer ended by itself; ask another question");
   }

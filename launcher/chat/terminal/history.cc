@@ -89,9 +89,6 @@ void History::add(const std::string& entry) {
 }
 
 void History::append(const std::string& entry) {
-  std::error_code error;
-  const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);
   // A single write() appends the line, so that sessions which share the file do not mix their
   // lines.
   const UniqueFd file(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));

@@ -20,7 +20,7 @@ using Entries = std::vector<std::string>;
 
 TEST_CASE("what one session enters another one finds, whatever is in it") {
   const model::TestFolder folder;
-  const std::string path = folder.path("state/nvllm/history");
+  const std::string path = folder.path("history");
   const Entries all = {"plain", "two\nlines", "back\\slash\\n", "\u00E4 \U0001F468"};
   {
     History history(path);
