@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <vector>
 
 #include "base/visible_text.h"
@@ -51,11 +52,19 @@ class LimitedEvents final : public nlohmann::json_sax<Json> {
                    const nlohmann::detail::exception& error) override {
     constexpr int kNumberOverflow = 406;
     if (error.id == kNumberOverflow) refuse(Kind::number, "a number that is too large");
-    throw BadJson(Kind::syntax, str("no valid JSON at ", limits_.position, ' ', byte), field_,
-                  byte);
+    throw BadJson(Kind::syntax, str("no valid JSON at ", limits_.position, ' ', byte, why(error)),
+                  field_, byte);
   }
 
  private:
+  // What is wrong with the encoding, which cannot be seen at the position.
+  static const char* why(const nlohmann::detail::exception& error) {
+    std::string_view text = error.what();
+    text = text.substr(0, text.find("; last read"));  // what follows is the JSON's
+    if (text.find("UTF-8") != text.npos) return ": the text is not UTF-8";
+    if (text.find("surrogate") != text.npos) return ": half of a surrogate pair is not UTF-8";
+    return "";
+  }
   [[noreturn]] void refuse(Kind kind, const std::string& what) const {
     throw BadJson(kind, what, field_);
   }

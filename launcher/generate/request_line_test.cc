@@ -78,6 +78,10 @@ TEST_CASE("a bad line says what is wrong with it") {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"{", "no valid JSON at column 2"},
       {"\xff\xfe", "no valid JSON at column 1"},
+      {"{\"prompt\": \"\xff\"}", "no valid JSON at column 13: the text is not UTF-8"},
+      {"{\"prompt\": \"UTF-8", "no valid JSON at column 18"},
+      {R"({"prompt": "\ud800"})",
+       "no valid JSON at column 19: half of a surrogate pair is not UTF-8"},
       {R"({"prompt_token_ids": [1]} x)", "no valid JSON at column 27"},
       {"[1, 2]", "holds array, not an object such as {\"prompt_token_ids\": [1, 2]}"},
       {"7", "holds number, not an object such as {\"prompt_token_ids\": [1, 2]}"},

@@ -56,7 +56,7 @@ TEST_CASE("parse_body: the error names the field and what is wrong") {
   CHECK(body_refusal(R"({"n":1,"n":2})") == R"(400 [n] "n": the name "n" is there twice)");
   CHECK(body_refusal(R"({"a":{"b":1,"b":2}})") == R"(400 [a] "a": the name "b" is there twice)");
   CHECK(body_refusal("{\"prompt\":\"\xC3\x28\"}") ==
-        R"(400 [prompt] "prompt": no valid JSON at byte 13)");
+        R"(400 [prompt] "prompt": no valid JSON at byte 13: the text is not UTF-8)");
   CHECK(body_refusal(R"({"n":1} x)") == "400 [n] \"n\": no valid JSON at byte 9");
   CHECK(body_refusal(R"({"n":1,})").starts_with("400 "));
   CHECK(body_refusal(R"({"n":NaN})").starts_with("400 [n]"));
