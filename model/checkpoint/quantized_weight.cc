@@ -84,7 +84,10 @@ class ConfigReader {
 
   void require_int4() const {
     const auto bits = config_.find("bits");
-    if (bits == config_.end() || *bits != 4) {
+    if (bits == config_.end()) {
+      fail(where_, ": quantization_config.bits: missing; weights of 4 bits are supported");
+    }
+    if (*bits != 4) {
       refuse("quantization_config.bits", "weights of 4 bits are supported");
     }
   }

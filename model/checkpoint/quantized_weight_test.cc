@@ -145,6 +145,8 @@ TEST_CASE("what quantization_config asks for and is not supported is named") {
             .starts_with(is + ".weight_block_size [128] is not supported"));
   CHECK(error_with(gptq, R"({"quant_method":"gptq","bits":8})")
             .starts_with(is + ".bits 8 is not supported: weights of 4 bits"));
+  CHECK(error_with(gptq, R"({"quant_method":"gptq"})") ==
+        is + ".bits: missing; weights of 4 bits are supported");
   CHECK(error_with(gptq, R"({"quant_method":"gptq","bits":4,"checkpoint_format":"marlin"})")
             .starts_with(is + ".checkpoint_format \"marlin\" is not supported"));
   for (const std::string version : {"gemv", "GEMV"}) {
