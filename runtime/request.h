@@ -10,9 +10,9 @@
 
 namespace nvllm::runtime {
 
-// Of SamplingParams::n: each answer takes memory before it starts.
+// The limit of SamplingParams::n: each answer takes memory before it starts.
 constexpr std::int32_t kMaxAnswers = 16384;
-// Of SamplingParams::logprobs and prompt_logprobs.
+// The limit of SamplingParams::logprobs and prompt_logprobs.
 constexpr std::int32_t kMaxLogprobs = 20;
 
 // Names, meanings and defaults are those of vLLM's SamplingParams. RequestTracker checks them and

@@ -310,7 +310,7 @@ bool same_file(const std::string& one, const std::string& other) {
   return std::filesystem::equivalent(one, other, ignored);
 }
 
-// Of "run [OPTIONS] MODEL [PROMPT]": the model becomes the value of --model.
+// Makes the model of "run [OPTIONS] MODEL [PROMPT]" the value of --model.
 void name_model(const Command& command, std::vector<std::string>& arguments) {
   bool named = false;
   std::optional<std::size_t> model;

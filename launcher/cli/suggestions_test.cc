@@ -132,7 +132,7 @@ TEST_CASE("the beginning of one name is completed first") {
         "unknown option '--tensor-parallel'; did you mean '--tensor-parallel-size'?");
   CHECK(refusal({"generate", "--pipeline", "2"}) ==
         "unknown option '--pipeline'; did you mean '--pipeline-parallel-size'?");
-  // Of several none is the one.
+  // No name is chosen among several.
   CHECK(completed_name("--max", {"--max-tokens", "--max-model-len"}) == "");
 }
 

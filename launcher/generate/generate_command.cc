@@ -319,7 +319,7 @@ bool is_there(const std::string& path) {
   return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
 }
 
-// The output of a run that has created it: removed if the run ends before it has begun.
+// The output of a run that has created it: removed if the run ends before the session starts.
 class NewOutput {
  public:
   // path: empty if it was there before.
