@@ -46,7 +46,6 @@ using Json = nlohmann::json;
 using runtime::SamplingParams;
 using Fields = GenerationFields;
 
-constexpr std::int32_t kMaxLogprobs = 20;
 constexpr std::int32_t kMaxAnswersPerPrompt = 1024;
 constexpr std::size_t kMaxIdBytes = 128;
 
@@ -242,7 +241,9 @@ bool read_sampling(const std::string& name, const Json& value, SamplingParams& p
 }  // namespace
 
 void check_logprobs_count(std::int32_t count) {
-  if (count < 0 || count > kMaxLogprobs) fail(count, ": must be from 0 to ", kMaxLogprobs);
+  if (count < 0 || count > runtime::kMaxLogprobs) {
+    fail(count, ": must be from 0 to ", runtime::kMaxLogprobs);
+  }
 }
 
 bool read_generation_field(const std::string& name, const Json& value, GenerationFields& fields) {
