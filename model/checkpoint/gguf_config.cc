@@ -292,7 +292,8 @@ class ConfigMaker : GgufKeys {
     }
     constexpr const char* kList = "tokenizer.ggml.eos_token_ids";
     if (metadata.has_array(kList)) {
-      for (const double id : *metadata.numbers(kList)) {
+      const std::optional<std::vector<double>> ids = metadata.numbers(kList);
+      for (const double id : *ids) {
         if (id >= 0 && id <= kMaxId) add(static_cast<std::int64_t>(id));
       }
     }
