@@ -199,22 +199,22 @@ int run_bench_latency(const Options& options, std::int64_t started_ns) {
 
 namespace {
 
-// The engine options of all modes: without --max-model-len the usual length, or the model's limit
+// The engine options of all modes: without --max-model-len the default, or the model's limit
 // if that is less. Rejects lengths that the model does not support here, before the first mode,
 // rather than in each mode.
 runtime::EngineOptions long_engine(const Options& options) {
   runtime::EngineOptions engine = options.engine;
   const std::int64_t limit = runtime::open_model(options.model).config.max_model_len();
   runtime::wanted_model_len(engine, limit);
-  const std::int64_t usual = *options_of_mode(engine, LongMode::paged).max_model_len;
-  engine.max_model_len = std::min(usual, limit);
+  const std::int64_t wanted = *options_of_mode(engine, LongMode::paged).max_model_len;
+  engine.max_model_len = std::min(wanted, limit);
   const std::int64_t output = options.bench.output ? options.bench.output->max : kLongOutput;
   if (output >= *engine.max_model_len) {
     refuse("--output-len ", output, ": leaves no room for a prompt in the model's limit of ", limit,
            " tokens; pass a smaller one");
   }
-  if (limit < usual) {
-    log_info("max_model_len is ", limit, ", the model's limit, and not ", usual);
+  if (limit < wanted) {
+    log_info("max_model_len is ", limit, ", the model's limit, and not ", wanted);
   }
   return engine;
 }

@@ -160,7 +160,9 @@ BpeVocabulary read_model(JsonReader& in, std::size_t file_size) {
 void add_llama_template(const TokenizerConfig& config, TokenizerParts& parts) {
   PostProcessor::Template ends;
   const auto add = [&](bool adds, const std::optional<std::string>& token, auto& ids) {
-    const auto id = adds && token ? parts.vocabulary.tokens.find(*token) : std::nullopt;
+    if (!adds || !token) return;
+    auto id = parts.added.find(*token);
+    if (!id) id = parts.vocabulary.tokens.find(*token);
     if (id) ids.push_back(*id);
   };
   add(config.adds_bos, config.bos_token, ends.before);
