@@ -327,8 +327,9 @@ TEST_CASE("completion: the last token of a character has its text, and offsets f
   REQUIRE(ids.size() == 7);  // a token of each byte
   for (const bool stream : {false, true}) {
     CAPTURE(stream);
-    const auto call = fixture.call(parse_completion,
-                                   str(R"({"prompt":"who","logprobs":1,"stream":)", stream, "}"));
+    const auto call = fixture.call(
+        parse_completion,
+        str(R"({"prompt":"who","logprobs":1,"stream":)", stream ? "true" : "false", "}"));
     std::string out;
     call->begin(out);
     for (std::size_t i = 0; i < ids.size(); ++i) {

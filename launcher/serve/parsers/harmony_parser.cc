@@ -84,9 +84,10 @@ class HarmonyParser final : public OutputParser {
   // Whether the answer may start with " to=" and a name, of which there may be more.
   bool may_name_recipient() const {
     constexpr std::string_view kTo = "to=";
+    if (header_.size() >= kMaxHeader) return false;
     std::string_view text = header_;
     while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
-    return kTo.starts_with(text.substr(0, kTo.size())) && text.size() < kMaxHeader;
+    return kTo.starts_with(text.substr(0, kTo.size()));
   }
 
   // What was taken for a header's rest is content.
