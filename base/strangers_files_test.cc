@@ -85,7 +85,7 @@ TEST_CASE("JSON is refused at its first value too many") {
   CHECK(refusal(R"({"a":1,"a":1})", {}) == "the name \"a\" is there twice");
   CHECK(refusal(R"({"a":1,"a":1})", {.repeated_names = true}) == "no error");
   CHECK(refusal("[1e999]", {}) == "a number that is too large");
-  CHECK(refusal("[\"\xff\"]", {}) == "no valid JSON at byte 3");
+  CHECK(refusal("[\"\xff\"]", {}) == "no valid JSON at byte 3: the text is not UTF-8");
   CHECK(refusal("[1] 2", {.max_bytes = 4}) == "expected at most 4 bytes, found 5");
 }
 
