@@ -167,11 +167,11 @@ TEST_CASE("a model is no prompt, wherever it stands") {
   const std::string folder = std::filesystem::temp_directory_path();
   for (const std::string& model : std::vector<std::string>{
            "Qwen/Qwen3-0.6B", "01-ai/Yi-6B@main", "org/name:Q4_K_M", "/nowhere/M.gguf", folder}) {
-    const std::string fix = "'" + model + "': looks like a model; pass --model " + model +
-                            ". As a prompt: nvllm-launch ";
-    CHECK(refusal({model}) == fix + "-- " + model);
-    CHECK(refusal({"--device", "cpu", "-n", "3", model}) == fix + "-- " + model);
-    CHECK(refusal({"chat", model, "-n", "3"}) == fix + "chat -- " + model);
+    const std::string fix = str("'", model, "': looks like a model; pass --model ", model,
+                                ". As a prompt: nvllm-launch ");
+    CHECK(refusal({model}) == str(fix, "-- ", model));
+    CHECK(refusal({"--device", "cpu", "-n", "3", model}) == str(fix, "-- ", model));
+    CHECK(refusal({"chat", model, "-n", "3"}) == str(fix, "chat -- ", model));
     CHECK(parse_command_line({"chat", "--", model}).chat.prompt == model);
     CHECK(parse_command_line({"chat", "--prompt", model}).chat.prompt == model);
   }

@@ -150,8 +150,8 @@ TEST_CASE("what quantization_config asks for and is not supported is named") {
   CHECK(error_with(gptq, R"({"quant_method":"gptq","bits":4,"checkpoint_format":"marlin"})")
             .starts_with(is + ".checkpoint_format \"marlin\" is not supported"));
   for (const std::string version : {"gemv", "GEMV"}) {
-    CHECK(error_with(gptq, R"({"quant_method":"awq","bits":4,"version":")" + version + R"("})")
-              .starts_with(is + ".version \"" + version + "\" is not supported"));
+    CHECK(error_with(gptq, str(R"({"quant_method":"awq","bits":4,"version":")", version, R"("})"))
+              .starts_with(str(is, ".version \"", version, "\" is not supported")));
   }
   CHECK(error_with(packed, R"({"quant_method":"compressed-tensors","format":"int-quantized"})")
             .starts_with(is + ".format \"int-quantized\" is not supported"));

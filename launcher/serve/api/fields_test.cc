@@ -203,7 +203,7 @@ TEST_CASE("fields: what is not done may be sent with the value that does not ask
   struct Neutral {
     const char *name, *value, *asking;
   };
-  for (const auto& [name, value, asking] :
+  for (const Neutral& field :
        std::initializer_list<Neutral>{{"use_beam_search", "false", "true"},
                                       {"length_penalty", "1.0", "1.1"},
                                       {"length_penalty", "1", "0"},
@@ -211,18 +211,20 @@ TEST_CASE("fields: what is not done may be sent with the value that does not ask
                                       {"structured_outputs", "{}", R"({"json":{}})"},
                                       {"kv_transfer_params", "{}", R"({"a":1})"},
                                       {"logits_processors", "[]", R"(["a"])"}}) {
-    CAPTURE(name);
+    CAPTURE(field.name);
     for (const ParseCall parse : {parse_completion, parse_chat_completion}) {
       const auto body = parse == parse_completion ? completion_with : chat_with;
-      CHECK(fixture.refusal(parse, body(name, value)) == "no error");
-      CHECK(fixture.refusal(parse, body(name, asking)).starts_with(str("400 [", name, "]")));
+      CHECK(fixture.refusal(parse, body(field.name, field.value)) == "no error");
+      CHECK(fixture.refusal(parse, body(field.name, field.asking))
+                .starts_with(str("400 [", field.name, "]")));
     }
   }
   CHECK(fixture.refusal(parse_completion, completion_with("suffix", R"("")")) == "no error");
-  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, const char*>>{
+  for (const auto& field : std::initializer_list<std::pair<const char*, const char*>>{
            {"echo", "false"}, {"functions", "[]"}, {"function_call", R"("none")"}}) {
-    CAPTURE(name);
-    CHECK(fixture.refusal(parse_chat_completion, chat_with(name, value)) == "no error");
+    CAPTURE(field.first);
+    CHECK(fixture.refusal(parse_chat_completion, chat_with(field.first, field.second)) ==
+          "no error");
   }
 }
 
