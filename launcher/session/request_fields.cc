@@ -175,9 +175,11 @@ void read_value(const Json& value, std::uint64_t& to) {
 
 void read_value(const Json& value, std::int32_t& to) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
-  // 16.0, which clients send that have no other numbers.
-  if (const double number = value.is_number_float() ? value.get<double>() : 0.5;
-      std::abs(number) <= kMax && number == std::trunc(number)) {
+  if (value.is_number_float()) {  // 16.0, which clients send that have no other numbers
+    const double number = value.get<double>();
+    if (std::abs(number) > kMax || number != std::trunc(number)) {
+      fail(shown(value), ": not a whole number");
+    }
     to = static_cast<std::int32_t>(number);
     return;
   }
