@@ -45,8 +45,11 @@ def await_end(pids, seconds=60):
 
 
 def left_behind():
-    """What engines could leave: sockets, and shared memory."""
-    return [*os.listdir(SOCKETS.name), *(name for name in os.listdir('/dev/shm') if 'nvllm' in name)]
+    """What engines could leave: sockets, and shared memory. Tests in other sandboxes may share /dev/shm, where names
+    tell the namespace of process IDs, or 0 if it is unknown."""
+    ours = tuple(f'nvllm-{namespace}-' for namespace in (os.stat('/proc/self/ns/pid').st_ino, 0))
+    return [*os.listdir(SOCKETS.name),
+            *(name for name in os.listdir('/dev/shm') if name.removeprefix('sem.').startswith(ours))]
 
 
 def start_python(code):

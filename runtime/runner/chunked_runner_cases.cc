@@ -223,8 +223,9 @@ std::string wrong_without(DeviceRank& rank, const GoldenModel& golden, std::size
   options.logit_rows = 40;
   options.graphs = run % 2 == 0;
   options.steps_ahead = 2;
-  options.hooks =
-      slow([each](Transfer what) { return what == Transfer::to_device ? each.load : each.write; });
+  options.hooks = slow([each, factor = slowness(run)](Transfer what) {
+    return factor * (what == Transfer::to_device ? each.load : each.write);
+  });
   options.hooks.left_out = left_out;
   RunnerUnderTest runner(rank, golden, options);
   each.run(runner, golden);

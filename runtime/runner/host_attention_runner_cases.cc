@@ -178,15 +178,15 @@ std::vector<LeftOut> all_waits() {
 // Describes the wrong tokens without these waits. Runs without graphs, because a stream becomes
 // part of a capture only through these waits.
 std::string wrong_without(DeviceRank& rank, const GoldenModel& golden, std::size_t which,
-                          std::uint32_t left_out, int /*run*/) {
+                          std::uint32_t left_out, int run) {
   const LeftOut each = all_waits()[which];
   RunnerTestOptions options = with_share(1);
   options.slots = 1;
   options.graphs = false;
   options.steps_ahead = 2;
-  options.hooks = slow([each](Transfer what) {
-    if (what == Transfer::by_host) return each.call;
-    return what == Transfer::to_host ? each.write : std::chrono::microseconds(0);
+  options.hooks = slow([each, factor = slowness(run)](Transfer what) {
+    if (what == Transfer::by_host) return factor * each.call;
+    return what == Transfer::to_host ? factor * each.write : std::chrono::microseconds(0);
   });
   options.hooks.left_out = left_out;
   RunnerUnderTest runner(rank, golden, options);

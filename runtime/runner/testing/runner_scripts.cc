@@ -164,6 +164,10 @@ OffloadHooks slow_at_random(unsigned seed) {
   });
 }
 
+int slowness(int run) {
+  return 1 << std::min(run / 2, 4);
+}
+
 void check_waits_are_missed(const char* model, const std::vector<OffloadWait>& waits,
                             const WrongWithout& wrong, int runs) {
   RANKS_OR_SKIP(1);

@@ -40,6 +40,10 @@ void check_come_and_go(testing::DeviceRank& rank, const GoldenModel& golden,
 kvcache::OffloadHooks slow(std::function<std::chrono::microseconds(kvcache::Transfer)> time);
 kvcache::OffloadHooks slow_at_random(unsigned seed);
 
+// The factor of delays in a run: copies take longer from run to run, until even the threads of a
+// busy machine are faster.
+int slowness(int run);
+
 // Describes wrong tokens of steps that need waits[which], without the waits in the bit mask. run:
 // index of the run; kinds of runs may alternate.
 using WrongWithout = std::function<std::string(testing::DeviceRank& rank, const GoldenModel& golden,
