@@ -148,7 +148,7 @@ inline double check_stopped(EngineGroup& group, int victim) {
 }
 
 // Leaves a group idle between two answers, and ends it.
-inline void check_goes_on_after(EngineGroup& group, std::chrono::milliseconds idle) {
+inline void check_goes_on_after(EngineGroup& group, std::chrono::duration<double> idle) {
   group.open();
   const std::string first = group.answer_to(1);
   std::this_thread::sleep_for(idle);
