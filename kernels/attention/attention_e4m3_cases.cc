@@ -120,6 +120,27 @@ TEST_CASE_TEMPLATE("E4m3: long contexts, which several threads or blocks share",
   }
 }
 
+TEST_CASE_TEMPLATE("E4m3: prompts of many tiles of rows and tokens", T, Bf16, F16) {
+  BACKEND_OR_SKIP(backend);
+  GPU_SHAPES_OR_SKIP();
+  std::mt19937 random(7);
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    for (const std::int64_t block_size : {16, 0, 3, 256}) {
+      for (const std::int64_t window : {0, 1, 200, 1000}) {
+        CAPTURE(head_dim);
+        CAPTURE(block_size);
+        CAPTURE(window);
+        auto c = Case<T>::random(
+            whole_groups({{900, 2500}, {33, 1300}, {1, 2000}, {0, 40}, {700, 700}}, 2, 3, head_dim,
+                         block_size),
+            random());
+        c.window = window;
+        check_with_scales(*backend, c);
+      }
+    }
+  }
+}
+
 TEST_CASE_TEMPLATE("E4m3: partial results, in float32", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t rows : {1, 40}) {

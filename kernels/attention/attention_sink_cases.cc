@@ -119,6 +119,22 @@ TEST_CASE("sinks and `visible`") {
   }
 }
 
+// A weight of such a sink relative to the largest score would be infinite, and so would the lse.
+TEST_CASE_TEMPLATE("sinks far above all scores leave nothing of the values", T, FLOAT_TYPES) {
+  BACKEND_OR_SKIP(backend);
+  for (const std::int64_t rows : {1, 3, 20, 70}) {
+    for (const std::int64_t head_dim : {64, 128, 256, 320}) {
+      CAPTURE(rows);
+      CAPTURE(head_dim);
+      auto one = with_sinks<T>(whole_groups({{rows, 300}, {rows, 90}}, 2, 2, head_dim, 16), 5);
+      one.sinks = {from_float<T>(40), from_float<T>(70), from_float<T>(130), from_float<T>(3000)};
+      check_against_reference(*backend, one);
+      one.as_float = true;
+      check_against_reference(*backend, one);
+    }
+  }
+}
+
 TEST_CASE_TEMPLATE("a sink of -infinity is none", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t rows : {1, 70}) {

@@ -1,5 +1,4 @@
-// Attention on the GPU to a cache of E4m3 (e4m3_rows.cuh). Hopper has a decode kernel for it;
-// prefill runs in the kernel for Ampere and later.
+// Attention on the GPU to a cache of E4m3 (e4m3_rows.cuh).
 #include "kernels/attention/sm80/attention_launch.cuh"
 
 namespace nvllm::kernels::cuda {

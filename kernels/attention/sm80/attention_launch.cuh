@@ -3,10 +3,11 @@
 //
 // float32 has a kernel of its own (float32_rows.cuh), which serves as a check. With bfloat16 and
 // float16, few packed rows per sequence run in the decode kernels (decode.cuh, on Hopper
-// ../sm90/decode.cu), more rows in the prefill kernels (prefill.cuh, on Hopper ../sm90/prefill.cu).
-// The Hopper kernels decline unsupported heads. Invariant attention runs all rows in the prefill
-// kernel, or in a decode kernel with the same bits (../sm90/invariant_decode.cu). Heads are padded
-// to 64, 128 or 256; longer ones have their own kernels (hdim512_launch.cuh).
+// ../sm90/decode_launch.cuh), more rows in the prefill kernels (prefill.cuh, on Hopper
+// ../sm90/prefill_launch.cuh). The Hopper kernels decline unsupported heads. Invariant attention
+// runs all rows in the prefill kernel, or in a decode kernel with the same bits
+// (../sm90/invariant_decode.cu). Heads are padded to 64, 128 or 256; longer ones have their own
+// kernels (hdim512_launch.cuh).
 #pragma once
 
 #include <algorithm>
@@ -123,10 +124,12 @@ void attention_on_tensor_cores(const Attention& args, cudaStream_t stream) {
       attention_decode<T, kWindow>(args, stream);
     return;
   }
+  // An invariant decode step with a cache of E4m3 has the bits of the kernel below.
+  const bool on_sm90 = !kIsE4m3<T> || !args.invariant;
   if constexpr (!kIsE4m3<T>) {
     if (args.invariant && attention_invariant_decode_sm90(args, stream)) return;
-    if (attention_prefill_sm90<T, kWindow>(args, stream)) return;
   }
+  if (on_sm90 && attention_prefill_sm90<T, kWindow>(args, stream)) return;
   attention_prefill<T, kWindow>(args, stream);
 }
 

@@ -134,7 +134,7 @@ struct AttentionParams {
   }
 
   // Adds the sink of the head at `index` of [rows, heads] to its sum of weights, which are relative
-  // to 2^row_max.
+  // to 2^row_max, or to a new row_max if the sink is far above it.
   __device__ __forceinline__ void add_sink(long long index, float& row_max, float& sum) const;
 
   // The factors of scores and of weighted values of a KV head.
@@ -281,6 +281,21 @@ struct AttentionPart : AttentionRows<T> {
   }
 };
 
+// Queries that meet keys of E4m3 become float16, which has a smaller range of exponents than a
+// bfloat16: a row is multiplied by the power of 2 that brings its largest magnitude just below
+// 2^15, and its scores by the inverse. What then becomes subnormal is negligible.
+struct QueryScale {
+  float factor, inverse;
+
+  __device__ __forceinline__ explicit QueryScale(float largest) {
+    // Exponents of the row maximum, of the factor and of its inverse, as float exponent fields.
+    const unsigned exponent = max(__float_as_uint(largest) >> 23, 30u);
+    const bool scaled = exponent < 255;  // not infinite
+    factor = scaled ? __uint_as_float((127 + 14 + 127 - exponent) << 23) : 1.0f;
+    inverse = scaled ? __uint_as_float((exponent - 14) << 23) : 1.0f;
+  }
+};
+
 // Attention to a cache of E4m3 (attention_e4m3.cu).
 void attention_e4m3(const Attention& args, cudaStream_t stream);
 
@@ -339,8 +354,13 @@ template <typename T>
 __device__ __forceinline__ void AttentionParams<T>::add_sink(long long index, float& row_max,
                                                              float& sum) const {
   if (sinks == nullptr) return;
+  const float sink = widen(sinks[index % heads]) * kLog2E;
   row_max = reference_of(row_max);
-  sum += power_of_2(widen(sinks[index % heads]) * kLog2E - row_max);
+  // A sink may be so large that its weight would be infinite. So large, it leaves nothing of the
+  // results: they keep their reference.
+  const float excess = fmaxf(sink - row_max - 64.0f, 0.0f);
+  row_max += excess;
+  sum = sum * power_of_2(-excess) + power_of_2(sink - row_max);
 }
 
 // The log-sum-exp of weights that are relative to 2^row_max and add up to `sum`.

@@ -51,10 +51,8 @@ __device__ __forceinline__ unsigned halves_of(unsigned pair, float factor) {
                    widen(Row{static_cast<unsigned short>(pair >> 16)}) * factor);
 }
 
-// Loads the packed rows [first, first + 16) from global memory, with zeros for missing rows. A
-// float16 has a smaller exponent range than a bfloat16, so each row is scaled by the power of 2
-// that brings its largest magnitude just below 2^15; what then becomes subnormal is negligible.
-// part: AttentionRows or a HeadSlice of them.
+// Loads the packed rows [first, first + 16) from global memory, scaled (QueryScale), with zeros for
+// missing rows. part: AttentionRows or a HeadSlice of them.
 template <typename Part, int kSteps>
 __device__ __forceinline__ E4m3QueryScales load_queries_for_e4m3(const Part& part, int first,
                                                                  int lane,
@@ -77,15 +75,12 @@ __device__ __forceinline__ E4m3QueryScales load_queries_for_e4m3(const Part& par
     }
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
-    // Exponents of the row maximum, of the factor and of its inverse, as float exponent fields.
-    const unsigned exponent = max(__float_as_uint(largest) >> 23, 30u);
-    const bool scaled = exponent < 255;  // not infinite
-    const float factor = scaled ? __uint_as_float((127 + 14 + 127 - exponent) << 23) : 1.0f;
-    scales.row[i] = scaled ? __uint_as_float((exponent - 14) << 23) : 1.0f;
+    const QueryScale scale(largest);
+    scales.row[i] = scale.inverse;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      queries[step].word[i] = halves_of<Row>(queries[step].word[i], factor);
-      queries[step].word[i + 2] = halves_of<Row>(queries[step].word[i + 2], factor);
+      queries[step].word[i] = halves_of<Row>(queries[step].word[i], scale.factor);
+      queries[step].word[i + 2] = halves_of<Row>(queries[step].word[i + 2], scale.factor);
     }
   }
   return scales;

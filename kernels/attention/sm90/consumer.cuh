@@ -1,13 +1,13 @@
 // The consumer warpgroups of attention on Hopper, which compute on the tiles that producer.cuh
 // copies.
 //
-// Each of two consumer warpgroups has 64 packed rows and multiplies them with KV tiles by
-// wgmma. The softmax of one tile overlaps the P V GEMM of the previous tile
-// (intra-warpgroup pipelining), and the warpgroups alternate in issuing GEMMs (ping-pong), so that
-// the softmax of one overlaps the GEMMs of the other. Tiles are processed from the last to the
-// first: only tiles in which some row's tokens or window end need a mask. Rows (softmax_rows.cuh)
-// holds the registers and the softmax, Consumer the loop. prefill.cu and
-// ../../sparse/sm90/sparse_attention.cu launch kernels of it.
+// Each of two consumer warpgroups has 64 packed rows and multiplies them with KV tiles by wgmma.
+// The softmax of one tile overlaps the P V GEMM of the previous tile (intra-warpgroup pipelining),
+// and the warpgroups alternate in issuing GEMMs (ping-pong), so that the softmax of one overlaps
+// the GEMMs of the other. Tiles are processed from the last to the first: only tiles in which some
+// row's tokens or window end need a mask. Rows (softmax_rows.cuh) holds the registers and the
+// softmax, Consumer the loop. prefill_launch.cuh and ../../sparse/sm90/sparse_attention.cu launch
+// kernels of it.
 #pragma once
 
 #include "kernels/attention/sm90/producer.cuh"
@@ -67,7 +67,9 @@ struct ContextTiles {
   // Called after each wait for keys or values.
   __device__ __forceinline__ void arrived() const {}
   // Zeroes the rows of the first tile's values that no copy has written.
-  __device__ __forceinline__ void zero_missing_values(const Shared<D>& shared, int thread) const {
+  template <typename T>
+  __device__ __forceinline__ void zero_missing_values(const Shared<T, D>& shared, int thread) const {
+    if constexpr (kIsE4m3<T>) return;  // the producer has
     const int count = boxes.filled_by(min(kTokens<D>, end - first(0)));
     const int filled = min(count * boxes.tokens, part.tokens - first(0));
     if (filled >= kTokens<D>) return;
@@ -99,7 +101,7 @@ struct ContextTiles {
 template <typename T, int D>
 class Consumer {
  public:
-  __device__ __forceinline__ Consumer(const Shared<D>& shared, int group, int thread)
+  __device__ __forceinline__ Consumer(const Shared<T, D>& shared, int group, int thread)
       : shared_(shared), group_(group), thread_(thread) {
     if (group == 1) arrive_at(kFirstOrder, kBoth);  // group 0 is first
   }
@@ -112,8 +114,12 @@ class Consumer {
                                                    int block_row) const {
     sync_threads(kFirstGroup + group_,
                  kGroupThreads);  // GEMMs with the previous queries are done
-    copy_queries<T, D>(part, shared_.queries(), group_ * kGroupRows,
-                       block_row + group_ * kGroupRows, thread_);
+    const int first = group_ * kGroupRows;
+    if constexpr (kIsE4m3<T>) {
+      copy_scaled_queries<T, D>(part, shared_, first, block_row + first, thread_);
+    } else {
+      copy_queries<T, D>(part, shared_.queries(), first, block_row + first, thread_);
+    }
     fence_shared_writes();
     sync_threads(kFirstGroup + group_, kGroupThreads);
   }
@@ -128,16 +134,21 @@ class Consumer {
     const unsigned queries = shared_.queries() + group_ * kGroupRows * kRowBytes;
     Rows<T, D> rows;
     rows.clear_out();
-    const float scale = part.p.scale * kLog2E;
+    float scale[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      scale[i] = part.p.score_scale(part.kv_head) * kLog2E;
+      if constexpr (kIsE4m3<T>) scale[i] *= query_factor(row - block_row + lane() / 4 + 8 * i);
+    }
     const typename Tiles::Mask mask(tiles, group_row, row + lane() / 4);
-    const auto wait_for = [&](const Barrier& full, const PipelineState<D>& state) {
+    const auto wait_for = [&](const Barrier& full, const PipelineState<T, D>& state) {
       full.wait(state.parity);
       tiles.arrived();
     };
     const int own_order = kFirstOrder + group_, other_order = kFirstOrder + 1 - group_;
 
     if (count > 0) {
-      const PipelineState<D> state(done_);
+      const PipelineState<T, D> state(done_);
       wait_for(shared_.keys_full(state.stage), state);
       rows.multiply_keys(queries, shared_.keys(state.stage));
       wgmma_wait<0>();
@@ -153,7 +164,7 @@ class Consumer {
       tiles.zero_unseen_values(0, shared_.values(state.stage), group_ * kGroupThreads + thread_);
     }
     for (int i = 1; i < count; ++i) {
-      const PipelineState<D> state(done_ + i), before(done_ + i - 1);
+      const PipelineState<T, D> state(done_ + i), before(done_ + i - 1);
       wait_for(shared_.keys_full(state.stage), state);
       // The warpgroups alternate in issuing GEMMs.
       sync_threads(own_order, kBoth);
@@ -188,7 +199,7 @@ class Consumer {
     }
     if (count == 0) queries_done();
     if (count > 0) {
-      const PipelineState<D> last(done_ + count - 1);
+      const PipelineState<T, D> last(done_ + count - 1);
       rows.multiply_values(shared_.values(last.stage), count == 1);
       wgmma_wait<0>();
       rows.hold_out();
@@ -209,16 +220,27 @@ class Consumer {
   static constexpr int kOverlapped = kTokens<D> / 16;
   static constexpr int kBoth = kConsumers * kGroupThreads;
 
-  __device__ __forceinline__ int lane() const { return thread_ % 32; }
+  // QueryScale::inverse of a row of the block.
+  __device__ __forceinline__ float query_factor(int row) const {
+    float factor;
+    asm volatile("ld.shared.f32 %0, [%1];"
+                 : "=f"(factor)
+                 : "r"(shared_.query_factor(row))
+                 : "memory");
+    return factor;
+  }
+  __device__ __forceinline__ int lane() const {
+    return thread_ % 32;
+  }
 
-  const Shared<D> shared_;
+  const Shared<T, D> shared_;
   const int group_, thread_;
   int done_ = 0;
 };
 
 // A consumer warpgroup with one work tile.
 template <typename T, int D, typename Tiles>
-__device__ __forceinline__ void consume(const AttentionRows<T>& part, const Shared<D>& shared,
+__device__ __forceinline__ void consume(const AttentionRows<T>& part, const Shared<T, D>& shared,
                                         const Tiles& tiles, int block_row, int group, int thread) {
   Consumer<T, D> consumer(shared, group, thread);
   consumer.copy_own_queries(part, block_row);
@@ -230,7 +252,7 @@ template <typename T, int D, typename Part>
 __device__ __forceinline__ void attend(const Part& part, int block_row, const CUtensorMap& keys,
                                        const CUtensorMap& values, const Boxes& boxes,
                                        const void* memory) {
-  const Shared<D> shared(memory);
+  const Shared<T, D> shared(memory);
   const int begin = Part::kWindowed ? part.first_seen(block_row) : 0;
   const int end = visible_tokens(part, min(block_row + kRows, part.packed_rows));
   if (threadIdx.x == 0) start_barriers(shared, 1, 1);

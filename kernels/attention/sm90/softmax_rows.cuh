@@ -23,9 +23,12 @@ __device__ __forceinline__ bool any_of_four(bool holds) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // The registers of a thread (layout: wgmma.cuh): its parts of two rows, their scores against a tile
-// and the softmax so far.
+// and the softmax so far. Scales of scores have kLog2E as a factor.
 template <typename T, int D>
 struct Rows {
+  using Row = typename AttentionTypes<T>::Row;
+  using Tile = TileType<T>;
+
   // One wgmma has up to 128 columns of `out`.
   static constexpr int kPartColumns = D < 128 ? D : 128, kParts = D / kPartColumns;
 
@@ -69,8 +72,8 @@ struct Rows {
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
       const unsigned half = k / 4, step = k % 4 * 32;
-      wgmma<T>(scores, advance_descriptor(left, half * kRows * kRowBytes + step),
-               advance_descriptor(right, half * kTokens<D> * kRowBytes + step), k > 0);
+      wgmma<Tile>(scores, advance_descriptor(left, half * kRows * kRowBytes + step),
+                  advance_descriptor(right, half * kTokens<D> * kRowBytes + step), k > 0);
     }
     wgmma_commit();
   }
@@ -85,9 +88,9 @@ struct Rows {
     for (int k = 0; k < kTokens<D> / 16; ++k) {
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
-        wgmma<T>(out[part], weights[k],
-                 advance_descriptor(right, part * kPartBytes + k * 16 * kRowBytes),
-                 !first || k > 0);
+        wgmma<Tile>(out[part], weights[k],
+                    advance_descriptor(right, part * kPartBytes + k * 16 * kRowBytes),
+                    !first || k > 0);
       }
     }
     wgmma_commit();
@@ -118,13 +121,14 @@ struct Rows {
 
   // Turns the scores of columns 8 * kFrom to 8 * kTo into weights, relative to these references.
   template <int kFrom, int kTo>
-  __device__ __forceinline__ void exponentiate(float scale, const float (&references)[2]) {
+  __device__ __forceinline__ void exponentiate(const float (&scale)[2],
+                                               const float (&references)[2]) {
 #pragma unroll
     for (int j = kFrom; j < kTo; ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& score = scores[4 * j + i];
-        score = power_of_2(score * scale - references[i / 2]);
+        score = power_of_2(score * scale[i / 2] - references[i / 2]);
         float& total = tile_sums[i / 2][i % 2];
         total = j == 0 ? score : total + score;
       }
@@ -140,13 +144,13 @@ struct Rows {
   // Turns all scores of a tile into weights, after rows that need it have taken the maximum
   // exponent so far as their reference; their earlier sums are rescaled. The result of a row does
   // not depend on other rows.
-  __device__ __forceinline__ void rescale_and_exponentiate(float scale) {
+  __device__ __forceinline__ void rescale_and_exponentiate(const float (&scale)[2]) {
     float maxima[2], references[2], rescale[2];
     find_row_max(maxima);
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const float before = reference[row];
-      if (any_of_four(needs_rescale(row))) reference[row] = fmaxf(before, maxima[row] * scale);
+      if (any_of_four(needs_rescale(row))) reference[row] = fmaxf(before, maxima[row] * scale[row]);
       references[row] = reference_of(reference[row]);
       rescale[row] = power_of_2(before - references[row]);
       sum[row] *= rescale[row];
@@ -169,7 +173,7 @@ struct Rows {
     for (int k = 0; k < kTokens<D> / 16; ++k) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        weights[k][i] = pack(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
+        weights[k][i] = pack<Tile>(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
       }
     }
   }
@@ -183,7 +187,8 @@ struct Rows {
       const bool exists = packed_row < part.packed_rows;
       const long long index = part.index(exists ? packed_row : 0);
       part.p.add_sink(index, reference[i], sum[i]);
-      const float factor = sum[i] == 0 ? 0.0f : 1 / sum[i];
+      float factor = sum[i] == 0 ? 0.0f : 1 / sum[i];
+      if constexpr (kIsE4m3<T>) factor *= part.p.value_scale(part.kv_head);
       if (part.p.floats != nullptr) {
         if (exists) write_floats(part.p.floats + index * D + lane % 4 * 2, i, factor);
       } else {
@@ -198,7 +203,7 @@ struct Rows {
  private:
   // Also true if the sum is NaN.
   __device__ __forceinline__ bool needs_rescale(int row) const {
-    return !(tile_sums[row][0] + tile_sums[row][1] <= kMaxWeight<T>);
+    return !(tile_sums[row][0] + tile_sums[row][1] <= kMaxWeight<Tile>);
   }
 
   // The maximum over all columns of a row, which four lanes share.
@@ -241,14 +246,14 @@ struct Rows {
 
   // A thread has 4 words of every 32 columns, one of each 8 columns. The four threads of a row
   // exchange words, so that each has 8 adjacent columns.
-  __device__ __forceinline__ void write_rounded(T* to, int i, float factor, bool exists,
+  __device__ __forceinline__ void write_rounded(Row* to, int i, float factor, bool exists,
                                                 int lane_in_row) const {
 #pragma unroll
     for (int j = 0; j < D / 8; j += 4) {
       unsigned word[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        word[k] = pack(out_at(j + k, 2 * i) * factor, out_at(j + k, 2 * i + 1) * factor);
+        word[k] = pack<Row>(out_at(j + k, 2 * i) * factor, out_at(j + k, 2 * i + 1) * factor);
       }
 #pragma unroll
       for (int step = 1; step < 4; step *= 2) {
@@ -267,9 +272,10 @@ struct Rows {
     }
   }
 
+  template <typename Half>
   __device__ __forceinline__ static unsigned pack(float low, float high) {
     unsigned word;
-    if constexpr (dtype_of<T> == DType::bf16) {
+    if constexpr (dtype_of<Half> == DType::bf16) {
       asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
     } else {
       asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));

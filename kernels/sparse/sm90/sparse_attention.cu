@@ -25,13 +25,13 @@ static_assert(kRows == kSparseTile && kTokens<64> == kSparseTile && kTokens<128>
 // The stage of keys is released before their scores are masked, so positions are kept for two
 // rounds of stages. 16 bits suffice for each: masks only need the distance of a position from the
 // block's first row.
-inline constexpr int kPositionSlots = 2 * kStages<128>;
-static_assert(kStages<64> == kStages<128>);
+inline constexpr int kPositionSlots = 2 * kStages<Bf16, 128>;
+static_assert(kStages<Bf16, 64> == kStages<Bf16, 128>);
 inline constexpr int kPositionBytes = kSparseTile * 2, kNewestBytes = kProducerWarps * 4;
 inline constexpr int kFarBehind = 0x7fff;
 static_assert(kRows <= kFarBehind && kNewestBytes == 16);
 template <int D>
-inline constexpr int kListedSharedBytes = kSharedBytes<D> +
+inline constexpr int kListedSharedBytes = kSharedBytes<Bf16, D> +
                                           kPositionSlots*(kPositionBytes + kNewestBytes);
 inline constexpr int kMaxSharedBytes = 227 << 10;  // of a block, on Hopper
 static_assert(kListedSharedBytes<128> <= kMaxSharedBytes);
@@ -95,7 +95,8 @@ template <int D>
 struct Positions {
   unsigned base;
 
-  __device__ __forceinline__ explicit Positions(const Shared<D>& shared)
+  template <typename T>
+  __device__ __forceinline__ explicit Positions(const Shared<T, D>& shared)
       : base(shared.barrier(0).address + kBarrierBytes) {}
   __device__ __forceinline__ unsigned of_tile(int i) const {
     return base + i % kPositionSlots * kPositionBytes;
@@ -128,7 +129,7 @@ __device__ __forceinline__ void copy_listed_rows(const T* cache, long long offse
 // The work of the producer warpgroup.
 template <typename T, int D>
 __device__ __forceinline__ void produce_listed(const ListedTokens<T>& listed,
-                                               const Shared<D>& shared, int thread) {
+                                               const Shared<T, D>& shared, int thread) {
   const Positions<D> positions(shared);
   const int tiles = listed.tiles(), lane = thread % 32, warp = thread / 32;
   int next_position = listed.position(thread);
@@ -140,7 +141,7 @@ __device__ __forceinline__ void produce_listed(const ListedTokens<T>& listed,
     const int count = listed.tokens() - i * kSparseTile;
     const int newest = __reduce_max_sync(~0u, position);
     const int behind = min(max(position - listed.first_position, 0), kFarBehind);
-    const PipelineState<D> state(i);
+    const PipelineState<T, D> state(i);
     shared.keys_empty(state.stage).wait(state.parity ^ 1);
     store_half(positions.of_tile(i) + thread * 2, behind);
     if (lane == 0) store_word(positions.newest_of(i) + warp * 4, newest);
@@ -196,14 +197,15 @@ struct ListedTiles {
   __device__ __forceinline__ void arrived() const {
     fence_shared_writes();
   }
-  __device__ __forceinline__ void zero_missing_values(const Shared<D>&, int) const {}
+  template <typename T>
+  __device__ __forceinline__ void zero_missing_values(const Shared<T, D>&, int) const {}
   __device__ __forceinline__ void zero_unseen_values(int, unsigned, int) const {}
 };
 
 // The work of a block with ranges and columns.
 template <typename T, int D>
 __device__ __forceinline__ void attend_listed(const ListedTokens<T>& listed, const void* memory) {
-  const Shared<D> shared(memory);
+  const Shared<T, D> shared(memory);
   if (threadIdx.x == 0) start_barriers(shared, kGroupThreads + kProducerWarps, kGroupThreads);
   __syncthreads();
   const int group = own_group();
@@ -291,7 +293,7 @@ void enqueue(const SparseAttention& args, cudaStream_t stream) {
   const auto map_of = [&](const TensorView& cache) {
     return boxes.bulk ? describe<T, D>(cache, boxes.tokens) : CUtensorMap{};
   };
-  launch(tiles_kernel_sm90<T, D>, kSharedBytes<D>, args, stream, p, lists, map_of(args.kv.keys),
+  launch(tiles_kernel_sm90<T, D>, kSharedBytes<T, D>, args, stream, p, lists, map_of(args.kv.keys),
          map_of(args.kv.values), boxes);
 }
 
