@@ -68,7 +68,8 @@ struct ContextTiles {
   __device__ __forceinline__ void arrived() const {}
   // Zeroes the rows of the first tile's values that no copy has written.
   template <typename T>
-  __device__ __forceinline__ void zero_missing_values(const Shared<T, D>& shared, int thread) const {
+  __device__ __forceinline__ void zero_missing_values(const Shared<T, D>& shared,
+                                                      int thread) const {
     if constexpr (kIsE4m3<T>) return;  // the producer has
     const int count = boxes.filled_by(min(kTokens<D>, end - first(0)));
     const int filled = min(count * boxes.tokens, part.tokens - first(0));
@@ -255,15 +256,15 @@ __device__ __forceinline__ void attend(const Part& part, int block_row, const CU
   const Shared<T, D> shared(memory);
   const int begin = Part::kWindowed ? part.first_seen(block_row) : 0;
   const int end = visible_tokens(part, min(block_row + kRows, part.packed_rows));
-  if (threadIdx.x == 0) start_barriers(shared, 1, 1);
+  if (threadIdx.x == 0) start_barriers(shared, kTileArrivals<T>, kTileArrivals<T>);
   __syncthreads();
   const int group = own_group();
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
   if (group == kConsumers) {
-    lower_register_limit<40>();
+    lower_register_limit<kIsE4m3<T> ? 72 : 40>();
     produce<T, D>(part, shared, {keys, values, keys, values}, boxes, begin, end, 0, thread);
   } else {
-    raise_register_limit<232>();
+    raise_register_limit<kIsE4m3<T> ? 216 : 232>();
     consume<T, D>(part, shared, ContextTiles<D, Part>{part, boxes, begin, end}, block_row, group,
                   thread);
   }

@@ -168,7 +168,8 @@ __device__ __forceinline__ void produce_work_tiles(const AttentionParams<T>& p,
 template <typename T, int D, bool kWindow>
 __device__ __forceinline__ void consume_work_tiles(const AttentionParams<T>& p,
                                                    const TileSchedule& schedule, const Boxes& boxes,
-                                                   const Shared<T, D>& shared, int group, int thread) {
+                                                   const Shared<T, D>& shared, int group,
+                                                   int thread) {
   Consumer<T, D> consumer(shared, group, thread);
   for (int work_tiles = 0;; ++work_tiles) {
     shared.queries_full().wait(work_tiles & 1);
@@ -193,8 +194,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ unsigned char memory[];
   const Shared<T, D> shared(memory);
   if (threadIdx.x == 0) {
-    constexpr int kArrivals = kIsE4m3<T> ? kProducerWarps : 1;
-    start_barriers(shared, kArrivals, kArrivals);
+    start_barriers(shared, kTileArrivals<T>, kTileArrivals<T>);
     if (schedule.queries_in_bulk) prefetch(maps.queries);
     if (boxes.bulk) {
       prefetch(maps.keys);
@@ -235,7 +235,8 @@ TileSchedule schedule_of(const Attention& args, const AttentionParams<T>& p, int
       schedule.queries_in_bulk ? static_cast<int>(kRows / args.group * args.group) : kRows;
   schedule.row_blocks = static_cast<int>(p.max_row_blocks(args.q.shape[0], schedule.rows));
   schedule.kv_heads = p.kv_heads();
-  const double head_bytes = 2.0 * sizeof(*p.keys) * p.head_dim * static_cast<double>(max_tokens_seen(args));
+  const double head_bytes =
+      2.0 * sizeof(*p.keys) * p.head_dim * static_cast<double>(max_tokens_seen(args));
   schedule.heads_at_once = 1;
   while (schedule.heads_at_once < schedule.kv_heads &&
          (schedule.heads_at_once + 1) * head_bytes <= kL2Bytes) {
@@ -287,8 +288,7 @@ void launch(const Attention& args, cudaStream_t stream) {
 template <typename T, bool kWindow>
 bool attention_prefill_sm90(const Attention& args, cudaStream_t stream) {
   if (!sm90::serves(args, 256)) return false;
-  if (kIsE4m3<T> && !(sm90::has_whole_chunks(args.kv.keys) && sm90::has_whole_chunks(args.kv.values)))
-    return false;
+  if (kIsE4m3<T> && !sm90::has_whole_chunks(args.kv)) return false;
   switch (args.q.shape[2]) {
     case 64: sm90::launch<64, T, kWindow>(args, stream); break;
     case 128: sm90::launch<128, T, kWindow>(args, stream); break;

@@ -45,7 +45,9 @@ inline constexpr int kTokens = D <= 128 ? 128 : 64;
 template <typename T, int D>
 inline constexpr int kStages = D == 64 || (D == 128 && !kIsE4m3<T>) ? 3 : 2;
 template <typename T, int D>
-inline constexpr int kE4m3Stages = !kIsE4m3<T> ? 0 : D <= 128 ? 4 : 2;
+inline constexpr int kE4m3Stages = !kIsE4m3<T> ? 0
+                                   : D <= 128  ? 4
+                                               : 2;
 template <int D>
 inline constexpr int kHalves = D / kHalf;
 template <int D>
@@ -113,7 +115,9 @@ struct Shared {
   __device__ __forceinline__ unsigned keys(int stage) const {
     return base + kQueryBytes<D> + stage * kTileBytes<D>;
   }
-  __device__ __forceinline__ unsigned values(int stage) const { return keys(kStages<T, D> + stage); }
+  __device__ __forceinline__ unsigned values(int stage) const {
+    return keys(kStages<T, D> + stage);
+  }
   __device__ __forceinline__ unsigned e4m3_tile(int stage) const {
     return keys(2 * kStages<T, D>) + stage * kE4m3TileBytes<D>;
   }
@@ -132,7 +136,9 @@ struct Shared {
   }
   // The queries of a work tile, and the published work tile itself (prefill_launch.cuh).
   __device__ __forceinline__ Barrier queries_full() const { return barrier(4 * kStages<T, D>); }
-  __device__ __forceinline__ Barrier queries_empty() const { return barrier(4 * kStages<T, D> + 1); }
+  __device__ __forceinline__ Barrier queries_empty() const {
+    return barrier(4 * kStages<T, D> + 1);
+  }
   __device__ __forceinline__ unsigned work_tile() const {
     return barrier(4 * kStages<T, D> + 2).address;
   }
@@ -141,6 +147,10 @@ struct Shared {
     return barrier(0).address + kBarrierBytes + row * 4;
   }
 };
+
+// The arrivals that announce a tile of produce().
+template <typename T>
+inline constexpr int kTileArrivals = kIsE4m3<T> ? kProducerWarps : 1;
 
 // Initializes the barriers; called by one thread before all others start. `keys` and `values`: the
 // arrivals that announce a tile.
@@ -303,8 +313,8 @@ __device__ __forceinline__ void copy_tokens(const Part& part, const T* cache, in
 
 // The same, token by token.
 template <typename T, int D, typename Part>
-__device__ __forceinline__ void produce_tokens(const Part& part, const Shared<T, D>& shared, int begin,
-                                               int end, int tiles_done, int lane) {
+__device__ __forceinline__ void produce_tokens(const Part& part, const Shared<T, D>& shared,
+                                               int begin, int end, int tiles_done, int lane) {
   const int first_tile = Part::kWindowed ? begin / kTokens<D> : 0;
 #pragma unroll 1
   for (int tile = count_tiles<D>(end) - 1; tile >= first_tile; --tile, ++tiles_done) {
@@ -313,7 +323,8 @@ __device__ __forceinline__ void produce_tokens(const Part& part, const Shared<T,
     const PipelineState<T, D> state(tiles_done);
 #pragma unroll 1
     for (int values = 0; values < 2; ++values) {
-      const Barrier empty = shared.barrier(values * 2 * kStages<T, D> + kStages<T, D> + state.stage);
+      const Barrier empty =
+          shared.barrier(values * 2 * kStages<T, D> + kStages<T, D> + state.stage);
       const Barrier full = shared.barrier(values * 2 * kStages<T, D> + state.stage);
       empty.wait(state.parity ^ 1);
       copy_tokens<T, D>(part, values == 0 ? part.p.keys : part.p.values, first, skipped, count,
@@ -535,10 +546,12 @@ inline bool can_be_described(const TensorView& cache) {
 }
 
 // Whether a cache of E4m3 can be copied in chunks of 16 bytes.
-inline bool has_whole_chunks(const TensorView& cache) {
-  return cache.aligned(16) &&
-         std::all_of(cache.stride.begin(), cache.stride.begin() + 3,
-                     [](std::int64_t stride) { return stride % 16 == 0; });
+inline bool has_whole_chunks(const kernels::KvView& kv) {
+  const auto is_whole = [](const TensorView& cache) {
+    return cache.aligned(16) && std::all_of(cache.stride.begin(), cache.stride.begin() + 3,
+                                            [](std::int64_t stride) { return stride % 16 == 0; });
+  };
+  return is_whole(kv.keys) && is_whole(kv.values);
 }
 
 // How to copy any cache.

@@ -1,5 +1,4 @@
-// Sparse attention on the GPU to a cache of E4m3 (kernels/attention/sm80/e4m3_rows.cuh). Hopper has
-// no kernels of its own for it.
+// Sparse attention on the GPU to a cache of E4m3 (kernels/attention/sm80/e4m3_rows.cuh).
 #include "kernels/sparse/sm80/sparse_attention_launch.cuh"
 
 namespace nvllm::kernels::cuda {

@@ -92,9 +92,7 @@ void sparse_float32(const SparseAttention& args, cudaStream_t stream) {
 
 template <typename T>
 void on_tensor_cores(const SparseAttention& args, cudaStream_t stream) {
-  if constexpr (!kIsE4m3<T>) {
-    if (sparse_attention_sm90<T>(args, stream)) return;
-  }
+  if (sparse_attention_sm90<T>(args, stream)) return;
   prefill::launch<T>(args, stream);
 }
 

@@ -2,7 +2,7 @@
 // has a tile of 128 rows of a head and uses the consumers of dense prefill
 // (kernels/attention/sm90/consumer.cuh).
 //
-// With a list of tiles, the producer of dense prefill issues bulk copies. With ranges and columns,
+// With a list of tiles, which may be of E4m3, the producer is that of dense prefill. With ranges and columns,
 // tokens may be anywhere: the listed tokens are numbered, first those of the ranges, then the
 // columns; KV tile i has the numbers [128 i, 128 i + 128), and a producer warpgroup copies it token
 // by token with cp.async, each thread finding one token. Positions are stored with each tile in
@@ -197,7 +197,6 @@ struct ListedTiles {
   __device__ __forceinline__ void arrived() const {
     fence_shared_writes();
   }
-  template <typename T>
   __device__ __forceinline__ void zero_missing_values(const Shared<T, D>&, int) const {}
   __device__ __forceinline__ void zero_unseen_values(int, unsigned, int) const {}
 };
@@ -286,12 +285,17 @@ template <typename T, int D>
 void enqueue(const SparseAttention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args.attention_args());
   const SparseLists lists(args);
-  if (!args.by_tiles()) {
-    return launch(ranges_kernel_sm90<T, D>, kListedSharedBytes<D>, args, stream, p, lists);
+  if constexpr (!kIsE4m3<T>) {
+    if (!args.by_tiles()) {
+      return launch(ranges_kernel_sm90<T, D>, kListedSharedBytes<D>, args, stream, p, lists);
+    }
   }
-  const Boxes boxes = boxes_for<D>(args.kv);
+  const Boxes boxes = kIsE4m3<T> ? by_tokens(args.kv) : boxes_for<D>(args.kv);
   const auto map_of = [&](const TensorView& cache) {
-    return boxes.bulk ? describe<T, D>(cache, boxes.tokens) : CUtensorMap{};
+    if constexpr (!kIsE4m3<T>) {
+      if (boxes.bulk) return describe<T, D>(cache, boxes.tokens);
+    }
+    return CUtensorMap{};
   };
   launch(tiles_kernel_sm90<T, D>, kSharedBytes<T, D>, args, stream, p, lists, map_of(args.kv.keys),
          map_of(args.kv.values), boxes);
@@ -303,11 +307,14 @@ void enqueue(const SparseAttention& args, cudaStream_t stream) {
 template <typename T>
 bool sparse_attention_sm90(const SparseAttention& args, cudaStream_t stream) {
   if (!sm90::serves(args.attention_args(), 128)) return false;
+  if (kIsE4m3<T> && (!args.by_tiles() || !sm90::has_whole_chunks(args.kv))) return false;
   args.q.shape[2] == 64 ? sm90::enqueue<T, 64>(args, stream) : sm90::enqueue<T, 128>(args, stream);
   return true;
 }
 
 template bool sparse_attention_sm90<Bf16>(const SparseAttention& args, cudaStream_t stream);
 template bool sparse_attention_sm90<F16>(const SparseAttention& args, cudaStream_t stream);
+template bool sparse_attention_sm90<E4m3Cache<Bf16>>(const SparseAttention& args, cudaStream_t);
+template bool sparse_attention_sm90<E4m3Cache<F16>>(const SparseAttention& args, cudaStream_t);
 
 }  // namespace nvllm::kernels::cuda
