@@ -126,8 +126,8 @@ TEST_CASE_TEMPLATE("E4m3: prompts of many tiles of rows and tokens", T, Bf16, F1
   GPU_SHAPES_OR_SKIP();
   std::mt19937 random(7);
   for (const std::int64_t head_dim : {64, 128, 256}) {
-    for (const std::int64_t block_size : {16, 0, 3, 256}) {
-      for (const std::int64_t window : {0, 1, 200, 1000}) {
+    for (const std::int64_t block_size : {16, 0, 3}) {
+      for (const std::int64_t window : {0, 200}) {
         CAPTURE(head_dim);
         CAPTURE(block_size);
         CAPTURE(window);

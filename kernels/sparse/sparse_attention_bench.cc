@@ -6,6 +6,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct Shape {
   std::int64_t tokens;
   std::int64_t one_in;  // of the tokens is kept
   bool tiles;
+  bool e4m3 = false;  // the cache
 };
 
 // Tensors of a backend, in memory that lives as long as they do.
@@ -40,14 +42,18 @@ class Tensors {
     random_fill(fill, stream_);
     return view;
   }
+  // Keys or values; of E4m3 between -1.875 and 1.875.
+  TensorView cache(const Shape& shape, std::initializer_list<std::int64_t> sizes) {
+    if (!shape.e4m3) return random(sizes);
+    const TensorView view = make(DType::u8, sizes);
+    std::vector<std::uint8_t> bytes(view.bytes());
+    std::mt19937 generator(7);
+    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(generator() & 0xbf);
+    return filled(view, bytes);
+  }
   TensorView numbers(const std::vector<std::int32_t>& values,
                      std::initializer_list<std::int64_t> shape) {
-    const TensorView view = make(DType::i32, shape);
-    const Buffer pinned = backend_.allocate(MemoryKind::pinned, view.bytes(), "benchmark");
-    std::copy(values.begin(), values.end(), static_cast<std::int32_t*>(pinned.data()));
-    backend_.copy(view.data, pinned.data(), view.bytes(), stream_);
-    stream_.synchronize();
-    return view;
+    return filled(make(DType::i32, shape), values);
   }
 
  private:
@@ -55,6 +61,14 @@ class Tensors {
     TensorView view(nullptr, dtype, shape);
     buffers_.push_back(backend_.allocate(MemoryKind::device, view.bytes(), "benchmark"));
     view.data = buffers_.back().data();
+    return view;
+  }
+  template <typename Value>
+  TensorView filled(const TensorView& view, const std::vector<Value>& values) {
+    const Buffer pinned = backend_.allocate(MemoryKind::pinned, view.bytes(), "benchmark");
+    std::copy(values.begin(), values.end(), static_cast<Value*>(pinned.data()));
+    backend_.copy(view.data, pinned.data(), view.bytes(), stream_);
+    stream_.synchronize();
     return view;
   }
 
@@ -104,8 +118,8 @@ class Work {
   Work(Backend& backend, Stream& stream, const Shape& shape) : tensors_(backend, stream) {
     sparse_.q = tensors_.random({shape.tokens, kHeads, kHeadDim});
     sparse_.out = tensors_.random({shape.tokens, kHeads, kHeadDim});
-    sparse_.kv.keys = tensors_.random({1, shape.tokens, kKvHeads, kHeadDim});
-    sparse_.kv.values = tensors_.random({1, shape.tokens, kKvHeads, kHeadDim});
+    sparse_.kv.keys = tensors_.cache(shape, {1, shape.tokens, kKvHeads, kHeadDim});
+    sparse_.kv.values = tensors_.cache(shape, {1, shape.tokens, kKvHeads, kHeadDim});
     sparse_.group = kHeads / kKvHeads;
     sparse_.scale = 0.1f;
     shape.tiles ? add_tiles(shape) : add_ranges(shape);
@@ -197,7 +211,8 @@ void measure(benchmark::State& state, DeviceKind kind, const Shape& shape) {
 // Registers all cases when the program starts.
 const bool registered = [] {
   const auto add = [](DeviceKind kind, const Shape& shape) {
-    const std::string name = std::string("sparse_attention/") + name_of(kind) + "/bfloat16/" +
+    const std::string name = std::string("sparse_attention/") + name_of(kind) +
+                             (shape.e4m3 ? "/bfloat16_to_e4m3/" : "/bfloat16/") +
                              (shape.tiles ? "tiles/" : "ranges/") + std::to_string(shape.tokens) +
                              "/1of" + std::to_string(shape.one_in);
     benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
@@ -207,8 +222,10 @@ const bool registered = [] {
   for (const bool tiles : {true, false}) {
     for (const std::int64_t one_in : {1, 4}) add(DeviceKind::cpu, {2048, one_in, tiles});
     for (const std::int64_t tokens : {32768, 65536, 131072}) {
-      for (const std::int64_t one_in : {1, 4, 8, 16})
+      for (const std::int64_t one_in : {1, 4, 8, 16}) {
         add(DeviceKind::cuda, {tokens, one_in, tiles});
+        add(DeviceKind::cuda, {tokens, one_in, tiles, true});
+      }
     }
   }
   return true;

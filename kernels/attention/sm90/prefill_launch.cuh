@@ -1,5 +1,6 @@
-// Prefill attention (many query rows per sequence) on Hopper: warp-specialized, following
-// FlashAttention-3. For bfloat16 and float16, head_dim 64, 128 or 256. For the files that compile it for one cache type each.
+// Prefill attention (many query rows per sequence) on Hopper, bfloat16 and float16, head_dim 64,
+// 128 or 256: warp-specialized, following FlashAttention-3. For the files that compile it for one
+// cache type each.
 //
 // A work tile is up to 128 packed rows of a sequence and a KV head. A block runs one or several
 // work tiles in sequence (TileSchedule); its producer warpgroup (producer.cuh) copies queries and

@@ -1,66 +1,21 @@
-// The shared-memory pipeline of attention on Hopper and its producer warpgroup, which fills it, and
-// on the host the tensor maps that the producer copies with.
+// The producer warpgroup of attention on Hopper, which fills the pipeline of kv_pipeline.cuh, and
+// on the host the tensor maps that it copies with.
 //
-// A block holds the queries of 128 packed rows and a ring of kStages KV tiles of kTokens tokens.
-// For each stage, keys and values have a "full" mbarrier, at which copies arrive, and an "empty"
-// one, at which consumers release the tile. The producer copies the cache with TMA, tile by tile,
-// while the consumers (consumer.cuh) compute on the previous tiles; if cache blocks are not a
-// multiple of a TMA box, it copies token by token. A cache of E4m3 passes through registers, where
-// it becomes float16.
+// The producer copies the cache with TMA, tile by tile, while the consumers (consumer.cuh) compute
+// on the previous tiles; if cache blocks are not a multiple of a TMA box, it copies token by token.
+// A cache of E4m3 becomes float16 on the way (e4m3_producer.cuh).
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <numeric>
-#include <type_traits>
 
-#include "device/cuda/stream.h"
-#include "kernels/attention/sm80/attention_params.cuh"
+#include "kernels/attention/sm90/e4m3_producer.cuh"
+#include "kernels/attention/sm90/kv_pipeline.cuh"
 #include "kernels/common/cuda_arch.h"
-#include "kernels/common/sm90/sync.cuh"
-#include "kernels/common/sm90/tma.cuh"
 
 namespace nvllm::kernels::cuda::sm90 {
-
-inline constexpr int kConsumers = 2;  // warpgroups
-inline constexpr int kGroupThreads = 128;
-inline constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
-inline constexpr int kProducerWarps = kGroupThreads / 32;
-inline constexpr int kGroupRows = 64;
-inline constexpr int kRows = kConsumers * kGroupRows;
-inline constexpr int kHalf = 64;  // elements of a row of a tile in shared memory
-inline constexpr int kRowBytes = kHalf * 2;
-inline constexpr int kMinBoxTokens = 8;    // the swizzle pattern repeats after 8 rows
-inline constexpr int kBarrierBytes = 256;  // and the published work tile
-inline constexpr int kAlignment = 1024;
-
-// The type of tiles in shared memory, and of what is multiplied.
-template <typename T>
-using TileType = std::conditional_t<kIsE4m3<T>, F16, T>;
-// Tokens of a KV tile, and tiles of a ring: as many as shared memory has room for. E4m3 tiles have
-// a ring of their own, of keys and values in turn, on their way to float16.
-template <int D>
-inline constexpr int kTokens = D <= 128 ? 128 : 64;
-template <typename T, int D>
-inline constexpr int kStages = D == 64 || (D == 128 && !kIsE4m3<T>) ? 3 : 2;
-template <typename T, int D>
-inline constexpr int kE4m3Stages = !kIsE4m3<T> ? 0
-                                   : D <= 128  ? 4
-                                               : 2;
-template <int D>
-inline constexpr int kHalves = D / kHalf;
-template <int D>
-inline constexpr int kQueryBytes = kRows* D * 2;
-template <int D>
-inline constexpr int kTileBytes = kTokens<D>* D * 2;
-template <int D>
-inline constexpr int kE4m3TileBytes = kTokens<D>* D;
-inline constexpr int kFactorBytes = kRows * 4;  // of queries for a cache of E4m3
-template <typename T, int D>
-inline constexpr int kSharedBytes = kQueryBytes<D> + 2 * kStages<T, D>* kTileBytes<D> +
-                                    kE4m3Stages<T, D>* kE4m3TileBytes<D> + kBarrierBytes +
-                                    (kIsE4m3<T> ? kFactorBytes : 0) + kAlignment;
 
 // How the cache is copied: as TMA boxes of `tokens` tokens of one head and cache block; or token by
 // token, if cache blocks are not a multiple of a box.
@@ -85,17 +40,6 @@ struct Boxes {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// The warpgroup of this thread. The shuffle shows the compiler that it is uniform in a warp.
-__device__ __forceinline__ int own_group() {
-  return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
-}
-
-// Numbers of named barriers (kernels/common/sm90/sync.cuh).
-inline constexpr int kAllConsumers = 1;
-inline constexpr int kFirstGroup = 2;                         // of each warpgroup alone
-inline constexpr int kFirstOrder = kFirstGroup + kConsumers;  // orders the warpgroups (ping-pong)
-inline constexpr int kAllProducers = kFirstOrder + kConsumers;
-
 // Tensor maps of the cache: boxes, and runs of consecutive cache blocks that make up a tile.
 struct CacheMaps {
   const CUtensorMap& keys;
@@ -103,113 +47,6 @@ struct CacheMaps {
   const CUtensorMap& key_runs;
   const CUtensorMap& value_runs;
 };
-
-// The layout of a block's shared memory.
-template <typename T, int D>
-struct Shared {
-  unsigned base;
-
-  __device__ __forceinline__ explicit Shared(const void* memory)
-      : base((shared_address(memory) + kAlignment - 1) & ~(kAlignment - 1)) {}
-  __device__ __forceinline__ unsigned queries() const { return base; }
-  __device__ __forceinline__ unsigned keys(int stage) const {
-    return base + kQueryBytes<D> + stage * kTileBytes<D>;
-  }
-  __device__ __forceinline__ unsigned values(int stage) const {
-    return keys(kStages<T, D> + stage);
-  }
-  __device__ __forceinline__ unsigned e4m3_tile(int stage) const {
-    return keys(2 * kStages<T, D>) + stage * kE4m3TileBytes<D>;
-  }
-  __device__ __forceinline__ Barrier barrier(int number) const {
-    return {e4m3_tile(kE4m3Stages<T, D>) + number * 8};
-  }
-  __device__ __forceinline__ Barrier keys_full(int stage) const { return barrier(stage); }
-  __device__ __forceinline__ Barrier keys_empty(int stage) const {
-    return barrier(kStages<T, D> + stage);
-  }
-  __device__ __forceinline__ Barrier values_full(int stage) const {
-    return barrier(2 * kStages<T, D> + stage);
-  }
-  __device__ __forceinline__ Barrier values_empty(int stage) const {
-    return barrier(3 * kStages<T, D> + stage);
-  }
-  // The queries of a work tile, and the published work tile itself (prefill_launch.cuh).
-  __device__ __forceinline__ Barrier queries_full() const { return barrier(4 * kStages<T, D>); }
-  __device__ __forceinline__ Barrier queries_empty() const {
-    return barrier(4 * kStages<T, D> + 1);
-  }
-  __device__ __forceinline__ unsigned work_tile() const {
-    return barrier(4 * kStages<T, D> + 2).address;
-  }
-  // QueryScale::inverse of a row, with a cache of E4m3.
-  __device__ __forceinline__ unsigned query_factor(int row) const {
-    return barrier(0).address + kBarrierBytes + row * 4;
-  }
-};
-
-// The arrivals that announce a tile of produce().
-template <typename T>
-inline constexpr int kTileArrivals = kIsE4m3<T> ? kProducerWarps : 1;
-
-// Initializes the barriers; called by one thread before all others start. `keys` and `values`: the
-// arrivals that announce a tile.
-template <typename T, int D>
-__device__ __forceinline__ void start_barriers(const Shared<T, D>& shared, int keys, int values) {
-  constexpr int kWarps = kConsumers * kGroupThreads / 32;
-  for (int stage = 0; stage < kStages<T, D>; ++stage) {
-    shared.keys_full(stage).init(keys);
-    shared.values_full(stage).init(values);
-    shared.keys_empty(stage).init(kWarps);
-    shared.values_empty(stage).init(kWarps);
-  }
-  shared.queries_full().init(1);
-  shared.queries_empty().init(kWarps);
-  fence_barrier_init();
-}
-
-// The stage of the i-th tile that a block works on, and the parity of its barriers.
-template <typename T, int D>
-struct PipelineState {
-  int stage;
-  unsigned parity;
-  __device__ __forceinline__ explicit PipelineState(int i)
-      : stage(i % kStages<T, D>), parity(i / kStages<T, D> & 1) {}
-};
-
-template <int D>
-__device__ __forceinline__ int count_tiles(int tokens) {
-  return (tokens + kTokens<D> - 1) / kTokens<D>;
-}
-
-// The number of tiles that overlap tokens [begin, end). Tiles begin at multiples of kTokens.
-template <int D>
-__device__ __forceinline__ int count_tiles(int begin, int end) {
-  return count_tiles<D>(end) - begin / kTokens<D>;
-}
-
-// The number of tokens that the last of the first `packed_rows` rows attends to; earlier rows
-// attend to no more.
-template <typename Part>
-__device__ __forceinline__ int visible_tokens(const Part& part, int packed_rows) {
-  return max(0, part.visible(packed_rows - 1));
-}
-
-// The address of a chunk of 8 elements of a row, in a tile of kTileRows rows.
-template <int kTileRows>
-__device__ __forceinline__ unsigned chunk_of(unsigned tile, int row, int chunk) {
-  return tile + chunk / 8 * kTileRows * kRowBytes + row * kRowBytes +
-         ((chunk & 7) ^ (row & 7)) * 16;
-}
-
-template <int kTileRows>
-__device__ __forceinline__ void store_chunk(unsigned tile, int row, int chunk,
-                                            const unsigned (&word)[4]) {
-  asm volatile(
-      "st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(chunk_of<kTileRows>(tile, row, chunk)),
-      "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
-      : "memory");
-}
 
 // The origins of a tile's boxes. Each producer warp knows all of them: a lane has one box, or the
 // half of its rows' elements.
@@ -333,103 +170,6 @@ __device__ __forceinline__ void produce_tokens(const Part& part, const Shared<T,
   }
 }
 
-// The same with a cache of E4m3, by all threads of the warpgroup. Each copies pieces of 16 numbers
-// into a ring, several tiles ahead, and stores the same pieces as float16 in the tiles, so that no
-// thread waits for another. Rows of tokens beyond [begin, end) are zeros.
-template <typename T, int D, typename Part>
-class E4m3Producer {
- public:
-  __device__ __forceinline__ E4m3Producer(const Part& part, const Shared<T, D>& shared, int begin,
-                                          int end, int thread)
-      : part_(part),
-        shared_(shared),
-        begin_(begin),
-        end_(end),
-        last_tile_(count_tiles<D>(end) - 1),
-        first_row_(thread / 32 * kWarpTokens),
-        lane_(thread % 32),
-        own_(thread * 16) {}
-
-  __device__ __forceinline__ void produce(int tiles_done) {
-    // Tile 2 i is the keys of the i-th tile, tile 2 i + 1 its values.
-    const int tiles = 2 * (last_tile_ + 1 - (Part::kWindowed ? begin_ / kTokens<D> : 0));
-#pragma unroll 1
-    for (int i = 1 - kRing; i < tiles; ++i) {
-      if (i + kRing - 1 < tiles) copy(i + kRing - 1);
-      commit_copies();  // without copies, too, so that groups can be counted
-      if (i < 0) continue;
-      wait_for_copies<kRing - 1>();
-      store(i, PipelineState<T, D>(tiles_done + i / 2));
-    }
-  }
-
- private:
-  static constexpr int kRing = kE4m3Stages<T, D>;
-  static constexpr int kWarpTokens = kTokens<D> / kProducerWarps;
-  // A warp copies 64 numbers of 8 tokens at once, which lie in different banks both in the ring and
-  // in a tile.
-  static constexpr int kGroups = kWarpTokens / 8, kPieces = kGroups * kHalves<D>;
-
-  __device__ __forceinline__ unsigned piece(int tile, int number) const {
-    return shared_.e4m3_tile(tile % kRing) + number * kGroupThreads * 16 + own_;
-  }
-
-  __device__ __forceinline__ void copy(int tile) {
-    const int first = (last_tile_ - tile / 2) * kTokens<D> + first_row_;
-    if (tile % 2 == 0) {  // values have the offsets of keys
-      const int token = min(first + lane_ % kWarpTokens, end_ - 1);
-      offset_ = part_.kv_offset_at(Part::kWindowed ? max(token, begin_) : token);
-    }
-    const E4m3* const cache = tile % 2 == 0 ? part_.p.keys : part_.p.values;
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      const int row = group * 8 + lane_ / 4, token = first + row;
-      const long long offset = __shfl_sync(~0u, offset_, row);
-      const bool valid = token < end_ && (!Part::kWindowed || token >= begin_);
-#pragma unroll
-      for (int half = 0; half < kHalves<D>; ++half) {
-        copy_chunk(piece(tile, group * kHalves<D> + half),
-                   cache + offset + half * kHalf + lane_ % 4 * 16, valid);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void store(int tile, const PipelineState<T, D>& state) const {
-    const int values = tile % 2 * kStages<T, D>;
-    const Barrier full = shared_.barrier(2 * values + state.stage);
-    const Barrier empty = shared_.barrier(2 * values + kStages<T, D> + state.stage);
-    // No warp misses a phase: the next one needs the arrivals of all of them.
-    empty.wait(state.parity ^ 1);
-#pragma unroll
-    for (int number = 0; number < kPieces; ++number) {
-      const int row = first_row_ + number / kHalves<D> * 8 + lane_ / 4;
-      const int chunk = (number % kHalves<D> * 4 + lane_ % 4) * 2;
-      unsigned numbers[4], low[4], high[4];
-      asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(numbers[0]), "=r"(numbers[1]), "=r"(numbers[2]), "=r"(numbers[3])
-                   : "r"(piece(tile, number))
-                   : "memory");
-      widen_e4m3_to_half(numbers[0], low[0], low[1]);
-      widen_e4m3_to_half(numbers[1], low[2], low[3]);
-      widen_e4m3_to_half(numbers[2], high[0], high[1]);
-      widen_e4m3_to_half(numbers[3], high[2], high[3]);
-      store_chunk<kTokens<D>>(shared_.keys(values + state.stage), row, chunk, low);
-      store_chunk<kTokens<D>>(shared_.keys(values + state.stage), row, chunk + 1, high);
-    }
-    fence_shared_writes();
-    __syncwarp();
-    if (lane_ == 0) full.arrive();
-  }
-
-  const Part& part_;
-  const Shared<T, D> shared_;
-  const int begin_, end_, last_tile_;
-  const int first_row_;  // of this warp, in a tile
-  const int lane_;
-  const unsigned own_;    // where a group's pieces are this thread's
-  long long offset_ = 0;  // of this lane's token
-};
-
 // The work of the producer warpgroup, for rows that attend to tokens of [begin, end).
 template <typename T, int D, typename Part>
 __device__ __forceinline__ void produce(const Part& part, const Shared<T, D>& shared,
@@ -462,40 +202,6 @@ __device__ __forceinline__ void copy_queries(const AttentionRows<T>& part, unsig
       vector = load_vector(part.query(first_packed + row + i) + chunk * 8);
     }
     store_chunk<kRows>(queries + i / 8 * 8 * kRowBytes, first + row + i % 8, chunk, vector.word);
-  }
-}
-
-// The same for a cache of E4m3: as float16, and the inverses of their factors.
-template <typename T, int D>
-__device__ __forceinline__ void copy_scaled_queries(const AttentionRows<T>& part,
-                                                    const Shared<T, D>& shared, int first,
-                                                    int first_packed, int thread) {
-  using Row = typename AttentionTypes<T>::Row;
-  constexpr int kChunks = D / 8, kRowsAtOnce = kGroupThreads / kChunks;
-  const int row = thread / kChunks, chunk = thread % kChunks;
-#pragma unroll 1
-  for (int i = 0; i < kGroupRows; i += kRowsAtOnce) {
-    Vector<Row> vector{};
-    if (first_packed + row + i < part.packed_rows) {
-      vector = load_vector(part.query(first_packed + row + i) + chunk * 8);
-    }
-    const Floats<Row> floats = widen(vector);
-    float largest = 0;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) largest = fmaxf(largest, fabsf(floats.element[j]));
-#pragma unroll
-    for (int lanes = 1; lanes < kChunks; lanes *= 2)
-      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
-    const QueryScale scale(largest);
-    Floats<F16> halves;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) halves.element[j] = floats.element[j] * scale.factor;
-    store_chunk<kRows>(shared.queries(), first + row + i, chunk, narrow(halves).word);
-    if (chunk == 0) {
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared.query_factor(first + row + i)),
-                   "f"(scale.inverse)
-                   : "memory");
-    }
   }
 }
 
@@ -543,15 +249,6 @@ inline bool can_be_described(const TensorView& cache) {
   return std::all_of(cache.stride.begin(), cache.stride.begin() + 3, [](std::int64_t stride) {
     return stride > 0 && stride % 8 == 0 && stride < std::int64_t{1} << 39;
   });
-}
-
-// Whether a cache of E4m3 can be copied in chunks of 16 bytes.
-inline bool has_whole_chunks(const kernels::KvView& kv) {
-  const auto is_whole = [](const TensorView& cache) {
-    return cache.aligned(16) && std::all_of(cache.stride.begin(), cache.stride.begin() + 3,
-                                            [](std::int64_t stride) { return stride % 16 == 0; });
-  };
-  return is_whole(kv.keys) && is_whole(kv.values);
 }
 
 // How to copy any cache.

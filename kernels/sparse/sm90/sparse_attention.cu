@@ -2,12 +2,12 @@
 // has a tile of 128 rows of a head and uses the consumers of dense prefill
 // (kernels/attention/sm90/consumer.cuh).
 //
-// With a list of tiles, which may be of E4m3, the producer is that of dense prefill. With ranges and columns,
-// tokens may be anywhere: the listed tokens are numbered, first those of the ranges, then the
-// columns; KV tile i has the numbers [128 i, 128 i + 128), and a producer warpgroup copies it token
-// by token with cp.async, each thread finding one token. Positions are stored with each tile in
-// shared memory, so that consumers can mask the tokens after a row; only tiles with tokens after
-// the block's first row are masked.
+// With a list of tiles the producer is that of dense prefill, and the cache may be of E4m3. With
+// ranges and columns, tokens may be anywhere: the listed tokens are numbered, first those of the
+// ranges, then the columns; KV tile i has the numbers [128 i, 128 i + 128), and a producer
+// warpgroup copies it token by token with cp.async, each thread finding one token. Positions are
+// stored with each tile in shared memory, so that consumers can mask the tokens after a row; only
+// tiles with tokens after the block's first row are masked.
 #include <algorithm>
 #include <type_traits>
 
