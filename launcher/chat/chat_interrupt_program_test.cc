@@ -25,8 +25,8 @@ constexpr Nanoseconds kReach = std::chrono::milliseconds(300);
 // Sanitized programs take several times as long for everything.
 constexpr Nanoseconds kLimit = testing::kSanitized ? 10 * kReach : kReach;
 
-// The shape of SmolLM2-135M, with which a CPU takes half a minute to prefill 5,000 tokens. Sanitized
-// it takes as long with a fifth of the layers.
+// The shape of SmolLM2-135M, with which a CPU takes half a minute to prefill 5,000 tokens.
+// Sanitized it takes as long with a fifth of the layers.
 const std::string kLargeShape = str(
     R"(--hf-overrides={"vocab_size": 705, "max_position_embeddings": 8192, "hidden_size": 576,)",
     R"( "num_hidden_layers": )", testing::kSanitized ? 6 : 30, R"(, "num_attention_heads": 9,)",
