@@ -25,12 +25,15 @@ constexpr Nanoseconds kReach = std::chrono::milliseconds(300);
 // Sanitized programs take several times as long for everything.
 constexpr Nanoseconds kLimit = testing::kSanitized ? 10 * kReach : kReach;
 
-// The shape of SmolLM2-135M, with which a CPU takes half a minute to prefill 5,000 tokens.
-// Sanitized it takes as long with a fifth of the layers.
-const std::string kLargeShape = str(
-    R"(--hf-overrides={"vocab_size": 705, "max_position_embeddings": 8192, "hidden_size": 576,)",
-    R"( "num_hidden_layers": )", testing::kSanitized ? 6 : 30, R"(, "num_attention_heads": 9,)",
-    R"( "num_key_value_heads": 3, "head_dim": 64, "intermediate_size": 1536})");
+// The shape of SmolLM2-135M, or of a model with other layers.
+std::string shape_with(int layers, int intermediate_size) {
+  return str(
+      R"(--hf-overrides={"vocab_size": 705, "max_position_embeddings": 8192, "hidden_size": 576,)",
+      R"( "num_hidden_layers": )", layers, R"(, "num_attention_heads": 9, "head_dim": 64,)",
+      R"( "num_key_value_heads": 3, "intermediate_size": )", intermediate_size, "}");
+}
+// A CPU takes half a minute to prefill 5,000 tokens, sanitized with a fifth of the layers.
+const std::string kLargeShape = shape_with(testing::kSanitized ? 6 : 30, 1536);
 
 int tries() {
   const char* const given = std::getenv("NVLLM_CHAT_TRIES");
@@ -120,9 +123,9 @@ TEST_CASE("a prompt that takes longer than a second shows how far it is") {
 TEST_CASE("Ctrl-C while a model loads ends the program in 0.3 s") {
   const TextFolder model;
   for (const int wait_ms : {50, 200, 400}) {
-    std::string shape = kLargeShape;
-    shape.replace(shape.find("1536"), 4, "16384");  // 0.9 billion parameters
-    Terminal terminal(model.arguments("chat", {shape, "--kv-cache-memory-bytes=64M"}));
+    // 0.9 billion parameters
+    Terminal terminal(
+        model.arguments("chat", {shape_with(30, 16384), "--kv-cache-memory-bytes=64M"}));
     terminal.watch(std::chrono::milliseconds(wait_ms));
     const std::int64_t typed = now_ns();
     terminal.type("\003");
