@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -50,25 +49,6 @@ Buffer random_memory(Backend& backend, Stream& stream, std::int64_t elements) {
   fill.out = TensorView(buffer.data(), DType::bf16, {1, elements});
   fill.whole_columns = elements;
   random_fill(fill, stream);
-  return buffer;
-}
-
-// The same of E4m3, between -1.875 and 1.875: bytes from the host, over and over.
-Buffer random_e4m3(Backend& backend, Stream& stream, std::int64_t bytes) {
-  const std::int64_t piece = std::min<std::int64_t>(bytes, 1 << 22);
-  const Buffer host =
-      backend.allocate(MemoryKind::pinned, static_cast<std::size_t>(piece), "benchmark");
-  std::mt19937 random(7);
-  for (std::int64_t i = 0; i < piece; ++i) {
-    static_cast<unsigned char*>(host.data())[i] = static_cast<unsigned char>(random() & 0xbf);
-  }
-  Buffer buffer =
-      backend.allocate(MemoryKind::device, static_cast<std::size_t>(bytes), "benchmark");
-  for (std::int64_t at = 0; at < bytes; at += piece) {
-    backend.copy(static_cast<char*>(buffer.data()) + at, host.data(),
-                 static_cast<std::size_t>(std::min(piece, bytes - at)), stream);
-  }
-  stream.synchronize();
   return buffer;
 }
 
@@ -166,7 +146,7 @@ class Work {
     call.history_is_visible = !shape.prefill();  // as in a step of the engine
     for (std::int64_t i = 0; i < caches; ++i) {
       const std::int64_t elements = 2 * cache * shape.layers;
-      caches_.push_back(shape.e4m3 ? random_e4m3(backend, stream, elements)
+      caches_.push_back(shape.e4m3 ? testing::random_e4m3(backend, stream, elements)
                                    : random_memory(backend, stream, elements));
       for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
         auto* data =

@@ -6,7 +6,6 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -42,18 +41,22 @@ class Tensors {
     random_fill(fill, stream_);
     return view;
   }
-  // Keys or values; of E4m3 between -1.875 and 1.875.
+  // Keys or values.
   TensorView cache(const Shape& shape, std::initializer_list<std::int64_t> sizes) {
     if (!shape.e4m3) return random(sizes);
-    const TensorView view = make(DType::u8, sizes);
-    std::vector<std::uint8_t> bytes(view.bytes());
-    std::mt19937 generator(7);
-    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(generator() & 0xbf);
-    return filled(view, bytes);
+    TensorView view(nullptr, DType::u8, sizes);
+    buffers_.push_back(testing::random_e4m3(backend_, stream_, view.elements()));
+    view.data = buffers_.back().data();
+    return view;
   }
   TensorView numbers(const std::vector<std::int32_t>& values,
                      std::initializer_list<std::int64_t> shape) {
-    return filled(make(DType::i32, shape), values);
+    const TensorView view = make(DType::i32, shape);
+    const Buffer pinned = backend_.allocate(MemoryKind::pinned, view.bytes(), "benchmark");
+    std::copy(values.begin(), values.end(), static_cast<std::int32_t*>(pinned.data()));
+    backend_.copy(view.data, pinned.data(), view.bytes(), stream_);
+    stream_.synchronize();
+    return view;
   }
 
  private:
@@ -61,14 +64,6 @@ class Tensors {
     TensorView view(nullptr, dtype, shape);
     buffers_.push_back(backend_.allocate(MemoryKind::device, view.bytes(), "benchmark"));
     view.data = buffers_.back().data();
-    return view;
-  }
-  template <typename Value>
-  TensorView filled(const TensorView& view, const std::vector<Value>& values) {
-    const Buffer pinned = backend_.allocate(MemoryKind::pinned, view.bytes(), "benchmark");
-    std::copy(values.begin(), values.end(), static_cast<Value*>(pinned.data()));
-    backend_.copy(view.data, pinned.data(), view.bytes(), stream_);
-    stream_.synchronize();
     return view;
   }
 

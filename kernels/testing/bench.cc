@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <random>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -26,6 +27,24 @@ double seconds_of(Graph& graph, Stream& stream) {
     best = std::min(best, seconds_since(start));
   }
   return best;
+}
+
+Buffer random_e4m3(Backend& backend, Stream& stream, std::int64_t bytes) {
+  const std::int64_t piece = std::min<std::int64_t>(bytes, 1 << 22);
+  const Buffer host =
+      backend.allocate(MemoryKind::pinned, static_cast<std::size_t>(piece), "benchmark");
+  std::mt19937 random(7);
+  for (std::int64_t i = 0; i < piece; ++i) {
+    static_cast<unsigned char*>(host.data())[i] = static_cast<unsigned char>(random() & 0xbf);
+  }
+  Buffer buffer =
+      backend.allocate(MemoryKind::device, static_cast<std::size_t>(bytes), "benchmark");
+  for (std::int64_t at = 0; at < bytes; at += piece) {
+    backend.copy(static_cast<char*>(buffer.data()) + at, host.data(),
+                 static_cast<std::size_t>(std::min(piece, bytes - at)), stream);
+  }
+  stream.synchronize();
+  return buffer;
 }
 
 GraphBenchmark::GraphBenchmark(benchmark::State& state, DeviceKind kind) : state_(state) {

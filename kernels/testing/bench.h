@@ -20,6 +20,9 @@ namespace nvllm::kernels::testing {
 // Seconds per launch of a graph, launching included, the best of a few.
 double seconds_of(Graph& graph, Stream& stream);
 
+// Device memory of random E4m3 between -1.875 and 1.875: bytes from the host, over and over.
+Buffer random_e4m3(Backend& backend, Stream& stream, std::int64_t bytes);
+
 // One benchmark's backend, stream and tensors.
 class GraphBenchmark {
  public:
