@@ -165,7 +165,8 @@ __device__ __forceinline__ unsigned chunk_of(unsigned tile, int row, int chunk) 
          ((chunk & 7) ^ (row & 7)) * 16;
 }
 
-__device__ __forceinline__ void load_words(unsigned from, unsigned (&word)[4]) {
+template <typename Word>  // of 32 bits
+__device__ __forceinline__ void load_words(unsigned from, Word (&word)[4]) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
                : "r"(from)

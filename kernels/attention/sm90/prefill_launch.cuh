@@ -143,7 +143,7 @@ __device__ __forceinline__ void produce_work_tiles(const AttentionParams<T>& p,
                                                    const TileSchedule& schedule,
                                                    const PrefillMaps& maps, const Boxes& boxes,
                                                    const Shared<T, D>& shared, int thread) {
-  if (thread >= (kIsE4m3<T> ? kProducerWarps : boxes.warps<D>()) * 32) return;
+  if (thread >= producing_warps<T, D>(boxes) * 32) return;
   const CacheMaps cache{maps.keys, maps.values, maps.key_runs, maps.value_runs};
   int tiles = 0, work_tiles = 0;
   for (int i = 0;; ++i) {

@@ -170,21 +170,24 @@ __device__ __forceinline__ void produce_tokens(const Part& part, const Shared<T,
   }
 }
 
+// The warps of the producer warpgroup that produce() needs.
+template <typename T, int D>
+__device__ __forceinline__ int producing_warps(const Boxes& boxes) {
+  return kIsE4m3<T> ? kProducerWarps : boxes.warps<D>();
+}
+
 // The work of the producer warpgroup, for rows that attend to tokens of [begin, end).
 template <typename T, int D, typename Part>
 __device__ __forceinline__ void produce(const Part& part, const Shared<T, D>& shared,
                                         const CacheMaps& maps, const Boxes& boxes, int begin,
                                         int end, int tiles_done, int thread) {
-  if (end == 0) return;
+  if (end == 0 || thread >= producing_warps<T, D>(boxes) * 32) return;
   if constexpr (kIsE4m3<T>) {
     E4m3Producer<T, D, Part>(part, shared, begin, end, thread).produce(tiles_done);
+  } else if (boxes.bulk) {
+    produce_boxes(part, shared, maps, boxes, begin, end, tiles_done, thread);
   } else {
-    if (thread >= boxes.warps<D>() * 32) return;
-    if (boxes.bulk) {
-      produce_boxes(part, shared, maps, boxes, begin, end, tiles_done, thread);
-    } else {
-      produce_tokens<T, D>(part, shared, begin, end, tiles_done, thread);
-    }
+    produce_tokens<T, D>(part, shared, begin, end, tiles_done, thread);
   }
 }
 

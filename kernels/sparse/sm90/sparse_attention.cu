@@ -53,13 +53,6 @@ __device__ __forceinline__ void load_halves(unsigned from, int (&half)[2]) {
                : "memory");
   half[0] = value[0], half[1] = value[1];
 }
-__device__ __forceinline__ void load_words(unsigned from, int (&word)[4]) {
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
-               : "r"(from)
-               : "memory");
-}
-
 // The listed tokens of a block's rows.
 template <typename T>
 struct ListedTokens : AttentionRows<T> {
