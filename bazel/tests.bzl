@@ -25,6 +25,14 @@ def test_sources(name, srcs, deps, visibility = ["//visibility:private"], **kwar
         **kwargs
     )
 
+def _only(srcs, sources):
+    """The option of a test program that runs the cases of srcs, which are among the sources of a test_sources."""
+    compiled = native.existing_rule(sources[1:])
+    for src in srcs:
+        if ":" + src not in compiled["srcs"] + compiled["separate"]:
+            fail("%s is not among the sources of %s" % (src, sources))
+    return ["--source-file=" + ",".join(["*%s/%s" % (native.package_name(), src) for src in srcs])]
+
 def nvllm_test(name, srcs, deps = [], sources = None, separate = [], gpu = False, tags = [], args = [], **kwargs):
     """A doctest test.
 
@@ -35,12 +43,7 @@ def nvllm_test(name, srcs, deps = [], sources = None, separate = [], gpu = False
     never cached ("external"), and never shares the GPU with another test ("exclusive").
     """
     if sources:
-        compiled = native.existing_rule(sources[1:])
-        for src in srcs:
-            if ":" + src not in compiled["srcs"] + compiled["separate"]:
-                fail("%s: %s is not among the sources of %s" % (name, src, sources))
-        files = ",".join(["*%s/%s" % (native.package_name(), src) for src in srcs])
-        args = args + ["--source-file=" + files]
+        args = args + _only(srcs, sources)
     else:
         sources = ":%s_lib" % name
         test_sources(
@@ -60,20 +63,17 @@ def nvllm_test(name, srcs, deps = [], sources = None, separate = [], gpu = False
         **kwargs
     )
 
-def device_tests(name, srcs, deps, on = "backend", test_size = "medium", data = [], tags = []):
-    """The same cases on the CPU and on GPUs: NAME_test and NAME_gpu_test, both of NAME_cases.
+def device_tests(name, srcs, deps = [], sources = None, on = "backend", test_size = "medium", data = [], tags = []):
+    """The same cases on the CPU and on GPUs: NAME_test and NAME_gpu_test, both of srcs.
 
+    sources: as for nvllm_test; without it srcs are compiled with deps, as NAME_cases.
     on: what the cases run on: "backend" (device/testing/backend_under_test.h), or "ranks" (testing/device_ranks.h).
     tags: of the test on the CPU.
     """
-    native.cc_library(
-        name = name + "_cases",
-        testonly = True,
-        srcs = srcs,
-        alwayslink = True,
-        visibility = ["//visibility:private"],
-        deps = deps,
-    )
+    args = _only(srcs, sources) if sources else []
+    if not sources:
+        sources = ":%s_cases" % name
+        test_sources(name = name + "_cases", srcs = srcs, deps = deps)
     device = {"backend": "//device:%s_under_test", "ranks": "//testing:%s_ranks"}[on]
     for suffix, kind, gpu in [("_test", "cpu", False), ("_gpu_test", "cuda", True)]:
         nvllm_test(
@@ -83,7 +83,8 @@ def device_tests(name, srcs, deps, on = "backend", test_size = "medium", data = 
             data = data,
             gpu = gpu,
             tags = [] if gpu else tags,
-            deps = [":%s_cases" % name, device % kind],
+            args = args,
+            deps = [sources, device % kind],
         )
 
 def nvllm_benchmark(name, srcs, deps = [], **kwargs):

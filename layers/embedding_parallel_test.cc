@@ -10,10 +10,10 @@
 namespace nvllm::layers {
 namespace {
 
-struct Shape {
+struct EmbeddingShape {
   std::int64_t vocabulary, columns;
 };
-constexpr Shape kShapes[] = {{49152, 16}, {777, 40}, {515, 24}, {3, 8}};
+constexpr EmbeddingShape kShapes[] = {{49152, 16}, {777, 40}, {515, 24}, {3, 8}};
 
 // Both ends of the vocabulary and of every rank's part, and some ids in between.
 std::vector<std::int32_t> interesting_ids(std::int64_t vocabulary, int ranks) {
@@ -30,7 +30,7 @@ std::vector<std::int32_t> interesting_ids(std::int64_t vocabulary, int ranks) {
 
 TEST_CASE("a vocab-parallel embedding gives the bits of the whole one on every rank") {
   on_groups([](LayerRank& rank) {
-    for (const Shape& shape : kShapes) {
+    for (const EmbeddingShape& shape : kShapes) {
       for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
         const auto layer = [&](Shard shard) {
           return VocabParallelEmbedding("embedding", "test.embed", shape.vocabulary, shape.columns,

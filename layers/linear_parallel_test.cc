@@ -9,17 +9,17 @@
 namespace nvllm::layers {
 namespace {
 
-struct Shape {
+struct LinearShape {
   std::int64_t rows, outputs, inputs;
   bool bias;
 };
 // --- ColumnParallelLinear ---
 
 // Even and uneven parts, and fewer outputs than ranks.
-constexpr Shape kColumnShapes[] = {
+constexpr LinearShape kColumnShapes[] = {
     {5, 256, 96, false}, {1, 192, 72, true}, {7, 777, 40, true}, {3, 2, 16, true}};
 
-void columns_are_those_of_the_whole(LayerRank& rank, const Shape& shape, DType dtype) {
+void columns_are_those_of_the_whole(LayerRank& rank, const LinearShape& shape, DType dtype) {
   ColumnParallelLinear whole("column", "test.proj", shape.outputs, shape.inputs, shape.bias,
                              {0, 1});
   ColumnParallelLinear split("column", "test.proj", shape.outputs, shape.inputs, shape.bias,
@@ -40,7 +40,7 @@ void columns_are_those_of_the_whole(LayerRank& rank, const Shape& shape, DType d
 
 TEST_CASE("a column-parallel GEMM gives the columns of the whole one") {
   on_groups([](LayerRank& rank) {
-    for (const Shape& shape : kColumnShapes) {
+    for (const LinearShape& shape : kColumnShapes) {
       for (const DType dtype : {DType::f32, DType::bf16}) {
         columns_are_those_of_the_whole(rank, shape, dtype);
       }
@@ -50,10 +50,10 @@ TEST_CASE("a column-parallel GEMM gives the columns of the whole one") {
 
 // --- MergedColumnParallelLinear ---
 
-constexpr Shape kMergedShapes[] = {
+constexpr LinearShape kMergedShapes[] = {
     {5, 192, 96, false}, {1, 104, 72, true}, {7, 161, 40, true}, {3, 2, 16, false}};
 
-void halves_are_those_of_the_whole(LayerRank& rank, const Shape& shape, DType dtype) {
+void halves_are_those_of_the_whole(LayerRank& rank, const LinearShape& shape, DType dtype) {
   const auto layer = [&](Shard shard) {
     return MergedColumnParallelLinear("gate_up", "test.gate", "test.up", shape.outputs,
                                       shape.inputs, shape.bias, shard);
@@ -85,7 +85,7 @@ void halves_are_those_of_the_whole(LayerRank& rank, const Shape& shape, DType dt
 
 TEST_CASE("a merged GEMM gives this rank's columns of both halves") {
   on_groups([](LayerRank& rank) {
-    for (const Shape& shape : kMergedShapes) {
+    for (const LinearShape& shape : kMergedShapes) {
       for (const DType dtype : {DType::f32, DType::bf16}) {
         halves_are_those_of_the_whole(rank, shape, dtype);
       }
@@ -95,15 +95,15 @@ TEST_CASE("a merged GEMM gives this rank's columns of both halves") {
 
 // --- QkvParallelLinear ---
 
-struct HeadShape {
+struct QkvShape {
   std::int64_t heads, kv_heads, head_dim;
   bool bias;
 };
-constexpr HeadShape kHeadShapes[] = {
+constexpr QkvShape kQkvShapes[] = {
     {9, 3, 16, false}, {6, 6, 8, true}, {6, 2, 8, true}, {2, 1, 32, true}, {8, 4, 24, false}};
 constexpr std::int64_t kQkvRows = 5, kQkvInputs = 72;
 
-QkvParallelLinear qkv_layer(const HeadShape& shape, Shard shard) {
+QkvParallelLinear qkv_layer(const QkvShape& shape, Shard shard) {
   return QkvParallelLinear("qkv", {"test.q", "test.k", "test.v"}, shape.heads, shape.kv_heads,
                            shape.head_dim, kQkvInputs, shape.bias, shard);
 }
@@ -118,7 +118,7 @@ std::vector<float> columns_of(const std::vector<float>& values, std::int64_t col
   return part;
 }
 
-void heads_are_those_of_the_whole(LayerRank& rank, const HeadShape& shape, DType dtype) {
+void heads_are_those_of_the_whole(LayerRank& rank, const QkvShape& shape, DType dtype) {
   QkvParallelLinear whole = qkv_layer(shape, {0, 1}), split = qkv_layer(shape, rank.shard());
   rank.bind(whole, dtype);
   rank.bind(split, dtype);
@@ -150,7 +150,7 @@ void heads_are_those_of_the_whole(LayerRank& rank, const HeadShape& shape, DType
 
 TEST_CASE("a QKV GEMM gives this rank's heads of q, k and v") {
   on_groups([](LayerRank& rank) {
-    for (const HeadShape& shape : kHeadShapes) {
+    for (const QkvShape& shape : kQkvShapes) {
       for (const DType dtype : {DType::f32, DType::bf16}) {
         heads_are_those_of_the_whole(rank, shape, dtype);
       }
@@ -161,12 +161,12 @@ TEST_CASE("a QKV GEMM gives this rank's heads of q, k and v") {
 // --- RowParallelLinear ---
 
 // Even and uneven parts; with two inputs some ranks have none.
-constexpr Shape kRowShapes[] = {
+constexpr LinearShape kRowShapes[] = {
     {5, 96, 256, false}, {1, 72, 192, true}, {7, 40, 777, true}, {3, 16, 2, true}};
 
 // The same layer on this rank alone and split over all ranks, with its inputs.
 struct RowLayers {
-  RowLayers(LayerRank& rank, const Shape& shape, DType dtype)
+  RowLayers(LayerRank& rank, const LinearShape& shape, DType dtype)
       : own(shard_range(shape.inputs, rank.shard())),
         whole("row", "test.proj", shape.outputs, shape.inputs, {0, shape.inputs}, shape.bias,
               {0, 1}),
@@ -191,11 +191,11 @@ struct RowLayers {
 };
 
 // Roundings: each rank's part, their sum, and the whole result.
-Tolerance row_tolerance(const LayerRank& rank, const Shape& shape) {
+Tolerance row_tolerance(const LayerRank& rank, const LinearShape& shape) {
   return {.roundings = rank.shard().ranks + 2, .length = shape.inputs};
 }
 
-void sum_is_the_whole(LayerRank& rank, const Shape& shape, DType dtype) {
+void sum_is_the_whole(LayerRank& rank, const LinearShape& shape, DType dtype) {
   const RowLayers layers(rank, shape, dtype);
   const TensorView expected = rank.empty(dtype, shape.rows, shape.outputs);
   const TensorView got = rank.empty(dtype, shape.rows, shape.outputs);
@@ -207,7 +207,7 @@ void sum_is_the_whole(LayerRank& rank, const Shape& shape, DType dtype) {
 
 TEST_CASE("a row-parallel GEMM gives the whole result on every rank") {
   on_groups([](LayerRank& rank) {
-    for (const Shape& shape : kRowShapes) {
+    for (const LinearShape& shape : kRowShapes) {
       for (const DType dtype : {DType::f32, DType::bf16}) sum_is_the_whole(rank, shape, dtype);
     }
   });

@@ -144,16 +144,16 @@ TEST_CASE("selected rows of a stream read as they do among the others") {
 
 // --- Additions of row-parallel layers ---
 
-struct Shape {
+struct StreamShape {
   std::int64_t rows, outputs, inputs;
   bool bias;
 };
 // Even and uneven parts; with two inputs some ranks have none.
-constexpr Shape kShapes[] = {
+constexpr StreamShape kStreamShapes[] = {
     {5, 96, 256, false}, {1, 72, 192, true}, {7, 40, 777, true}, {3, 16, 2, true}};
 
 // The stream after adding a layer's result twice, of which this rank has a part.
-std::vector<float> stream_after(LayerRank& rank, const Shape& shape, DType dtype, Shard shard,
+std::vector<float> stream_after(LayerRank& rank, const StreamShape& shape, DType dtype, Shard shard,
                                 const Context& context) {
   const Range own = shard_range(shape.inputs, shard);
   RowParallelLinear layer("row", "test.proj", shape.outputs, shape.inputs, own, shape.bias, shard);
@@ -176,7 +176,7 @@ std::vector<float> stream_after(LayerRank& rank, const Shape& shape, DType dtype
 
 TEST_CASE("the result of a row-parallel layer is added to the residual stream once") {
   on_groups([](LayerRank& rank) {
-    for (const Shape& shape : kShapes) {
+    for (const StreamShape& shape : kStreamShapes) {
       for (const DType dtype : {DType::f32, DType::bf16}) {
         const auto expected = stream_after(rank, shape, dtype, {0, 1}, rank.alone());
         const auto got = stream_after(rank, shape, dtype, rank.shard(), rank.together());

@@ -20,7 +20,7 @@
 namespace nvllm::layers {
 namespace {
 
-struct Shape {
+struct MoeShape {
   std::int64_t rows, experts, per_token, hidden, intermediate;
   bool renormalize;
 
@@ -34,7 +34,7 @@ std::string expert_name(std::int64_t expert, const char* part) {
   return str("test.experts.", expert, ".", part);
 }
 
-SparseMoeConfig config_of(const Shape& shape, bool expert_parallel) {
+SparseMoeConfig config_of(const MoeShape& shape, bool expert_parallel) {
   SparseMoeConfig config{.router = "test.router",
                          .experts = {},
                          .hidden = shape.hidden,
@@ -87,7 +87,7 @@ struct Choice {
   double margin = std::numeric_limits<double>::infinity();
 };
 
-Choice choose(const Shape& shape, const std::vector<double>& x, DType dtype) {
+Choice choose(const MoeShape& shape, const std::vector<double>& x, DType dtype) {
   const auto logits = Weight("test.router", shape.hidden, dtype).times(x, shape.experts);
   std::vector<std::int64_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -108,7 +108,7 @@ Choice choose(const Shape& shape, const std::vector<double>& x, DType dtype) {
 }
 
 // The experts' contribution to a row whose norm is x.
-std::vector<double> reference(const Shape& shape, const Choice& choice,
+std::vector<double> reference(const MoeShape& shape, const Choice& choice,
                               const std::vector<double>& x, DType dtype) {
   std::vector<double> sum(static_cast<std::size_t>(shape.hidden));
   for (std::size_t j = 0; j < choice.experts.size(); ++j) {
@@ -133,7 +133,7 @@ struct Result {
 // One rank's layer, and runs of it.
 class Layer {
  public:
-  Layer(LayerRank& rank, const Shape& shape, DType dtype, Shard shard, const Context& context,
+  Layer(LayerRank& rank, const MoeShape& shape, DType dtype, Shard shard, const Context& context,
         bool expert_parallel = false)
       : rank_(rank),
         shape_(shape),
@@ -177,7 +177,7 @@ class Layer {
 
  private:
   LayerRank& rank_;
-  Shape shape_;
+  MoeShape shape_;
   DType dtype_;
   Context context_;
   RmsNorm norm_;
@@ -192,7 +192,7 @@ std::vector<double> row_of(const std::vector<float>& values, std::int64_t row,
 
 // "" or what is wrong with a result. Rows whose selection of experts depends on rounding are
 // skipped.
-std::string compare(const Shape& shape, const Result& result, DType dtype) {
+std::string compare(const MoeShape& shape, const Result& result, DType dtype) {
   const double min_margin = dtype == DType::f32 ? 1e-4 : 2e-2;
   const double tolerance = dtype == DType::f32 ? 2e-5 : 3e-2;
   double largest = 1;
@@ -214,10 +214,10 @@ std::string compare(const Shape& shape, const Result& result, DType dtype) {
   return compared * 2 >= shape.rows ? "" : str(compared, " rows compared of ", shape.rows);
 }
 
-std::vector<Shape> shapes() {
-  std::vector<Shape> all = {{5, 8, 2, 64, 48, true},   {1, 16, 4, 40, 32, false},
-                            {40, 3, 1, 24, 161, true}, {7, 4, 4, 72, 2, false},
-                            {20, 1, 1, 16, 8, false},  {19, 128, 8, 16, 8, true}};
+std::vector<MoeShape> shapes() {
+  std::vector<MoeShape> all = {{5, 8, 2, 64, 48, true},   {1, 16, 4, 40, 32, false},
+                               {40, 3, 1, 24, 161, true}, {7, 4, 4, 72, 2, false},
+                               {20, 1, 1, 16, 8, false},  {19, 128, 8, 16, 8, true}};
   std::mt19937 random(21);
   for (int i = 0; i < 6; ++i) {
     const auto experts = static_cast<std::int64_t>(1 + random() % 12);
@@ -231,7 +231,7 @@ std::vector<Shape> shapes() {
 
 TEST_CASE("a mixture, whole and over ranks, is what its definition says") {
   on_groups([](LayerRank& rank) {
-    for (const Shape& shape : shapes()) {
+    for (const MoeShape& shape : shapes()) {
       for (const DType dtype : {DType::f32, DType::bf16}) {
         const std::string name = str(shape.describe(), " ", name_of(dtype));
         CAPTURE(name);
@@ -250,7 +250,7 @@ TEST_CASE("a row's result does not depend on its company") {
   if (testing::device_under_test() != DeviceKind::cpu) {
     SKIP_TEST("on GPUs the number of rows decides which kernels compute a layer");
   }
-  static constexpr Shape kShape{16, 8, 3, 64, 48, true};
+  static constexpr MoeShape kShape{16, 8, 3, 64, 48, true};
   testing::run_on_devices(1, [](testing::DeviceRank& device) {
     LayerRank rank(device);
     for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -270,7 +270,7 @@ TEST_CASE("a row's result does not depend on its company") {
 
 TEST_CASE("experts that no row has chosen are not read") {
   if (testing::device_under_test() != DeviceKind::cpu) SKIP_TEST("writes weights on the host");
-  static constexpr Shape kShape{3, 20, 2, 32, 24, false};
+  static constexpr MoeShape kShape{3, 20, 2, 32, 24, false};
   testing::run_on_devices(1, [](testing::DeviceRank& device) {
     LayerRank rank(device);
     Layer layer(rank, kShape, DType::f32, {0, 1}, rank.alone());

@@ -14,10 +14,10 @@ namespace {
 
 // Slices of 128 that are whole, in part there, and not there.
 constexpr std::int64_t kHeadDims[] = {512, 384, 272, 512, 496, 400};
-constexpr std::int64_t kBlockSizes[] = {0, 16, 24, 1, 64, 256};
+constexpr std::int64_t kWideBlockSizes[] = {0, 16, 24, 1, 64, 256};
 
 // Sequences that decode, that have a few rows each, that have prompts in chunks, and all of them.
-const std::vector<std::vector<Sequence>> kSteps = {
+const std::vector<std::vector<Sequence>> kWideSteps = {
     {{1, 300}, {1, 17}, {1, 1}, {0, 9}, {1, 113}, {1, 16}},
     {{2, 200}, {4, 113}, {3, 2}, {0, 9}, {1, 64}, {4, 4}},
     {{40, 130}, {50, 50}, {33, 225}},
@@ -28,9 +28,9 @@ template <typename Function>
 void for_shapes(const Function& function) {
   std::size_t number = 0;
   for (const std::int64_t group : {1, 8, 3, 4}) {
-    for (const std::vector<Sequence>& sequences : kSteps) {
+    for (const std::vector<Sequence>& sequences : kWideSteps) {
       const std::int64_t head_dim = kHeadDims[number % std::size(kHeadDims)];
-      const std::int64_t block_size = kBlockSizes[number / 2 % std::size(kBlockSizes)];
+      const std::int64_t block_size = kWideBlockSizes[number / 2 % std::size(kWideBlockSizes)];
       const auto seed = static_cast<unsigned>(++number);
       CAPTURE(group);
       CAPTURE(head_dim);

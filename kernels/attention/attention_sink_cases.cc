@@ -12,10 +12,10 @@
 namespace nvllm::kernels::testing {
 namespace {
 
-constexpr std::int64_t kBlockSizes[] = {0, 16, 24, 64, 128};
+constexpr std::int64_t kSinkBlockSizes[] = {0, 16, 24, 64, 128};
 
 // Sequences that decode, that have a few rows each, that have prompts in chunks, and all of them.
-const std::vector<std::vector<Sequence>> kSteps = {
+const std::vector<std::vector<Sequence>> kSinkSteps = {
     {{1, 700}, {1, 17}, {1, 1}, {0, 9}, {1, 513}, {1, 1033}},
     {{2, 700}, {4, 513}, {3, 3}, {0, 9}, {4, 4}},
     {{40, 300}, {90, 90}, {130, 700}},
@@ -40,12 +40,12 @@ void check_all(Backend& backend, unsigned seed) {
   std::mt19937 random(seed);
   std::size_t number = 0;
   const bool gpu = backend.kind() == DeviceKind::cuda;
-  for (const std::vector<Sequence>& sequences : kSteps) {
+  for (const std::vector<Sequence>& sequences : kSinkSteps) {
     for (const std::int64_t window : {0, 1, 70, 300}) {
       for (const std::int64_t head_dim : {64, 128, 256, 48}) {
         if (!gpu && head_dim > 64) continue;
         const std::int64_t group = std::int64_t{1} << number % 4;
-        const std::int64_t block_size = kBlockSizes[number++ % std::size(kBlockSizes)];
+        const std::int64_t block_size = kSinkBlockSizes[number++ % std::size(kSinkBlockSizes)];
         if (nvllm::testing::kSanitized && number % 7 != 0) continue;
         CAPTURE(window);
         CAPTURE(head_dim);

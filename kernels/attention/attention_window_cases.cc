@@ -17,10 +17,10 @@ constexpr std::int64_t kWindows[] = {1,   2,   15,  16,  17,  31,  63,  64,  65,
                                      127, 128, 129, 200, 256, 257, 600, 5000};
 // Contiguous, and blocks of which a tile of any kernel is one, a part or several; copied in bulk or
 // not.
-constexpr std::int64_t kBlockSizes[] = {0, 16, 24, 32, 64, 128, 256};
+constexpr std::int64_t kWindowBlockSizes[] = {0, 16, 24, 32, 64, 128, 256};
 
 // Sequences that decode, that have a few rows each, that have prompts in chunks, and all of them.
-const std::vector<std::vector<Sequence>> kSteps = {
+const std::vector<std::vector<Sequence>> kWindowSteps = {
     {{1, 700}, {1, 17}, {1, 1}, {0, 9}, {1, 513}, {1, 16}, {1, 1033}},
     {{2, 700}, {4, 513}, {3, 2}, {0, 9}, {1, 64}, {4, 4}},
     {{40, 300}, {90, 90}, {130, 700}, {33, 1025}},
@@ -39,14 +39,14 @@ TEST_CASE_TEMPLATE("attention with a window is what its definition says", T, FLO
   std::mt19937 random(31);
   std::size_t number = 0;
   for (const std::int64_t window : kWindows) {
-    for (const std::vector<Sequence>& sequences : kSteps) {
+    for (const std::vector<Sequence>& sequences : kWindowSteps) {
       if (nvllm::testing::kSanitized && number % 11 != 0) {
         ++number;
         continue;
       }
       const std::int64_t head_dim = number % 3 == 0 ? 128 : 64;
       const std::int64_t group = std::int64_t{1} << number % 4;
-      const std::int64_t block_size = kBlockSizes[number % std::size(kBlockSizes)];
+      const std::int64_t block_size = kWindowBlockSizes[number % std::size(kWindowBlockSizes)];
       ++number;
       CAPTURE(window);
       CAPTURE(number);
@@ -65,9 +65,9 @@ TEST_CASE("windows of random sequences, also of a cache of E4m3") {
   for (int i = 0; i < (nvllm::testing::kSanitized ? 3 : gpu ? 60 : 16); ++i) {
     const auto group = static_cast<std::int64_t>(1 + random() % 9);
     const int max_rows = i % 3 == 0 ? 1 : i % 3 == 1 ? 4 : 60;
-    const AttentionShape shape =
-        whole_groups(some_sequences(random, 2, max_rows, 600), 1 + random() % 2, group,
-                     16 * static_cast<std::int64_t>(1 + random() % 8), kBlockSizes[random() % 7]);
+    const AttentionShape shape = whole_groups(
+        some_sequences(random, 2, max_rows, 600), 1 + random() % 2, group,
+        16 * static_cast<std::int64_t>(1 + random() % 8), kWindowBlockSizes[random() % 7]);
     const auto window = static_cast<std::int64_t>(1 + random() % 400);
     CAPTURE(i);
     CAPTURE(window);
@@ -89,12 +89,12 @@ TEST_CASE_TEMPLATE("windows in a cache of E4m3, in blocks of all sizes", T, FLOA
   GPU_SHAPES_OR_SKIP();
   std::mt19937 random(37);
   for (const std::int64_t head_dim : {64, 128}) {
-    for (const std::int64_t block_size : kBlockSizes) {
+    for (const std::int64_t block_size : kWindowBlockSizes) {
       for (const std::int64_t window : {1, 33, 100, 300}) {
         CAPTURE(head_dim);
         CAPTURE(block_size);
         CAPTURE(window);
-        const std::vector<Sequence>& sequences = kSteps[random() % kSteps.size()];
+        const std::vector<Sequence>& sequences = kWindowSteps[random() % kWindowSteps.size()];
         auto one = windowed<T, E4m3>(whole_groups(sequences, 1, 4, head_dim, block_size), window,
                                      random());
         one.forget = true;

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <iostream>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -20,8 +19,9 @@
 namespace nvllm::kernels::testing {
 namespace {
 
-constexpr std::int64_t kRows = 600;
-constexpr std::int64_t kNumbers[] = {1, 2, 7, 8, 15, 16, 17, 33, 64, 100, 112, 113, 128, 129, 400};
+constexpr std::int64_t kInvariantRows = 600;
+constexpr std::int64_t kInvariantM[] = {1,  2,   7,   8,   15,  16,  17, 33,
+                                        64, 100, 112, 113, 128, 129, 400};
 
 class Rows {
  public:
@@ -40,10 +40,10 @@ class Rows {
   std::string differing(unsigned seed) {
     std::mt19937 random(seed);
     std::string differing;
-    for (const std::int64_t m : kNumbers) {
-      const auto first = static_cast<std::int64_t>(random() % (kRows - m + 1));
+    for (const std::int64_t m : kInvariantM) {
+      const auto first = static_cast<std::int64_t>(random() % (kInvariantRows - m + 1));
       const std::vector<char> some = result_of(first, m);
-      const std::size_t row = all_.size() / kRows;
+      const std::size_t row = all_.size() / kInvariantRows;
       if (std::memcmp(some.data(), all_.data() + row * first, some.size()) != 0)
         differing += str(differing.empty() ? "" : " ", m);
     }
@@ -97,12 +97,6 @@ void check_all(Backend& backend, const Setting& plain, unsigned seed) {
   check(backend, normed, false, seed);
 }
 
-unsigned fresh_seed() {
-  const unsigned seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
-  return seed;
-}
-
 // Inputs and outputs: of models, small ones, and such that no vectors or tiles are whole.
 struct Sizes {
   std::int64_t inputs, outputs;
@@ -117,7 +111,8 @@ TEST_CASE_TEMPLATE("invariant: a row has the same bits among any number of rows"
   const unsigned seed = fresh_seed();
   for (const auto& [inputs, outputs] : kSizes) {
     if (dtype_of<T> == DType::f32 && inputs * outputs > 1 << 20) continue;
-    const Setting plain{.m = kRows, .outputs = outputs, .inputs = inputs, .type = dtype_of<T>};
+    const Setting plain{
+        .m = kInvariantRows, .outputs = outputs, .inputs = inputs, .type = dtype_of<T>};
     check_all(*backend, plain, seed);
   }
 }
@@ -129,7 +124,7 @@ TEST_CASE_TEMPLATE("invariant: a norm as the prologue has the bits of a norm bef
   const unsigned seed = fresh_seed();
   constexpr Sizes kNormed[] = {{1024, 4096}, {2560, 1024}, {4096, 768}, {576, 960}, {104, 72}};
   for (const auto& [inputs, outputs] : kNormed) {
-    for (const std::int64_t m : kNumbers) {
+    for (const std::int64_t m : kInvariantM) {
       const Setting setting{.m = m,
                             .outputs = outputs,
                             .inputs = inputs,
@@ -166,7 +161,11 @@ TEST_CASE("invariant: a vocabulary's logits have the same bits among any number 
   if (backend->kind() == DeviceKind::cpu) SKIP_TEST("row_invariance_test has the CPU's");
   const unsigned seed = fresh_seed();
   check(*backend,
-        {.m = kRows, .outputs = 50'000, .inputs = 512, .type = DType::bf16, .float_out = true},
+        {.m = kInvariantRows,
+         .outputs = 50'000,
+         .inputs = 512,
+         .type = DType::bf16,
+         .float_out = true},
         false, seed);
 }
 
@@ -185,7 +184,7 @@ TEST_CASE_TEMPLATE("invariant: with quantized weights a row has the same bits", 
   constexpr Sizes kQuantized[] = {{1024, 4096}, {9728, 1024}, {576, 960}, {200, 72}, {384, 45}};
   for (const QuantizedSetting& quantized : kFormats) {
     for (const auto& [inputs, outputs] : kQuantized) {
-      const Setting plain{.m = kRows,
+      const Setting plain{.m = kInvariantRows,
                           .outputs = outputs,
                           .inputs = inputs,
                           .type = dtype_of<T>,

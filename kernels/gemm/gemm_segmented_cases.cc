@@ -2,7 +2,6 @@
 // number of rows. Invariant GEMMs also guarantee what ranks with parts of a weight rely on: an
 // output has the same bits however many others there are.
 #include <cstring>
-#include <iostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -16,8 +15,8 @@
 namespace nvllm::kernels::testing {
 namespace {
 
-constexpr std::int64_t kRows = 300;
-constexpr std::int64_t kNumbers[] = {1, 2, 7, 8, 9, 16, 17, 40, 64, 113, 128, 129, 256, 300};
+constexpr std::int64_t kSegmentedRows = 300;
+constexpr std::int64_t kSegmentedM[] = {1, 2, 7, 8, 9, 16, 17, 40, 64, 113, 128, 129, 256, 300};
 
 // The tree over `segments` segments, as on the ranks of a group.
 TreeSum tree_over(int segments) {
@@ -35,38 +34,33 @@ TreeSum tree_over(int segments) {
   return sum;
 }
 
-unsigned fresh_seed() {
-  const unsigned seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
-  return seed;
-}
-
-struct Sizes {
+struct SegmentSizes {
   std::int64_t outputs, inputs;  // of a segment
   int segments;
   bool bias = false;
 };
 
-// One segmented GEMM of up to kRows rows, whose x has columns of others beside it.
+// One segmented GEMM of up to kSegmentedRows rows, whose x has columns of others beside it.
 template <typename T>
 class Segmented {
  public:
-  Segmented(Backend& backend, const Sizes& sizes, unsigned seed)
+  Segmented(Backend& backend, const SegmentSizes& sizes, unsigned seed)
       : sizes_(sizes),
         seed_(seed),
         stream_(backend.create_stream()),
         gemm_(create_gemm(backend, {.invariant = true})),
         weight_(backend, *stream_,
                 normal_values<T>(sizes.segments * sizes.outputs * sizes.inputs, seed)),
-        x_(backend, *stream_, normal_values<T>(kRows * x_stride(), seed + 1)),
+        x_(backend, *stream_, normal_values<T>(kSegmentedRows * x_stride(), seed + 1)),
         bias_(backend, *stream_, normal_values<T>(sizes.outputs, seed + 2)),
-        summands_(backend, *stream_, std::vector<float>(sizes.segments * kRows * sizes.outputs)),
-        out_(backend, *stream_, std::vector<T>(kRows * sizes.outputs)) {}
+        summands_(backend, *stream_,
+                  std::vector<float>(sizes.segments * kSegmentedRows * sizes.outputs)),
+        out_(backend, *stream_, std::vector<T>(kSegmentedRows * sizes.outputs)) {}
 
   SegmentedGemm of(std::int64_t first, std::int64_t m) const {
     SegmentedGemm gemm{
         .weight = {.values = weight_.view({sizes_.segments * sizes_.outputs, sizes_.inputs})},
-        .x = x_.view({kRows, x_stride()}).rows(first, m),
+        .x = x_.view({kSegmentedRows, x_stride()}).rows(first, m),
         .sum = tree_over(sizes_.segments)};
     gemm.x.shape[1] = sizes_.segments * sizes_.inputs;
     gemm.sum.out = out_.view({m, sizes_.outputs});
@@ -82,19 +76,19 @@ class Segmented {
 
   // All rows, by separate GEMMs and a sum.
   std::vector<T> one_by_one() {
-    const SegmentedGemm all = of(0, kRows);
+    const SegmentedGemm all = of(0, kSegmentedRows);
     for (int n = 0; n < sizes_.segments; ++n) {
       gemm_->run(gemm_->call(all.weight_of(n), all.operands_of(n)), *stream_);
     }
     tree_sum(all.sum, *stream_);
-    return result(kRows);
+    return result(kSegmentedRows);
   }
 
   // The number of elements in a row of one_by_one()'s result that are not near the definition.
   int wrong_elements(std::int64_t row, const std::vector<T>& all) const {
     const std::int64_t outputs = sizes_.outputs, inputs = sizes_.inputs;
     const auto weight = normal_values<T>(sizes_.segments * outputs * inputs, seed_);
-    const auto x = normal_values<T>(kRows * x_stride(), seed_ + 1);
+    const auto x = normal_values<T>(kSegmentedRows * x_stride(), seed_ + 1);
     const auto bias = normal_values<T>(outputs, seed_ + 2);
     const auto at = [](const std::vector<T>& values, std::int64_t i) {
       return double{to_float(values[static_cast<std::size_t>(i)])};
@@ -123,7 +117,7 @@ class Segmented {
     return values;
   }
 
-  Sizes sizes_;
+  SegmentSizes sizes_;
   unsigned seed_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Gemm> gemm_;
@@ -137,27 +131,27 @@ TEST_CASE_TEMPLATE("segmented: the bits of a GEMM for each segment and of their 
   BACKEND_OR_SKIP(backend);
   const unsigned seed = fresh_seed();
   std::mt19937 random(seed);
-  for (const Sizes& sizes : {Sizes{256, 128, 8},
-                             {1024, 384, 8, true},
-                             {72, 48, 7},
-                             {40, 24, 3, true},
-                             {64, 16, 5},
-                             {8, 8, 2},
-                             {96, 200, 1, true},
-                             {520, 1032, 4},
-                             {37, 12, 8},
-                             {1536, 64, 6}}) {
+  for (const SegmentSizes& sizes : {SegmentSizes{256, 128, 8},
+                                    {1024, 384, 8, true},
+                                    {72, 48, 7},
+                                    {40, 24, 3, true},
+                                    {64, 16, 5},
+                                    {8, 8, 2},
+                                    {96, 200, 1, true},
+                                    {520, 1032, 4},
+                                    {37, 12, 8},
+                                    {1536, 64, 6}}) {
     CAPTURE(sizes.outputs);
     CAPTURE(sizes.inputs);
     CAPTURE(sizes.segments);
     Segmented<T> gemm(*backend, sizes, seed);
     const std::vector<T> right = gemm.one_by_one();
-    for (const std::int64_t row : {std::int64_t{0}, kRows - 1}) {
+    for (const std::int64_t row : {std::int64_t{0}, kSegmentedRows - 1}) {
       CHECK(gemm.wrong_elements(row, right) == 0);
     }
     std::string differing;
-    for (const std::int64_t m : kNumbers) {
-      const auto first = static_cast<std::int64_t>(random() % (kRows - m + 1));
+    for (const std::int64_t m : kSegmentedM) {
+      const auto first = static_cast<std::int64_t>(random() % (kSegmentedRows - m + 1));
       const std::vector<T> got = gemm.run(first, m);
       const T* const there = right.data() + first * sizes.outputs;
       if (std::memcmp(got.data(), there, got.size() * sizeof(T)) != 0) differing += str(m, ' ');

@@ -13,7 +13,7 @@ namespace {
 using testing::Placed;
 using testing::refusal;
 
-struct Shape {
+struct CombineShape {
   std::int64_t rows, columns, k;
 };
 
@@ -26,7 +26,7 @@ std::vector<std::int32_t> shuffled(std::int64_t count, std::mt19937& random) {
 }
 
 template <typename T>
-int count_wrong(Backend& backend, const Shape& shape, bool residual, bool in_place,
+int count_wrong(Backend& backend, const CombineShape& shape, bool residual, bool in_place,
                 std::mt19937& random, bool has_shared = false, bool some_own = false) {
   const auto stream = backend.create_stream();
   const std::int64_t rows = shape.rows, columns = shape.columns, k = shape.k;
@@ -88,13 +88,13 @@ TEST_CASE_TEMPLATE("combine_experts is what its definition says, for all shapes"
                    F16) {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(13);
-  std::vector<Shape> shapes = {{0, 8, 2}, {3, 0, 2}, {1, 1, 1}, {5, 64, 2}, {1, 4096, 8}};
+  std::vector<CombineShape> shapes = {{0, 8, 2}, {3, 0, 2}, {1, 1, 1}, {5, 64, 2}, {1, 4096, 8}};
   for (int i = 0; i < (nvllm::testing::kSanitized ? 5 : 40); ++i) {
     shapes.push_back({static_cast<std::int64_t>(1 + random() % 40),
                       static_cast<std::int64_t>(1 + random() % 300),
                       static_cast<std::int64_t>(1 + random() % 12)});
   }
-  for (const Shape& shape : shapes) {
+  for (const CombineShape& shape : shapes) {
     CAPTURE(shape.rows);
     CAPTURE(shape.columns);
     CAPTURE(shape.k);

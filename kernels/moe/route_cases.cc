@@ -30,11 +30,11 @@ struct Routed {
   }
 };
 
-struct Shape {
+struct RouteShape {
   std::int64_t rows, experts, k;
 };
 
-Route arguments(const Shape& shape, bool renormalize) {
+Route arguments(const RouteShape& shape, bool renormalize) {
   Route args;
   args.logits = TensorView(nullptr, DType::f32, {shape.rows, shape.experts});
   args.weights = TensorView(nullptr, DType::f32, {shape.rows, shape.k});
@@ -47,7 +47,7 @@ Route arguments(const Shape& shape, bool renormalize) {
 
 // scales: of experts; empty: none.
 template <typename Scale = float>
-Routed routed(Backend& backend, const Shape& shape, const std::vector<float>& logits,
+Routed routed(Backend& backend, const RouteShape& shape, const std::vector<float>& logits,
               bool renormalize, const std::vector<Scale>& scales = {}) {
   const auto stream = backend.create_stream();
   const auto entries = static_cast<std::size_t>(shape.rows * shape.k);
@@ -70,7 +70,7 @@ Routed routed(Backend& backend, const Shape& shape, const std::vector<float>& lo
   return {weights.fetch(), start.fetch(), source.fetch(), places.fetch()};
 }
 
-Routed reference(const Shape& shape, std::vector<float> logits, bool renormalize,
+Routed reference(const RouteShape& shape, std::vector<float> logits, bool renormalize,
                  std::vector<float> scales = {}) {
   const auto entries = static_cast<std::size_t>(shape.rows * shape.k);
   Routed right{
@@ -106,15 +106,16 @@ std::string compare(const Routed& got, const Routed& right) {
 
 TEST_CASE("route is what its definition says, for all shapes") {
   BACKEND_OR_SKIP(backend);
-  std::vector<Shape> shapes = {{0, 4, 2},    {1, 1, 1},     {1, 8, 2},       {1, 128, 8}, {7, 5, 5},
-                               {300, 16, 4}, {64, 1024, 9}, {2, 1024, 1024}, {1000, 7, 1}};
+  std::vector<RouteShape> shapes = {{0, 4, 2},     {1, 1, 1},       {1, 8, 2},
+                                    {1, 128, 8},   {7, 5, 5},       {300, 16, 4},
+                                    {64, 1024, 9}, {2, 1024, 1024}, {1000, 7, 1}};
   std::mt19937 random(7);
   for (int i = 0; i < 60; ++i) {
     const auto experts = static_cast<std::int64_t>(1 + random() % 70);
     shapes.push_back({static_cast<std::int64_t>(random() % 90), experts,
                       static_cast<std::int64_t>(1 + random() % experts)});
   }
-  for (const Shape& shape : shapes) {
+  for (const RouteShape& shape : shapes) {
     for (const bool renormalize : {false, true}) {
       CAPTURE(shape.rows);
       CAPTURE(shape.experts);
@@ -130,7 +131,8 @@ TEST_CASE("route is what its definition says, for all shapes") {
 TEST_CASE("weights are multiplied by the scales of their experts") {
   BACKEND_OR_SKIP(backend);
   // A GPU has other kernels for few rows, for many, and for many experts.
-  for (const Shape& shape : {Shape{40, 12, 3}, Shape{3, 128, 40}, Shape{600, 300, 4}}) {
+  for (const RouteShape& shape :
+       {RouteShape{40, 12, 3}, RouteShape{3, 128, 40}, RouteShape{600, 300, 4}}) {
     CAPTURE(shape.rows);
     const auto logits = testing::normal_values<float>(shape.rows * shape.experts, 1, 0, 2);
     const auto scales = testing::normal_values<float>(shape.experts, 2, 1, 0.2f);
@@ -144,7 +146,7 @@ TEST_CASE("weights are multiplied by the scales of their experts") {
 
 TEST_CASE_TEMPLATE("scales of experts have any type of float", T, HALF_TYPES) {
   BACKEND_OR_SKIP(backend);
-  const Shape shape{20, 12, 3};
+  const RouteShape shape{20, 12, 3};
   const auto logits = testing::normal_values<float>(shape.rows * shape.experts, 1, 0, 2);
   const auto scales = testing::normal_values<T>(shape.experts, 2, 1, 0.2f);
   std::vector<float> as_floats;
@@ -157,7 +159,7 @@ TEST_CASE("of equal logits the lower expert comes first") {
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(3);
   for (int i = 0; i < 50; ++i) {
-    const Shape shape{20, 12, 5};
+    const RouteShape shape{20, 12, 5};
     std::vector<float> logits(static_cast<std::size_t>(shape.rows * shape.experts));
     for (float& logit : logits) logit = static_cast<float>(random() % 4);
     CHECK(compare(routed(*backend, shape, logits, true), reference(shape, logits, true)) == "");
@@ -166,7 +168,7 @@ TEST_CASE("of equal logits the lower expert comes first") {
 
 TEST_CASE("large logits and those of minus infinity are probabilities, too") {
   BACKEND_OR_SKIP(backend);
-  const Shape shape{3, 9, 2};
+  const RouteShape shape{3, 9, 2};
   std::vector<float> logits(27, -kInfinity);
   logits[4] = 1e30f, logits[7] = 3;
   logits[9 + 2] = -1e30f, logits[9 + 8] = -1e30f;
@@ -180,7 +182,7 @@ TEST_CASE("NaN makes all weights of its row NaN, and its experts are some, each 
   BACKEND_OR_SKIP(backend);
   std::mt19937 random(11);
   for (int i = 0; i < 200; ++i) {
-    const Shape shape{6, static_cast<std::int64_t>(3 + random() % 20), 3};
+    const RouteShape shape{6, static_cast<std::int64_t>(3 + random() % 20), 3};
     auto logits = testing::normal_values<float>(shape.rows * shape.experts, random());
     const auto row = static_cast<std::int64_t>(random() % 6);
     for (std::int64_t n = 0; n <= static_cast<std::int64_t>(random() % 4); ++n) {
@@ -201,7 +203,7 @@ TEST_CASE("NaN makes all weights of its row NaN, and its experts are some, each 
 
 TEST_CASE("a row's experts and weights do not depend on its company") {
   BACKEND_OR_SKIP(backend);
-  const Shape all{200, 60, 6};
+  const RouteShape all{200, 60, 6};
   const auto logits = testing::normal_values<float>(all.rows * all.experts, 5, 0, 3);
   const Routed together = routed(*backend, all, logits, true);
   const auto experts = together.experts(6);

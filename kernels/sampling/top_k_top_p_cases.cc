@@ -40,12 +40,12 @@ std::vector<float> reference(SamplingCase c) {
 }
 
 // What one part of the vocabulary needs, beside what all share.
-struct Part {
+struct FilteredPart {
   PlacedCase placed;
   Placed<std::int32_t> state;
   Placed<float> thresholds;
 
-  Part(Backend& backend, Stream& stream, const SamplingCase& c, std::int64_t shift)
+  FilteredPart(Backend& backend, Stream& stream, const SamplingCase& c, std::int64_t shift)
       : placed(backend, stream, c, shift),
         state(backend, stream, std::vector<std::int32_t>(c.rows * kStateWords)),
         thresholds(backend, stream, std::vector<float>(c.rows, kNan)) {}
@@ -74,7 +74,7 @@ class WholeRows {
   std::vector<float> thresholds() { return part_.thresholds.fetch(); }
 
  private:
-  Part part_;
+  FilteredPart part_;
   Placed<std::int32_t> maxima_;
   Placed<std::int64_t> histograms_;
 };
@@ -91,11 +91,12 @@ std::vector<float> filter_in_parts(Backend& backend, const SamplingCase& c,
                                   std::vector<std::int64_t>(parts * c.rows * kTruncationBins));
   Placed<std::int64_t> gathered(backend, *stream,
                                 std::vector<std::int64_t>(parts * c.rows * kTruncationBins));
-  std::vector<std::unique_ptr<Part>> there;
+  std::vector<std::unique_ptr<FilteredPart>> there;
   std::vector<TopKTopP> calls;
   std::int64_t begin = 0;
   for (std::int64_t part = 0; part < parts; ++part) {
-    there.push_back(std::make_unique<Part>(backend, *stream, c.part(begin, cuts[part]), shift));
+    there.push_back(
+        std::make_unique<FilteredPart>(backend, *stream, c.part(begin, cuts[part]), shift));
     begin = cuts[part];
     TopKTopP args;
     args.rows = there.back()->placed.args();

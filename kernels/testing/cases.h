@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <iostream>
 #include <limits>
 #include <random>
 #include <string>
@@ -39,6 +40,13 @@ namespace nvllm::kernels::testing {
 
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// A seed for random inputs, printed so that a failure can be repeated with it.
+inline unsigned fresh_seed() {
+  const unsigned seed = std::random_device()();
+  std::cout << "seed " << seed << "\n";
+  return seed;
+}
 
 // The distance of neighbouring values, relative to them, the least positive value and the largest.
 template <typename T>

@@ -20,9 +20,6 @@ using kvcache::OffloadWait;
 using kvcache::Transfer;
 using testing::DeviceRank;
 
-constexpr const char* kModel = "qwen3-uneven";  // 9 heads, 3 KV heads
-constexpr std::int64_t kWhole = 1 << 20;
-
 TEST_CASE(
     "chunked: any ring gives transformers' tokens, with graphs and without, on 1 to 4 ranks") {
   struct Case {
@@ -43,7 +40,7 @@ TEST_CASE(
       RunnerTestOptions options = chunked(each.ring, 16);
       options.graphs = each.graphs;
       options.steps_ahead = each.graphs ? 2 : 0;
-      CHECK(continue_all(rank, GoldenModel(kModel), options, 40) == "");
+      CHECK(continue_all(rank, GoldenModel(kUnevenModel), options, 40) == "");
     });
   }
 }
@@ -69,7 +66,7 @@ std::vector<float> logprobs_by(DeviceRank& rank, const GoldenModel& golden,
 TEST_CASE("chunked: no bit depends on the ring from 16 slots on, or on when copies are done") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     const std::vector<float> right = logprobs_by(rank, golden, chunked(16, 4));
     CHECK(right.size() + 1 >= golden.prompts[2].ids.size());
     for (const std::int64_t ring : {16, 17, 30}) {
@@ -86,7 +83,7 @@ TEST_CASE("chunked: no bit depends on the ring from 16 slots on, or on when copi
 TEST_CASE("chunked: blocks and chunks of any size, one inside the other or not") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     struct Sizes {
       std::int64_t block, chunk;
     };
@@ -104,14 +101,15 @@ TEST_CASE("chunked: blocks and chunks of any size, one inside the other or not")
 
 TEST_CASE("chunked: as many bytes move as blocks are read and filled") {
   RANKS_OR_SKIP(1);
-  testing::run_on_devices(1, [](DeviceRank& rank) { check_traffic(rank, GoldenModel(kModel), 0); });
+  testing::run_on_devices(
+      1, [](DeviceRank& rank) { check_traffic(rank, GoldenModel(kUnevenModel), 0); });
 }
 
 TEST_CASE(
     "chunked: a prefix is shared inside the step that computes it, and later read once for all") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     const auto& prompt = golden.prompts[2];
     const auto length = static_cast<std::int64_t>(prompt.ids.size());
     const std::int64_t block = 16, shared = (length - 1) / block;
@@ -143,7 +141,7 @@ TEST_CASE(
 TEST_CASE("chunked: sequences come and go, in slots and blocks that others had a step before") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     RunnerTestOptions options = chunked(2, 16);
     check_come_and_go(rank, golden, options);
   });
@@ -152,7 +150,7 @@ TEST_CASE("chunked: sequences come and go, in slots and blocks that others had a
 TEST_CASE("chunked: copies that take any time change nothing") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     for (const unsigned seed : {1u, 2u}) {
       RunnerTestOptions options = chunked(3, 48);
       options.hooks = slow_at_random(seed);
@@ -235,13 +233,13 @@ std::string wrong_without(DeviceRank& rank, const GoldenModel& golden, std::size
 
 TEST_CASE("chunked: waits that are left out are missed") {
   CHECK(all_waits().size() == kvcache::kOffloadWaits);
-  check_waits_are_missed(kModel, waits_of(all_waits()), wrong_without, 40);
+  check_waits_are_missed(kUnevenModel, waits_of(all_waits()), wrong_without, 40);
 }
 
 constexpr const char* kRacing = "chunked: ThreadSanitizer finds each wait that is left out";
 
 TEST_CASE(kRacing) {
-  find_races(kRacing, kModel, waits_of(all_waits()), wrong_without);
+  find_races(kRacing, kUnevenModel, waits_of(all_waits()), wrong_without);
 }
 
 }  // namespace

@@ -21,8 +21,6 @@ using kvcache::OffloadWait;
 using kvcache::Transfer;
 using testing::DeviceRank;
 
-constexpr const char* kModel = "qwen3-uneven";  // 9 heads, 3 KV heads
-
 RunnerTestOptions with_share(std::optional<double> share, std::int64_t ring_slots = 2,
                              std::int64_t block_size = 16) {
   RunnerTestOptions options = chunked(ring_slots, block_size);
@@ -38,7 +36,7 @@ TEST_CASE("host attention: any share, ring and number of threads gives transform
     bool graphs;
   };
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     for (const Case& each :
          {Case{0, 2, 16, 2, true}, Case{0.3, 3, 16, 1, true}, Case{0.3, 8, 4, 2, false},
           Case{0.5, 2, 16, 3, true}, Case{0.5, 2, 16, 2, false}, Case{1, 2, 16, 2, true},
@@ -62,7 +60,7 @@ TEST_CASE("host attention: ranks with other heads give transformers' tokens") {
     RANKS_OR_SKIP(ranks);
     CAPTURE(ranks);
     testing::run_on_devices(ranks, [](DeviceRank& rank) {
-      CHECK(continue_all(rank, GoldenModel(kModel), with_share(0.5), 40) == "");
+      CHECK(continue_all(rank, GoldenModel(kUnevenModel), with_share(0.5), 40) == "");
     });
   }
 }
@@ -70,14 +68,14 @@ TEST_CASE("host attention: ranks with other heads give transformers' tokens") {
 TEST_CASE("host attention: the measured share gives transformers' tokens") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    CHECK(continue_all(rank, GoldenModel(kModel), with_share(std::nullopt), 40) == "");
+    CHECK(continue_all(rank, GoldenModel(kUnevenModel), with_share(std::nullopt), 40) == "");
   });
 }
 
 TEST_CASE("host attention: the cores' blocks do not cross, and prompts' blocks do") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     const std::int64_t block = 16;
     struct Case {
       double share;
@@ -108,7 +106,7 @@ TEST_CASE(
     "host attention: a prefix that sequences share comes to the device once; their own stays") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     const auto& prompt = golden.prompts[2];
     const auto length = static_cast<std::int64_t>(prompt.ids.size());
     const std::int64_t block = 16, shared = 4;
@@ -141,7 +139,7 @@ TEST_CASE(
 TEST_CASE("host attention: sequences come and go, beside prompts and without") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     RunnerTestOptions options = with_share(0.5);
     check_come_and_go(rank, golden, options);
   });
@@ -150,7 +148,7 @@ TEST_CASE("host attention: sequences come and go, beside prompts and without") {
 TEST_CASE("host attention: copies and calls that take any time change nothing") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     for (const unsigned seed : {1u, 2u}) {
       RunnerTestOptions options = with_share(0.5, 3);
       options.graphs = seed == 1;
@@ -162,12 +160,12 @@ TEST_CASE("host attention: copies and calls that take any time change nothing") 
 }
 
 // A wait to leave out, and the delays of CPU calls and write-outs with which leaving it out shows.
-struct LeftOut {
+struct HostLeftOut {
   OffloadWait wait;
   std::chrono::microseconds call, write;
 };
 
-std::vector<LeftOut> all_waits() {
+std::vector<HostLeftOut> all_host_waits() {
   using std::chrono::microseconds;
   const microseconds none(0), some(500), long_time(5000);
   return {{OffloadWait::queries_of_host, none, none},
@@ -177,9 +175,9 @@ std::vector<LeftOut> all_waits() {
 
 // Describes the wrong tokens without these waits. Runs without graphs, because a stream becomes
 // part of a capture only through these waits.
-std::string wrong_without(DeviceRank& rank, const GoldenModel& golden, std::size_t which,
-                          std::uint32_t left_out, int run) {
-  const LeftOut each = all_waits()[which];
+std::string wrong_without_host_wait(DeviceRank& rank, const GoldenModel& golden, std::size_t which,
+                                    std::uint32_t left_out, int run) {
+  const HostLeftOut each = all_host_waits()[which];
   RunnerTestOptions options = with_share(1);
   options.slots = 1;
   options.graphs = false;
@@ -198,14 +196,15 @@ std::string wrong_without(DeviceRank& rank, const GoldenModel& golden, std::size
 }
 
 TEST_CASE("host attention: waits that are left out are missed") {
-  CHECK(all_waits().size() == kvcache::kHostAttentionWaits);
-  check_waits_are_missed(kModel, waits_of(all_waits()), wrong_without, 20);
+  CHECK(all_host_waits().size() == kvcache::kHostAttentionWaits);
+  check_waits_are_missed(kUnevenModel, waits_of(all_host_waits()), wrong_without_host_wait, 20);
 }
 
-constexpr const char* kRacing = "host attention: ThreadSanitizer finds each wait that is left out";
+constexpr const char* kHostRacing =
+    "host attention: ThreadSanitizer finds each wait that is left out";
 
-TEST_CASE(kRacing) {
-  find_races(kRacing, kModel, waits_of(all_waits()), wrong_without);
+TEST_CASE(kHostRacing) {
+  find_races(kHostRacing, kUnevenModel, waits_of(all_host_waits()), wrong_without_host_wait);
 }
 
 }  // namespace

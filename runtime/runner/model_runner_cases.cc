@@ -20,7 +20,6 @@ using testing::DeviceRank;
 constexpr const char* kModels[] = {"llama-dynamic",  "llama-llama3", "llama-tied",
                                    "mistral-hd128",  "qwen2-bias",   "qwen2-linear",
                                    "qwen3-gqa-tied", "qwen3-uneven", "qwen3-yarn"};
-constexpr std::int64_t kWhole = 1 << 20;  // chunks of this size are whole prompts
 
 void all_models(int ranks, DType dtype) {
   RANKS_OR_SKIP(ranks);

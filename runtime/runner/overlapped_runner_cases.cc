@@ -17,9 +17,6 @@ namespace {
 
 using testing::DeviceRank;
 
-constexpr const char* kModel = "qwen3-uneven";  // 9 heads, 3 KV heads
-constexpr std::int64_t kWhole = 1 << 20;        // chunks of this size are whole prompts
-
 RunnerTestOptions overlapped(DType dtype = DType::f32) {
   return {.dtype = dtype, .overlap_rows = 2};
 }
@@ -38,7 +35,7 @@ void continues_all(int ranks, DType dtype) {
   RANKS_OR_SKIP(ranks);
   testing::run_on_devices(ranks, [&](DeviceRank& rank) {
     const OwnRowsCommunicator* const own_rows = overlap_on_cpu(rank);
-    for (const char* name : {kModel, "llama-tied", "qwen2-bias"}) {
+    for (const char* name : {kUnevenModel, "llama-tied", "qwen2-bias"}) {
       const GoldenModel golden(name);
       for (const std::int64_t chunk :
            {std::int64_t{2}, std::int64_t{3}, std::int64_t{40}, kWhole}) {
@@ -95,7 +92,7 @@ TEST_CASE("overlapped: on CPUs the same bits as at once") {
     SKIP_TEST("GEMMs of GPUs depend on how many rows there are");
   }
   testing::run_on_devices(2, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     const std::vector<float> expected = logprobs(rank, golden, {}, 40);
     const OwnRowsCommunicator* const own_rows = overlap_on_cpu(rank);
     const std::vector<float> got = logprobs(rank, golden, overlapped(), 40);
@@ -125,7 +122,7 @@ std::vector<std::vector<std::int32_t>> tokens_beside_decoding(DeviceRank& rank,
 TEST_CASE("overlapped: a prompt beside sequences that decode") {
   RANKS_OR_SKIP(2);
   testing::run_on_devices(2, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     const auto expected = tokens_beside_decoding(rank, golden, {});
     const OwnRowsCommunicator* const own_rows = overlap_on_cpu(rank);
     CHECK(tokens_beside_decoding(rank, golden, overlapped()) == expected);

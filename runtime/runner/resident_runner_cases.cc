@@ -16,8 +16,6 @@ namespace {
 
 using testing::DeviceRank;
 
-constexpr const char* kModel = "qwen3-uneven";  // 9 heads, 3 KV heads
-
 TEST_CASE(
     "resident: blocks that stay give the same tokens, all of them or the first, on 1 to 4 ranks") {
   struct Case {
@@ -39,7 +37,7 @@ TEST_CASE(
       options.resident = each.resident;
       options.graphs = each.graphs;
       options.steps_ahead = each.graphs ? 2 : 0;
-      CHECK(continue_all(rank, GoldenModel(kModel), options, 40) == "");
+      CHECK(continue_all(rank, GoldenModel(kUnevenModel), options, 40) == "");
     });
   }
 }
@@ -47,7 +45,7 @@ TEST_CASE(
 TEST_CASE("resident: what stays is written to the host once, and never comes back") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     for (const std::int64_t resident : {13, 11, 1}) {  // all of them; some
       CAPTURE(resident);
       check_traffic(rank, golden, resident);
@@ -59,7 +57,7 @@ TEST_CASE(
     "resident: beside sequences in chunks, with a prefix of one of these and the other way round") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     const auto& prompt = golden.prompts[2];
     const auto length = static_cast<std::int64_t>(prompt.ids.size());
     const std::int64_t block = 16, shared = (length - 1) / block;
@@ -101,7 +99,7 @@ TEST_CASE(
 TEST_CASE("resident: a prefix that is only on the host comes back once") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     const auto& prompt = golden.prompts[2];
     const auto length = static_cast<std::int64_t>(prompt.ids.size());
     const std::int64_t block = 16, shared = (length - 1) / block;
@@ -140,7 +138,7 @@ TEST_CASE("resident: a prefix that is only on the host comes back once") {
 TEST_CASE("resident: sequences come and go, and copies take any time") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     for (const std::int64_t resident : {2, 14}) {
       CAPTURE(resident);
       RunnerTestOptions options = chunked(2, 16);
@@ -156,7 +154,7 @@ TEST_CASE("resident: sequences come and go, and copies take any time") {
 TEST_CASE("resident: slots come back from hundreds of sequences that come and go at random") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     const std::int64_t block = 16;
     std::mt19937 random(5);
     const auto below = [&](std::int64_t end) {

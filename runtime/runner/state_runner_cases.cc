@@ -12,7 +12,7 @@ namespace {
 
 using testing::DeviceRank;
 
-constexpr const char* kModels[] = {"qwen35-dense", "qwen3next"};
+constexpr const char* kHybridModels[] = {"qwen35-dense", "qwen3next"};
 constexpr std::int64_t kPrefix = 48;  // three blocks
 
 // On one and two ranks, and on five: with more ranks than key heads some ranks keep no states.
@@ -22,7 +22,7 @@ void with_models(const Body& body) {
   for (const int ranks : {1, 2, 5}) {
     if (!testing::why_no_ranks(ranks).empty()) continue;
     testing::run_on_devices(ranks, [&](DeviceRank& rank) {
-      for (const char* name : kModels) {
+      for (const char* name : kHybridModels) {
         CAPTURE(std::string(name));
         body(rank, GoldenModel(name));
       }

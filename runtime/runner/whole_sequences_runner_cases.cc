@@ -19,8 +19,6 @@ namespace {
 using kvcache::KvTraffic;
 using testing::DeviceRank;
 
-constexpr const char* kModel = "qwen3-uneven";  // 9 heads, 3 KV heads
-
 // On CPUs results are invariant by themselves.
 bool invariant() {
   return testing::device_under_test() == DeviceKind::cuda;
@@ -102,7 +100,7 @@ void check_bits(DeviceRank& rank, const GoldenModel& golden, const RunnerTestOpt
 TEST_CASE("whole sequences: the bits of a paged cache, whatever blocks, ring and residents") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     for (const DType dtype : {DType::f32, DType::bf16}) {
       if (testing::kSanitized && dtype == DType::f32) continue;  // the accesses are the same
       CAPTURE(name_of(dtype));
@@ -129,7 +127,7 @@ TEST_CASE("whole sequences: the bits of a paged cache in 8 bits") {
 TEST_CASE("whole sequences: parts have other bits") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     RunnerTestOptions parts = chunked(3, 16);
     parts.invariant = invariant();
     CHECK(bits_of(rank, golden, parts, 40) !=
@@ -145,8 +143,8 @@ TEST_CASE("whole sequences: transformers' tokens, with graphs and without, on 1 
     bool graphs;
   };
   for (const Case& each :
-       {Case{kModel, 1, 2, 0, true}, Case{kModel, 2, 3, 2, true}, Case{kModel, 3, 16, 0, false},
-        Case{kModel, 4, 2, 1, true},  // one has no heads
+       {Case{kUnevenModel, 1, 2, 0, true}, Case{kUnevenModel, 2, 3, 2, true},
+        Case{kUnevenModel, 3, 16, 0, false}, Case{kUnevenModel, 4, 2, 1, true},  // one has no heads
         Case{"llama-tied", 1, 3, 1, true}, Case{"mixtral", 2, 2, 0, true}}) {
     RANKS_OR_SKIP(each.ranks);
     CAPTURE(each.model);
@@ -165,7 +163,7 @@ TEST_CASE("whole sequences: transformers' tokens, with graphs and without, on 1 
 TEST_CASE("whole sequences: they come and go, in slots and blocks that others had a step before") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     RunnerTestOptions options = whole(2, 16, 3);
     for (const bool graphs : {true, false}) {
       options.graphs = graphs;
@@ -178,7 +176,7 @@ TEST_CASE("whole sequences: they come and go, in slots and blocks that others ha
 TEST_CASE("whole sequences: one that ends leaves the others of its graph their own blocks") {
   RANKS_OR_SKIP(1);
   testing::run_on_devices(1, [](DeviceRank& rank) {
-    const GoldenModel golden(kModel);
+    const GoldenModel golden(kUnevenModel);
     const auto& prompt = golden.prompts[2];
     const auto length = static_cast<std::int64_t>(prompt.ids.size());
     const std::int64_t block = 16, shared = (length - 1) / block;

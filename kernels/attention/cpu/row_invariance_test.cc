@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <iostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -118,8 +117,7 @@ std::string differing_rows(const Rows<T, Kv>& rows, const Way& way, std::mt19937
 
 template <typename T, typename Kv>
 void check(std::int64_t window = 0) {
-  const unsigned seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
+  const unsigned seed = fresh_seed();
   std::mt19937 random(seed);
   const auto backend = create_backend(DeviceKind::cpu);
   for (const InstructionSet set : {InstructionSet::avx2, InstructionSet::avx512}) {

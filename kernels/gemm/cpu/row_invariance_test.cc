@@ -5,7 +5,6 @@
 // invariant GEMM (GemmOptions), which has no blocks of these, among any number.
 #include <cstdint>
 #include <cstring>
-#include <iostream>
 #include <optional>
 #include <random>
 #include <span>
@@ -16,6 +15,7 @@
 #include "device/cpu/stream.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/testing/gemm_case.h"
+#include "kernels/testing/cases.h"
 
 namespace nvllm::kernels::testing {
 namespace {
@@ -71,12 +71,6 @@ class Rows {
   GemmTensors tensors_;
   std::vector<char> of_many_, of_few_;
 };
-
-unsigned fresh_seed() {
-  const unsigned seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
-  return seed;
-}
 
 // Which numbers of rows give other bits than 16 rows, or than all if they are more: "", or "1 2 8".
 std::string differing_rows(Rows& rows, std::span<const std::int64_t> numbers, unsigned seed) {

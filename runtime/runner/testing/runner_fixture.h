@@ -24,6 +24,9 @@
 
 namespace nvllm::runtime {
 
+inline constexpr const char* kUnevenModel = "qwen3-uneven";  // 9 heads, 3 KV heads
+inline constexpr std::int64_t kWhole = 1 << 20;  // chunks of this size are whole prompts
+
 // A model of tests/data/golden-models and transformers' greedy continuations of its prompts.
 struct GoldenModel {
   struct Prompt {
