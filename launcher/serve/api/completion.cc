@@ -130,14 +130,14 @@ class CompletionCall final : public GenerationCall {
     append_choice(index, last, out);
     out += R"(],"usage":)";
     if (fields().continuous_usage_stats) {
-      append_usage(out, usage_of(index));
+      append_usage(out, reported(usage_of(index)));
     } else {
       out += "null";
     }
     out += "}\n\n";
   }
 
-  void write_end(std::string& out) override { append_stream_end(out, head_, response_usage()); }
+  void write_end(std::string& out) override { append_stream_end(out, head_, reported(usage())); }
 
   void write_body(std::string& out) override {
     out += head_;
@@ -146,15 +146,14 @@ class CompletionCall final : public GenerationCall {
       append_choice(i, true, out);
     }
     out += R"(],"usage":)";
-    append_usage(out, response_usage());
+    append_usage(out, reported(usage()));
     out += '}';
   }
 
   // A request for no tokens does not report the token that the engine computed.
-  Usage response_usage() const {
-    Usage all = usage();
-    if (!generates_) all.completion_tokens = 0;
-    return all;
+  Usage reported(Usage usage) const {
+    if (!generates_) usage.completion_tokens = 0;
+    return usage;
   }
 
   void append_choice(std::size_t index, bool last, std::string& out) {

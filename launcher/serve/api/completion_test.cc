@@ -255,6 +255,15 @@ TEST_CASE("completion: echo of a prompt alone, with max_tokens 0") {
   CHECK(body["choices"][0]["logprobs"]["tokens"] == json({"is", " it"}));
   CHECK(body["choices"][0]["logprobs"]["token_logprobs"] == json({nullptr, -3}));
   CHECK(body["usage"]["completion_tokens"] == 0);
+
+  const auto chunks = events_of(
+      fixture.response(parse_completion,
+                       R"({"prompt":"is it","echo":true,"max_tokens":0,"stream":true,)"
+                       R"("stream_options":{"include_usage":true,"continuous_usage_stats":true}})",
+                       "who"));
+  REQUIRE(!chunks.empty());
+  for (const json& chunk : chunks) CHECK(chunk["usage"]["completion_tokens"] == 0);
+  CHECK(text_of(chunks, 0) == "is it");
 }
 
 TEST_CASE("completion: a streamed echo waits for the prompt's logprobs") {
