@@ -296,8 +296,9 @@ struct QueryScale {
   }
 };
 
-// Attention to a cache of E4m3 (attention_e4m3.cu).
-void attention_e4m3(const Attention& args, cudaStream_t stream);
+// Heads of more than kMaxCudaHeadDim elements, bfloat16 or float16 (hdim512.cu).
+template <typename T>
+void attention_hdim512(const Attention& args, cudaStream_t stream);
 
 // An upper bound of the tokens that the rows of a sequence attend to together.
 inline long long max_tokens_seen(const Attention& args) {

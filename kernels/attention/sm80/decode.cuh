@@ -16,6 +16,9 @@
 namespace nvllm::kernels::cuda::decode {
 
 inline constexpr int kRows = 16;
+// Up to this many packed rows per sequence these kernels are faster: they read the tokens once per
+// 16 rows, with several warps; the prefill kernels read them once per 64 rows.
+inline constexpr long long kMaxPackedRows = 32;
 inline constexpr int kMaxCluster = 8;        // the portable maximum
 inline constexpr int kMinBlockTokens = 256;  // combining costs about as much
 

@@ -1,5 +1,5 @@
 // The kernels of Hopper for attention with bfloat16 and float16, as the choice among the kernels of
-// all GPUs (../sm80/attention_launch.cuh) calls them. Those that return bool return false, with
+// all GPUs (../sm80/attention.cu) calls them. Those that return bool return false, with
 // nothing enqueued, for what they do not support.
 #pragma once
 

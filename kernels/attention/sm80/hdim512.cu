@@ -8,31 +8,40 @@
 //
 // A block has kGroups such groups of 16 packed rows, which process the tokens tile by tile. While
 // one tile is computed, the next one is copied asynchronously (double buffering).
-#pragma once
+//
+// As in attention.cu there are a prefill and a decode kernel, each for a cache of the rows' type
+// and for one of E4m3 (e4m3_rows.cuh); Hopper has no versions of its own.
+#include <algorithm>
 
+#include "kernels/attention/sm80/decode.cuh"
 #include "kernels/attention/sm80/mma_rows.cuh"
 
-namespace nvllm::kernels::cuda::hdim512 {
+namespace nvllm::kernels::cuda {
+namespace hdim512 {
+namespace {
 
-inline constexpr int kHeadDim = 512, kSlice = 128, kSlices = kHeadDim / kSlice;
-inline constexpr int kRows = 16;  // per group
+constexpr int kHeadDim = 512, kSlice = 128, kSlices = kHeadDim / kSlice;
+constexpr int kRows = 16;  // per group
+// Blocks of 32 packed rows fit into the shared memory of every GPU since Ampere.
+constexpr int kPrefillGroups = 2;
+static_assert(kHeadDim == kMaxHeadDim);
 
 template <int kGroups>
-inline constexpr int kThreads = kGroups* kSlices * 32;
+constexpr int kThreads = kGroups* kSlices * 32;
 
 // Tokens of a tile; the keys of a tile take 16 KiB.
 template <typename T>
-inline constexpr int kTokens = kIsE4m3<T> ? 32 : 16;
+constexpr int kTokens = kIsE4m3<T> ? 32 : 16;
 // A tile consists of one part per slice, [tokens][kSlice].
 template <typename T>
-inline constexpr int kSliceBytes = kTokens<T>* kHeadBytes<T, kSlice>;
+constexpr int kSliceBytes = kTokens<T>* kHeadBytes<T, kSlice>;
 template <typename T>
-inline constexpr int kTileBytes = kSlices* kSliceBytes<T>;
+constexpr int kTileBytes = kSlices* kSliceBytes<T>;
 // Partial scores of a group: of each slice and lane.
 template <typename T>
-inline constexpr int kScoreBytes = kSlices* kRows* kTokens<T>* static_cast<int>(sizeof(float));
+constexpr int kScoreBytes = kSlices* kRows* kTokens<T>* static_cast<int>(sizeof(float));
 template <typename T, int kGroups>
-inline constexpr int kSharedBytes = 4 * kTileBytes<T> + kGroups* kScoreBytes<T>;
+constexpr int kSharedBytes = 4 * kTileBytes<T> + kGroups* kScoreBytes<T>;
 
 // The layout of DefaultTile for kSlice columns and tiles at multiples of 256 bytes: chunk indices
 // are swizzled in the address itself, which takes fewer registers.
@@ -191,4 +200,106 @@ __device__ __forceinline__ void write_rows(const AttentionRows<T>& part, int row
   }
 }
 
-}  // namespace nvllm::kernels::cuda::hdim512
+// The grid is that of prefill_kernel (attention.cu).
+template <typename T, bool kWindow>
+__global__ void __launch_bounds__(kThreads<kPrefillGroups>, 2)
+    hdim512_prefill_kernel(const AttentionParams<T> p) {
+  extern __shared__ __align__(256) unsigned char shared[];
+  const RowBlock block = find_row_block(p, static_cast<int>(blockIdx.y),
+                                        static_cast<int>(blockIdx.x), kPrefillGroups * kRows);
+  if (block.sequence < 0) return;
+  const AttentionPart<T, kWindow> part(p, block.sequence, blockIdx.y);
+  const Place place;
+  Rows<T> rows(0, 0, place.lane, p.score_scale(part.kv_head));
+  const Tiles tiles = tiles_of<T, kPrefillGroups>(part, block.first_row);
+  add_tokens<T, kPrefillGroups>(part, block.first_row, tiles, shared, place, rows);
+  write_rows<T>(part, block.first_row + place.group * kRows, place, rows);
+}
+
+template <typename T, bool kWindow>
+void prefill_rows(const Attention& args, cudaStream_t stream) {
+  const AttentionParams<T> p(args);
+  const dim3 blocks(
+      static_cast<unsigned>(p.max_row_blocks(args.q.shape[0], kPrefillGroups * kRows)),
+      p.kv_heads());
+  const auto kernel = hdim512_prefill_kernel<T, kWindow>;
+  constexpr int kBytes = kSharedBytes<T, kPrefillGroups>;
+  allow_shared_memory(kernel, kBytes, "preparing attention");
+  kernel<<<blocks, kThreads<kPrefillGroups>, kBytes, stream>>>(p);
+  nvllm::cuda::check(cudaGetLastError(), "launching attention");
+}
+
+// Stores a warp's rows and columns into a partial result.
+template <typename T>
+__device__ __forceinline__ void store_slice(const Rows<T>& rows, const Place& place,
+                                            decode::WarpPartial<kHeadDim>& to) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = place.lane / 4 + 8 * i;
+#pragma unroll
+    for (int n = 0; n < kSlice / 8; ++n) {
+      const int column = place.slice * kSlice + rows.column(n);
+      *reinterpret_cast<float2*>(&to.out[row][column]) =
+          make_float2(rows.out[n][2 * i], rows.out[n][2 * i + 1]);
+    }
+    if (place.slice == 0 && place.lane % 4 == 0) {
+      to.row_max[row] = rows.row_max[i], to.sum[row] = rows.sum[i];
+    }
+  }
+}
+
+// A block has 16 packed rows of a sequence, and the blocks of a cluster share the tokens.
+template <typename T, bool kWindow>
+__global__ void __launch_bounds__(kThreads<1>) hdim512_decode_kernel(const AttentionParams<T> p) {
+  extern __shared__ __align__(256) unsigned char shared[];
+  const AttentionPart<T, kWindow> part(p, blockIdx.z, blockIdx.y);
+  const int blocks = decode::cluster_blocks();
+  const int rank = static_cast<int>(blockIdx.x) % blocks;
+  const int first_row = static_cast<int>(blockIdx.x) / blocks * kRows;
+  if (first_row >= part.packed_rows) return;  // all blocks of the cluster return here
+  const Place place;
+  Rows<T> rows(0, 0, place.lane, p.score_scale(part.kv_head));
+  const Tiles all = tiles_of<T, 1>(part, first_row);
+  const long long count = all.end - all.first;
+  const Tiles own{all.first + static_cast<int>(count * rank / blocks),
+                  all.first + static_cast<int>(count * (rank + 1) / blocks)};
+  add_tokens<T, 1>(part, first_row, own, shared, place, rows);
+  if (blocks == 1) return write_rows<T>(part, first_row, place, rows);
+
+  rows.finish(p.value_scale(part.kv_head));
+  __syncthreads();  // the partial results overwrite the tiles
+  static_assert(sizeof(decode::WarpPartial<kHeadDim>) <= kSharedBytes<T, 1>);
+  auto& partial = *reinterpret_cast<decode::WarpPartial<kHeadDim>*>(shared);
+  store_slice<T>(rows, place, partial);
+  decode::synchronize_cluster(blocks);
+  decode::combine_blocks<T, kHeadDim, kThreads<1>>(part, first_row, partial, rank, blocks);
+  decode::synchronize_cluster(blocks);  // no block may exit while others read its result
+}
+
+template <typename T, bool kWindow>
+void decode_rows(const Attention& args, cudaStream_t stream) {
+  decode::launch_blocks(hdim512_decode_kernel<T, kWindow>,
+                        decode::BlockShape{kThreads<1>, kSharedBytes<T, 1>},
+                        AttentionParams<T>(args), args.max_query_rows, args.kv_length.shape[0],
+                        max_tokens_seen(args), stream);
+}
+
+}  // namespace
+}  // namespace hdim512
+
+template <typename T>
+void attention_hdim512(const Attention& args, cudaStream_t stream) {
+  const std::int64_t packed_rows = args.max_query_rows * std::min(args.group, args.q.shape[1]);
+  const bool few = packed_rows <= decode::kMaxPackedRows;
+  with_window(args, [&]<bool kWindow>() {
+    if (few && !args.invariant) return hdim512::decode_rows<T, kWindow>(args, stream);
+    hdim512::prefill_rows<T, kWindow>(args, stream);
+  });
+}
+
+template void attention_hdim512<Bf16>(const Attention& args, cudaStream_t stream);
+template void attention_hdim512<F16>(const Attention& args, cudaStream_t stream);
+template void attention_hdim512<E4m3Cache<Bf16>>(const Attention& args, cudaStream_t stream);
+template void attention_hdim512<E4m3Cache<F16>>(const Attention& args, cudaStream_t stream);
+
+}  // namespace nvllm::kernels::cuda
