@@ -101,25 +101,13 @@ void attention_prefill(const Attention& args, cudaStream_t stream) {
   });
 }
 
-// With few packed rows, on Hopper; false: with nothing enqueued.
-template <typename T, bool kWindow>
-bool few_rows_on_sm90(const Attention& args, std::int64_t packed_rows, cudaStream_t stream) {
-  if (packed_rows > kSm90DecodeRows || !runs_sm90a()) return false;
-  switch (args.q.shape[2]) {
-    case 64: return attention_decode_sm90<64, T, kWindow>(args, stream);
-    case 128: return attention_decode_sm90<128, T, kWindow>(args, stream);
-    case 256: return attention_decode_sm90<256, T, kWindow>(args, stream);
-    default: return false;
-  }
-}
-
 template <typename T, bool kWindow>
 void attention_on_tensor_cores(const Attention& args, cudaStream_t stream) {
   const std::int64_t packed_rows = args.max_query_rows * std::min(args.group, args.q.shape[1]);
   if (packed_rows <= decode::kMaxPackedRows && !args.invariant) {
-    if (!few_rows_on_sm90<T, kWindow>(args, packed_rows, stream))
-      attention_decode<T, kWindow>(args, stream);
-    return;
+    const bool may_run_on_sm90 = packed_rows <= kSm90DecodeRows && runs_sm90a();
+    if (may_run_on_sm90 && attention_decode_sm90<T, kWindow>(args, stream)) return;
+    return attention_decode<T, kWindow>(args, stream);
   }
   // An invariant decode step with a cache of E4m3 has the bits of the kernel below.
   const bool on_sm90 = !kIsE4m3<T> || !args.invariant;

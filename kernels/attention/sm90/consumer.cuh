@@ -6,7 +6,7 @@
 // and the warpgroups alternate in issuing GEMMs (ping-pong), so that the softmax of one overlaps
 // the GEMMs of the other. Tiles are processed from the last to the first: only tiles in which some
 // row's tokens or window end need a mask. Rows (softmax_rows.cuh) holds the registers and the
-// softmax, Consumer the loop. prefill_launch.cuh and ../../sparse/sm90/sparse_attention.cu launch
+// softmax, Consumer the loop. prefill.cu and ../../sparse/sm90/sparse_attention.cu launch
 // kernels of it.
 #pragma once
 

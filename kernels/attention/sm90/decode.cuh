@@ -7,7 +7,7 @@
 // block then combines the partial results of its warps and sends every block of the cluster its
 // share of them through distributed shared memory, signalled by an mbarrier. The order of all sums
 // is fixed by the numbers of warps and blocks; neither depends on how tiles are copied. attend() is
-// the work of a block; decode_launch.cuh launches it.
+// the work of a block; decode.cu launches it.
 #pragma once
 
 #include "kernels/attention/sm80/decode.cuh"

@@ -14,9 +14,8 @@ namespace cuda {
 // T: as in ../sm80/attention_params.cuh. False on other GPUs, too.
 template <typename T, bool kWindow>
 bool attention_prefill_sm90(const Attention& args, cudaStream_t stream);
-// Up to kSm90DecodeRows packed rows of each sequence with heads of D elements: 64, 128 or 256. Call
-// it on Hopper only.
-template <int D, typename T, bool kWindow>
+// Up to kSm90DecodeRows packed rows of each sequence. Call it on Hopper only.
+template <typename T, bool kWindow>
 bool attention_decode_sm90(const Attention& args, cudaStream_t stream);
 inline constexpr int kSm90DecodeRows = 16;
 // One row of each sequence with the bits of attention_prefill_sm90() (invariant_decode.cu). False

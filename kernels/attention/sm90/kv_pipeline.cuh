@@ -97,7 +97,7 @@ struct Shared {
   __device__ __forceinline__ Barrier values_empty(int stage) const {
     return barrier(3 * kStages<T, D> + stage);
   }
-  // The queries of a work tile, and the published work tile itself (prefill_launch.cuh).
+  // The queries of a work tile, and the published work tile itself (prefill.cu).
   __device__ __forceinline__ Barrier queries_full() const { return barrier(4 * kStages<T, D>); }
   __device__ __forceinline__ Barrier queries_empty() const {
     return barrier(4 * kStages<T, D> + 1);
