@@ -21,8 +21,6 @@ inline constexpr int kSm90DecodeRows = 16;
 // One row of each sequence with the bits of attention_prefill_sm90() (invariant_decode.cu). False
 // on other GPUs, too.
 bool attention_invariant_decode_sm90(const Attention& args, cudaStream_t stream);
-// The same for many sequences, which that one calls (invariant_decode_warps.cu).
-void attention_invariant_decode_warps_sm90(const Attention& args, cudaStream_t stream);
 
 }  // namespace cuda
 }  // namespace nvllm::kernels

@@ -1,6 +1,5 @@
-// Decode attention on Hopper with the bits of the prefill kernel (Attention::invariant): one row
-// per sequence, up to 8 packed rows, bfloat16 or float16, head_dim 64 or 128, cache blocks of whole
-// boxes of 16 tokens.
+// Invariant decode attention on Hopper (invariant_decode.cu) by blocks of one, two or four warps,
+// for many sequences: the work of a warp.
 //
 // A block has one sequence and KV head. If there are many of them, a block is one warp: several
 // blocks per multiprocessor keep the memory busy, so that nothing needs to be split. If there are
@@ -13,25 +12,21 @@
 // the scores and weights of some of a tile's tokens, and some columns of the values; they exchange
 // the weights in shared memory. Of two warps each copies the columns that it multiplies; of four,
 // whose rows would be too short for that, each copies some tokens for all.
-#include <algorithm>
-#include <array>
+#pragma once
 
 #include "kernels/attention/sm80/mma_rows.cuh"
-#include "kernels/attention/sm90/entry_points.h"
 #include "kernels/attention/sm90/softmax_rows.cuh"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm90/sync.cuh"
 #include "kernels/common/sm90/tma.cuh"
 
-namespace nvllm::kernels::cuda {
-namespace invariant_decode_warps {
-namespace {
+namespace nvllm::kernels::cuda::invariant_decode::warps {
 
-constexpr int kTileTokens = sm90::kTokens<128>, kStepTokens = 16,
-              kTileSteps = kTileTokens / kStepTokens;
-constexpr int kStages = 3;        // of a ring of keys, or of values
-constexpr int kStageTokens = 32;  // of a warp, in a stage of keys
-constexpr int kStageBoxes = kStageTokens / kStepTokens;
+inline constexpr int kTileTokens = sm90::kTokens<128>, kStepTokens = 16,
+                     kTileSteps = kTileTokens / kStepTokens;
+inline constexpr int kStages = 3;        // of a ring of keys, or of values
+inline constexpr int kStageTokens = 32;  // of a warp, in a stage of keys
+inline constexpr int kStageBoxes = kStageTokens / kStepTokens;
 
 template <int D, int kWarps>
 struct Layout {
@@ -511,90 +506,4 @@ class Warp {
 
 #endif
 
-// grid: a block for each KV head and sequence.
-template <typename T, int D, int kWarps>
-__global__ void __launch_bounds__(kWarps * 32)
-    invariant_decode_warps_kernel(const AttentionParams<T> p,
-                                  const __grid_constant__ CUtensorMap keys,
-                                  const __grid_constant__ CUtensorMap values,
-                                  bool history_is_visible) {
-#if __CUDA_ARCH__ >= 900
-  using Here = Layout<D, kWarps>;
-  extern __shared__ __align__(1024) unsigned char memory[];
-  if (threadIdx.x == 0) {
-    prefetch(keys), prefetch(values);
-    const unsigned barriers = shared_address(memory) + Here::kBarriers;
-    for (int i = 0; i < 2 * kWarps * kStages; ++i)
-      Barrier{barriers + i * 8}.init(Here::kShared && i >= kWarps * kStages ? kWarps : 1);
-    fence_barrier_init();
-  }
-  __syncthreads();
-  if (!history_is_visible) pdl_begin();
-  const AttentionPart<T> part(p, blockIdx.y, blockIdx.x);
-  if (part.packed_rows == 0) {  // all warps return here
-    if (history_is_visible) pdl_begin();
-    return;
-  }
-  Warp<T, D, kWarps>(part, keys, values, memory).run(history_is_visible);
-#endif
-}
-
-// In boxes of 16 tokens and `columns` columns of a head.
-CUtensorMap describe(const TensorView& cache, int columns) {
-  constexpr int kHalf = sm90::kHalf;
-  const std::array<Dimension, 5> dimensions{{{kHalf, 1, kHalf},
-                                             {cache.shape[1], cache.stride[1], kStepTokens},
-                                             {cache.shape[3] / kHalf, kHalf, columns / kHalf},
-                                             {cache.shape[2], cache.stride[2], 1},
-                                             {cache.shape[0], cache.stride[0], 1}}};
-  return describe_tensor("attention", cache.dtype, cache.data, dimensions,
-                         CU_TENSOR_MAP_L2_PROMOTION_NONE);
-}
-
-template <typename T, int D, int kWarps>
-void launch(const Attention& args, const AttentionParams<T>& p, cudaStream_t stream) {
-  using Here = Layout<D, kWarps>;
-  const auto kernel = invariant_decode_warps_kernel<T, D, kWarps>;
-  allow_shared_memory(kernel, Here::kBytes, "preparing attention");
-  const LaunchShape shape{
-      dim3(static_cast<unsigned>(p.kv_heads()), static_cast<unsigned>(p.sequences)),
-      dim3(kWarps * 32), static_cast<std::size_t>(Here::kBytes)};
-  launch_with_pdl("launching attention", kernel, shape, stream, p, describe(args.kv.keys, D),
-                  describe(args.kv.values, Here::kShared ? D : Here::kColumns),
-                  args.history_is_visible);
-}
-
-// Warps of a block: one block of 4, two of 2 or four of 1 fit on a multiprocessor. With equally
-// many tokens per unit, twice or four times as many units end at the same time.
-int warps_for(long long units, int processors) {
-  if (units <= processors) return 4;
-  const auto busy = [&](long long at_once) {  // a share of the time
-    return static_cast<double>(units) / ((units + at_once - 1) / at_once * at_once);
-  };
-  return units <= 2 * processors || busy(4 * processors) < 0.9 * busy(2 * processors) ? 2 : 1;
-}
-
-template <typename T>
-void launch(const Attention& args, cudaStream_t stream) {
-  const AttentionParams<T> p(args);
-  const int warps = warps_for(static_cast<long long>(p.sequences) * p.kv_heads(),
-                              nvllm::cuda::device_attribute(cudaDevAttrMultiProcessorCount));
-  if (p.head_dim == 64) {
-    return warps == 4 ? launch<T, 64, 4>(args, p, stream) : launch<T, 64, 1>(args, p, stream);
-  }
-  switch (warps) {
-    case 4: return launch<T, 128, 4>(args, p, stream);
-    case 2: return launch<T, 128, 2>(args, p, stream);
-    default: return launch<T, 128, 1>(args, p, stream);
-  }
-}
-
-}  // namespace
-}  // namespace invariant_decode_warps
-
-void attention_invariant_decode_warps_sm90(const Attention& args, cudaStream_t stream) {
-  args.q.dtype == DType::bf16 ? invariant_decode_warps::launch<Bf16>(args, stream)
-                              : invariant_decode_warps::launch<F16>(args, stream);
-}
-
-}  // namespace nvllm::kernels::cuda
+}  // namespace nvllm::kernels::cuda::invariant_decode::warps
