@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -22,7 +23,7 @@
 #endif
 // The instruction set's Lanes come first.
 #include "kernels/attention/cpu/attention_kernels.h"
-#include "kernels/attention/cpu/e4m3_lanes.h"
+#include "kernels/common/cpu/e4m3_vector.h"
 
 namespace nvllm::kernels::cpu {
 namespace {
@@ -33,6 +34,35 @@ using Ints = int __attribute__((vector_size(sizeof(Floats))));
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+// Lanes of all element types of a KV cache: those of the instruction set's Lanes, and E4m3.
+template <typename T>
+Lanes::Floats load_lanes(const T* from) {
+  return Lanes::load(from);
+}
+// The first `count` elements, 1 to kCount; the rest are zeros.
+template <typename T>
+Lanes::Floats load_lanes_part(const T* from, std::int64_t count) {
+  return Lanes::load_part(from, count);
+}
+
+template <>
+inline Lanes::Floats load_lanes(const E4m3* from) {
+#if defined(NVLLM_AVX512)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  const __m256i halves = _mm256_set_m128i(e4m3_as_half(_mm_cvtepu8_epi16(_mm_srli_si128(bytes, 8))),
+                                          e4m3_as_half(_mm_cvtepu8_epi16(bytes)));
+  return _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(256));
+#else
+  return load8_e4m3(from);
+#endif
+}
+template <>
+inline Lanes::Floats load_lanes_part(const E4m3* from, std::int64_t count) {
+  E4m3 padded[Lanes::kCount] = {};
+  std::memcpy(padded, from, static_cast<std::size_t>(count));
+  return load_lanes(static_cast<const E4m3*>(padded));
+}
 
 // 2^x for x <= 0, within 3 units of 2^-24; 0 below -126.5; NaN of NaN.
 inline Floats power_of_2(Floats x) {
