@@ -2,7 +2,6 @@
 // against MInference's recipe token by token.
 #include <set>
 
-#include "kernels/sparse/slash_bands.h"
 #include "kernels/sparse/testing/prompt_case.h"
 #include "kernels/sparse/testing/references.h"
 #include "kernels/sparse/vertical_slash.h"

@@ -2,7 +2,7 @@
 //
 // The estimation rows of a head pass over the keys twice: for their log-sum-exps, and for the sums
 // of weights by column and by diagonal. The highest sums are selected by a partial sort. The index
-// is a task for each block of rows and head (slash_bands.h).
+// is a task for each block of rows and head (vertical_slash.h).
 #include "kernels/sparse/vertical_slash.h"
 
 #include <algorithm>
@@ -13,7 +13,6 @@
 #include "kernels/common/cpu/vector.h"
 #include "kernels/sparse/backends.h"
 #include "kernels/sparse/selection.h"
-#include "kernels/sparse/slash_bands.h"
 
 namespace nvllm::kernels::cpu {
 namespace {

@@ -4,13 +4,12 @@
 // and for the sums of weights by column and by diagonal, with mma.sync for the 16-bit types. The
 // block of a tile writes its sums, which are added up in a fixed order. Then one block per head
 // selects the top k columns, another one its diagonals (top_k.cuh). Further kernels merge offsets
-// into bands and list the ranges and columns of each block of rows (slash_bands.h).
+// into bands and list the ranges and columns of each block of rows (vertical_slash.h).
 #include <algorithm>
 
 #include "kernels/attention/sm80/mma_rows.cuh"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/sparse/backends.h"
-#include "kernels/sparse/slash_bands.h"
 #include "kernels/sparse/sm80/prompt_params.cuh"
 #include "kernels/sparse/sm80/top_k.cuh"
 #include "kernels/sparse/vertical_slash.h"
