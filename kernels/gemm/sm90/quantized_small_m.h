@@ -16,9 +16,7 @@ inline bool takes_fp8_rows(const GemmShape& shape) {
   return may_quantize_rows(shape) && shape.outputs * shape.inputs >= kMinFp8Weights;
 }
 
-void launch_small_m_fp8_rows(const GemmCall& call, const Fp8Rows& rows, cudaStream_t stream);
-void launch_small_m_fp8(const GemmCall& call, cudaStream_t stream);
-void launch_small_m_int8(const GemmCall& call, cudaStream_t stream);
-void launch_small_m_int4(const GemmCall& call, cudaStream_t stream);
+// rows: x in fp8, if it is multiplied in fp8, otherwise empty.
+void launch_quantized_small_m(const GemmCall& call, const Fp8Rows& rows, cudaStream_t stream);
 
 }  // namespace nvllm::kernels::cuda

@@ -10,21 +10,12 @@ namespace {
 
 static_assert(kSmallMMaxRows <= kSquaresRows && small_m::kTileOutputs == kSquaresColumns);
 
-template <typename T, int kRows>
-void launch(const GemmCall& call, cudaStream_t stream) {
-  static_assert(kSmallMMaxOutputTiles == 3);
-  switch (call.plan.tiling.tiles) {
-    case 1: return small_m::launch<small_m::FloatWeights<T>, 1, kRows>(call, stream);
-    case 2: return small_m::launch<small_m::FloatWeights<T>, 2, kRows>(call, stream);
-    default: return small_m::launch<small_m::FloatWeights<T>, 3, kRows>(call, stream);
-  }
-}
-
 template <typename T>
 void launch(const GemmCall& call, cudaStream_t stream) {
   const auto launch_one = [&]<std::size_t... kTile>(std::index_sequence<kTile...> /*tiles*/) {
     return ((call.plan.tiling.tile_m == kSmallMTiles[kTile] &&
-             (launch<T, kSmallMTiles[kTile]>(call, stream), true)) ||
+             (small_m::launch_tiles<small_m::FloatWeights<T>, kSmallMTiles[kTile]>(call, stream),
+              true)) ||
             ...);
   };
   const bool launched = launch_one(std::make_index_sequence<kSmallMTiles.size()>());
@@ -88,13 +79,7 @@ bool SmallM::wants_fp8_rows(const GemmShape& shape) {
 
 void SmallM::enqueue(const GemmCall& call, const Fp8Rows& rows, Stream& stream) const {
   const cudaStream_t native = nvllm::cuda::native(stream);
-  if (rows.values != nullptr) return launch_small_m_fp8_rows(call, rows, native);
-  switch (call.weight.format) {
-    case WeightFormat::fp8: return launch_small_m_fp8(call, native);
-    case WeightFormat::int8: return launch_small_m_int8(call, native);
-    case WeightFormat::int4: return launch_small_m_int4(call, native);
-    default: break;
-  }
+  if (is_quantized(call.weight.format)) return launch_quantized_small_m(call, rows, native);
   call.weight.format == WeightFormat::bf16 ? launch<Bf16>(call, native) : launch<F16>(call, native);
 }
 

@@ -92,25 +92,14 @@ void launch(const GemmCall& call, cudaStream_t stream, const Fp8Rows& rows = {})
                   KvPieces(call.operands.kv_prefetch), scales_of(call.weight), groups);
 }
 
-// The instances for a format of quantized weights.
+// The same for the plan's number of output tiles.
 template <typename Weights, int kRows>
-void launch_tiles(const GemmCall& call, cudaStream_t stream, const Fp8Rows& rows) {
+void launch_tiles(const GemmCall& call, cudaStream_t stream, const Fp8Rows& rows = {}) {
   static_assert(kSmallMMaxOutputTiles == 3);
   switch (call.plan.tiling.tiles) {
     case 1: return launch<Weights, 1, kRows>(call, stream, rows);
     case 2: return launch<Weights, 2, kRows>(call, stream, rows);
     default: return launch<Weights, 3, kRows>(call, stream, rows);
-  }
-}
-
-template <typename Weights>
-void launch_quantized(const GemmCall& call, cudaStream_t stream, const Fp8Rows& rows = {}) {
-  constexpr auto& kTileM = kSmallMQuantizedTiles;
-  static_assert(kTileM.size() == 3);
-  switch (call.plan.tiling.tile_m) {
-    case kTileM[0]: return launch_tiles<Weights, kTileM[0]>(call, stream, rows);
-    case kTileM[1]: return launch_tiles<Weights, kTileM[1]>(call, stream, rows);
-    default: return launch_tiles<Weights, kTileM[2]>(call, stream, rows);
   }
 }
 
