@@ -131,7 +131,7 @@ enum class GemmKernel : std::uint8_t {
   invariant_gemv,  // the same with each sum in one chain: sm80/invariant_gemv.cuh
   small_m,         // 17 to 128 rows, Hopper: sm90/small_m.cuh
   quantized_gemv,  // up to 16 rows of 16-bit floats: sm80/quantized_gemv.cuh
-  lm_head,         // 17 to 128 rows by an LM-head weight, Hopper: sm90/lm_head.cuh
+  lm_head,         // 17 to 128 rows by an LM-head weight, Hopper: sm90/lm_head.cu
   cublaslt,        // many rows: cublaslt/, autotuned; falls back to dot
   dot,             // the fallback: sm80/dot.cu
   dequantize,      // quantized weights are dequantized into a workspace, for cublaslt or dot

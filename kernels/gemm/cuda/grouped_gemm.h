@@ -8,7 +8,7 @@
 namespace nvllm::kernels::cuda {
 
 enum class GroupedKernel : std::uint8_t {
-  dot,         // the fallback: sm80/grouped_dot.cu
+  dot,         // the fallback: sm80/dot.cu
   few_rows,    // bound by reading the weights: sm80/grouped_gemv.cuh
   tiles,       // tensor cores, tiles of 64 rows: sm80/grouped_tiles.cu
   wgmma,       // Hopper's tensor cores, tiles of 128 rows: sm90/grouped_wgmma.cuh

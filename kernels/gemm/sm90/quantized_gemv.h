@@ -1,4 +1,4 @@
-// GEMVs with quantized weights by bulk copies (sm90/quantized_gemv.cuh).
+// GEMVs with quantized weights by bulk copies (quantized_gemv.cu).
 #pragma once
 
 #include <cuda_runtime.h>
