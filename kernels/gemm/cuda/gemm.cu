@@ -10,8 +10,7 @@
 #include "kernels/gemm/gemm_steps.h"
 #include "kernels/gemm/grouped_gemm.h"
 #include "kernels/gemm/segmented_gemm.h"
-#include "kernels/gemm/sm80/prologue.h"
-#include "kernels/gemm/sm80/quantized_gemm.h"
+#include "kernels/gemm/sm80/entry_points.h"
 #include "kernels/gemm/sm90/entry_points.h"
 #include "kernels/pointwise/backends.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/gemm/grouped_gemm.h"
-#include "kernels/gemm/sm80/quantized_gemm.h"
+#include "kernels/gemm/sm80/entry_points.h"
 
 namespace nvllm::kernels::cuda {
 

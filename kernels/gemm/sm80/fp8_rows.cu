@@ -6,7 +6,7 @@
 #include "device/cuda/stream.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm80/types.cuh"
-#include "kernels/gemm/sm80/fp8_rows.h"
+#include "kernels/gemm/sm80/entry_points.h"
 #include "kernels/pointwise/sm80/activation.cuh"
 #include "kernels/pointwise/sm80/rmsnorm.cuh"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "device/e4m3.h"
-#include "kernels/gemm/sm80/fp8_rows.h"
+#include "kernels/gemm/sm80/entry_points.h"
 #include "kernels/gemm/testing/gemm_case.h"
 #include "kernels/testing/cases.h"
 

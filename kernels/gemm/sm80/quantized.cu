@@ -2,7 +2,7 @@
 
 #include "device/cuda/stream.h"
 #include "kernels/common/sm80/types.cuh"
-#include "kernels/gemm/sm80/quantized.h"
+#include "kernels/gemm/sm80/entry_points.h"
 #include "kernels/gemm/sm80/quantized_values.cuh"
 
 namespace nvllm::kernels::cuda {

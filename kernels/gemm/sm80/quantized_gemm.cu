@@ -3,11 +3,9 @@
 #include "base/check.h"
 #include "kernels/common/cuda_arch.h"
 #include "kernels/gemm/backends.h"
+#include "kernels/gemm/cublaslt/cublaslt_gemm.h"
 #include "kernels/gemm/gemm_steps.h"
-#include "kernels/gemm/sm80/fp8_rows.h"
-#include "kernels/gemm/sm80/prologue.h"
-#include "kernels/gemm/sm80/quantized.h"
-#include "kernels/gemm/sm80/quantized_gemm.h"
+#include "kernels/gemm/sm80/entry_points.h"
 
 namespace nvllm::kernels::cuda {
 namespace {

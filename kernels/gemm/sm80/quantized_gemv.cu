@@ -7,7 +7,7 @@
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/sm80/gemv_plan.cuh"
 #include "kernels/gemm/sm80/quantized_gemv.cuh"
-#include "kernels/gemm/sm90/quantized_gemv.h"
+#include "kernels/gemm/sm90/entry_points.h"
 
 namespace nvllm::kernels::cuda {
 

@@ -1,4 +1,4 @@
-// fp8 weights of the small-M GEMM (small_m.cuh) times rows of x in fp8 (sm80/quantized.h): tensor
+// fp8 weights of the small-M GEMM (small_m.cuh) times rows of x in fp8 (Fp8Rows): tensor
 // cores read both from shared memory. A stage is a group of 128 inputs. Its sums are scaled and
 // accumulated in float32, since the tensor cores accumulate fp8 with about 14 bits.
 #pragma once

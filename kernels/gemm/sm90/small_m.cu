@@ -2,7 +2,7 @@
 
 #include "kernels/common/cuda_arch.h"
 #include "kernels/gemm/backends.h"
-#include "kernels/gemm/sm90/quantized_small_m.h"
+#include "kernels/gemm/sm90/entry_points.h"
 #include "kernels/gemm/sm90/small_m_launch.cuh"
 
 namespace nvllm::kernels::cuda {

@@ -6,8 +6,8 @@
 #include "base/check.h"
 #include "device/cuda/stream.h"
 #include "kernels/common/sm90/tma.cuh"
-#include "kernels/gemm/sm80/quantized.h"
-#include "kernels/gemm/sm90/quantized_small_m.h"
+#include "kernels/gemm/sm80/entry_points.h"
+#include "kernels/gemm/sm90/entry_points.h"
 #include "kernels/gemm/sm90/small_m.cuh"
 #include "kernels/gemm/small_m_plan.h"
 
