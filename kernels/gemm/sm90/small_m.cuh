@@ -15,7 +15,7 @@
 // spread over its lanes.
 //
 // Quantized weights use the same kernel with other stages: they are dequantized to 16-bit floats in
-// registers (quantized_weights.cuh), or fp8 is multiplied by x in fp8 (fp8_weights.cuh).
+// registers, or fp8 is multiplied by x in fp8 (quantized_weights.cuh).
 //
 // RMSNorms between such GEMMs are deferred (deferred_norm.cuh).
 //
@@ -29,7 +29,6 @@
 #include "kernels/gemm/kv_prefetch.h"
 #include "kernels/gemm/sm80/gemm_params.cuh"
 #include "kernels/gemm/sm90/deferred_norm.cuh"
-#include "kernels/gemm/sm90/fp8_weights.cuh"
 #include "kernels/gemm/sm90/quantized_weights.cuh"
 #include "kernels/gemm/sm90/small_m_results.cuh"
 #include "kernels/gemm/sm90/weight_stages.cuh"

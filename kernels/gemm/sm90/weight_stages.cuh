@@ -32,11 +32,3 @@ __device__ __forceinline__ void multiply(float (&sums)[N], std::uint64_t weights
 #endif
 
 }  // namespace nvllm::kernels::cuda::staged
-
-namespace nvllm::kernels::cuda::small_m {
-
-// The operands of the tensor cores: weights of 16-bit floats in shared memory; quantized ones,
-// dequantized to 16-bit floats in registers; or fp8 weights and fp8 x.
-enum class Operands { floats, dequantized, fp8 };
-
-}  // namespace nvllm::kernels::cuda::small_m
