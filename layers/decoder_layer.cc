@@ -4,10 +4,8 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kernels/pointwise/activation.h"
+#include "kernels/pointwise/elementwise.h"
 #include "kernels/pointwise/norm_rope_store.h"
-#include "kernels/pointwise/scaled_sum.h"
-#include "kernels/pointwise/sigmoid_gate.h"
 
 namespace nvllm::layers {
 namespace {

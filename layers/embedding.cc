@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "kernels/gemm/quantized_embedding.h"
-#include "kernels/pointwise/soft_cap.h"
+#include "kernels/pointwise/elementwise.h"
 #include "kernels/pointwise/step_input.h"
 #include "layers/linear.h"
 

@@ -6,7 +6,7 @@
 
 #include "device/tensor_view.h"
 #include "kernels/gemm/gemm.h"
-#include "kernels/pointwise/activation.h"
+#include "kernels/pointwise/elementwise.h"
 
 namespace nvllm::layers {
 

@@ -3,8 +3,7 @@
 #include <numbers>
 
 #include "base/check.h"
-#include "kernels/pointwise/activation.h"
-#include "kernels/pointwise/scaled_sum.h"
+#include "kernels/pointwise/elementwise.h"
 
 namespace nvllm::layers {
 

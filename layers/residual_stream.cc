@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/pointwise/elementwise.h"
 #include "kernels/pointwise/rmsnorm.h"
-#include "kernels/pointwise/scaled_sum.h"
 #include "kernels/pointwise/step_input.h"
 
 namespace nvllm::layers {

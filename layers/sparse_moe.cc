@@ -6,9 +6,8 @@
 #include "kernels/moe/combine_experts.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/single_token_moe.h"
-#include "kernels/pointwise/activation.h"
+#include "kernels/pointwise/elementwise.h"
 #include "kernels/pointwise/rmsnorm.h"
-#include "kernels/pointwise/scaled_sum.h"
 #include "kernels/pointwise/tree_sum.h"
 
 namespace nvllm::layers {

@@ -27,7 +27,7 @@
 #include "kernels/gemm/kv_prefetch.h"
 #include "kernels/gemm/quantized_weight.h"
 #include "kernels/gemm/small_m_plan.h"
-#include "kernels/pointwise/activation.h"
+#include "kernels/pointwise/elementwise.h"
 #include "kernels/sampling/sample_tokens.h"
 
 namespace nvllm::kernels {
@@ -75,7 +75,7 @@ struct GemmWeight {
 };
 
 // Applied to x first, with exactly the roundings of the separate operation
-// (kernels/pointwise/rmsnorm.h, activation.h). The first half of a deferred RMSNorm is in the
+// (kernels/pointwise/rmsnorm.h, elementwise.h). The first half of a deferred RMSNorm is in the
 // epilogue of the GEMM that produces the rows, the second half in the GEMM that reads them: the
 // latter only needs one factor per row, and no separate pass over the rows.
 enum class Prologue : std::uint8_t { none, rms_norm, deferred_rms_norm, gated_activation };

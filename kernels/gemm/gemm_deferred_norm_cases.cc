@@ -6,7 +6,7 @@
 
 #include "kernels/gemm/testing/gemm_case.h"
 #include "kernels/gemm/testing/references.h"
-#include "kernels/pointwise/activation.h"
+#include "kernels/pointwise/elementwise.h"
 
 namespace nvllm::kernels::testing {
 namespace {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/gemm/gemm.h"
-#include "kernels/pointwise/activation.h"
+#include "kernels/pointwise/elementwise.h"
 #include "kernels/pointwise/rmsnorm.h"
 
 namespace nvllm::kernels {

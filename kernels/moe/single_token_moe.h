@@ -5,7 +5,7 @@
 #include "device/backend.h"
 #include "device/tensor_view.h"
 #include "kernels/gemm/gemm.h"
-#include "kernels/pointwise/activation.h"
+#include "kernels/pointwise/elementwise.h"
 
 namespace nvllm::kernels {
 

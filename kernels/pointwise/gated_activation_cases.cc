@@ -1,5 +1,5 @@
 // Gated activations against their plain definition, on whichever backend is linked.
-#include "kernels/pointwise/activation.h"
+#include "kernels/pointwise/elementwise.h"
 #include "kernels/pointwise/testing/references.h"
 #include "kernels/testing/cases.h"
 #include "testing/golden.h"

@@ -1,7 +1,7 @@
 // The operations of this folder, in bytes read and written per second. Each registers its cases
 // when the program starts.
-#include "kernels/pointwise/activation.h"
 #include "kernels/pointwise/copy.h"
+#include "kernels/pointwise/elementwise.h"
 #include "kernels/pointwise/norm_rope_store.h"
 #include "kernels/pointwise/random_fill.h"
 #include "kernels/pointwise/rmsnorm.h"

@@ -1,7 +1,7 @@
 // Scaled sums against their plain definition.
 #include <functional>
 
-#include "kernels/pointwise/scaled_sum.h"
+#include "kernels/pointwise/elementwise.h"
 #include "kernels/pointwise/testing/references.h"
 #include "kernels/testing/cases.h"
 

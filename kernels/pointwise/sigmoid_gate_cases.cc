@@ -1,7 +1,7 @@
 // Gates of attention's results against their plain definition.
 #include <functional>
 
-#include "kernels/pointwise/sigmoid_gate.h"
+#include "kernels/pointwise/elementwise.h"
 #include "kernels/pointwise/testing/references.h"
 #include "kernels/testing/cases.h"
 

@@ -1,7 +1,7 @@
 // Capped logits against their plain definition.
 #include <functional>
 
-#include "kernels/pointwise/soft_cap.h"
+#include "kernels/pointwise/elementwise.h"
 #include "kernels/pointwise/testing/references.h"
 #include "kernels/testing/cases.h"
 

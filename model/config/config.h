@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "device/dtype.h"
-#include "kernels/pointwise/activation.h"
+#include "kernels/pointwise/elementwise.h"
 #include "layers/rope.h"
 
 namespace nvllm::model {

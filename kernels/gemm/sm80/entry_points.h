@@ -7,8 +7,8 @@
 
 #include "device/backend.h"
 #include "kernels/gemm/gemm_steps.h"
-#include "kernels/pointwise/activation.h"
 #include "kernels/pointwise/backends.h"
+#include "kernels/pointwise/elementwise.h"
 #include "kernels/pointwise/rmsnorm.h"
 
 namespace nvllm::kernels::cuda {

@@ -21,7 +21,7 @@
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/testing/guarded_matrix.h"
 #include "kernels/gemm/testing/references.h"
-#include "kernels/pointwise/activation.h"
+#include "kernels/pointwise/elementwise.h"
 #include "kernels/pointwise/rmsnorm.h"
 
 namespace nvllm::kernels::testing {

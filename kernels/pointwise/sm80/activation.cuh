@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/common/sm80/types.cuh"
-#include "kernels/pointwise/activation.h"
+#include "kernels/pointwise/elementwise.h"
 
 namespace nvllm::kernels::cuda {
 

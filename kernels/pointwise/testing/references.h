@@ -2,13 +2,10 @@
 // with. Their sums are in double.
 #pragma once
 
-#include "kernels/pointwise/activation.h"
+#include "kernels/pointwise/elementwise.h"
 #include "kernels/pointwise/norm_rope_store.h"
 #include "kernels/pointwise/random_fill.h"
 #include "kernels/pointwise/rmsnorm.h"
-#include "kernels/pointwise/scaled_sum.h"
-#include "kernels/pointwise/sigmoid_gate.h"
-#include "kernels/pointwise/soft_cap.h"
 
 namespace nvllm::kernels {
 
