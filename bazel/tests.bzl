@@ -31,7 +31,8 @@ def _only(srcs, sources):
     for src in srcs:
         if ":" + src not in compiled["srcs"] + compiled["separate"]:
             fail("%s is not among the sources of %s" % (src, sources))
-    return ["--source-file=" + ",".join(["*%s/%s" % (native.package_name(), src) for src in srcs])]
+    files = ["*%s/%s" % (native.package_name(), src) for src in srcs if src.endswith(".cc")]
+    return ["--source-file=" + ",".join(files)]
 
 def nvllm_test(name, srcs, deps = [], sources = None, separate = [], gpu = False, tags = [], args = [], **kwargs):
     """A doctest test.

@@ -8,7 +8,7 @@ NAME_test and NAME_gpu_test.
 """
 
 load("//bazel:cuda_library.bzl", "cuda_library")
-load("//bazel:tests.bzl", "device_tests", "nvllm_benchmark")
+load("//bazel:tests.bzl", "device_tests", "nvllm_benchmark", "test_sources")
 
 AVX512_COPTS = [
     "-mavx512f",
@@ -36,15 +36,24 @@ def if_cuda(labels):
         "//conditions:default": [],
     })
 
-def kernel_tests(name, lib, deps = [], srcs = [], data = []):
-    """NAME_test and NAME_gpu_test of operations in the library lib. srcs: beside NAME_cases.cc."""
-    device_tests(
+def kernel_tests(name, lib, operations, deps = [], data = []):
+    """NAME_test and NAME_gpu_test of operations in the library lib.
+
+    name: of what all their cases are compiled to. operations: each with its sources beside NAME_cases.cc.
+    """
+    test_sources(
         name = name,
-        srcs = [name + "_cases.cc"] + srcs,
-        data = data,
-        test_size = "large",  # with the address sanitizer some take minutes where cores are shared
+        srcs = [operation + "_cases.cc" for operation in operations] + [src for srcs in operations.values() for src in srcs],
         deps = [lib, "//kernels/testing:case_support", "//base", "//device:backend_under_test"] + deps,
     )
+    for operation, srcs in operations.items():
+        device_tests(
+            name = operation,
+            srcs = [operation + "_cases.cc"] + srcs,
+            data = data,
+            sources = ":" + name,
+            test_size = "large",  # with the address sanitizer some take minutes where cores are shared
+        )
 
 def kernel_benchmark(name, lib, deps = []):
     """Measures operations in the library lib with NAME.cc."""
@@ -118,6 +127,6 @@ def kernel(
         visibility = ["//kernels:__subpackages__"],
         deps = _CUDA_DEPS + deps + cuda_deps,
     )
-    kernel_tests(name, ":" + name, test_deps, test_srcs, test_data)
+    kernel_tests(name + "_cases", ":" + name, {name: test_srcs}, test_deps, test_data)
     if bench:
         kernel_benchmark(name + "_bench", ":" + name, bench_deps)
