@@ -56,7 +56,7 @@ std::vector<T> results(Backend& backend, AttentionCase<T> one, std::int64_t deco
 }
 
 template <typename T>
-bool same_bits(const T* a, const std::vector<T>& b) {
+bool begins_with(const T* a, const std::vector<T>& b) {
   return std::memcmp(a, b.data(), b.size() * sizeof(T)) == 0;
 }
 
@@ -70,12 +70,12 @@ void check_rows(Backend& backend, const AttentionCase<T>& prompt, std::mt19937& 
     CAPTURE(count);
     CAPTURE(first);
     const AttentionCase<T> some = rows_of(prompt, first, first + count);
-    CHECK(same_bits(right.data() + first * elements, results(backend, some)));
+    CHECK(begins_with(right.data() + first * elements, results(backend, some)));
     const AttentionCase<T> all = in_company(some, random);
     const std::vector<T> together = results(backend, all);
     const std::int64_t at = all.shape.sequences.front().rows * elements;
-    CHECK(same_bits(right.data() + first * elements,
-                    {together.begin() + at, together.begin() + at + count * elements}));
+    CHECK(begins_with(right.data() + first * elements,
+                      {together.begin() + at, together.begin() + at + count * elements}));
   }
 }
 
@@ -128,7 +128,7 @@ TEST_CASE_TEMPLATE("invariant: rows that decode have the bits of prefill in any 
     if (i % 5 == 4) all.sinks.assign(all.shape.heads, from_float<T>(0.5f));
     CAPTURE(i);
     CAPTURE(decoding);
-    CHECK(same_bits(results(*backend, all).data(), results(*backend, all, decoding)));
+    CHECK(begins_with(results(*backend, all).data(), results(*backend, all, decoding)));
   }
 }
 

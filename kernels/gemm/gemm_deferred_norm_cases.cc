@@ -12,7 +12,7 @@ namespace nvllm::kernels::testing {
 namespace {
 
 // Some for every tile M that there is a kernel for (kernels/gemm/small_m_plan.h).
-constexpr std::array<std::int64_t, 9> kSmallM = {17, 32, 33, 47, 64, 79, 90, 100, 128};
+constexpr std::array<std::int64_t, 9> kDeferredM = {17, 32, 33, 47, 64, 79, 90, 100, 128};
 
 // A row of hidden values is made by one GEMM and read by the next.
 struct Shape {
@@ -101,7 +101,7 @@ TEST_CASE_TEMPLATE("a norm is started by the GEMM ahead of it and ended by the o
   Fixture fixture(*backend);
   std::mt19937 random(130);
   int deferred = 0, ended = 0;
-  for (const std::int64_t m : kSmallM) {
+  for (const std::int64_t m : kDeferredM) {
     for (const Shape& shape : kShapes) {
       Setting making{.m = m,
                      .outputs = shape.hidden,

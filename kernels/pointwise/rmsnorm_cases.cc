@@ -12,18 +12,19 @@ using testing::same_bits;
 
 // One call: its tensors' values on the host, before or after.
 template <typename T>
-struct Case {
+struct RmsnormCase {
   std::int64_t rows, columns;
   std::vector<T> x, residual, weight, out;  // residual: empty for none
   float epsilon = 1e-6f, weight_offset = 0;
 
-  Case(std::int64_t rows, std::int64_t columns) : rows(rows), columns(columns) {
+  RmsnormCase(std::int64_t rows, std::int64_t columns) : rows(rows), columns(columns) {
     x.resize(rows * columns, from_float<T>(1));
     weight.resize(columns, from_float<T>(1));
   }
 
-  static Case random(std::int64_t rows, std::int64_t columns, bool with_residual, unsigned seed) {
-    Case c(rows, columns);
+  static RmsnormCase random(std::int64_t rows, std::int64_t columns, bool with_residual,
+                            unsigned seed) {
+    RmsnormCase c(rows, columns);
     std::mt19937 bits(seed);
     std::normal_distribution<float> normal;
     for (T& value : c.x) value = from_float<T>(normal(bits));
@@ -74,7 +75,7 @@ struct Case {
 // taken in chains of columns / 32 additions at most, whose relative error a square root halves;
 // then come a few single roundings in float32 and one to T, which may fall to either side.
 template <typename T>
-int count_wrong(const Case<T>& got, const Case<T>& expected) {
+int count_wrong(const RmsnormCase<T>& got, const RmsnormCase<T>& expected) {
   const float in_float = (static_cast<float>(got.columns) / 64 + 12) * 0x1p-24f;
   int wrong = 0;
   for (std::size_t i = 0; i < got.out.size(); ++i) {
@@ -101,8 +102,8 @@ TEST_CASE_TEMPLATE("rms_norm is what its definition says, for all shapes", T, FL
       CAPTURE(rows);
       CAPTURE(columns);
       CAPTURE(with_residual);
-      Case<T> got = Case<T>::random(rows, columns, with_residual, random());
-      Case<T> expected = got;
+      RmsnormCase<T> got = RmsnormCase<T>::random(rows, columns, with_residual, random());
+      RmsnormCase<T> expected = got;
       got.run(*backend);
       expected.run_reference();
       CHECK(count_wrong(got, expected) == 0);
@@ -118,17 +119,17 @@ TEST_CASE_TEMPLATE("weights less 1 are taken with that 1, in float32", T, FLOAT_
       if (rows * columns > 1000 * 1152) continue;
       CAPTURE(rows);
       CAPTURE(columns);
-      Case<T> got = Case<T>::random(rows, columns, columns % 2 == 0, 11);
+      RmsnormCase<T> got = RmsnormCase<T>::random(rows, columns, columns % 2 == 0, 11);
       // Small ones: 1 + w rounded to 16 bits would show.
       for (T& weight : got.weight) weight = from_float<T>((to_float(weight) - 1) * 0.1f);
       got.weight_offset = 1;
-      Case<T> expected = got;
+      RmsnormCase<T> expected = got;
       got.run(*backend);
       expected.run_reference();
       CHECK(count_wrong(got, expected) == 0);
     }
   }
-  Case<float> exact(1, 1);  // 1 / sqrt(1) * (1 + 3)
+  RmsnormCase<float> exact(1, 1);  // 1 / sqrt(1) * (1 + 3)
   exact.epsilon = 0, exact.weight = {3}, exact.weight_offset = 1;
   exact.run(*backend);
   CHECK(exact.out[0] == doctest::Approx(4));
@@ -137,8 +138,8 @@ TEST_CASE_TEMPLATE("weights less 1 are taken with that 1, in float32", T, FLOAT_
 TEST_CASE_TEMPLATE("the result may take the place of the input", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
   for (const bool with_residual : {false, true}) {
-    Case<T> got = Case<T>::random(9, 1000, with_residual, 1);
-    Case<T> expected = got;
+    RmsnormCase<T> got = RmsnormCase<T>::random(9, 1000, with_residual, 1);
+    RmsnormCase<T> expected = got;
     got.run(*backend, 0, true);
     expected.run(*backend);
     CHECK(same_bits(got.out, expected.out));
@@ -149,15 +150,15 @@ TEST_CASE_TEMPLATE("the bits depend neither on alignment nor on the other rows",
   BACKEND_OR_SKIP(backend);
   for (const std::int64_t columns : {64, 1000, 1001, 4096}) {
     CAPTURE(columns);
-    Case<T> batch = Case<T>::random(70, columns, true, 3);
-    const Case<T> wanted_here = batch;
-    Case<T> shifted = batch;
+    RmsnormCase<T> batch = RmsnormCase<T>::random(70, columns, true, 3);
+    const RmsnormCase<T> wanted_here = batch;
+    RmsnormCase<T> shifted = batch;
     batch.run(*backend);
     shifted.run(*backend, 1);
     CHECK(same_bits(batch.out, shifted.out));
     CHECK(same_bits(batch.residual, shifted.residual));
     for (const std::int64_t row : {0, 1, 69}) {
-      Case<T> alone(1, columns);
+      RmsnormCase<T> alone(1, columns);
       const auto begin = row * columns, end = begin + columns;
       alone.x.assign(wanted_here.x.begin() + begin, wanted_here.x.begin() + end);
       alone.residual.assign(wanted_here.residual.begin() + begin,
@@ -171,16 +172,16 @@ TEST_CASE_TEMPLATE("the bits depend neither on alignment nor on the other rows",
 
 TEST_CASE_TEMPLATE("no rows: nothing happens", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
-  Case<T> nothing(0, 100);
+  RmsnormCase<T> nothing(0, 100);
   nothing.run(*backend);
   CHECK(nothing.out.empty());
 }
 
 TEST_CASE_TEMPLATE("a NaN spoils its row and no other", T, FLOAT_TYPES) {
   BACKEND_OR_SKIP(backend);
-  Case<T> got = Case<T>::random(3, 500, false, 5);
+  RmsnormCase<T> got = RmsnormCase<T>::random(3, 500, false, 5);
   got.x[500 + 499] = from_float<T>(std::nanf(""));
-  Case<T> expected = got;
+  RmsnormCase<T> expected = got;
   got.run(*backend);
   expected.run_reference();
   CHECK(count_wrong(got, expected) == 0);
@@ -194,10 +195,10 @@ TEST_CASE_TEMPLATE("infinite, huge and tiny values do as the definition", T, FLO
   for (const float value : {testing::kInfinity, -testing::kInfinity, 3e38f, 1e25f, 60000.0f, 1e-4f,
                             1e-7f, 1e-25f, 1e-40f, 0.0f}) {
     CAPTURE(value);
-    Case<T> got = Case<T>::random(2, 100, false, 6);
+    RmsnormCase<T> got = RmsnormCase<T>::random(2, 100, false, 6);
     got.x[3] = from_float<T>(value);
     for (int i = 100; i < 200; ++i) got.x[i] = from_float<T>(i % 2 == 0 ? value : -value);
-    Case<T> expected = got;
+    RmsnormCase<T> expected = got;
     got.run(*backend);
     expected.run_reference();
     CHECK(count_wrong(got, expected) == 0);
@@ -212,12 +213,12 @@ TEST_CASE("golden: RMSNorm, with and without residual") {
                                      {"rms_norm.2", 1e-6f}}) {
     const auto& x = golden.at(key + ".x");
     for (const bool with_residual : {false, true}) {
-      Case<float> got(x.shape[0], x.shape[1]);
+      RmsnormCase<float> got(x.shape[0], x.shape[1]);
       got.x = x.values;
       got.weight = golden.at(key + ".weight").values;
       got.epsilon = epsilon;
       if (with_residual) got.residual = golden.at(key + ".residual").values;
-      Case<float> right = got;
+      RmsnormCase<float> right = got;
       right.out = golden.at(key + (with_residual ? ".out_with_residual" : ".out")).values;
       got.run(*backend);
       CHECK(count_wrong(got, right) == 0);
@@ -228,7 +229,7 @@ TEST_CASE("golden: RMSNorm, with and without residual") {
 
 TEST_CASE("epsilon counts") {
   BACKEND_OR_SKIP(backend);
-  Case<float> c(1, 10);
+  RmsnormCase<float> c(1, 10);
   c.epsilon = 3;  // 1 / sqrt(1 + 3)
   c.run(*backend);
   CHECK(c.out[0] == doctest::Approx(0.5));

@@ -15,15 +15,15 @@ using testing::same_bits;
 using Ints = std::vector<std::int32_t>;
 
 // A step of random sequences: some are new, some go on, some are padding.
-struct Case {
+struct StepInputCase {
   std::int64_t slots, table_blocks, block_size, blocks;
   std::int64_t max_query_rows = 1;
   Ints slot, query_start{0}, first_position, first_token, first_block, block_start{0};
   Ints new_tokens, new_blocks, last_tokens, table, history;
   Ints block_map;  // empty: there are none
 
-  Case(std::int64_t sequences, std::int64_t slots, std::int64_t table_blocks,
-       std::int64_t block_size, std::int64_t max_rows, unsigned seed)
+  StepInputCase(std::int64_t sequences, std::int64_t slots, std::int64_t table_blocks,
+                std::int64_t block_size, std::int64_t max_rows, unsigned seed)
       : slots(slots),
         table_blocks(table_blocks),
         block_size(block_size),
@@ -79,7 +79,7 @@ struct Case {
 
 // The tensors of a call; `place` puts values somewhere.
 template <typename Place>
-StepInput call_of(const Case& c, const Place& place) {
+StepInput call_of(const StepInputCase& c, const Place& place) {
   StepInput call;
   const auto vector = [&](const Ints& values) {
     return TensorView(place(values), DType::i32, {static_cast<std::int64_t>(values.size())});
@@ -103,7 +103,7 @@ struct Results {
   Ints table, history, tokens, positions, kv_length, block_table;
   std::vector<std::int64_t> slot_mapping;
 
-  explicit Results(const Case& c)
+  explicit Results(const StepInputCase& c)
       : table(c.table),
         history(c.history),
         tokens(c.rows(), -7),
@@ -113,9 +113,9 @@ struct Results {
         slot_mapping(c.rows(), -7) {}
 };
 
-void set_results(StepInput& call, const Case& c, std::int32_t* table, std::int32_t* history,
-                 std::int32_t* tokens, std::int32_t* positions, std::int64_t* slot_mapping,
-                 std::int32_t* kv_length, std::int32_t* block_table) {
+void set_results(StepInput& call, const StepInputCase& c, std::int32_t* table,
+                 std::int32_t* history, std::int32_t* tokens, std::int32_t* positions,
+                 std::int64_t* slot_mapping, std::int32_t* kv_length, std::int32_t* block_table) {
   call.table = TensorView(table, DType::i32, {c.slots, c.table_blocks});
   call.history = TensorView(history, DType::i32, {c.blocks, c.block_size});
   call.tokens = TensorView(tokens, DType::i32, {c.rows()});
@@ -125,7 +125,7 @@ void set_results(StepInput& call, const Case& c, std::int32_t* table, std::int32
   call.block_table = TensorView(block_table, DType::i32, {c.sequences(), c.table_blocks});
 }
 
-void check_against_reference(Backend& backend, const Case& c) {
+void check_against_reference(Backend& backend, const StepInputCase& c) {
   Results right(c);
   StepInput plain = call_of(c, [](const Ints& values) {
     return const_cast<std::int32_t*>(values.data());  // they are only read
@@ -168,8 +168,8 @@ TEST_CASE("step input is made as its plain definition says") {
       CAPTURE(shape[0]);
       CAPTURE(shape[4]);
       CAPTURE(seed);
-      check_against_reference(*backend,
-                              Case(shape[0], shape[1], shape[2], shape[3], shape[4], seed));
+      check_against_reference(
+          *backend, StepInputCase(shape[0], shape[1], shape[2], shape[3], shape[4], seed));
     }
   }
 }

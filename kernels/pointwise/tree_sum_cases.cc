@@ -10,7 +10,7 @@ namespace nvllm::kernels {
 namespace {
 
 // ((0 + 1) + (2 + 3)) + 4 of blocks 5, 0, 3, 1 and 2.
-constexpr int kCount = 5, kBlocks = 6;
+constexpr int kCount = 5, kSumBlocks = 6;
 constexpr std::array<std::uint8_t, TreeSum::kMaxSources> kBlock = {5, 0, 3, 1, 2};
 constexpr std::array<std::uint8_t, TreeSum::kMaxSources> kMerges = {0, 1, 0, 2, 1};
 
@@ -48,13 +48,13 @@ int wrong_elements(Backend& backend, const Tree& tree, std::int64_t rows, std::i
                    bool bias) {
   const auto stream = backend.create_stream();
   const std::int64_t elements = rows * columns;
-  const std::vector<float> sources = testing::normal_values<float>(kBlocks * elements, 7);
+  const std::vector<float> sources = testing::normal_values<float>(kSumBlocks * elements, 7);
   const std::vector<T> biases = testing::normal_values<T>(columns, 8);
   const testing::Placed<float> sources_there(backend, *stream, sources);
   const testing::Placed<T> biases_there(backend, *stream, biases);
   testing::Placed<T> out(backend, *stream, std::vector<T>(static_cast<std::size_t>(elements)));
   TreeSum args{.out = out.view({rows, columns}),
-               .sources = sources_there.view({kBlocks * rows, columns}),
+               .sources = sources_there.view({kSumBlocks * rows, columns}),
                .count = tree.count,
                .blocks = tree.blocks,
                .merges = tree.merges};

@@ -21,7 +21,7 @@ using testing::Sampled;
 using testing::SampleExtras;
 using testing::SamplingCase;
 
-Sampled reference(SamplingCase c, SampleExtras extra = {}) {
+Sampled reference_samples(SamplingCase c, SampleExtras extra = {}) {
   Sampled sampled{std::vector<std::int32_t>(c.rows, kUntouched),
                   std::vector<std::int32_t>(c.params.size(), kUntouched)};
   std::vector<std::int64_t> scratch(sample_scratch_words(c.rows));
@@ -98,7 +98,7 @@ TEST_CASE("tokens are those of the definition, for all shapes, alignments and pa
     CAPTURE(rows);
     CAPTURE(own);
     const SamplingCase c = mixed(rows, own, 3, shape[2]);
-    const Sampled right = reference(c);
+    const Sampled right = reference_samples(c);
     CHECK(sample(*backend, c) == right);
     CHECK(sample(*backend, c, {}, 1) == right);
     CHECK(sample_in_parts(*backend, c, {own}) == right);
@@ -112,7 +112,7 @@ TEST_CASE("many seeds, flat and steep: quick bounds throw no winner away") {
     for (unsigned seed = 1; seed < 8; ++seed) {
       SamplingCase c(32, 1500, 32, seed);
       for (SlotParams& params : c.params) params.inverse_temperature = inverse_temperature;
-      CHECK(sample(*backend, c) == reference(c));
+      CHECK(sample(*backend, c) == reference_samples(c));
     }
   }
 }
@@ -138,7 +138,7 @@ TEST_CASE("noise of one in sixteen million, in tokens that need it: bounds hold 
     c.positions[row] = position - 1;
     c.at(row, lucky) = -4.0f - 2 * static_cast<float>(row);
   }
-  const Sampled right = reference(c);
+  const Sampled right = reference_samples(c);
   CHECK(right.tokens[0] == lucky);
   CHECK(right.tokens[7] != lucky);
   CHECK(sample(*backend, c) == right);
@@ -151,7 +151,7 @@ TEST_CASE("only logits that are not below the threshold are sampled") {
   for (std::int64_t row = 0; row < c.rows; ++row) {
     extra.thresholds.push_back(row == 0 ? -kInfinity : static_cast<float>(row) * 0.4f);
   }
-  const Sampled right = reference(c, extra);
+  const Sampled right = reference_samples(c, extra);
   CHECK(sample(*backend, c, extra) == right);
   CHECK(sample_in_parts(*backend, c, {1000, 1001, 3000}, extra) == right);
   int below = 0;
@@ -184,7 +184,7 @@ TEST_CASE("rows without a slot: their target, or nothing") {
   c.slots[1] = -1;
   c.slots[3] = -5;
   const SampleExtras extra{{}, {-1, 42, -1, -1, -1}};
-  const Sampled right = reference(c, extra);
+  const Sampled right = reference_samples(c, extra);
   CHECK(right.tokens[1] == 42);
   CHECK(right.tokens[3] == -1);
   CHECK(right.last_tokens[3] == kUntouched);  // whose rows have no slot
@@ -203,7 +203,7 @@ TEST_CASE("NaN wins nothing, infinity as it should; of nothing but NaN there is 
   }
   c.at(6, 300) = c.at(7, 300) = -5;
   c.at(10, 400) = c.at(11, 400) = kInfinity;
-  const Sampled right = reference(c);
+  const Sampled right = reference_samples(c);
   CHECK(sample(*backend, c) == right);
   CHECK(sample_in_parts(*backend, c, {128, 700}) == right);
   for (std::int64_t row = 0; row < 4; ++row) CHECK(right.tokens[row] == kNoToken);
@@ -233,7 +233,7 @@ TEST_CASE("sample_tokens runs in graphs, by the rules and positions of the momen
     write_words(args.rows.positions.as<std::uint32_t>(), positions, 3, *stream);
     graph->launch(*stream);
     for (int row = 0; row < 3; ++row) c.positions[row] = static_cast<std::int32_t>(positions[row]);
-    CHECK(tokens.fetch() == reference(c).tokens);
+    CHECK(tokens.fetch() == reference_samples(c).tokens);
   }
 }
 

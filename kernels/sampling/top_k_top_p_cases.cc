@@ -23,7 +23,7 @@ using testing::SamplingCase;
 
 constexpr std::int64_t kStateWords = sizeof(TruncationState) / sizeof(std::int32_t);
 
-std::vector<float> reference(SamplingCase c) {
+std::vector<float> reference_logits(SamplingCase c) {
   std::vector<float> thresholds(c.rows);
   std::vector<std::int32_t> maxima(c.rows), state(c.rows * kStateWords);
   std::vector<std::int64_t> histograms(c.rows * kTruncationBins);
@@ -176,7 +176,7 @@ TEST_CASE("thresholds are those of the definition, for all shapes, parameters an
     SamplingCase c(rows, own, rows, 3, shape[2]);
     set_random_filters(c, static_cast<unsigned>(own));
     if (rows > 5) c.slots[5] = -1;
-    const std::vector<float> right = reference(c);
+    const std::vector<float> right = reference_logits(c);
     CHECK(filter_whole(*backend, c) == right);
     CHECK(filter_whole(*backend, c, 1) == right);
     CHECK(filter_in_parts(*backend, c, {own}) == right);
@@ -204,7 +204,7 @@ TEST_CASE(
       if (row >= 36) logit = std::round(logit);
     }
   }
-  const std::vector<float> right = reference(c);
+  const std::vector<float> right = reference_logits(c);
   CHECK(filter_whole(*backend, c) == right);
   CHECK(filter_in_parts(*backend, c, {kOwn / 3, kOwn}) == right);
 }
@@ -221,7 +221,7 @@ TEST_CASE("ties, zeros of both signs, one value everywhere: equals of the bounda
       if (row >= 36) logit = row % 2 == 0 ? -0.0f : 3.5f;
     }
   }
-  const std::vector<float> right = reference(c);
+  const std::vector<float> right = reference_logits(c);
   CHECK(filter_whole(*backend, c) == right);
   CHECK(filter_in_parts(*backend, c, {600}) == right);
   CHECK(filter_in_parts(*backend, c, {100, 600}) == right);
@@ -239,7 +239,7 @@ TEST_CASE("NaN and infinities leave a threshold that something reaches") {
       if (row >= 12 && i % 5 == 0) c.at(row, i) = kinds[row % 3];
     }
   }
-  const std::vector<float> right = reference(c);
+  const std::vector<float> right = reference_logits(c);
   CHECK(filter_whole(*backend, c) == right);
   CHECK(filter_in_parts(*backend, c, {300}) == right);
   CHECK(filter_in_parts(*backend, c, {100, 300}) == right);
@@ -310,7 +310,7 @@ TEST_CASE("top-k and top-p run in graphs, as often as one likes") {
   const auto graph = backend->capture(*stream, [&] { top_k_top_p(args, *stream); });
   for (int i = 0; i < 3; ++i) {
     graph->launch(*stream);
-    CHECK(there.thresholds() == reference(c));
+    CHECK(there.thresholds() == reference_logits(c));
   }
 }
 
