@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "device/e4m3.h"
-#include "kernels/sparse/dequantize_keys.h"
+#include "kernels/sparse/prompt_rows.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels::testing {

@@ -1,9 +1,10 @@
-// PromptRows: some rows of one long prompt, for operations that select the earlier tokens that they
-// attend to.
+// The queries and keys of one long prompt, for operations that select the earlier tokens that rows
+// attend to: PromptRows, and the keys of a cache of E4m3 as floats, which these operations need.
 #pragma once
 
 #include <cstdint>
 
+#include "device/backend.h"
 #include "device/tensor_view.h"
 #include "kernels/attention/kv_view.h"
 #include "kernels/common/arguments.h"
@@ -44,5 +45,17 @@ const T* key_of(const PromptRows& rows, std::int64_t token, std::int64_t kv_head
   const KvView& kv = rows.kv;
   return kv.keys.as<T>() + kv.offset(kv.block_of(0, token), token % kv.block_size(), kv_head);
 }
+
+// out[t][g] = the key of token t and KV head g, times the head's scale, rounded once to out's type.
+struct DequantizeKeys {
+  KvView kv;             // of one sequence, in E4m3: block_table is [1, blocks], or none
+  TensorView kv_scales;  // [2, kv_heads], float32; optional
+  std::int64_t tokens = 0;
+  TensorView out;  // [at least tokens, kv_heads, head_dim], any float type, dense
+};
+
+// head_dim is a multiple of 16, and heads are at multiples of 16 bytes. Otherwise throws an Error
+// that names the argument.
+void dequantize_keys(const DequantizeKeys& args, Stream& stream);
 
 }  // namespace nvllm::kernels

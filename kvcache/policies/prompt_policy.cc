@@ -5,7 +5,6 @@
 #include "base/check.h"
 #include "base/math.h"
 #include "kernels/sparse/block_mask.h"
-#include "kernels/sparse/dequantize_keys.h"
 #include "kernels/sparse/sparse_attention.h"
 #include "kernels/sparse/vertical_slash.h"
 

@@ -3,7 +3,7 @@
 #include "kernels/common/sm80/e4m3.cuh"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/sparse/backends.h"
-#include "kernels/sparse/dequantize_keys.h"
+#include "kernels/sparse/prompt_rows.h"
 
 namespace nvllm::kernels::cuda {
 namespace {
