@@ -1,6 +1,6 @@
 // Measures the combination of partial attention results in bytes per second: everything read plus
 // everything written.
-#include "kernels/attention/combine_attention.h"
+#include "kernels/attention/attention.h"
 #include "kernels/testing/bench.h"
 
 namespace nvllm::kernels {

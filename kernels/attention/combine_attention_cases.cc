@@ -1,6 +1,6 @@
 // Tests the combination of partial attention results against its definition, on whichever backend
 // is linked.
-#include "kernels/attention/combine_attention.h"
+#include "kernels/attention/attention.h"
 #include "kernels/attention/testing/references.h"
 #include "kernels/testing/cases.h"
 

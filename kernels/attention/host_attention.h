@@ -1,6 +1,6 @@
 // Attention on the host's cores: single rows attend to blocks of keys and values anywhere in host
 // memory. It uses the loops of the CPU backend, but needs neither a stream nor a device. A device
-// combines the result with that of its own attention (kernels/attention/combine_attention.h).
+// combines the result with that of its own attention (combine_attention()).
 //
 // The keys of all KV heads of a token are adjacent in memory, and so are its values. Threads walk a
 // block in runs of tokens, and a run head by head, so that each memory page is touched once. All

@@ -48,7 +48,6 @@
 
 #include "device/backend.h"
 #include "kernels/attention/attention.h"
-#include "kernels/attention/combine_attention.h"
 #include "kvcache/chunked/device_slots.h"
 #include "kvcache/chunked/host_attention.h"
 #include "kvcache/chunked/load_ring.h"

@@ -23,7 +23,6 @@
 #include "device/backend.h"
 #include "device/cpu/thread_pool.h"
 #include "kernels/attention/attention.h"
-#include "kernels/attention/combine_attention.h"
 #include "kernels/attention/host_attention.h"
 #include "kvcache/chunked/load_ring.h"
 #include "kvcache/kv_cache.h"

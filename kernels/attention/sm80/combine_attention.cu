@@ -3,8 +3,8 @@
 // that dispatching element types at run time costs nothing. Shapes are those of
 // kernels::CombineAttention.
 #include "device/cuda/stream.h"
+#include "kernels/attention/attention.h"
 #include "kernels/attention/backends.h"
-#include "kernels/attention/combine_attention.h"
 #include "kernels/common/sm80/types.cuh"
 
 namespace nvllm::kernels::cuda {

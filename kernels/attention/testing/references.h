@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "kernels/attention/attention.h"
-#include "kernels/attention/combine_attention.h"
 
 namespace nvllm::kernels {
 
