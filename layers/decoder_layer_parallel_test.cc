@@ -6,7 +6,7 @@
 #include <deque>
 #include <string>
 
-#include "kernels/gemm/grouped_gemm.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/gemm/testing/references.h"
 #include "layers/decoder_layer.h"
 #include "layers/rope.h"

@@ -1,7 +1,7 @@
 #include "layers/linear.h"
 
 #include "base/check.h"
-#include "kernels/gemm/segmented_gemm.h"
+#include "kernels/gemm/gemm.h"
 
 namespace nvllm::layers {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/gemm/grouped_gemm.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/moe/combine_experts.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/single_token_moe.h"

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "kernels/gemm/grouped_gemm.h"
+#include "kernels/gemm/gemm.h"
 #include "layers/testing/test_batch.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/loading/loader.h"

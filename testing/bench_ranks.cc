@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "device/topology.h"
-#include "kernels/gemm/gemm_bench_limits.h"
+#include "kernels/gemm/testing/bench_limits.h"
 #include "kernels/pointwise/random_fill.h"
 
 namespace nvllm::testing {

@@ -7,7 +7,6 @@
 
 #include "kernels/common/cpu/instruction_set.h"
 #include "kernels/gemm/gemm.h"
-#include "kernels/gemm/segmented_gemm.h"
 #include "kernels/gemm/small_m_plan.h"
 
 namespace nvllm::kernels {

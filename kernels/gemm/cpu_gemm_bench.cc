@@ -33,7 +33,7 @@
 #include "base/clock.h"
 #include "device/backend.h"
 #include "device/cpu/stream.h"
-#include "kernels/gemm/grouped_gemm.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/gemm/testing/onednn.h"
 
 namespace nvllm::kernels {

@@ -5,8 +5,6 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "kernels/gemm/backends.h"
-#include "kernels/gemm/grouped_gemm.h"
-#include "kernels/gemm/segmented_gemm.h"
 #include "kernels/pointwise/step_input.h"
 
 namespace nvllm::kernels {

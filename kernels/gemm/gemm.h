@@ -8,8 +8,8 @@
 //   const GemmCall call = gemm->call({.values = w, .bias = b}, {.out = q, .x = hidden});
 //   gemm->run(call, *stream);
 //
-// grouped_gemm.h has GEMMs of groups of rows with a weight each, segmented_gemm.h those whose sums
-// are taken in segments of the inputs.
+// Gemm also runs grouped GEMMs, of groups of rows with a weight each, and segmented GEMMs, whose
+// sums are taken in segments of the inputs; they have no plan that callers see.
 #pragma once
 
 #include <compare>
@@ -28,13 +28,10 @@
 #include "kernels/gemm/quantized_weight.h"
 #include "kernels/gemm/small_m_plan.h"
 #include "kernels/pointwise/elementwise.h"
+#include "kernels/pointwise/tree_sum.h"
 #include "kernels/sampling/sample_tokens.h"
 
 namespace nvllm::kernels {
-
-struct GroupedFusion;
-struct GroupedGemm;
-struct SegmentedGemm;
 
 // Throws an Error for a type that no weight has.
 WeightFormat format_of(DType type);
@@ -201,6 +198,56 @@ GemmShape dense_shape_of(const GemmWeight& weight, std::int64_t m, const GemmFus
 // GemmShape::Vectors has it; also of what is absent.
 bool whole_vectors(const TensorView& tensor);
 
+// --- grouped and segmented GEMMs -----------------------------------------------------------------
+
+// GEMMs of one shape with their own rows each, like a mixture's experts: rows [start[n], start[n +
+// 1]) of x by group n's weight, into the same rows of out. A group without rows costs nothing.
+struct GroupedGemm {
+  GemmWeight weight;  // of all groups, concatenated: [groups * outputs, inputs]
+  // [groups + 1], int32, ascending from 0 to M; read on the device.
+  TensorView start;
+  TensorView out;  // [M, outputs], dense; with a gated activation [M, outputs / 2]
+  TensorView x;    // [M, inputs], dense; with source_rows [any number, inputs]
+
+  // [M], int32: row n reads row source_rows[n] of x; data == nullptr: row n.
+  TensorView source_rows{};
+  TensorView gathered{};  // [at least M, inputs]: output of a separate gather kernel
+
+  Epilogue epilogue = Epilogue::none;  // a gated activation has gate rows, then up rows, per group
+  Activation activation = Activation::silu;
+  float limit = 0;       // GatedActivation::limit
+  TensorView gate_up{};  // [at least M, outputs]: input of a separate activation kernel
+
+  std::int64_t m() const { return out.shape[0]; }
+  std::int64_t groups() const { return start.shape[0] - 1; }
+  std::int64_t outputs() const { return weight.outputs() / groups(); }
+};
+
+// The parts of a grouped GEMM that its kernel fuses; separate kernels run the rest.
+struct GroupedFusion {
+  bool gather = false, epilogue = false;
+};
+
+// A GEMM over segments of the inputs: out = the sum over segments of x · weightᵀ, each a separate
+// GEMM with a float32 result, added in the order of `sum` [+ bias] and rounded once.
+struct SegmentedGemm {
+  // All segments, concatenated: [segments * outputs, inputs per segment], without bias.
+  GemmWeight weight;
+  TensorView x;  // [M, segments * inputs per segment]; any row stride
+  // out: [M, outputs]. Its sources, blocks 0, 1, ..., are memory where the segments' results may be
+  // stored.
+  TreeSum sum;
+
+  std::int64_t segments() const { return sum.count; }
+  std::int64_t m() const { return sum.out.shape[0]; }
+  std::int64_t outputs() const { return sum.out.shape[1]; }
+  // The GEMM of one segment.
+  GemmWeight weight_of(std::int64_t segment) const;
+  GemmOperands operands_of(std::int64_t segment) const;
+};
+
+// --- running GEMMs -------------------------------------------------------------------------------
+
 // Autotuning results as text. Key: what a result is valid for (the device, its libraries, a GEMM's
 // shape and M); value: how such GEMMs are computed.
 using GemmConfigurations = std::map<std::string, std::string>;
@@ -313,7 +360,9 @@ std::unique_ptr<Gemm> create_gemm(Backend& backend, const GemmOptions& options =
 // Device memory of a Gemm from its creation on. (On the CPU it is allocated as needed.)
 std::size_t gemm_bytes(DeviceKind device, bool quantized = false);
 
-// The checks of run().
+// The checks of run(), run_grouped() and run_segmented().
 void check_gemm(const GemmCall& call);
+void check_grouped_gemm(const GroupedGemm& grouped);
+void check_segmented_gemm(const SegmentedGemm& gemm);
 
 }  // namespace nvllm::kernels

@@ -17,8 +17,8 @@
 
 #include "device/backend.h"
 #include "kernels/gemm/gemm.h"
-#include "kernels/gemm/gemm_bench_limits.h"
 #include "kernels/gemm/gemm_steps.h"
+#include "kernels/gemm/testing/bench_limits.h"
 #include "kernels/pointwise/random_fill.h"
 #include "testing/bench_backend.h"
 

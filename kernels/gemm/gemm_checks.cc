@@ -1,8 +1,7 @@
 // What a GEMM must be given.
 #include "base/error.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_steps.h"
-#include "kernels/gemm/grouped_gemm.h"
-#include "kernels/gemm/segmented_gemm.h"
 
 namespace nvllm::kernels {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/gemm/grouped_gemm.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/gemm/testing/gemm_case.h"
 #include "kernels/testing/cases.h"
 

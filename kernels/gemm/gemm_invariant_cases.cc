@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/gemm/grouped_gemm.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/gemm/testing/gemm_case.h"
 #include "kernels/pointwise/rmsnorm.h"
 #include "kernels/testing/cases.h"

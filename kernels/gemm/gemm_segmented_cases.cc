@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/gemm/grouped_gemm.h"
-#include "kernels/gemm/segmented_gemm.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/gemm/testing/gemm_case.h"
 #include "kernels/pointwise/tree_sum.h"
 #include "kernels/testing/cases.h"

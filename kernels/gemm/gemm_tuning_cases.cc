@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/gemm/grouped_gemm.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/gemm/testing/gemm_case.h"
 
 namespace nvllm::kernels::testing {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/error.h"
 #include "kernels/attention/kv_view.h"
 #include "kernels/common/host_device.h"
 
@@ -18,7 +19,24 @@ struct KvPrefetch {
 };
 
 // Throws an Error that names `operation` and what is wrong.
-void check_kv_prefetch(const KvPrefetch& prefetch, const char* operation);
+inline void check_kv_prefetch(const KvPrefetch& prefetch, const char* operation) {
+  check_kv_view(prefetch.kv, operation);
+  const TensorView& lengths = prefetch.kv_length;
+  const bool listed = lengths.data != nullptr && lengths.rank == 1 && lengths.dtype == DType::i32;
+  if (!listed) {
+    fail(operation, ": kv_length of the KV prefetch is ", lengths.describe(),
+         "; it must be int32 [sequences]");
+  }
+  require_contiguous(lengths, operation, "kv_length");
+  const TensorView& table = prefetch.kv.block_table;
+  const std::int64_t known = table.data == nullptr ? prefetch.kv.blocks() : table.shape[0];
+  if (lengths.shape[0] > known) {
+    fail(operation, ": kv_length of the KV prefetch is ", lengths.describe(), ", but there are ",
+         known, table.data == nullptr ? " blocks" : " rows of block_table");
+  }
+  if (prefetch.share < 0)
+    fail(operation, ": share is ", prefetch.share, "; it must not be negative");
+}
 
 // The pieces that one GEMM prefetches: equally many of each sequence, starting at a different token
 // in each. Attention reads sequences in parallel: if all pieces began at the same token, all blocks

@@ -16,7 +16,7 @@
 
 #include "device/backend.h"
 #include "kernels/gemm/gemm.h"
-#include "kernels/gemm/gemm_bench_limits.h"
+#include "kernels/gemm/testing/bench_limits.h"
 #include "layers/layer_plan.h"
 #include "testing/bench_backend.h"
 

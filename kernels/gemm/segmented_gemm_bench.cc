@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "device/backend.h"
-#include "kernels/gemm/gemm_bench_limits.h"
-#include "kernels/gemm/segmented_gemm.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/gemm/testing/bench_limits.h"
 #include "kernels/pointwise/random_fill.h"
 #include "testing/bench_backend.h"
 

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "device/e4m3.h"
-#include "kernels/gemm/grouped_gemm.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/moe/combine_experts.h"
 #include "kernels/moe/route.h"
 #include "kernels/moe/single_token_moe.h"

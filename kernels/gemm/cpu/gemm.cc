@@ -1,4 +1,6 @@
 // GEMMs on the CPU: which kernels, and how their work is divided among threads.
+#include "kernels/gemm/gemm.h"
+
 #include <algorithm>
 #include <span>
 #include <vector>
@@ -7,7 +9,6 @@
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/cpu/gemm_kernels.h"
 #include "kernels/gemm/gemm_steps.h"
-#include "kernels/gemm/grouped_gemm.h"
 
 namespace nvllm::kernels::cpu {
 namespace {

@@ -1,7 +1,5 @@
 // Grouped GEMMs on the CPU: each group's rows have the bits of a GEMM of that group alone, for
 // every instruction set and weight format.
-#include "kernels/gemm/grouped_gemm.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -12,6 +10,7 @@
 
 #include "device/cpu/stream.h"
 #include "kernels/gemm/backends.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/gemm/testing/gemm_case.h"
 #include "kernels/testing/cases.h"
 

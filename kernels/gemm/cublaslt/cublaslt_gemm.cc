@@ -9,8 +9,8 @@
 #include "device/libraries.h"
 #include "kernels/gemm/backends.h"
 #include "kernels/gemm/cublaslt/tuning.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_steps.h"
-#include "kernels/gemm/segmented_gemm.h"
 
 namespace nvllm::kernels::cuda {
 namespace {

@@ -1,8 +1,8 @@
 #include "kernels/gemm/cublaslt/problem.h"
 
 #include "base/error.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_steps.h"
-#include "kernels/gemm/segmented_gemm.h"
 
 namespace nvllm::kernels::cuda {
 namespace {

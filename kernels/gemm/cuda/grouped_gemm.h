@@ -2,7 +2,7 @@
 // device; the launches depend on shapes alone, so they can be captured in a graph.
 #pragma once
 
-#include "kernels/gemm/grouped_gemm.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/gemm/sm80/entry_points.h"
 
 namespace nvllm::kernels::cuda {

@@ -3,7 +3,7 @@
 
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm80/types.cuh"
-#include "kernels/gemm/grouped_gemm.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/pointwise/sm80/activation.cuh"
 
 namespace nvllm::kernels::cuda {

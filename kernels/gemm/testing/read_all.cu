@@ -1,6 +1,6 @@
 #include "device/cuda/stream.h"
 #include "kernels/gemm/sm80/gemm_params.cuh"
-#include "kernels/gemm/testing/read_all.h"
+#include "kernels/gemm/testing/bench_limits.h"
 
 namespace nvllm::kernels::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/gemm/gemm_bench_limits.h"
+#include "kernels/gemm/testing/bench_limits.h"
 
 #include <algorithm>
 #include <atomic>
@@ -21,7 +21,6 @@
 #include "device/cuda/stream.h"
 #include "device/libraries.h"
 #include "kernels/gemm/cublaslt/problem.h"
-#include "kernels/gemm/testing/read_all.h"
 #endif
 
 namespace nvllm::kernels {

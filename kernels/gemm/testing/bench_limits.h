@@ -11,6 +11,11 @@ namespace nvllm::kernels {
 // Enqueues a read of a whole buffer of device memory, by the whole device.
 void read_all(const Buffer& buffer, Stream& stream);
 
+namespace cuda {
+// The same on a GPU: as fast as it goes, past the L1, which is the limit of what streams weights.
+void read_all(const Buffer& buffer, Stream& stream);
+}  // namespace cuda
+
 // Bandwidth in bytes per second of reading a buffer of `bytes` several times.
 double read_bandwidth(Backend& backend, Stream& stream, std::size_t bytes);
 
