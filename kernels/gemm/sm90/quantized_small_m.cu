@@ -1,4 +1,5 @@
-// Small-M GEMMs with quantized weights (small_m.cuh), in an object file of their own.
+// Small-M GEMMs with quantized weights: the instance of the kernel (small_m.cuh) for a format and
+// the tiles of the plan.
 #include "kernels/gemm/sm90/small_m_launch.cuh"
 
 namespace nvllm::kernels::cuda {
