@@ -14,8 +14,8 @@
 #include <type_traits>
 
 #include "kernels/attention/sm80/attention_params.cuh"
-#include "kernels/attention/sm80/mma.cuh"
 #include "kernels/common/sm80/e4m3.cuh"
+#include "kernels/common/sm80/mma.cuh"
 
 namespace nvllm::kernels::cuda {
 

@@ -11,7 +11,7 @@
 
 #include "kernels/attention/sm80/attention_params.cuh"
 #include "kernels/attention/sm80/e4m3_rows.cuh"
-#include "kernels/attention/sm80/mma.cuh"
+#include "kernels/common/sm80/mma.cuh"
 #include "kernels/common/sm80/types.cuh"
 
 namespace nvllm::kernels::cuda {

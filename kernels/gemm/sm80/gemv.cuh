@@ -17,6 +17,7 @@
 #pragma once
 
 #include "kernels/common/sm80/launch.cuh"
+#include "kernels/common/sm80/mma.cuh"
 #include "kernels/gemm/sm80/gemm_params.cuh"
 #include "kernels/pointwise/sm80/activation.cuh"
 #include "kernels/pointwise/sm80/rmsnorm.cuh"
@@ -40,21 +41,11 @@ inline bool fits_gemv(const GemmShape& shape) {
 
 // --- pieces --------------------------------------------------------------------------------------
 
-// d += a · b, rows of x times 8 outputs, 16 inputs.
-__device__ __forceinline__ void multiply(Bf16, float (&d)[4], unsigned a0, unsigned a1, unsigned a2,
+// multiply_add() of rows of x by 8 outputs, 16 inputs.
+template <typename T>
+__device__ __forceinline__ void multiply(T, float (&d)[4], unsigned a0, unsigned a1, unsigned a2,
                                          unsigned a3, unsigned b0, unsigned b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-__device__ __forceinline__ void multiply(F16, float (&d)[4], unsigned a0, unsigned a1, unsigned a2,
-                                         unsigned a3, unsigned b0, unsigned b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  multiply_add<T>(d, a0, a1, a2, a3, b0, b1);
 }
 
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
@@ -360,10 +351,10 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
         const Vector<T>& b = w[slice][tile];
-        multiply(T{}, d[tile], a[0].word[0], a[1].word[0], a[0].word[1], a[1].word[1], b.word[0],
-                 b.word[1]);
-        multiply(T{}, d[tile], a[0].word[2], a[1].word[2], a[0].word[3], a[1].word[3], b.word[2],
-                 b.word[3]);
+        multiply_add<T>(d[tile], a[0].word[0], a[1].word[0], a[0].word[1], a[1].word[1], b.word[0],
+                        b.word[1]);
+        multiply_add<T>(d[tile], a[0].word[2], a[1].word[2], a[0].word[3], a[1].word[3], b.word[2],
+                        b.word[3]);
       }
     }
     begin += kWarps * kStep;

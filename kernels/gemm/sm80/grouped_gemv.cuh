@@ -158,10 +158,10 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
           const Vector<T> b = vectors[tile * 32];
-          multiply(T{}, d[tile], a.word[0], a8.word[0], a.word[1], a8.word[1], b.word[0],
-                   b.word[1]);
-          multiply(T{}, d[tile], a.word[2], a8.word[2], a.word[3], a8.word[3], b.word[2],
-                   b.word[3]);
+          multiply_add<T>(d[tile], a.word[0], a8.word[0], a.word[1], a8.word[1], b.word[0],
+                          b.word[1]);
+          multiply_add<T>(d[tile], a.word[2], a8.word[2], a.word[3], a8.word[3], b.word[2],
+                          b.word[3]);
         }
       }
       copy(slot == 0 ? kStages - 1 : slot - 1);

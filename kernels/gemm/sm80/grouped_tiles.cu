@@ -83,10 +83,10 @@ __device__ __forceinline__ void multiply_stage(const char* stage, Sums& sums) {
     const Vector<T> b = at(kRows + warp % 2 * 64 + tile * 8);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      multiply(T{}, sums[i][tile], a[i][0].word[0], a[i][1].word[0], a[i][0].word[1],
-               a[i][1].word[1], b.word[0], b.word[1]);
-      multiply(T{}, sums[i][tile], a[i][0].word[2], a[i][1].word[2], a[i][0].word[3],
-               a[i][1].word[3], b.word[2], b.word[3]);
+      multiply_add<T>(sums[i][tile], a[i][0].word[0], a[i][1].word[0], a[i][0].word[1],
+                      a[i][1].word[1], b.word[0], b.word[1]);
+      multiply_add<T>(sums[i][tile], a[i][0].word[2], a[i][1].word[2], a[i][0].word[3],
+                      a[i][1].word[3], b.word[2], b.word[3]);
     }
   }
 }

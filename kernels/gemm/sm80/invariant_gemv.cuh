@@ -167,8 +167,8 @@ __global__ void __launch_bounds__(kWarps * 32) gemv_kernel(const GemmParams<T> p
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
           const Vector<T>& b = slices[i].w[tile];
-          multiply(T{}, d[tile], rows[0].word[step], rows[1].word[step], rows[0].word[step + 1],
-                   rows[1].word[step + 1], b.word[step], b.word[step + 1]);
+          multiply_add<T>(d[tile], rows[0].word[step], rows[1].word[step], rows[0].word[step + 1],
+                          rows[1].word[step + 1], b.word[step], b.word[step + 1]);
         }
       }
     }

@@ -202,10 +202,10 @@ struct PassSums {
 #pragma unroll
         for (int step = unit * kUnitSteps; step < (unit + 1) * kUnitSteps; ++step) {
           const auto& b = x.b[half][step];
-          multiply(Element{}, part[step % kChains], a[step][0][0], a[step][0][1], a[step][1][0],
-                   a[step][1][1], b[0], b[1]);
+          multiply_add<Element>(part[step % kChains], a[step][0][0], a[step][0][1], a[step][1][0],
+                                a[step][1][1], b[0], b[1]);
           if constexpr (kOffsets && !kFactors)
-            multiply(T{}, x_sums, kOnes<T>, kOnes<T>, kOnes<T>, kOnes<T>, b[0], b[1]);
+            multiply_add<T>(x_sums, kOnes<T>, kOnes<T>, kOnes<T>, kOnes<T>, b[0], b[1]);
         }
 #pragma unroll
         for (int j = 0; j < 4; ++j) {

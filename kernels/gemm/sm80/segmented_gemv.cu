@@ -138,9 +138,9 @@ __device__ __forceinline__ void multiply_segment(const Params<T>& p, int first_o
       for (int step = 0; step < 4; step += 2) {
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
-          multiply(T{}, d[tile], rows[i][0].word[step], rows[i][1].word[step],
-                   rows[i][0].word[step + 1], rows[i][1].word[step + 1], w[i][tile].word[step],
-                   w[i][tile].word[step + 1]);
+          multiply_add<T>(d[tile], rows[i][0].word[step], rows[i][1].word[step],
+                          rows[i][0].word[step + 1], rows[i][1].word[step + 1],
+                          w[i][tile].word[step], w[i][tile].word[step + 1]);
         }
       }
     }

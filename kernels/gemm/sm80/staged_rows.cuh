@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/common/sm80/e4m3.cuh"
+#include "kernels/common/sm80/mma.cuh"
 #include "kernels/gemm/sm80/gemv.cuh"
 #include "kernels/gemm/sm80/quantized_values.cuh"
 
@@ -9,14 +10,6 @@ namespace nvllm::kernels::cuda {
 
 __device__ __forceinline__ unsigned address_of(const void* shared) {
   return static_cast<unsigned>(__cvta_generic_to_shared(shared));
-}
-
-// Loads four tiles of 8 rows of 16 bytes; each lane passes the address of one row.
-__device__ __forceinline__ void load_tiles(unsigned (&tiles)[4], unsigned address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(tiles[0]), "=r"(tiles[1]), "=r"(tiles[2]), "=r"(tiles[3])
-               : "r"(address)
-               : "memory");
 }
 
 // Operand B of a slice, for 8 or 16 rows of x.
@@ -34,10 +27,9 @@ struct RowsFragments {
       const unsigned row = slice + min(half * 8 + lane % 8, rows - 1) * row_bytes + lane / 8 * 16;
 #pragma unroll
       for (int step = 0; step < kSteps; step += 2) {
-        unsigned tiles[4];
-        load_tiles(tiles, row + step * 32);
+        const Quad tiles = load_matrices<false>(row + step * 32);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) b[half][step + i / 2][i % 2] = tiles[i];
+        for (int i = 0; i < 4; ++i) b[half][step + i / 2][i % 2] = tiles.word[i];
       }
     }
   }

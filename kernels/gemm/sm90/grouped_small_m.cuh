@@ -335,8 +335,8 @@ struct FloatSums {
       const unsigned at = of_output + ((half * 4 + lane % 4) ^ output) * 16;
       const uint4 a = load_shared(at), a8 = load_shared(at + 1024);
       const uint4 b = load_shared(of_row + half * 64);
-      multiply(T{}, d, a.x, a8.x, a.y, a8.y, b.x, b.y);
-      multiply(T{}, d, a.z, a8.z, a.w, a8.w, b.z, b.w);
+      multiply_add<T>(d, a.x, a8.x, a.y, a8.y, b.x, b.y);
+      multiply_add<T>(d, a.z, a8.z, a.w, a8.w, b.z, b.w);
     }
   }
   __device__ __forceinline__ float4 get() const {

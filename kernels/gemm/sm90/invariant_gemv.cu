@@ -66,17 +66,17 @@ constexpr int normed_bytes(int rows, int inputs) {
 
 #if __CUDA_ARCH__ >= 900
 
-// Four 8 x 8 matrices; lanes 8 i to 8 i + 7 give the addresses of matrix i's rows.
-__device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned address) {
+// Like load_matrices() and multiply_add() of mma.cuh, but on arrays, and all volatile: the chain and
+// the loads that it is interleaved with stay in the order in which they are written.
+__device__ __forceinline__ void load_words(unsigned (&words)[4], unsigned address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(address)
                : "memory");
 }
 
-// Like multiply() of gemv.cuh, but in place.
 template <typename T>
-__device__ __forceinline__ void multiply_in_place(float (&d)[4], unsigned a0, unsigned a1,
+__device__ __forceinline__ void multiply_in_order(float (&d)[4], unsigned a0, unsigned a1,
                                                   unsigned a2, unsigned a3, unsigned b0,
                                                   unsigned b1) {
   if constexpr (dtype_of<T> == DType::bf16) {
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(max_warps(kGated, kGroups) * 32)
   const auto load_weights_of = [&](Slice& slice, int i, int stage) {
     const unsigned at = base + stage * stage_bytes + i / 2 * group_bytes + own + within[i % 2];
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) load_matrices(slice.w[tile], at + tile * box_bytes);
+    for (int tile = 0; tile < kTiles; ++tile) load_words(slice.w[tile], at + tile * box_bytes);
   };
   const auto load_x_of = [&](Slice& slice, int i, int stage, int step) {
     const unsigned at = base + stage * stage_bytes + kTiles * box_bytes + within[i % 2];
@@ -262,9 +262,9 @@ __global__ void __launch_bounds__(max_warps(kGated, kGroups) * 32)
 #pragma unroll
         for (unsigned& word : slice.x[half]) word = 0;
       } else if constexpr (kNormed) {
-        load_matrices(slice.x[half], of_rows[half] + (step * kSlices + i) * 64);
+        load_words(slice.x[half], of_rows[half] + (step * kSlices + i) * 64);
       } else {
-        load_matrices(slice.x[half], at + (i / 2 * kMaxRows + half * 8) * kRowBytes);
+        load_words(slice.x[half], at + (i / 2 * kMaxRows + half * 8) * kRowBytes);
       }
     }
   };
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(max_warps(kGated, kGroups) * 32)
   const auto multiply_half = [&](const Slice& slice, int word) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      multiply_in_place<T>(d[tile], slice.x[0][word], slice.x[1][word], slice.x[0][word + 1],
+      multiply_in_order<T>(d[tile], slice.x[0][word], slice.x[1][word], slice.x[0][word + 1],
                            slice.x[1][word + 1], slice.w[tile][word], slice.w[tile][word + 1]);
     }
   };

@@ -13,7 +13,7 @@
 // float32. After a sequence's last token rows are zero and decays are 1.
 #pragma once
 
-#include "kernels/attention/sm80/mma.cuh"
+#include "kernels/common/sm80/mma.cuh"
 #include "kernels/linear_attention/gated_delta_rule.h"
 #include "kernels/linear_attention/sm80/sequences.cuh"
 

@@ -49,6 +49,12 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const Quad& a, uns
 }
 
 template <typename T>
+__device__ __forceinline__ void multiply_add(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2,
+                                             unsigned a3, unsigned b0, unsigned b1) {
+  multiply_add<T>(sum, Quad{{a0, a1, a2, a3}}, b0, b1);
+}
+
+template <typename T>
 __device__ __forceinline__ unsigned pack(float low, float high) {
   return narrow<T>(low).bits | static_cast<unsigned>(narrow<T>(high).bits) << 16;
 }
