@@ -41,13 +41,6 @@ inline bool fits_gemv(const GemmShape& shape) {
 
 // --- pieces --------------------------------------------------------------------------------------
 
-// multiply_add() of rows of x by 8 outputs, 16 inputs.
-template <typename T>
-__device__ __forceinline__ void multiply(T, float (&d)[4], unsigned a0, unsigned a1, unsigned a2,
-                                         unsigned a3, unsigned b0, unsigned b1) {
-  multiply_add<T>(d, a0, a1, a2, a3, b0, b1);
-}
-
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
                    static_cast<unsigned>(__cvta_generic_to_shared(shared))),

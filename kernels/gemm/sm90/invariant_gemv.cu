@@ -66,7 +66,7 @@ constexpr int normed_bytes(int rows, int inputs) {
 
 #if __CUDA_ARCH__ >= 900
 
-// Like load_matrices() and multiply_add() of mma.cuh, but on arrays, and all volatile: the chain and
+// As load_matrices() and multiply_add() of mma.cuh, but on arrays, and all volatile: the chain and
 // the loads that it is interleaved with stay in the order in which they are written.
 __device__ __forceinline__ void load_words(unsigned (&words)[4], unsigned address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

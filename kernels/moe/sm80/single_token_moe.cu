@@ -102,8 +102,8 @@ struct FloatStage {
   struct Sums {
     float d[4] = {};
     __device__ __forceinline__ void add(const Operands& s) {
-      multiply(T{}, d, s.a.word[0], s.a8.word[0], s.a.word[1], s.a8.word[1], s.b[0], s.b[1]);
-      multiply(T{}, d, s.a.word[2], s.a8.word[2], s.a.word[3], s.a8.word[3], s.b[2], s.b[3]);
+      multiply_add<T>(d, s.a.word[0], s.a8.word[0], s.a.word[1], s.a8.word[1], s.b[0], s.b[1]);
+      multiply_add<T>(d, s.a.word[2], s.a8.word[2], s.a.word[3], s.a8.word[3], s.b[2], s.b[3]);
     }
     __device__ __forceinline__ void put(float (&to)[kTile]) const { put_sums(to, d[0], d[2]); }
   };
