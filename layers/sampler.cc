@@ -8,11 +8,7 @@
 
 #include "base/check.h"
 #include "kernels/pointwise/copy.h"
-#include "kernels/sampling/apply_penalties.h"
-#include "kernels/sampling/log_probabilities.h"
-#include "kernels/sampling/sample_tokens.h"
-#include "kernels/sampling/sampling_params.h"
-#include "kernels/sampling/top_k_top_p.h"
+#include "kernels/sampling/sampling.h"
 
 namespace nvllm::layers {
 namespace {
@@ -87,7 +83,7 @@ SlotParams slot_rules(const SamplingRules& rules) {
   return slot;
 }
 
-// Appends the lists (kernels/sampling/sampling_params.h) and stores their lengths in `slot`.
+// Appends the lists (kernels/sampling/sampling.h) and stores their lengths in `slot`.
 void append_lists(const SamplingRules& rules, SlotParams& slot, std::vector<std::uint32_t>& words) {
   const auto append = [&](std::int64_t word) {
     words.push_back(static_cast<std::uint32_t>(word));

@@ -29,7 +29,7 @@
 #include "kernels/gemm/small_m_plan.h"
 #include "kernels/pointwise/elementwise.h"
 #include "kernels/pointwise/tree_sum.h"
-#include "kernels/sampling/sample_tokens.h"
+#include "kernels/sampling/sampling.h"
 
 namespace nvllm::kernels {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/gemm/testing/gemm_case.h"
-#include "kernels/sampling/sample_tokens.h"
+#include "kernels/sampling/sampling.h"
 #include "kernels/sampling/testing/sampling_case.h"
 
 namespace nvllm::kernels::testing {

@@ -1,6 +1,6 @@
-// The backend implementations of this folder's operations, among which NAME.cc selects, for checked
-// arguments on a stream of that backend. Each corresponds to the function of the same name in
-// nvllm::kernels.
+// The backend implementations of this folder's operations, among which sampling.cc selects, for
+// checked arguments on a stream of that backend. Each corresponds to the function of the same name
+// in nvllm::kernels.
 #pragma once
 
 #include <cstdint>

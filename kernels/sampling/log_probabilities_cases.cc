@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/sampling/log_probabilities.h"
-#include "kernels/sampling/operations.h"
+#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/sampling_steps.h"
 #include "kernels/sampling/testing/references.h"
 #include "kernels/sampling/testing/sampling_case.h"
 

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "kernels/pointwise/copy.h"
-#include "kernels/sampling/operations.h"
-#include "kernels/sampling/sample_tokens.h"
+#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/sampling_steps.h"
 #include "kernels/sampling/testing/references.h"
 #include "kernels/sampling/testing/sampling_case.h"
 

@@ -8,10 +8,7 @@
 
 #include "kernels/pointwise/copy.h"
 #include "kernels/pointwise/random_fill.h"
-#include "kernels/sampling/apply_penalties.h"
-#include "kernels/sampling/log_probabilities.h"
-#include "kernels/sampling/sample_tokens.h"
-#include "kernels/sampling/top_k_top_p.h"
+#include "kernels/sampling/sampling.h"
 #include "kernels/testing/bench.h"
 
 namespace nvllm::kernels {

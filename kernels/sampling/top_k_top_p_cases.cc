@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
-#include "kernels/sampling/operations.h"
+#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/sampling_steps.h"
 #include "kernels/sampling/testing/references.h"
 #include "kernels/sampling/testing/sampling_case.h"
-#include "kernels/sampling/top_k_top_p.h"
 #include "testing/golden.h"
 
 namespace nvllm::kernels {

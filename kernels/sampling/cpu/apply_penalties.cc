@@ -1,12 +1,11 @@
 // Penalties, bias and banned tokens on the CPU: all but the allowed ids touches single logits.
-#include "kernels/sampling/apply_penalties.h"
-
 #include <algorithm>
 #include <unordered_map>
 
 #include "kernels/common/cpu/rows.h"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/operations.h"
+#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/sampling_steps.h"
 
 namespace nvllm::kernels::cpu {
 namespace {

@@ -1,6 +1,4 @@
 // Log-probabilities on the CPU.
-#include "kernels/sampling/log_probabilities.h"
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -10,7 +8,8 @@
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/operations.h"
+#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/sampling_steps.h"
 
 namespace nvllm::kernels::cpu {
 namespace {

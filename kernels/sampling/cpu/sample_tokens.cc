@@ -1,7 +1,5 @@
 // Sampling on the CPU: of eight tokens at a time a bound tells which cannot win; the few others are
 // compared one by one, with the arithmetic that all devices share.
-#include "kernels/sampling/sample_tokens.h"
-
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -9,7 +7,8 @@
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/operations.h"
+#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/sampling_steps.h"
 
 namespace nvllm::kernels::cpu {
 namespace {

@@ -1,7 +1,5 @@
 // Truncation by top-k, top-p and min-p on the CPU. Of eight logits at a time a comparison tells
 // which are in the interval of a round; only those are counted one by one.
-#include "kernels/sampling/top_k_top_p.h"
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -10,7 +8,8 @@
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/operations.h"
+#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/sampling_steps.h"
 
 namespace nvllm::kernels::cpu {
 namespace {

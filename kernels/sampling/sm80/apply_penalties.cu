@@ -2,9 +2,9 @@
 // memory how often its tokens occur in the history, marks the banned ones, and then changes each
 // logit once.
 
-#include "kernels/sampling/apply_penalties.h"
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/operations.h"
+#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/sampling_steps.h"
 #include "kernels/sampling/sm80/sampling.cuh"
 
 namespace nvllm::kernels::cuda {

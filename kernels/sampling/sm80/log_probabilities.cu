@@ -3,8 +3,8 @@
 // threads' own maxima. These are few unless many logits are equal; only then the k-th largest logit
 // is searched exactly.
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/log_probabilities.h"
-#include "kernels/sampling/operations.h"
+#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/sampling_steps.h"
 #include "kernels/sampling/sm80/sampling.cuh"
 
 namespace nvllm::kernels::cuda {

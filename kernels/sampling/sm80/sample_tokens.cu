@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/sample_tokens.h"
+#include "kernels/sampling/sampling.h"
 #include "kernels/sampling/sm80/sampling.cuh"
 
 namespace nvllm::kernels::cuda {

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "kernels/common/sm80/launch.cuh"
-#include "kernels/sampling/operations.h"
-#include "kernels/sampling/sample_tokens.h"
+#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/sampling_steps.h"
 
 namespace nvllm::kernels {
 

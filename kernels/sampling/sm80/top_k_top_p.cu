@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "kernels/sampling/backends.h"
-#include "kernels/sampling/operations.h"
+#include "kernels/sampling/sampling.h"
+#include "kernels/sampling/sampling_steps.h"
 #include "kernels/sampling/sm80/sampling.cuh"
-#include "kernels/sampling/top_k_top_p.h"
 
 namespace nvllm::kernels::cuda {
 namespace {

@@ -6,7 +6,7 @@
 #include <map>
 #include <vector>
 
-#include "kernels/sampling/operations.h"
+#include "kernels/sampling/sampling_steps.h"
 
 namespace nvllm::kernels {
 namespace {

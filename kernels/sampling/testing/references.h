@@ -2,10 +2,7 @@
 // with.
 #pragma once
 
-#include "kernels/sampling/apply_penalties.h"
-#include "kernels/sampling/log_probabilities.h"
-#include "kernels/sampling/sample_tokens.h"
-#include "kernels/sampling/top_k_top_p.h"
+#include "kernels/sampling/sampling.h"
 
 namespace nvllm::kernels {
 

@@ -8,8 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/sampling/sample_tokens.h"
-#include "kernels/sampling/sampling_params.h"
+#include "kernels/sampling/sampling.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels::testing {

@@ -5,11 +5,8 @@
 #include <cstdint>
 
 #include "kernels/common/host_device.h"
-#include "kernels/sampling/apply_penalties.h"
-#include "kernels/sampling/log_probabilities.h"
-#include "kernels/sampling/sample_tokens.h"
+#include "kernels/sampling/sampling.h"
 #include "kernels/sampling/sampling_math.h"
-#include "kernels/sampling/top_k_top_p.h"
 
 namespace nvllm::kernels {
 
@@ -315,7 +312,7 @@ NVLLM_HOST_DEVICE float logit_distance(float logit, float maximum) {
   return logit == maximum ? 0.0f : logit - maximum;
 }
 
-// A row's record (kernels/sampling/log_probabilities.h).
+// A row's record (kernels/sampling/sampling.h).
 struct RecordView {
   std::int32_t* words;
   std::int64_t alternatives;
