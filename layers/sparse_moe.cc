@@ -3,9 +3,7 @@
 #include <cmath>
 
 #include "kernels/gemm/gemm.h"
-#include "kernels/moe/combine_experts.h"
-#include "kernels/moe/route.h"
-#include "kernels/moe/single_token_moe.h"
+#include "kernels/moe/moe.h"
 #include "kernels/pointwise/elementwise.h"
 #include "kernels/pointwise/rmsnorm.h"
 #include "kernels/pointwise/tree_sum.h"

@@ -3,7 +3,7 @@
 #include <functional>
 #include <numeric>
 
-#include "kernels/moe/combine_experts.h"
+#include "kernels/moe/moe.h"
 #include "kernels/moe/testing/references.h"
 #include "kernels/testing/cases.h"
 

@@ -8,9 +8,7 @@
 
 #include "device/e4m3.h"
 #include "kernels/gemm/gemm.h"
-#include "kernels/moe/combine_experts.h"
-#include "kernels/moe/route.h"
-#include "kernels/moe/single_token_moe.h"
+#include "kernels/moe/moe.h"
 #include "kernels/moe/testing/references.h"
 #include "kernels/pointwise/random_fill.h"
 #include "kernels/testing/bench.h"

@@ -3,7 +3,7 @@
 #include <functional>
 #include <set>
 
-#include "kernels/moe/route.h"
+#include "kernels/moe/moe.h"
 #include "kernels/moe/testing/references.h"
 #include "kernels/testing/cases.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/gemm/testing/gemm_case.h"
-#include "kernels/moe/single_token_moe.h"
+#include "kernels/moe/moe.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels::testing {

@@ -2,7 +2,7 @@
 #include <array>
 #include <vector>
 
-#include "kernels/moe/route.h"
+#include "kernels/moe/moe.h"
 #include "model/families/family.h"
 
 namespace nvllm::model {

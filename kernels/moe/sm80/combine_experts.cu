@@ -5,7 +5,7 @@
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm80/row_tiles.cuh"
 #include "kernels/moe/backends.h"
-#include "kernels/moe/combine_experts.h"
+#include "kernels/moe/moe.h"
 
 namespace nvllm::kernels::cuda {
 namespace {

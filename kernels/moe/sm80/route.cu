@@ -5,7 +5,7 @@
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm80/types.cuh"
 #include "kernels/moe/backends.h"
-#include "kernels/moe/route.h"
+#include "kernels/moe/moe.h"
 #include "kernels/moe/sm80/top_k_experts.cuh"
 
 namespace nvllm::kernels::cuda {

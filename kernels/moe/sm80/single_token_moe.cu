@@ -14,8 +14,7 @@
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/gemm/sm80/grouped_quantized.cuh"
 #include "kernels/moe/backends.h"
-#include "kernels/moe/route.h"
-#include "kernels/moe/single_token_moe.h"
+#include "kernels/moe/moe.h"
 #include "kernels/moe/sm80/single_token_moe.cuh"
 
 namespace nvllm::kernels::cuda {

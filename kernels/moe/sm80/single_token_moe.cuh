@@ -4,7 +4,7 @@
 
 #include "kernels/gemm/sm80/gemv.cuh"
 #include "kernels/gemm/sm80/grouped_params.cuh"
-#include "kernels/moe/single_token_moe.h"
+#include "kernels/moe/moe.h"
 #include "kernels/moe/sm80/top_k_experts.cuh"
 #include "kernels/pointwise/sm80/rmsnorm.cuh"
 

@@ -2,8 +2,7 @@
 // backend with. Their sums are in double.
 #pragma once
 
-#include "kernels/moe/combine_experts.h"
-#include "kernels/moe/route.h"
+#include "kernels/moe/moe.h"
 
 namespace nvllm::kernels {
 
