@@ -1,7 +1,6 @@
 #include "layers/gated_delta_net.h"
 
-#include "kernels/linear_attention/causal_conv.h"
-#include "kernels/linear_attention/gated_delta_rule.h"
+#include "kernels/linear_attention/linear_attention.h"
 
 namespace nvllm::layers {
 

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <string>
 
-#include "kernels/linear_attention/gated_delta_rule.h"
+#include "kernels/linear_attention/linear_attention.h"
 #include "kernels/linear_attention/testing/linear_attention_case.h"
 #include "kernels/linear_attention/testing/references.h"
 #include "kernels/testing/cases.h"

@@ -1,8 +1,9 @@
-// Checks of the arguments of both operations, and of their backend.
+// The checks of both operations, and the choice of a backend.
+#include "kernels/linear_attention/linear_attention.h"
+
 #include "base/error.h"
+#include "kernels/common/arguments.h"
 #include "kernels/linear_attention/backends.h"
-#include "kernels/linear_attention/causal_conv.h"
-#include "kernels/linear_attention/gated_delta_rule.h"
 
 namespace nvllm::kernels {
 namespace {
@@ -16,14 +17,14 @@ void require_rows(const TensorView& tensor, const char* name, DType dtype, std::
   fail(check.operation(), ": ", name, " is ", tensor.describe(), "; its rows must be dense");
 }
 
-}  // namespace
-
 void check_state_rows(const StateRows& rows, const Arguments& check) {
   const std::int64_t sequences = rows.sequences();
   check.require_dense(rows.slots, "slots", DType::i32, {sequences});
   check.require_dense(rows.query_start, "query_start", DType::i32, {sequences + 1});
   check.require_dense(rows.kv_length, "kv_length", DType::i32, {sequences});
 }
+
+}  // namespace
 
 void check_causal_conv(const CausalConv& args) {
   constexpr Arguments check("causal_conv");

@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/linear_attention/causal_conv.h"
-#include "kernels/linear_attention/gated_delta_rule.h"
+#include "kernels/linear_attention/linear_attention.h"
 #include "kernels/testing/bench.h"
 
 namespace nvllm::kernels {

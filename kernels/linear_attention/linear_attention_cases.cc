@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "kernels/linear_attention/causal_conv.h"
-#include "kernels/linear_attention/gated_delta_rule.h"
+#include "kernels/linear_attention/linear_attention.h"
 #include "kernels/linear_attention/testing/linear_attention_case.h"
 #include "kernels/linear_attention/testing/references.h"
 #include "kernels/testing/cases.h"

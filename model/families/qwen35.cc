@@ -3,8 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/linear_attention/causal_conv.h"
-#include "kernels/linear_attention/gated_delta_rule.h"
+#include "kernels/linear_attention/linear_attention.h"
 #include "model/families/family.h"
 
 namespace nvllm::model {

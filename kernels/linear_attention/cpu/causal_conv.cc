@@ -1,13 +1,13 @@
 // The causal convolution on the CPU. A task is a sequence and up to 64 of its channels, whose last
 // inputs stay in the cache from row to row.
-#include "kernels/linear_attention/causal_conv.h"
-
 #include <algorithm>
 
 #include "base/math.h"
+#include "kernels/common/arguments.h"
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
 #include "kernels/linear_attention/backends.h"
+#include "kernels/linear_attention/linear_attention.h"
 
 namespace nvllm::kernels::cpu {
 namespace {

@@ -1,13 +1,13 @@
 // The gated delta rule on the CPU. A task is a sequence and one of its value heads: token by token
 // it reads the head's state twice and writes it once, up to 32 columns at a time in registers.
-#include "kernels/linear_attention/gated_delta_rule.h"
-
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/common/arguments.h"
 #include "kernels/common/cpu/rows.h"
 #include "kernels/common/cpu/vector.h"
 #include "kernels/linear_attention/backends.h"
+#include "kernels/linear_attention/linear_attention.h"
 
 namespace nvllm::kernels::cpu {
 namespace {

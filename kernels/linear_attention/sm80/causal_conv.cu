@@ -7,7 +7,7 @@
 #include "kernels/common/arguments.h"
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/linear_attention/backends.h"
-#include "kernels/linear_attention/causal_conv.h"
+#include "kernels/linear_attention/linear_attention.h"
 #include "kernels/linear_attention/sm80/sequences.cuh"
 #include "kernels/pointwise/sm80/activation.cuh"
 

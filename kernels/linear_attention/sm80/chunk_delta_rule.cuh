@@ -1,7 +1,7 @@
 // The gated delta rule in chunks of 64 tokens, as small GEMMs on tensor cores.
 //
 // In a chunk, let S be its initial state, g[t] the cumulative decay up to token t, and q, k normed
-// as in gated_delta_rule.h (rows of Q, K). The d of all tokens (rows of D) solve
+// as in linear_attention.h (rows of Q, K). The d of all tokens (rows of D) solve
 //   (I + L) D = diag(beta) (V - diag(g) K S),  L[t][s] = beta[t] g[t]/g[s] (k[t] k[s]), s < t.
 // With T = (I + L)^-1 diag(beta), and A[t][s] = g[t]/g[s] (q[t] k[s]) for s <= t,
 //   D = T (V - diag(g) K S),  O = diag(g) Q S + A D,  S' = g[63] S + (diag(g[63]/g) K)^T D.
@@ -14,7 +14,7 @@
 #pragma once
 
 #include "kernels/common/sm80/mma.cuh"
-#include "kernels/linear_attention/gated_delta_rule.h"
+#include "kernels/linear_attention/linear_attention.h"
 #include "kernels/linear_attention/sm80/sequences.cuh"
 
 namespace nvllm::kernels::cuda {

@@ -16,7 +16,7 @@
 #include "kernels/common/sm80/launch.cuh"
 #include "kernels/common/sm90/sync.cuh"
 #include "kernels/linear_attention/backends.h"
-#include "kernels/linear_attention/gated_delta_rule.h"
+#include "kernels/linear_attention/linear_attention.h"
 #include "kernels/linear_attention/sm80/chunk_delta_rule.cuh"
 #include "kernels/linear_attention/sm80/sequences.cuh"
 #include "kernels/pointwise/sm80/activation.cuh"

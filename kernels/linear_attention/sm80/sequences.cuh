@@ -1,7 +1,7 @@
 // StateRows on the GPU, and a function for decays.
 #pragma once
 
-#include "kernels/linear_attention/state_rows.h"
+#include "kernels/linear_attention/linear_attention.h"
 
 namespace nvllm::kernels::cuda {
 

@@ -9,8 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/linear_attention/causal_conv.h"
-#include "kernels/linear_attention/gated_delta_rule.h"
+#include "kernels/linear_attention/linear_attention.h"
 #include "kernels/testing/cases.h"
 
 namespace nvllm::kernels::testing {

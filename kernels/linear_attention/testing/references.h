@@ -2,8 +2,7 @@
 // Their sums are in double.
 #pragma once
 
-#include "kernels/linear_attention/causal_conv.h"
-#include "kernels/linear_attention/gated_delta_rule.h"
+#include "kernels/linear_attention/linear_attention.h"
 
 namespace nvllm::kernels {
 

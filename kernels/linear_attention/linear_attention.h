@@ -1,4 +1,6 @@
-// The gated delta rule: the recurrence of Gated DeltaNet, with the norm and gate of its output.
+// What a Gated DeltaNet layer computes in attention's place: causal_conv() over the rows of each
+// sequence, then gated_delta_rule() with the norm and gate of its output. Each throws an Error
+// that names the argument that does not fit.
 #pragma once
 
 #include <algorithm>
@@ -6,9 +8,52 @@
 
 #include "device/backend.h"
 #include "device/tensor_view.h"
-#include "kernels/linear_attention/state_rows.h"
 
 namespace nvllm::kernels {
+
+// The assignment of a step's rows to sequences, and the state slot of each sequence.
+//
+// A sequence's rows are the newest of its tokens. If they include its first one, its state is zero,
+// whatever memory holds; without rows the state does not change. A sequence without a slot is
+// padding: its rows are zero.
+struct StateRows {
+  TensorView query_start;  // [sequences + 1], int32: the first row of each
+  TensorView kv_length;    // [sequences], int32: tokens including these rows
+  TensorView slots;        // [sequences], int32: of the state; negative: padding
+
+  std::int64_t sequences() const { return slots.shape[0]; }
+  std::int64_t begin(std::int64_t sequence) const {
+    return query_start.as<std::int32_t>()[sequence];
+  }
+  std::int64_t end(std::int64_t sequence) const { return begin(sequence + 1); }
+  std::int64_t slot(std::int64_t sequence) const { return slots.as<std::int32_t>()[sequence]; }
+  bool starts(std::int64_t sequence) const {
+    return kv_length.as<std::int32_t>()[sequence] == end(sequence) - begin(sequence);
+  }
+};
+
+// --- the causal depthwise convolution, with SiLU
+
+// With x[t] the row of token t, and 0 before the first:
+//   out[t][c] = silu(sum over i < width of weight[c][i] * x[t - (width - 1) + i][c])
+// in float32, starting at i = 0, rounded once. A sequence's state is the last width - 1 rows of x
+// that it has seen.
+struct CausalConv {
+  TensorView out;     // [rows, channels], dense
+  TensorView x;       // [rows, channels]; any row stride
+  TensorView weight;  // [channels, width]
+  TensorView state;   // [slots, width - 1, channels], oldest first
+  StateRows rows;
+};
+
+// Max. width.
+inline constexpr std::int64_t kMaxConvWidth = 8;
+
+// All tensors are of one type (float32, bfloat16 or float16) except those of `rows`.
+void causal_conv(const CausalConv& args, Stream& stream);
+void check_causal_conv(const CausalConv& args);
+
+// --- the gated delta rule: the recurrence, with the norm and gate of its output
 
 // Value head j reads key head j / (value heads / key heads). For q, k, v, z of a row's head, and
 // the head's state S, [dk, dv]:
@@ -72,8 +117,8 @@ constexpr std::int64_t delta_chunk_bytes(std::int64_t rows, std::int64_t sequenc
          max_delta_chunks(rows, sequences) * value_heads * kDeltaChunkBytes;
 }
 
-// Enqueues the operation. out, qkv and z are of one type (float32, bfloat16 or float16); otherwise
-// throws an Error that names the argument. GPUs before compute capability 9.0 support dv up to 128.
+// out, qkv and z are of one type (float32, bfloat16 or float16). GPUs before compute capability 9.0
+// support dv up to 128.
 void gated_delta_rule(const GatedDeltaRule& args, Stream& stream);
 void check_gated_delta_rule(const GatedDeltaRule& args);
 
