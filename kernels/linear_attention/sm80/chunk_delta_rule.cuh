@@ -33,7 +33,7 @@ __host__ __device__ constexpr int lower_block(int row, int column) {
 // rows of b^T it is two operands b: words 0 and 2, and words 1 and 3.
 using Fragment = uint4;
 
-// The factors of a chunk of a value head. A chunk's stage in chunk_states.cu holds the members
+// The factors of a chunk of a value head. A chunk's stage in chunk_state_warp.cuh holds the members
 // before `a`.
 struct ChunkFactors {
   Fragment t[kLowerBlocks][32];  // T
