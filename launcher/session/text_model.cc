@@ -282,10 +282,6 @@ void TextModel::open_folder(const std::string& folder,
   tokenizer::LoadedTokenizer loaded = tokenizer::load_tokenizer(folder);
   tokenizer_ = std::move(loaded.tokenizer);
   if (loaded.config.bos_token) bos_ = tokenizer_->token_id(*loaded.config.bos_token);
-  const std::string config =
-      read_regular_file_if_there((fs::path(folder) / "tokenizer_config.json").string(),
-                                 tokenizer::kMaxTokenizerConfigBytes)
-          .value_or("{}");
   std::optional<std::string> source = given_template, tool_use;
   if (!source) {
     const auto read = [&](const char* name) {
@@ -296,7 +292,7 @@ void TextModel::open_folder(const std::string& folder,
   }
   no_template_ = folder + " has no chat template; pass one with --chat-template FILE";
   try {
-    chat_template_ = ChatTemplate::from_config(config, source, tool_use);
+    chat_template_ = ChatTemplate::from_config(loaded.config_json, source, tool_use);
   } catch (const Error& error) {
     // The tokenizer works without a template; chat_template() throws this error.
     no_template_ = given_template ? error.what() : str(folder, ": ", error.what());

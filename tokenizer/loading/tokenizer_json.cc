@@ -1,6 +1,7 @@
 #include "tokenizer/loading/tokenizer_json.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -14,6 +15,10 @@
 
 namespace nvllm::tokenizer {
 namespace {
+
+// The largest supported files; those of models have up to 40 MB, and 2.
+constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t kMaxTokenizerConfigBytes = std::uint64_t{64} << 20;
 
 // Average file size per token with its merge; tables are reserved accordingly.
 constexpr std::size_t kBytesPerToken = 64;
@@ -250,10 +255,10 @@ LoadedTokenizer load_tokenizer(const std::filesystem::path& folder) {
   LoadedTokenizer loaded;
   const std::filesystem::path path = folder / "tokenizer.json";
   const std::filesystem::path config_path = folder / "tokenizer_config.json";
-  if (const auto text =
-          read_regular_file_if_there(config_path.string(), kMaxTokenizerConfigBytes)) {
+  if (auto text = read_regular_file_if_there(config_path.string(), kMaxTokenizerConfigBytes)) {
     loaded.config =
         with_context(config_path.string(), [&] { return parse_tokenizer_config(*text); });
+    loaded.config_json = std::move(*text);
   }
   const auto text = read_regular_file_if_there(path.string(), kMaxTokenizerBytes);
   if (!text) fail(path.string(), ": there is no such file; pass a folder with a tokenizer.json");

@@ -1,7 +1,6 @@
 // Reads tokenizer.json and tokenizer_config.json.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -16,10 +15,6 @@
 #include "tokenizer/tokenizer.h"
 
 namespace nvllm::tokenizer {
-
-// The largest supported files; those of models have up to 40 MB, and 2.
-inline constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{256} << 20;
-inline constexpr std::uint64_t kMaxTokenizerConfigBytes = std::uint64_t{64} << 20;
 
 // The content of tokenizer_config.json in addition to tokenizer.json. ChatTemplate::from_config()
 // reads its chat template.
@@ -41,7 +36,8 @@ std::unique_ptr<Tokenizer> parse_tokenizer(std::string_view json,
 
 struct LoadedTokenizer {
   std::unique_ptr<Tokenizer> tokenizer;
-  TokenizerConfig config;  // empty if there is no tokenizer_config.json
+  TokenizerConfig config;          // empty if there is no tokenizer_config.json
+  std::string config_json = "{}";  // the whole of that file
 };
 
 // Loads a folder with tokenizer.json and optionally tokenizer_config.json. Errors name the file.
