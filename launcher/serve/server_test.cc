@@ -197,8 +197,9 @@ TEST_CASE("server: a model of the list by its name, whose slashes may be encoded
   CHECK(has(answer_to("/v1/models/tiny"), "{\"id\":\"tiny\","));
   const std::string missing = answer_to("/v1/models/org/other");
   CHECK(missing.starts_with("HTTP/1.1 404"));
-  CHECK(has(missing, R"({"error":{"message":"the model \"org/other\" does not exist; it is )"
-                     R"(\"org/tiny\"","type":"NotFoundError","param":"model","code":404}})"));
+  CHECK(has(missing,
+            R"({"error":{"message":"The model \"org/other\" does not exist; this server has )"
+            R"(org/tiny","type":"NotFoundError","param":"model","code":404}})"));
   CHECK(answer_to("/v1/models/").starts_with("HTTP/1.1 404"));
   client.post("/v1/models/tiny", "{}", "X-Api-Key: secret\r\n");
   CHECK(has(client.read_response(), "Allow: GET\r\n"));

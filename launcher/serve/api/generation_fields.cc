@@ -188,16 +188,6 @@ constexpr RefusedField kRefused[] = {
     {"prompt_embeds", "not supported; pass a text or token ids"},
 };
 
-void check_model(const ApiContext& context, const std::string& model) {
-  if (model.empty() || std::ranges::find(context.model_names, model) != context.model_names.end()) {
-    return;
-  }
-  throw ApiError(404,
-                 str("The model ", shown(model), " does not exist; this server has ",
-                     context.model_names.empty() ? "none" : context.model_names.front()),
-                 "model");
-}
-
 // The messages of check_sampling_params() start with the field's name.
 void check_ranges(const SamplingParams& params, const std::string& max_tokens_field) {
   constexpr std::string_view kMaxTokens = "max_tokens";
@@ -290,8 +280,17 @@ void check_refused(const std::string& name, const Json& value,
   throw ApiError(400, str(name, ": ", field->why), name);
 }
 
+void check_model(const ApiContext& context, const std::string& model) {
+  const std::vector<std::string>& names = context.model_names;
+  if (std::ranges::find(names, model) != names.end()) return;
+  throw ApiError(404,
+                 str("The model ", shown(model), " does not exist; this server has ",
+                     names.empty() ? "none" : names.front()),
+                 "model");
+}
+
 void check_fields(const ApiContext& context, const GenerationFields& fields) {
-  check_model(context, fields.model);
+  if (!fields.model.empty()) check_model(context, fields.model);
   need_text(context, "stop", !fields.stop.items.empty());
   need_text(context, "bad_words", !fields.bad_words.items.empty());
   if (fields.has_stream_options && !fields.stream) {

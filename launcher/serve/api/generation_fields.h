@@ -113,6 +113,8 @@ std::vector<std::string> generation_field_names();
 // Throws an ApiError if the field is one of these and asks for something.
 void check_refused(const std::string& name, const nlohmann::json& value,
                    std::span<const RefusedField> refused);
+// Throws an ApiError if the server has no model of this name.
+void check_model(const ApiContext& context, const std::string& model);
 // Checks combinations of fields. Called by read_fields().
 void check_fields(const ApiContext& context, const GenerationFields& fields);
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "base/bounded_json.h"
 #include "launcher/serve/api/api_call.h"
 #include "launcher/serve/api/chat_fields.h"
 #include "launcher/serve/api/response_json.h"
@@ -38,15 +37,10 @@ std::string respond_models(const ApiContext& context, std::string_view /*body*/)
 }
 
 std::string respond_model(const ApiContext& context, std::string_view name) {
-  const auto found = std::ranges::find(context.model_names, name);
-  if (found == context.model_names.end()) {
-    throw ApiError(404,
-                   str("the model \"", shown_text(name), "\" does not exist; it is \"",
-                       context.model_names.empty() ? "" : context.model_names.front(), '"'),
-                   "model");
-  }
+  const std::string model(name);
+  check_model(context, model);
   std::string out;
-  append_model(out, context, *found);
+  append_model(out, context, model);
   return out;
 }
 

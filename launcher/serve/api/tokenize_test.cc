@@ -99,7 +99,7 @@ TEST_CASE("model: one of the names; another one is told which there is") {
         R"({"id":"tiny-alias","object":"model","created":1700000000,)"
         R"("owned_by":"nvllm","root":"/models/tiny","parent":null,"max_model_len":1000})");
   CHECK(refusal(fixture.context(), respond_model, std::string_view("a/b")) ==
-        R"(404 [model] the model "a/b" does not exist; it is "tiny")");
+        R"(404 [model] The model "a/b" does not exist; this server has tiny)");
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ class OpenAiTest(unittest.TestCase):
         self.assertEqual([model.id for model in models], [MODEL])
         self.assertEqual(models[0].max_model_len, 4096)
         self.assertEqual(self.client.models.retrieve(MODEL).id, MODEL)
-        with self.assertRaisesRegex(openai.NotFoundError, f'the model "other" does not exist; it is "{MODEL}"'):
+        with self.assertRaisesRegex(openai.NotFoundError, f'The model "other" does not exist; this server has {MODEL}'):
             self.client.models.retrieve('other')
 
     def test_a_chat_is_answered(self):
