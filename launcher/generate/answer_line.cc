@@ -120,20 +120,26 @@ void append_stop_reason(std::string& out, const RequestInfo& request, const Answ
   out += "null";
 }
 
-void open_line(std::string& out, std::uint64_t line, std::string_view id) {
+void open_line(std::string& out, const RequestInfo& request) {
   out += '{';
-  if (!id.empty()) {
+  if (!request.id.empty()) {
     append_key(out, "id");
-    out += id;
+    out += request.id;
   }
-  append_field(out, "line", line);
+  append_field(out, "line", request.line);
+}
+
+// For lines that --resume compares with the input.
+void close_line(std::string& out, const RequestInfo& request) {
+  if (!request.hash.empty()) append_field(out, "request_hash", request.hash);
+  out += "}\n";
 }
 
 }  // namespace
 
 void append_answer_line(std::string& out, const RequestInfo& request, std::int32_t index,
                         const Answer& answer, const std::vector<TokenLogprobs>& prompt_logprobs) {
-  open_line(out, request.line, request.id);
+  open_line(out, request);
   append_field(out, "index", index);
   append_ids(out, "prompt_token_ids", request.prompt);
   append_ids(out, "token_ids", answer.tokens);
@@ -154,23 +160,22 @@ void append_answer_line(std::string& out, const RequestInfo& request, std::int32
   append_field(out, "kv_mode", answer.kv_mode);
   append_key(out, "timings");
   append_timings(out, answer.times);
-  out += "}\n";
+  close_line(out, request);
 }
 
 void append_piece_line(std::string& out, const RequestInfo& request, std::int32_t index,
                        std::string_view text, const std::vector<std::int32_t>& tokens) {
-  open_line(out, request.line, request.id);
+  open_line(out, request);
   append_field(out, "index", index);
   append_field(out, "delta", text);
   append_ids(out, "token_ids", tokens);
   out += "}\n";
 }
 
-void append_error_line(std::string& out, std::uint64_t line, std::string_view id,
-                       std::string_view error) {
-  open_line(out, line, id);
+void append_error_line(std::string& out, const RequestInfo& request, std::string_view error) {
+  open_line(out, request);
   append_field(out, "error", error);
-  out += "}\n";
+  close_line(out, request);
 }
 
 }  // namespace nvllm::launcher

@@ -72,32 +72,25 @@ void AnswerQueue::add_finished(std::uint64_t line, std::string text, std::uint64
   add_entry({.request = {.line = line}, .text = std::move(text), .read_bytes = read_bytes}, bytes);
 }
 
-void AnswerQueue::add_call(std::uint64_t line, std::string custom_id, BatchCall call,
-                           std::uint64_t read_bytes) {
+void AnswerQueue::add_call(RequestInfo request, BatchCall call, std::uint64_t read_bytes) {
   const std::uint64_t bytes =
       call.prompt_tokens() * sizeof(std::int32_t) + call.answers() * sizeof(Answer);
-  Entry& entry = add_entry({.request = {.line = line, .id = std::move(custom_id)},
-                            .call = std::move(call),
-                            .read_bytes = read_bytes},
-                           bytes);
+  Entry& entry = add_entry(
+      {.request = std::move(request), .call = std::move(call), .read_bytes = read_bytes}, bytes);
   entry.open = 1;
 }
 
-void AnswerQueue::add_batch_error(std::uint64_t line, std::string custom_id, const ApiError& error,
+void AnswerQueue::add_batch_error(RequestInfo request, const ApiError& error,
                                   std::uint64_t read_bytes) {
-  add_finished(line, "", read_bytes);
-  Entry& entry = entries_.back();
-  entry.request.id = std::move(custom_id);
-  append_batch_line(entry.text, line, entry.request.id, error.status(),
-                    error_body(error.status(), error.what(), error.param()));
+  Entry& entry = add_entry({.request = std::move(request), .read_bytes = read_bytes}, 0);
+  append_batch_answer(entry, error.status(),
+                      error_body(error.status(), error.what(), error.param()));
   count_failure(entry, error.what());
 }
 
-void AnswerQueue::add_error(std::uint64_t line, std::string id, const std::string& error,
+void AnswerQueue::add_error(RequestInfo request, const std::string& error,
                             std::uint64_t read_bytes) {
-  add_finished(line, "", read_bytes);
-  entries_.back().request.id = std::move(id);
-  fail(entries_.back(), error);
+  fail(add_entry({.request = std::move(request), .read_bytes = read_bytes}, 0), error);
 }
 
 AnswerQueue::Entry& AnswerQueue::find(std::uint64_t line) {
@@ -147,19 +140,23 @@ void AnswerQueue::apply_to_call(Entry& entry, std::size_t index, const runtime::
   entry.open = 0;
   const std::string body = entry.call->body();
   if (entry.call->error().empty()) {
-    append_batch_line(entry.text, line, entry.request.id, 200, body);
+    append_batch_answer(entry, 200, body);
     ++totals_.requests;
     totals_.answers += entry.call->answers();
     totals_.prompt_tokens += entry.call->prompt_tokens();
   } else {
     constexpr int kBadRequest = 400;
-    append_batch_line(entry.text, line, entry.request.id, kBadRequest,
-                      error_body(kBadRequest, entry.call->error()));
+    append_batch_answer(entry, kBadRequest, error_body(kBadRequest, entry.call->error()));
     count_failure(entry, entry.call->error());
   }
   entry.call.reset();
   entry.bytes += entry.text.size();
   held_bytes_ += entry.text.size();
+}
+
+void AnswerQueue::append_batch_answer(Entry& entry, int status, std::string_view body) {
+  const RequestInfo& request = entry.request;
+  append_batch_line(entry.text, request.line, request.id, request.hash, status, body);
 }
 
 void AnswerQueue::append_tokens(Entry& entry, std::int32_t index, const runtime::Update& update) {
@@ -212,7 +209,7 @@ void AnswerQueue::finish(Entry& entry, Answer& answer, const runtime::Update& up
 void AnswerQueue::fail(Entry& entry, const std::string& error) {
   entry.answers.clear();
   entry.open = 0;
-  append_error_line(entry.text, entry.request.line, entry.request.id, error);
+  append_error_line(entry.text, entry.request, error);
   count_failure(entry, error);
 }
 

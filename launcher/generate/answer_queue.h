@@ -4,7 +4,7 @@
 // finish in any order; their lines leave the queue in input order.
 //
 //   queue.add_request({.line = 1, .prompt = {1, 2}});          // the engine works on it
-//   queue.add_error(2, "\"b\"", "no prompt_token_ids");        // a line that is no request
+//   queue.add_error({.line = 2}, "no prompt_token_ids");       // a line that is no request
 //   queue.apply(update);
 //   writer.write(queue.take_ready());
 #pragma once
@@ -28,7 +28,8 @@ namespace nvllm::launcher {
 // The information about a request that answer lines contain.
 struct RequestInfo {
   std::uint64_t line = 0;  // in the input, from 1; on the command line, the prompt's number
-  std::string id = "";     // as JSON; empty: none
+  std::string id = "";     // as JSON; empty: none. In a batch: its custom_id
+  std::string hash = "";   // as in RequestLine
   std::vector<std::int32_t> prompt = {};
   std::int32_t n = 1;
   std::vector<std::int32_t> stop_token_ids = {};
@@ -51,7 +52,8 @@ struct Answer {
 
 // Output lines (answer_line.cc): JSON objects, each with its newline.
 
-// {"id": ..., "line": ..., "index": ..., "prompt_token_ids": [...], "token_ids": [...], ...}
+// {"id": ..., "line": ..., "index": ..., "prompt_token_ids": [...], "token_ids": [...], ...,
+//  "request_hash": ...}
 void append_answer_line(std::string& out, const RequestInfo& request, std::int32_t index,
                         const Answer& answer,
                         const std::vector<runtime::TokenLogprobs>& prompt_logprobs);
@@ -61,9 +63,8 @@ void append_answer_line(std::string& out, const RequestInfo& request, std::int32
 void append_piece_line(std::string& out, const RequestInfo& request, std::int32_t index,
                        std::string_view text, const std::vector<std::int32_t>& tokens);
 
-// {"id": ..., "line": ..., "error": "..."}
-void append_error_line(std::string& out, std::uint64_t line, std::string_view id,
-                       std::string_view error);
+// {"id": ..., "line": ..., "error": "...", "request_hash": ...}
+void append_error_line(std::string& out, const RequestInfo& request, std::string_view error);
 
 // The id of a request in the engine: its line, and the prompt's index if it is a batch line with
 // several prompts.
@@ -81,15 +82,11 @@ class AnswerQueue {
   // Adds a request that was submitted to the engine. Lines must be added in ascending order.
   // read_bytes: position in the input after this line.
   void add_request(RequestInfo request, std::uint64_t read_bytes = 0);
-  // The same for a batch line; custom_id: as JSON. The ids of its requests are those of
-  // engine_request().
-  void add_call(std::uint64_t line, std::string custom_id, BatchCall call,
-                std::uint64_t read_bytes = 0);
+  // The same for a batch line. The ids of its requests are those of engine_request().
+  void add_call(RequestInfo request, BatchCall call, std::uint64_t read_bytes = 0);
   // Adds a line that is not a valid request; its answer is the error.
-  void add_error(std::uint64_t line, std::string id, const std::string& error,
-                 std::uint64_t read_bytes = 0);
-  void add_batch_error(std::uint64_t line, std::string custom_id, const ApiError& error,
-                       std::uint64_t read_bytes = 0);
+  void add_error(RequestInfo request, const std::string& error, std::uint64_t read_bytes = 0);
+  void add_batch_error(RequestInfo request, const ApiError& error, std::uint64_t read_bytes = 0);
   // Adds a line that is already answered.
   void add_finished(std::uint64_t line, std::string text, std::uint64_t read_bytes = 0);
 
@@ -141,6 +138,7 @@ class AnswerQueue {
   void append_tokens(Entry& entry, std::int32_t index, const runtime::Update& update);
   Entry& find(std::uint64_t line);
   Entry& add_entry(Entry entry, std::uint64_t bytes);
+  static void append_batch_answer(Entry& entry, int status, std::string_view body);
   void apply_to_call(Entry& entry, std::size_t index, const runtime::Update& update);
   void count_failure(const Entry& entry, std::string_view error);
   void fail(Entry& entry, const std::string& error);

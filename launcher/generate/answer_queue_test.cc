@@ -83,13 +83,15 @@ TEST_CASE("answers to one request stay together, by their index") {
 
 TEST_CASE("an answer tells all about itself") {
   AnswerQueue queue;
-  queue.add_request({.line = 3, .id = "\"a\"", .prompt = {1, 2}, .stop_token_ids = {9}});
+  queue.add_request(
+      {.line = 3, .id = "\"a\"", .hash = "c0ffee", .prompt = {1, 2}, .stop_token_ids = {9}});
   queue.apply(last(3, {5, 9}, 0, FinishReason::stop));
   const Json line = parse_json(queue.take_ready());
   CHECK(line == parse_json(R"({"id": "a", "line": 3, "index": 0, "prompt_token_ids": [1, 2],
       "token_ids": [5, 9], "finish_reason": "stop", "stop_reason": 9, "cached_tokens": 1,
       "preemptions": 0, "kv_mode": "paged",
-      "timings": {"queue_s": 0.5, "ttft_s": 1, "decode_s": 2, "total_s": 3}})"));
+      "timings": {"queue_s": 0.5, "ttft_s": 1, "decode_s": 2, "total_s": 3},
+      "request_hash": "c0ffee"})"));
 }
 
 TEST_CASE("the model's own end is no stop token that was asked for") {
@@ -124,7 +126,7 @@ TEST_CASE("log probabilities come where they were asked for, and read back as th
 TEST_CASE("a bad line, and a request that the engine refuses, are errors in their place") {
   AnswerQueue queue;
   queue.add_request({.line = 1, .prompt = {1}});
-  queue.add_error(2, "7", "no \"prompt\"\xff");
+  queue.add_error({.line = 2, .id = "7"}, "no \"prompt\"\xff");
   queue.add_request({.line = 3, .id = "\"c\"", .prompt = {1}, .n = 2});
   queue.apply(last(3, {5}, 1));
   queue.apply({.request = 3, .error = "too long"});

@@ -139,11 +139,12 @@ std::unique_ptr<ApiCall> parse_batch_request(const ApiContext& context, std::uin
   return call;
 }
 
-void append_batch_line(std::string& out, std::uint64_t line, std::string_view custom_id, int status,
-                       std::string_view body) {
+void append_batch_line(std::string& out, std::uint64_t line, std::string_view custom_id,
+                       std::string_view request_hash, int status, std::string_view body) {
   out += str(R"({"id": ")", kIdPrefix, line, R"(", "custom_id": )",
              custom_id.empty() ? "null" : custom_id, R"(, "response": {"status_code": )", status,
-             R"(, "request_id": "req_)", line, R"(", "body": )");
+             R"(, "request_id": "req_)", line, request_hash.empty() ? "" : "_", request_hash,
+             R"(", "body": )");
   out += body;
   out += R"(}, "error": null})";
   out += '\n';
@@ -161,7 +162,11 @@ std::optional<BatchAnswer> read_batch_answer(const Json& object) {
   if (parsed.ec != std::errc{} || parsed.ptr != id.data() + id.size()) return std::nullopt;
   const Json& custom_id = object.at("custom_id");
   if (!custom_id.is_null()) answer.custom_id = json_text(custom_id);
-  answer.failed = object.at("response").at("status_code").get<int>() != 200;
+  const Json& response = object.at("response");
+  const auto request_id = response.value("request_id", "");
+  const std::size_t hash = request_id.rfind('_') + 1;
+  if (hash > std::string_view("req_").size()) answer.request_hash = request_id.substr(hash);
+  answer.failed = response.at("status_code").get<int>() != 200;
   return answer;
 }
 

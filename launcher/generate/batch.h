@@ -1,8 +1,8 @@
 // Batches in the format of OpenAI's batch API: the lines of requests and responses, and BatchCall,
 // a request that the engine is processing.
 //   {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "Once", ...}}
-//   {"id": "batch_req_1", "custom_id": "a", "response": {"status_code": 200, "request_id": "req_1",
-//    "body": {...}}, "error": null}
+//   {"id": "batch_req_1", "custom_id": "a", "response": {"status_code": 200,
+//    "request_id": "req_1_HASH", "body": {...}}, "error": null}
 #pragma once
 
 #include <cstddef>
@@ -32,13 +32,15 @@ std::unique_ptr<ApiCall> parse_batch_request(const ApiContext& context, std::uin
                                              const BatchRequest& request);
 
 // Appends an output line. custom_id: as JSON; empty: it could not be read. body: JSON.
-void append_batch_line(std::string& out, std::uint64_t line, std::string_view custom_id, int status,
-                       std::string_view body);
+// The request's hash is the end of "request_id", because the format has no field for it.
+void append_batch_line(std::string& out, std::uint64_t line, std::string_view custom_id,
+                       std::string_view request_hash, int status, std::string_view body);
 
 // The part of such a line that --resume needs.
 struct BatchAnswer {
   std::uint64_t line = 0;  // of the input
   std::string custom_id = "";
+  std::string request_hash = "";
   bool failed = false;
 };
 // nullopt: the object is not a line of this format.

@@ -71,21 +71,23 @@ TEST_CASE("what is wrong around the body is told, with the field that is to blam
 
 TEST_CASE("--resume reads back what a line of the output says") {
   std::string out;
-  append_batch_line(out, 12, R"("a\"b")", 200, R"({"x": 1})");
-  append_batch_line(out, 13, "", 400, R"({"error": {}})");
+  append_batch_line(out, 12, R"("a\"b")", "c0ffee", 200, R"({"x": 1})");
+  append_batch_line(out, 13, "", "", 400, R"({"error": {}})");
   const std::size_t middle = out.find('\n') + 1;
   const nlohmann::json first = parse_json(out.substr(0, middle));
   CHECK(first == parse_json(R"({"id": "batch_req_12", "custom_id": "a\"b", "response":
-    {"status_code": 200, "request_id": "req_12", "body": {"x": 1}}, "error": null})"));
+    {"status_code": 200, "request_id": "req_12_c0ffee", "body": {"x": 1}}, "error": null})"));
   const auto answer = read_batch_answer(first);
   REQUIRE(answer.has_value());
   CHECK(answer->line == 12);
   CHECK(answer->custom_id == R"("a\"b")");
+  CHECK(answer->request_hash == "c0ffee");
   CHECK_FALSE(answer->failed);
   const auto failure = read_batch_answer(parse_json(out.substr(middle)));
   REQUIRE(failure.has_value());
   CHECK(failure->line == 13);
   CHECK(failure->custom_id == "");
+  CHECK(failure->request_hash == "");
   CHECK(failure->failed);
   CHECK_FALSE(read_batch_answer(parse_json(R"({"line": 1, "index": 0})")).has_value());
 }

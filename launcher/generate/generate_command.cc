@@ -49,15 +49,16 @@ constexpr Nanoseconds kPollInterval = std::chrono::milliseconds(100);
 constexpr Nanoseconds kInputInterval = std::chrono::milliseconds(10);
 
 RequestInfo info_of(const Task& task) {
+  RequestInfo info{.line = task.line, .id = task.parsed.id, .hash = task.parsed.hash};
+  if (!task.parsed.request) return info;
   const runtime::SamplingParams& sampling = task.parsed.request->sampling;
-  return {.line = task.line,
-          .id = task.parsed.id,
-          .prompt = task.parsed.request->prompt,
-          .n = sampling.n,
-          .stop_token_ids = sampling.stop_token_ids,
-          .logprobs = sampling.logprobs.has_value(),
-          .prompt_logprobs = sampling.prompt_logprobs.has_value(),
-          .text = task.parsed.text};
+  info.prompt = task.parsed.request->prompt;
+  info.n = sampling.n;
+  info.stop_token_ids = sampling.stop_token_ids;
+  info.logprobs = sampling.logprobs.has_value();
+  info.prompt_logprobs = sampling.prompt_logprobs.has_value();
+  info.text = task.parsed.text;
+  return info;
 }
 
 // Reads tasks, submits them to the engine, and writes the answers in input order.
@@ -172,7 +173,7 @@ class Generation {
     } else if (parsed.batch) {
       start_batch_line(task);
     } else if (!parsed.request) {
-      queue_.add_error(task.line, parsed.id, parsed.error, task.read_bytes);
+      queue_.add_error(info_of(task), parsed.error, task.read_bytes);
     } else {
       queue_.add_request(info_of(task), task.read_bytes);
       client_.submit(engine_request(task.line), *parsed.request);
@@ -180,15 +181,14 @@ class Generation {
   }
 
   void start_batch_line(const Task& task) {
-    const RequestLine& parsed = task.parsed;
     std::optional<BatchCall> call;
     try {
       call = without_lock([&] { return read_batch_call(task); });
     } catch (const ApiError& error) {
-      return queue_.add_batch_error(task.line, parsed.id, error, task.read_bytes);
+      return queue_.add_batch_error(info_of(task), error, task.read_bytes);
     }
     const std::vector<runtime::Request> requests = call->take_requests();
-    queue_.add_call(task.line, parsed.id, std::move(*call), task.read_bytes);
+    queue_.add_call(info_of(task), std::move(*call), task.read_bytes);
     for (std::size_t i = 0; i < requests.size(); ++i) {
       client_.submit(engine_request(task.line, i), requests[i]);
     }

@@ -393,6 +393,28 @@ TEST_CASE("a run is resumed with its model and options alone, and says which dif
   CHECK(json_lines(file_text(work.output)).size() == 2);
 }
 
+TEST_CASE("a run is resumed with the lines that were answered, and names one that has changed") {
+  const Work work;
+  const std::string first = "{\"prompt_token_ids\": [1, 2], \"max_tokens\": 2}\n";
+  work.folder.file("in.jsonl", first + "{\"prompt_token_ids\": [3], \"max_tokens\": 0}\n");
+  REQUIRE(Program(work.whole({"--output", work.output})).wait() == 1);  // max_tokens 0 is an error
+  const std::string output = file_text(work.output);
+  work.folder.file("in.jsonl", "{\"prompt_token_ids\": [1, 2], \"max_tokens\": 3}\n");
+  Program changed(work.whole({"--resume", "--output", work.output}));
+  CHECK(changed.wait() == 1);
+  CHECK(changed.errors().starts_with(
+      str("nvllm-launch: --resume: ", work.output,
+          " answers line 1 of the input with other fields than it has now (request_hash ")));
+  CHECK(file_text(work.output) == output);
+  work.folder.file("in.jsonl", first + "{\"prompt_token_ids\": [3], \"max_tokens\": 1}\n");
+  Program corrected(work.whole({"--resume", "--output", work.output}));
+  CHECK_MESSAGE(corrected.wait() == 0, corrected.errors());
+  const std::vector<Json> lines = json_lines(file_text(work.output));
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0] == json_lines(output)[0]);
+  CHECK(lines[1].at("token_ids").size() == 1);
+}
+
 TEST_CASE("memory that the system refuses is told as that, and not as a worker's death") {
   if (testing::kSanitized) SKIP_TEST("sanitizers need more address space than any limit leaves");
   for (const char* const ranks : {"--tp=1", "--tp=2"}) {

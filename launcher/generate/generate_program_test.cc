@@ -138,7 +138,9 @@ TEST_CASE("bad lines are errors in their place; the others run, and the exit cod
   REQUIRE(lines.size() == 5);
   CHECK(lines[0].at("id") == "a");
   CHECK(lines[0].contains("token_ids"));
-  CHECK(lines[1] == Json{{"line", 2}, {"error", "no valid JSON at column 2"}});
+  CHECK(lines[1] == Json{{"line", 2},
+                         {"error", "no valid JSON at column 2"},
+                         {"request_hash", lines[1].at("request_hash")}});
   CHECK(lines[2].at("line") == 4);
   CHECK(lines[2].at("error") == "max_token: no such field; did you mean 'max_tokens'?");
   CHECK(lines[3].at("id") == 5);

@@ -1,12 +1,17 @@
 #include "launcher/generate/request_line.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/bounded_json.h"
 #include "base/error.h"
+#include "base/json_text.h"
 #include "launcher/cli/suggestions.h"
 #include "launcher/generate/batch.h"
 #include "launcher/session/request_fields.h"
@@ -117,10 +122,19 @@ Json parse(std::string_view line) {
   }
 }
 
+std::string hash_of(std::string_view text) {
+  std::array<char, 16> digits;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(),
+                                 XXH3_64bits(text.data(), text.size()), 16);
+  return {digits.data(), end.ptr};
+}
+
 void read_line(std::string_view line, const SamplingParams& defaults, const TextInput* text,
                RequestLine& result) {
   result.batch = mentions_custom_id(line);
+  result.hash = hash_of(line);
   const Json object = parse(line);
+  result.hash = hash_of(json_text(object));
   if (!object.is_object()) {
     fail("holds ", object.type_name(), ", not an object such as {\"prompt_token_ids\": [1, 2]}");
   }

@@ -33,6 +33,9 @@ struct RequestLine {
   std::string error = "";
   std::string error_param = "";  // in a batch: the invalid field
   TextRules text = {};
+  // The hash of the line, by which --resume sees whether it has changed since it was answered. In
+  // valid JSON neither spaces nor the order of names count. Empty: too long, or not from a file.
+  std::string hash = "";
 };
 
 // defaults: values of fields that the line does not have. Never throws: any failure is stored as

@@ -39,11 +39,13 @@ EarlierOutput::Record EarlierOutput::parse(std::string_view text) const {
       record.batch = true;
       record.answers_line = answer->line;
       record.id = answer->custom_id;
+      record.hash = answer->request_hash;
       if (!answer->failed) record.index = 0;
       return record;
     }
     record.answers_line = object.at("line").get<std::uint64_t>();
     if (object.contains("id")) record.id = json_text(object.at("id"));
+    if (object.contains("request_hash")) record.hash = object["request_hash"].get<std::string>();
     if (object.contains("error")) return record;
     record.index = object.at("index").get<std::int32_t>();
     record.prompt = object.at("prompt_token_ids").get<std::vector<std::int32_t>>();
@@ -82,8 +84,14 @@ void EarlierOutput::load_rest() {
   }
 }
 
+// Whether the line is not what was answered. Outputs of earlier versions do not say.
+bool EarlierOutput::changed(const Record& record, const RequestLine& parsed) {
+  return !record.hash.empty() && record.hash != parsed.hash;
+}
+
 void EarlierOutput::check(const Record& record, const RequestLine& parsed) const {
   const auto line = record.answers_line;
+  if (!record.index && changed(record, parsed)) return;  // the corrected line is run
   if (record.id != parsed.id) {
     fail("--resume: ", path_, " has ", named(record.id), " for line ", line,
          " of the input, which has ", named(parsed.id), kFix);
@@ -98,9 +106,15 @@ void EarlierOutput::check(const Record& record, const RequestLine& parsed) const
   if (record.index && parsed.request && record.prompt != parsed.request->prompt) {
     fail("--resume: ", path_, " has another prompt for line ", line, " of the input", kFix);
   }
+  if (changed(record, parsed)) {
+    fail("--resume: ", path_, " answers line ", line, " of the input with other fields than it has",
+         " now (request_hash ", record.hash, ", now ", parsed.hash,
+         "); remove the answer to have a new one, or pass the input that it was written for");
+  }
 }
 
 bool EarlierOutput::complete(const Group& group, const RequestLine& parsed) {
+  if (!group.front().index && changed(group.front(), parsed)) return false;
   if (!group.front().index || group.front().batch) return group.size() == 1;
   if (group.size() != static_cast<std::size_t>(parsed.request->sampling.n)) return false;
   for (std::size_t i = 0; i < group.size(); ++i) {

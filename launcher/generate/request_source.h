@@ -30,8 +30,9 @@ class EarlierOutput {
     bool failed = false;     // whether it is an error line
     std::string text = "";   // otherwise: all lines
   };
-  // All answers to an input line; nullopt if some are missing. Must be called in ascending order of
-  // lines. Throws an Error if the answers belong to another request.
+  // All answers to an input line; nullopt if some are missing, or if it was answered by an error
+  // and has changed since. Must be called in ascending order of lines. Throws an Error if the
+  // answers belong to another request.
   std::optional<Answers> find(std::uint64_t line, const RequestLine& parsed);
 
   // Call at the end of the input. Throws an Error if there are answers to further lines.
@@ -48,7 +49,8 @@ class EarlierOutput {
     std::string id = "";                               // as JSON
     std::optional<std::int32_t> index = std::nullopt;  // absent: an error line
     std::vector<std::int32_t> prompt = {};
-    bool batch = false;  // a batch line, which has no index and no prompt
+    bool batch = false;     // a batch line, which has no index and no prompt
+    std::string hash = "";  // of the request, as in RequestLine; empty: not known
     std::string text = "";
   };
   using Group = std::vector<Record>;  // answers to one line
@@ -58,6 +60,7 @@ class EarlierOutput {
   std::optional<Group> next_group();
   bool find_in_prefix(std::uint64_t line, const RequestLine& parsed);
   void load_rest();
+  static bool changed(const Record& record, const RequestLine& parsed);
   void check(const Record& record, const RequestLine& parsed) const;
   static bool complete(const Group& group, const RequestLine& parsed);
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "launcher/generate/batch.h"
 #include "launcher/testing/test_file.h"
 
 namespace nvllm::launcher {
@@ -26,6 +27,11 @@ std::string answer(int line, int prompt, int index = 0, const std::string& id = 
 
 std::string failure(int line) {
   return str("{\"line\": ", line, ", \"error\": \"bad\"}\n");
+}
+
+// An output line with the hash of what it answers.
+std::string hashed(const std::string& line, const std::string& hash) {
+  return str(line.substr(0, line.rfind('}')), ", \"request_hash\": \"", hash, "\"}\n");
 }
 
 // The remaining input for a given output: "3" to be computed, "3=" known, "3!" invalid.
@@ -128,6 +134,46 @@ TEST_CASE("error lines are answers, too") {
   const Resumed run(asks(1) + "x\n" + asks(3), answer(1, 1) + failure(2));
   CHECK(run.left == "3");
   CHECK(run.kept_failures == 1);
+}
+
+TEST_CASE("an answer is kept only if its line is what it was then") {
+  const std::string eight = asks(1, R"(, "max_tokens": 8)");
+  const std::string hash = parse_request_line(eight, {}).hash;
+  const std::string more = asks(1, R"(, "max_tokens": 64)");
+  const std::string output = hashed(answer(1, 1), hash) + answer(2, 2);
+  CHECK(Resumed(eight + asks(2), output).left == "");
+  CHECK(Resumed("{\"max_tokens\":8,\"prompt_token_ids\":[1]}\n" + asks(2), output).left == "");
+  CHECK(Resumed(more + asks(2), output).refusal ==
+        "--resume: OUT answers line 1 of the input with other fields than it has now "
+        "(request_hash " +
+            hash + ", now " + parse_request_line(more, {}).hash +
+            "); remove the answer to have a new one, or pass the input that it was written for");
+  CHECK(Resumed(more + asks(2), answer(2, 2)).left == "1 2=");  // the answer was removed
+  CHECK(Resumed(more, answer(1, 1)).left == "");                // an earlier version's
+}
+
+TEST_CASE("a line that was an error and has been corrected is run") {
+  const std::string hash = parse_request_line("x", {}).hash;
+  const std::string output = answer(1, 1) + hashed(failure(2), hash) + answer(3, 3);
+  const Resumed same(asks(1) + "x\n" + asks(3), output);
+  CHECK(same.left == "");
+  CHECK(same.kept_failures == 1);
+  const Resumed corrected(asks(1) + asks(2, R"(, "id": "b")") + asks(3), output);
+  CHECK(corrected.refusal == "");
+  CHECK(corrected.left == "2 3=");
+  CHECK(corrected.kept_failures == 0);
+}
+
+TEST_CASE("a line of a batch that has changed since it was answered is refused") {
+  const auto line = [](const char* body) {
+    return str(R"({"custom_id": "a", "url": "/v1/completions", "body": )", body, "}\n");
+  };
+  const std::string input = line(R"({"prompt": "a"})");
+  std::string output;
+  append_batch_line(output, 1, "\"a\"", parse_request_line(input, {}).hash, 200, "{}");
+  CHECK(Resumed(input, output).left == "");
+  CHECK(Resumed(line(R"({"prompt": "b"})"), output)
+            .refusal.starts_with("--resume: OUT answers line 1 of the input with other fields"));
 }
 
 TEST_CASE("an output of another input is refused") {
