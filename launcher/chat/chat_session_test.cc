@@ -2,6 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <future>
+#include <string>
+#include <thread>
+
+#include "base/error.h"
+#include "launcher/chat/abandonable_work.h"
 #include "launcher/chat/streamed_answer.h"
 
 namespace nvllm::launcher {
@@ -42,6 +48,31 @@ TEST_CASE("a prompt that is read in less than a second shows nothing") {
   PromptProgress progress(10, 0);
   CHECK(progress.update(5, kSecond - 1) == "");
   CHECK(progress.finish() == "");
+}
+
+TEST_CASE("work that nobody stops gives its result, or its error") {
+  AbandonableWork work;
+  CHECK(work.run([] { return std::string("done"); }, [] { return false; }) == "done");
+  CHECK_THROWS_WITH_AS(work.run([]() -> int { fail("too long"); }, [] { return false; }),
+                       "too long", Error);
+}
+
+TEST_CASE("work that is stopped goes on alone, and says when it is over") {
+  AbandonableWork work;
+  std::promise<void> go_on;
+  const auto slow = [waiting = go_on.get_future().share()] {
+    waiting.wait();
+    return 1;
+  };
+  int calls = 0;
+  CHECK_FALSE(work.run(slow, [&] { return ++calls == 3; }).has_value());
+  CHECK(calls == 3);
+  CHECK(work.busy());
+  // Other work is not behind it.
+  CHECK(work.run([] { return 2; }, [] { return false; }) == 2);
+  CHECK(work.busy());
+  go_on.set_value();
+  while (work.busy()) std::this_thread::yield();
 }
 
 }  // namespace
