@@ -1,9 +1,10 @@
 """Rules of kernels: kernel_package, a folder of operations in one library, and kernel, one operation with its own.
 
 Operation NAME is laid out as kernels/README.md says: NAME.h is what callers see; NAME.cc checks arguments and chooses
-the backend; cpu/NAME.cc, unless NAME.cc has it too, and sm80/NAME.cu are the fast versions. backends.h declares those
-of all operations of the folder, in namespaces cpu and cuda; it only names the operations' structs and includes no
-header of theirs. NAME_cases.cc tests any backend against NAME_reference() of testing/references.h, and is linked into
+the backend; cpu/NAME.cc, unless NAME.cc has it too, and sm80/NAME.cu are the fast versions. Operations of a
+kernel_package that belong together may share these files, under the name of the group. backends.h declares the fast
+versions of all operations of the folder, in namespaces cpu and cuda; it only names the operations' structs and includes
+no header of theirs. NAME_cases.cc tests any backend against NAME_reference() of testing/references.h, and is linked into
 NAME_test and NAME_gpu_test.
 """
 
