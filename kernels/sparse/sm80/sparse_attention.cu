@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(plain::kWarps * 32)
 }
 
 template <typename T>
-void sparse_float32(const SparseAttention& args, cudaStream_t stream) {
+void in_float32(const SparseAttention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args.attention_args());
   const dim3 blocks(p.heads, blocks_for(args.q.shape[0], plain::kWarps));
   sparse_float32_kernel<T><<<blocks, dim3(32, plain::kWarps), 0, stream>>>(p, SparseLists(args));
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(decode::kWarps<D> * 32)
 }
 
 template <typename T>
-void page_float32(const PageAttention& args, cudaStream_t stream) {
+void in_float32(const PageAttention& args, cudaStream_t stream) {
   const AttentionParams<T> p(args.attention_args());
   const dim3 blocks(blocks_for(p.max_group_heads(), plain::kWarps), p.kv_heads(),
                     static_cast<unsigned>(args.q.shape[0]));
@@ -151,15 +151,14 @@ void on_tensor_cores(const PageAttention& args, cudaStream_t stream) {
   });
 }
 
-}  // namespace
-
-void sparse_attention(const SparseAttention& args, Stream& stream) {
+// By the type of q and of the cache.
+template <typename Args>
+void launch(const Args& args, Stream& stream) {
   const cudaStream_t native = nvllm::cuda::native(stream);
   const bool of_e4m3 = args.kv.keys.dtype == DType::u8;
   switch (args.q.dtype) {
     case DType::f32:
-      return of_e4m3 ? sparse_float32<E4m3Cache<float>>(args, native)
-                     : sparse_float32<float>(args, native);
+      return of_e4m3 ? in_float32<E4m3Cache<float>>(args, native) : in_float32<float>(args, native);
     case DType::bf16:
       return of_e4m3 ? on_tensor_cores<E4m3Cache<Bf16>>(args, native)
                      : on_tensor_cores<Bf16>(args, native);
@@ -169,20 +168,14 @@ void sparse_attention(const SparseAttention& args, Stream& stream) {
   }
 }
 
+}  // namespace
+
+void sparse_attention(const SparseAttention& args, Stream& stream) {
+  launch(args, stream);
+}
+
 void page_attention(const PageAttention& args, Stream& stream) {
-  const cudaStream_t native = nvllm::cuda::native(stream);
-  const bool of_e4m3 = args.kv.keys.dtype == DType::u8;
-  switch (args.q.dtype) {
-    case DType::f32:
-      return of_e4m3 ? page_float32<E4m3Cache<float>>(args, native)
-                     : page_float32<float>(args, native);
-    case DType::bf16:
-      return of_e4m3 ? on_tensor_cores<E4m3Cache<Bf16>>(args, native)
-                     : on_tensor_cores<Bf16>(args, native);
-    default:
-      return of_e4m3 ? on_tensor_cores<E4m3Cache<F16>>(args, native)
-                     : on_tensor_cores<F16>(args, native);
-  }
+  launch(args, stream);
 }
 
 }  // namespace nvllm::kernels::cuda
