@@ -25,6 +25,8 @@ void attend(const Attention& args, std::int64_t sequence, std::int64_t row, std:
   const std::int64_t heads = args.q.shape[1];
   const std::int64_t kv_head = (args.first_head + head) / args.group;
   const T* q = args.q.as<T>() + row * args.q.stride[0] + head * head_dim;
+  std::vector<double> query(static_cast<std::size_t>(head_dim)), values(query.size());
+  std::transform(q, q + head_dim, query.begin(), [](T x) { return double{to_float(x)}; });
   const auto offset_of = [&, &kv = args.kv](std::int64_t token) {
     return kv.offset(kv.block_of(sequence, token), token % kv.block_size(), kv_head);
   };
@@ -35,7 +37,7 @@ void attend(const Attention& args, std::int64_t sequence, std::int64_t row, std:
   for (std::size_t t = 0; t < tokens.size(); ++t) {
     const Kv* k = args.kv.keys.as<Kv>() + offset_of(tokens[t]);
     double dot = 0;
-    for (std::int64_t i = 0; i < head_dim; ++i) dot += double{to_float(q[i])} * to_float(k[i]);
+    for (std::size_t i = 0; i < query.size(); ++i) dot += query[i] * to_float(k[i]);
     weights[t] = dot * of_keys * args.scale;
     row_max = std::max(row_max, weights[t]);
   }
@@ -46,14 +48,13 @@ void attend(const Attention& args, std::int64_t sequence, std::int64_t row, std:
   double sum = std::exp(sink - row_max);
   for (double& weight : weights) sum += weight = std::exp(weight - row_max);
 
+  for (std::size_t t = 0; t < tokens.size(); ++t) {
+    const Kv* v = args.kv.values.as<Kv>() + offset_of(tokens[t]);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] += weights[t] * to_float(v[i]);
+  }
   Out* out = args.out.as<Out>() + (row * heads + head) * head_dim;
-  for (std::int64_t i = 0; i < head_dim; ++i) {
-    double value = 0;
-    for (std::size_t t = 0; t < tokens.size(); ++t) {
-      const Kv* v = args.kv.values.as<Kv>() + offset_of(tokens[t]);
-      value += weights[t] * to_float(v[i]);
-    }
-    out[i] = from_float<Out>(sum == 0 ? 0.0f : static_cast<float>(value * of_values / sum));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    out[i] = from_float<Out>(sum == 0 ? 0.0f : static_cast<float>(values[i] * of_values / sum));
   }
   if (args.lse.data != nullptr) {
     args.lse.as<float>()[row * heads + head] = static_cast<float>(row_max + std::log(sum));

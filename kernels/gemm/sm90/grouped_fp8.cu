@@ -33,10 +33,10 @@ constexpr int kXBytes = kRows * kRowBytes, kBoxBytes = kBoxOutputs * kRowBytes;
 constexpr int kStageBytes = kXBytes + 2 * kBoxBytes;
 constexpr int kBarriers = kStages * kStageBytes, kUnits = kBarriers + kStages * 16;
 // Registers per thread, where all start with 168. Gathering threads need more.
-constexpr int consumer_registers(bool gathers) {
+[[maybe_unused]] constexpr int consumer_registers(bool gathers) {
   return gathers ? 224 : 232;
 }
-constexpr int producer_registers(bool gathers) {
+[[maybe_unused]] constexpr int producer_registers(bool gathers) {
   return gathers ? 56 : 40;
 }
 
@@ -55,7 +55,7 @@ struct Params {
   Fp8Rows out;  // values == nullptr: results go to grouped.out
 };
 
-constexpr int kBandUnits = 16;  // of rows
+[[maybe_unused]] constexpr int kBandUnits = 16;  // of rows
 
 // The current work of a block.
 struct Work {

@@ -35,7 +35,7 @@ struct alignas(16) SampledRow {
   unsigned best_key;
 };
 // For rows that sample nothing: NaN's key, which nothing beats.
-constexpr unsigned kUnbeatable = 0xffffffff;
+[[maybe_unused]] constexpr unsigned kUnbeatable = 0xffffffff;
 
 // The layout of a block's shared memory, in bytes.
 template <int kRows>

@@ -28,8 +28,9 @@ constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
 constexpr int kBlocks = 8;  // of a cluster
 constexpr int kGroups = kWarps * kBlocks;
-constexpr int kGroupsWithoutTopK = 64;  // the bound is this many-th highest warp maximum
-constexpr int kListed = 2 * kThreads;   // logits in the list, at most
+// Without top-k the bound is this many-th highest warp maximum.
+[[maybe_unused]] constexpr int kGroupsWithoutTopK = 64;
+constexpr int kListed = 2 * kThreads;  // logits in the list, at most
 
 // The list summary that a block sends to all others.
 struct Listed {

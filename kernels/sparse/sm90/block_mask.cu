@@ -30,14 +30,15 @@ constexpr int kRows = 128, kTokens = 256;  // strided, of a tile
 constexpr int kCluster = 2;  // blocks that process the same tokens and copy a part of them each
 constexpr int kConsumers = 2, kGroupThreads = 128;
 constexpr int kThreads = (kConsumers + 1) * kGroupThreads;
-constexpr int kGroupRows = kRows / kConsumers;
+[[maybe_unused]] constexpr int kGroupRows = kRows / kConsumers;
 constexpr int kStages = 4;
 constexpr int kRowBytes = kDepth * 2;
 constexpr int kRowsBytes = kRows * kRowBytes, kTokensBytes = kTokens * kRowBytes;
 constexpr int kStageBytes = kRowsBytes + kTokensBytes;
 constexpr int kAlignment = 1024, kBarrierBytes = 128;
 constexpr int kSharedBytes = kStages * kStageBytes + kBarrierBytes + kAlignment;
-constexpr int kTogether = 4;  // tiles of rows of a head that are processed together
+// Tiles of rows of a head that are processed together.
+[[maybe_unused]] constexpr int kTogether = 4;
 
 constexpr int kGatherThreads = 256;
 
