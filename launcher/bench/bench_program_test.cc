@@ -179,6 +179,28 @@ TEST_CASE("latency: each batch decodes as many steps as were asked, all sequence
   }
 }
 
+TEST_CASE("latency: the measured prompts begin when no step of the warm-up is in flight") {
+  constexpr std::size_t kBatch = 8;
+  const Json events = trace_of("latency", {"--batch-size", str(kBatch), "--input-len", "96",
+                                           "--output-len", "4", "--warmup", "3"});
+  const auto times_of = [&](const char* name) {
+    std::vector<double> times;
+    for (const Json& event : events) {
+      if (event.at("name") == name && event.at("ph") == "X") times.push_back(event.at("ts"));
+    }
+    std::sort(times.begin(), times.end());
+    return times;
+  };
+  const std::vector<double> submits = times_of("submit");
+  REQUIRE(submits.size() == 2 * kBatch);  // the warm-up's and the measured ones
+  const auto before_prompts = [&](const char* name) {
+    const std::vector<double> times = times_of(name);
+    return std::lower_bound(times.begin(), times.end(), submits[kBatch]) - times.begin();
+  };
+  CHECK(before_prompts("send") > 3);  // of a step to the ranks
+  CHECK(before_prompts("complete") == before_prompts("send"));
+}
+
 TEST_CASE(
     "long: each mode fills max_model_len twice, and moves nothing while all is on the device") {
   const Json report = report_of("long", {"--modes", "paged,contiguous", "--max-model-len", "200",

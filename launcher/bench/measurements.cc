@@ -232,14 +232,25 @@ std::vector<std::int64_t> tokens_of(const LoadGenerator& load) {
   return tokens;
 }
 
-void warm_up(LoadGenerator& load, const LatencyPlan& plan, const runtime::EngineOptions& options,
-             PythonRandom& random) {
+// Waits until no step is in flight. Requests are aborted before the last step that computes them has
+// ended, and what is submitted then waits for that step.
+void await_idle(runtime::EngineClient& client) {
+  const auto busy = [&] {
+    const runtime::SchedulerStatistics now = client.statistics().scheduler;
+    return now.completed_rows < now.rows;
+  };
+  while (busy()) continue;
+}
+
+void warm_up(LoadGenerator& load, runtime::EngineClient& client, const LatencyPlan& plan,
+             const runtime::EngineOptions& options, PythonRandom& random) {
   LatencyPlan shorter = plan;
   shorter.steps = plan.warmup_steps;
   submit_batch(load, shorter, options, random);
   await_tokens(load, std::vector<std::int64_t>(static_cast<std::size_t>(plan.batch)), 1);
   await_tokens(load, tokens_of(load), plan.warmup_steps);
   load.abort_all();
+  await_idle(client);
 }
 
 }  // namespace
@@ -259,7 +270,7 @@ double prefill_floor(const LatencyResult& result, const ModelCost& cost, const D
 LatencyResult measure_latency(LoadGenerator& load, runtime::EngineClient& client,
                               const LatencyPlan& plan, const runtime::EngineOptions& options,
                               PythonRandom& random) {
-  if (plan.warmup_steps > 0) warm_up(load, plan, options, random);
+  if (plan.warmup_steps > 0) warm_up(load, client, plan, options, random);
   LatencyResult result;
   result.plan = plan;
   submit_batch(load, plan, options, random);
