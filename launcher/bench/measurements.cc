@@ -232,8 +232,8 @@ std::vector<std::int64_t> tokens_of(const LoadGenerator& load) {
   return tokens;
 }
 
-// Waits until no step is in flight. Requests are aborted before the last step that computes them has
-// ended, and what is submitted then waits for that step.
+// Waits until no step is in flight. Requests are aborted before the last step that computes them
+// has ended, and a prompt that is submitted then waits for that step.
 void await_idle(runtime::EngineClient& client) {
   const auto busy = [&] {
     const runtime::SchedulerStatistics now = client.statistics().scheduler;
