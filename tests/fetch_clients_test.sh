@@ -20,8 +20,6 @@ PIP
   export PATH=$place/bin:$PATH PLACE=$place XDG_CACHE_HOME=$place/cache
   : >calls
 }
-refused() { if "$@"; then false; fi; }
-calls() { wc -l <calls; }
 
 case_the_environment_is_made_once_and_its_python_is_printed() {
   make_place

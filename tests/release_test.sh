@@ -29,7 +29,6 @@ PROGRAM
   export PATH=$place/bin:$PATH SOURCE_DATE_EPOCH=1700000000
   tools/release_files/pack program 9.8.7 out
 }
-refused() { if "$@"; then false; fi; }
 
 case_the_debian_package_asks_for_the_c_and_the_cpp_library_alone() {
   make_release

@@ -18,3 +18,8 @@ run_cases() {
   [[ ${XML_OUTPUT_FILE-} ]] && echo "<testsuites><testsuite name=\"${TEST_TARGET-}\">$cases</testsuite></testsuites>" >"$XML_OUTPUT_FILE"
   exit $((failures > 0))
 }
+
+# Runs a command, which must fail.
+refused() { if "$@"; then false; fi; }
+# How many calls a mock has recorded, a line each, in the file `calls`.
+calls() { wc -l <calls; }
