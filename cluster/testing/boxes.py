@@ -29,7 +29,7 @@ NAMESPACES = ['--net', '--uts', '--ipc', '--mount', '--pid', '--fork', '--kill-c
 SECONDS_AHEAD = 1000  # box B's clock; what mixes up times of the two is off by as much
 OTHER_CLOCK = ['--time', '--monotonic', str(SECONDS_AHEAD)]
 KEEPALIVE = ['--mca', 'oob_tcp_keepalive_time', '2', '--mca', 'oob_tcp_keepalive_intvl', '1',
-             '--mca', 'oob_tcp_keepalive_probes', '3']
+             '--mca', 'oob_tcp_keepalive_probes']
 # mpirun 4.1 waits for a second between its SIGTERM and its SIGKILL, several times.
 NO_PATIENCE = ['--mca', 'odls_base_sigkill_timeout', '0']
 # What Open MPI's processes are called: mpirun itself, which in 5.0 becomes another program, and its daemon.
@@ -164,7 +164,8 @@ class Boxes:
         self.init.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def mpirun(self, command, tasks_on_one=False, patient=True, talks=False, keepalive=True, environment=()):
+    def mpirun(self, command, tasks_on_one=False, patient=True, talks=False, probes=3, environment=()):
+        """probes: without an answer, a second apart, after which mpirun takes a box for lost; 0: no keepalive."""
         hosts = f'{ADDRESSES[0]}:2' if tasks_on_one else ','.join(f'{a}:1' for a in ADDRESSES)
         self.tmp = pathlib.Path(tempfile.mkdtemp(prefix='t', dir=self.folder / 'boxA'))
         for left in (self.folder / 'boxB').iterdir():
@@ -172,7 +173,7 @@ class Boxes:
         call = [MPIRUN, '--allow-run-as-root', '--mca', 'plm_rsh_agent', str(self.agent),
                 '--host', hosts, '--bind-to', 'none', '-n', '2']
         call += [] if tasks_on_one else ['--map-by', 'ppr:1:node']
-        call += KEEPALIVE if keepalive else []
+        call += [*KEEPALIVE, str(probes)] if probes else []
         call += [] if patient else NO_PATIENCE
         call += ['--mca', 'btl_tcp_if_include', '10.77.0.0/24']
         return subprocess.Popen(

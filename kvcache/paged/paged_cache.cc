@@ -65,7 +65,8 @@ void commit_memory(void* data, std::size_t bytes, const std::function<void()>& p
   } catch (const Error&) {  // continue with fewer threads
   }
   work(progress);
-  helpers.clear();  // joins them
+  helpers.clear();           // joins them
+  if (progress) progress();  // the helpers may have taken every piece
   if (error != 0) fail("getting ", format_bytes(bytes), " of KV cache: ", errno_text(error));
 }
 

@@ -37,7 +37,7 @@ class PagedCache final : public ViewCache {
              std::int64_t host_blocks);
 
   // If device memory is host memory: makes the system allocate all of it now. `progress`, if not
-  // empty, is called repeatedly.
+  // empty, is called repeatedly, by this thread.
   void commit(const std::function<void()>& progress);
 
   // views(): the block stride is a whole block.
