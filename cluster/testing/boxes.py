@@ -38,7 +38,9 @@ PROCESSES = {'4.1': ('mpirun', 'orted'), '5.0': ('prterun', 'prted')}
 
 def mpi_version():
     """"4.1.4", say; empty: it is not Open MPI's."""
-    text = subprocess.run([MPIRUN, '--version'], capture_output=True, text=True).stdout
+    # Open MPI 5.0 says nothing to whom it finds no home of.
+    text = subprocess.run([MPIRUN, '--version'], capture_output=True, text=True,
+                          env={'HOME': '/', **os.environ}).stdout
     found = re.search(r'\(Open MPI\) ([\d.]+)', text)
     return found.group(1) if found else ''
 
