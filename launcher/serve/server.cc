@@ -315,7 +315,7 @@ void Server::submit(const JobPtr& job) {
     job->first_engine_request = last_engine_request_ + 1;
     last_engine_request_ += requests.size();
     if (engine != nullptr) {
-      queued_tokens_ += job->counted_as_queued ? job->prompt_tokens : 0;
+      queued_tokens_ += job->counted_as_queued ? job->prompt_tokens.load() : 0;
       for (std::size_t i = 0; i < requests.size(); ++i) {
         engine_requests_.emplace(job->first_engine_request + i, EngineRequest{job, i});
       }

@@ -173,8 +173,8 @@ struct Server::Job {
   std::string body;
   std::unique_ptr<ApiCall> call;
   std::uint64_t first_engine_request = 0;
-  std::int64_t prompt_tokens = 0;
-  std::vector<std::int64_t> prompt_lengths;  // of each engine request
+  std::atomic<std::int64_t> prompt_tokens = 0;  // any thread may log it
+  std::vector<std::int64_t> prompt_lengths;     // of each engine request
   std::optional<std::int64_t> max_tokens;
   std::int32_t n = 1;
 
@@ -185,7 +185,7 @@ struct Server::Job {
   std::string out;                 // of a stream, to be sent
   std::vector<char> aborted;       // engine requests whose answers have reached stop strings
   std::int64_t open_answers = 0;
-  std::int64_t generated_tokens = 0;
+  std::atomic<std::int64_t> generated_tokens = 0;  // any thread may log it
   struct AnswerTimes {
     std::int64_t last_ns = 0;
     std::int64_t tokens = 0;

@@ -36,7 +36,7 @@ bool Server::claim(const JobPtr& job) {
   jobs_.erase(job->exchange);
   if (std::exchange(job->counted_as_queued, false)) {
     --queued_requests_;
-    queued_tokens_ -= job->prompt_lengths.empty() ? 0 : job->prompt_tokens;
+    queued_tokens_ -= job->prompt_lengths.empty() ? 0 : job->prompt_tokens.load();
   }
   return true;
 }
@@ -74,8 +74,8 @@ void Server::fail_unforeseen(const JobPtr& job, const std::exception& error) {
 void Server::log(const Job& job, int status) const {
   if (!options_.log_requests) return;
   std::string line = str("request ", job.info.id, ' ', job.route->path, ' ', status, ": ",
-                         job.prompt_tokens, " tokens in, ", job.generated_tokens, " out, ",
-                         format_duration(seconds_since(job.received_ns)));
+                         job.prompt_tokens.load(), " tokens in, ", job.generated_tokens.load(),
+                         " out, ", format_duration(seconds_since(job.received_ns)));
   if (!job.trace_parent.empty()) line += str(", traceparent ", job.trace_parent.substr(0, 64));
   // The id was chosen by the client.
   log_info(visible_text(line, Breaks::none));
