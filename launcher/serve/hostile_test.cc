@@ -18,7 +18,6 @@
 namespace {
 
 using nvllm::str;
-using nvllm::launcher::ServeOptions;
 using nvllm::testing::open_files;
 using nvllm::testing::RawClient;
 using nvllm::testing::resident_bytes;
