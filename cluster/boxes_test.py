@@ -293,7 +293,7 @@ class BoxesTest(unittest.TestCase):
     # --- failures ---
 
     def start_long(self, *more, command=LONG, ranks=(2, 1), **how):
-        run = self.boxes.mpirun([PROGRAM, *command, *more], **{'patient': False, **how}, environment=ENVIRONMENT)
+        run = self.boxes.mpirun([PROGRAM, *command, *more], patient=False, environment=ENVIRONMENT, **how)
         end = time.monotonic() + 15
         while time.monotonic() < end:
             here = [len(self.boxes.workers(box)) for box in (0, 1)]
